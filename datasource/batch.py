@@ -1,0 +1,138 @@
+"""Batches, runs and parts as a shard's state knows them: where the updates are, not the updates.
+
+A *batch* holds all updates of one interval of times. It is made of *runs*; a run is a sequence of
+*parts* whose rows, read one part after the other, are in the shard's sort order (if the run says
+so). A part is a Parquet blob, or, when tiny, bytes inside the state itself.
+
+Invariants:
+    A part is written before a batch that names it is appended, and never changes afterwards.
+    `ts` set means that all rows of the part are at that time and that the file has no `_ts`
+    column: a commit stamps a part by writing metadata only.
+    Statistics are hints: a missing one means "may be anything".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from datasource.description import Description
+from datasource.stats import PartStats
+
+__all__ = ["Batch", "Part", "Run", "stamp"]
+
+
+class Part(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One part.
+
+    Attributes:
+        key: Blob key; for an inline part a name that is only an identity.
+        rows: Number of rows (updates), > 0.
+        size_bytes: Encoded size; what a reader fetches and what packing into partitions weighs.
+        schema: Id of the schema that the rows were written with.
+        ts: The time of every row, when the file has no `_ts` column; None when it has one.
+        ts_min: Least time in the `_ts` column; None if `ts` is set.
+        ts_max: Greatest time in the `_ts` column; None if `ts` is set.
+        diff_sum: Sum of all diffs.
+        diff_min: Least diff. `diff_min >= 1` says that the part retracts nothing.
+        diff_max: Greatest diff. 1 together with `diff_min == 1`: a plain bag of rows.
+        crc32: Checksum of the whole file when its writer knew it.
+        stats: Column statistics within the budget.
+        inline: The rows themselves, as one Arrow record batch message, for a tiny part.
+    """
+
+    key: str
+    rows: int
+    size_bytes: int
+    schema: int
+    ts: int | None = None
+    ts_min: int | None = None
+    ts_max: int | None = None
+    diff_sum: int = 0
+    diff_min: int = 1
+    diff_max: int = 1
+    crc32: int | None = None
+    stats: PartStats | None = None
+    inline: bytes | None = None
+
+    @property
+    def time_bounds(self) -> tuple[int, int] | None:
+        """Least and greatest time of the rows; None until a commit has stamped the part."""
+        if self.ts is not None:
+            return self.ts, self.ts
+        if self.ts_min is None or self.ts_max is None:
+            return None
+        return self.ts_min, self.ts_max
+
+    @property
+    def retracts(self) -> bool:
+        """Whether some row of the part has a negative diff."""
+        return self.diff_min < 0
+
+
+class Run(msgspec.Struct, frozen=True):
+    """Parts in sequence.
+
+    Attributes:
+        parts: At least one.
+        order: "sorted" if the rows follow the shard's sort order across all parts of the run.
+    """
+
+    parts: tuple[Part, ...]
+    order: Literal["sorted", "none"] = "sorted"
+
+
+class Batch(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All updates of one interval.
+
+    Attributes:
+        desc: Which interval, and how far compacted.
+        runs: Where the rows are; none for an interval without updates.
+        level: Size class in the trace; a merge of batches of one level lands on the next.
+    """
+
+    desc: Description
+    runs: tuple[Run, ...] = ()
+    level: int = 0
+
+    @property
+    def parts(self) -> Iterator[Part]:
+        """All parts, run by run."""
+        for run in self.runs:
+            yield from run.parts
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the interval has no updates."""
+        return not self.runs
+
+    @property
+    def rows(self) -> int:
+        """Number of updates, before consolidation."""
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def size_bytes(self) -> int:
+        """Encoded size of all parts."""
+        return sum(part.size_bytes for part in self.parts)
+
+    @property
+    def inline_bytes(self) -> int:
+        """How much of the batch lives inside the state."""
+        return sum(part.size_bytes for part in self.parts if part.inline is not None)
+
+
+def stamp(runs: tuple[Run, ...], time: int) -> tuple[Run, ...]:
+    """`runs` with every unstamped part put at `time`, by metadata only."""
+    return tuple(
+        msgspec.structs.replace(
+            run,
+            parts=tuple(
+                part if part.time_bounds else msgspec.structs.replace(part, ts=time)
+                for part in run.parts
+            ),
+        )
+        for run in runs
+    )

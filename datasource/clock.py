@@ -1,0 +1,71 @@
+"""The only doors to time and to randomness.
+
+Everything that needs the time, a pause or a fresh id takes a `Clock` or an `IdGenerator`, so that
+one seed replays a whole run; ruff bans `time.time`, `uuid4` and their kin everywhere else.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import uuid
+from typing import Protocol
+
+__all__ = ["Clock", "IdGenerator", "SystemClock", "SystemIds"]
+
+
+class Clock(Protocol):
+    """Time as one actor sees it. Clocks of two actors may disagree."""
+
+    def now_ms(self) -> int:
+        """Wall-clock milliseconds since the epoch; may jump in either direction."""
+        ...
+
+    def elapsed_ms(self) -> float:
+        """Milliseconds since an arbitrary point; never goes back, and counts suspended time."""
+        ...
+
+    def wait(self, signal: threading.Event, timeout_ms: float) -> bool:
+        """Wait until `signal` is set or `timeout_ms` has passed; True if it was set."""
+        ...
+
+
+class IdGenerator(Protocol):
+    """Source of everything random."""
+
+    def token(self) -> bytes:
+        """16 bytes that no other call, in any process, returns."""
+        ...
+
+    def jitter(self) -> float:
+        """A number in [0, 1)."""
+        ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000  # noqa: TID251 - this is the door
+
+    def elapsed_ms(self) -> float:
+        # CLOCK_MONOTONIC stops while a machine is suspended; a grace period measured with it would
+        # be too long by the length of the nap, and truncation would meet a writer it believes dead.
+        return time.clock_gettime(_ELAPSED) * 1000.0  # noqa: TID251 - this is the door
+
+    def wait(self, signal: threading.Event, timeout_ms: float) -> bool:
+        return signal.wait(timeout_ms / 1000.0)
+
+
+_ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class SystemIds:
+    """The operating system's randomness; safe to share between threads and across fork."""
+
+    def token(self) -> bytes:
+        return uuid.uuid4().bytes  # noqa: TID251 - this is the door
+
+    def jitter(self) -> float:
+        return random.random()  # noqa: S311, TID251 - this is the door; spreads retries

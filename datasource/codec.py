@@ -1,0 +1,289 @@
+"""How state is stored: log records that carry differences, and rollups that carry whole states.
+
+Both are JSON (readable by a person, and by any later version), a rollup compressed with zstd behind
+a magic number and a checksum; the log frames and checksums its own entries. Field names in either
+are for ever: every encoding ever released stays readable, and `tests/golden` keeps one of each.
+
+Versions: every record and rollup names the newest code version that contributed to the state.
+This code reads state of any older version, and of one minor version ahead, so that an upgrade can be
+rolled back by one step; anything newer is refused. A new minor version may therefore add fields
+only if the version before it may drop them without harm.
+
+Invariants:
+    apply_diff(diff(a, b), a) == b, for any two states of one shard.
+    Decoding never guesses: damaged bytes raise `Corrupt`, newer ones `InvalidUsage`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final, TypeVar
+
+import msgspec
+import pyarrow as pa
+from msgspec import UNSET, UnsetType
+
+from datasource.batch import Batch
+from datasource.errors import Corrupt, InvalidUsage
+from datasource.state import (
+    CriticalReader,
+    LeasedReader,
+    RollupRef,
+    ShardState,
+    Writer,
+)
+
+__all__ = [
+    "CODE_VERSION",
+    "Diff",
+    "Record",
+    "apply_diff",
+    "decode_record",
+    "decode_rollup",
+    "diff",
+    "encode_record",
+    "encode_rollup",
+]
+
+CODE_VERSION: Final = (1, 0)
+"""Version of the state this code writes: `(major, minor)`."""
+
+_ROLLUP_MAGIC: Final = b"SHRDROL1"
+
+V = TypeVar("V")
+
+
+class Splice(msgspec.Struct, frozen=True, array_like=True):
+    """Batches `[start, start + removed)` of the trace are replaced by `added`."""
+
+    start: int
+    removed: int
+    added: tuple[Batch, ...]
+
+
+class Diff(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one record changes. An entry set to None in a map is removed."""
+
+    since: int | None | UnsetType = UNSET
+    batches: Splice | None = None
+    inline_bytes: int | None = None
+    schemas: dict[int, str] = {}
+    leased: dict[str, LeasedReader | None] = {}
+    critical: dict[str, CriticalReader | None] = {}
+    writers: dict[str, Writer | None] = {}
+    rollups: dict[int, RollupRef | None] = {}
+    gc_seqno: int | None = None
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One entry of a shard's log: a difference to the state before it, or a whole state.
+
+    Attributes:
+        seqno: The entry's own number, repeated so that a misplaced entry is noticed.
+        token: Random; makes each attempt to write an entry recognisable.
+        walltime_ms: When it was made; greater than in the record before.
+        version: Newest code version that contributed to the state.
+        rollup: Newest rollup at the time, so that the newest record alone says where to start.
+        base: Where to start without one: seqno of the last record that carries a whole state.
+        diff: The change; None if `state` is given.
+        state: The whole state: in the first record of a shard, and in a tombstone.
+    """
+
+    seqno: int
+    token: str
+    walltime_ms: int
+    version: tuple[int, int]
+    rollup: tuple[int, RollupRef] | None = None
+    base: int = 1
+    diff: Diff | None = None
+    state: ShardState | None = None
+
+
+class _Header(msgspec.Struct):
+    """The least part of a record or rollup that any version must be able to read."""
+
+    version: tuple[int, int]
+
+
+_encoder: Final = msgspec.json.Encoder()
+_records: Final = msgspec.json.Decoder(Record)
+_states: Final = msgspec.json.Decoder(ShardState)
+_headers: Final = msgspec.json.Decoder(_Header)
+
+
+def diff(old: ShardState, new: ShardState) -> Diff:
+    """What turns `old` into `new`; both of the same shard."""
+    return Diff(
+        since=UNSET if old.trace.since == new.trace.since else new.trace.since,
+        batches=_splice(old.trace.batches, new.trace.batches),
+        inline_bytes=_changed(old.trace.inline_bytes, new.trace.inline_bytes),
+        schemas={k: v for k, v in new.schemas.items() if k not in old.schemas},
+        leased=_map_diff(old.leased, new.leased),
+        critical=_map_diff(old.critical, new.critical),
+        writers=_map_diff(old.writers, new.writers),
+        rollups=_map_diff(old.rollups, new.rollups),
+        gc_seqno=_changed(old.gc_seqno, new.gc_seqno),
+    )
+
+
+def apply_diff(state: ShardState, record: Record) -> ShardState:
+    """The state that `record` makes of `state`, its predecessor."""
+    if record.state is not None:
+        return record.state
+    change = record.diff
+    if change is None or record.seqno != state.seqno + 1:
+        raise Corrupt(
+            f"record {record.seqno} of shard '{state.name}' cannot follow seqno {state.seqno}",
+            code="CORRUPT_STATE",
+            hint="the log was changed by something else than a shard's writers",
+        )
+    batches = state.trace.batches
+    if change.batches is not None:
+        start, removed = change.batches.start, change.batches.removed
+        batches = (*batches[:start], *change.batches.added, *batches[start + removed :])
+    trace = msgspec.structs.replace(
+        state.trace,
+        since=state.trace.since if change.since is UNSET else change.since,
+        batches=batches,
+        inline_bytes=_or(change.inline_bytes, state.trace.inline_bytes),
+    )
+    return msgspec.structs.replace(
+        state,
+        seqno=record.seqno,
+        walltime_ms=record.walltime_ms,
+        version=record.version,
+        schemas={**state.schemas, **change.schemas} if change.schemas else state.schemas,
+        leased=_map_apply(state.leased, change.leased),
+        critical=_map_apply(state.critical, change.critical),
+        writers=_map_apply(state.writers, change.writers),
+        rollups=_map_apply(state.rollups, change.rollups),
+        gc_seqno=_or(change.gc_seqno, state.gc_seqno),
+        trace=trace,
+    )
+
+
+def encode_record(record: Record) -> bytes:
+    """The bytes of a log entry."""
+    return _encoder.encode(record)
+
+
+def decode_record(data: bytes, what: str) -> Record:
+    """The record in a log entry.
+
+    Args:
+        what: Names the entry in errors.
+
+    Raises:
+        Corrupt: The bytes are not a record.
+        InvalidUsage: They are of a version this code must not touch.
+    """
+    record = _decode(_records, data, what)
+    _check_version(record.version, what)
+    return record
+
+
+def encode_rollup(state: ShardState) -> bytes:
+    """The bytes of a rollup blob."""
+    raw = _encoder.encode(state)
+    packed = pa.compress(raw, codec="zstd", asbytes=True)
+    body = len(raw).to_bytes(8, "big") + packed
+    return _ROLLUP_MAGIC + zlib.crc32(body).to_bytes(4, "big") + body
+
+
+def decode_rollup(data: bytes, what: str) -> ShardState:
+    """The state in a rollup blob; errors as `decode_record`."""
+    if data[:8] != _ROLLUP_MAGIC or zlib.crc32(data[12:]).to_bytes(4, "big") != data[8:12]:
+        raise _corrupt(what, "wrong magic number or checksum")
+    size = int.from_bytes(data[12:20], "big")
+    try:
+        raw = pa.decompress(data[20:], size, codec="zstd", asbytes=True)
+    except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
+        raise _corrupt(what, str(error)) from error
+    state = _decode(_states, raw, what)
+    _check_version(state.version, what)
+    return state
+
+
+def _decode(decoder: msgspec.json.Decoder[V], data: bytes, what: str) -> V:
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        # A newer version may have changed anything but its header: say "newer", not "damaged".
+        try:
+            version = _headers.decode(data).version
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise _corrupt(what, str(error)) from error
+        _check_version(version, what)
+        raise _corrupt(what, str(error)) from error
+
+
+def _check_version(version: tuple[int, int], what: str) -> None:
+    major, minor = CODE_VERSION
+    if version[0] > major or (version[0] == major and version[1] > minor + 1):
+        raise InvalidUsage(
+            f"{what} was written by state version {version[0]}.{version[1]}, "
+            f"this code is {major}.{minor}",
+            code="NEWER_VERSION",
+            hint="upgrade Shardline here; nothing was changed",
+        )
+
+
+def _corrupt(what: str, why: str) -> Corrupt:
+    return Corrupt(
+        f"{what} is damaged or not a shard's: {why}",
+        code="CORRUPT_STATE",
+        hint="restore it from a backup of the location; nothing was changed",
+    )
+
+
+def _splice(old: tuple[Batch, ...], new: tuple[Batch, ...]) -> Splice | None:
+    if old is new:
+        return None
+    start = _common_prefix(old, new)
+    tail = 0
+    limit = min(len(old), len(new)) - start
+    while tail < limit and old[-1 - tail] is new[-1 - tail]:
+        tail += 1
+    removed, added = len(old) - start - tail, new[start : len(new) - tail]
+    return Splice(start, removed, added) if removed or added else None
+
+
+def _common_prefix(old: tuple[Batch, ...], new: tuple[Batch, ...]) -> int:
+    """How many first batches are the same objects.
+
+    An append to 10,000 batches shares all but the last: one comparison of slices, which runs in C
+    and takes identity for equality, settles that case without a loop.
+    """
+    shared = min(len(old), len(new))
+    start = max(shared - 1, 0)
+    if old[:start] != new[:start]:
+        start = 0
+    while start < shared and old[start] is new[start]:
+        start += 1
+    return start
+
+
+K = TypeVar("K")
+
+
+def _map_diff(old: dict[K, V], new: dict[K, V]) -> dict[K, V | None]:
+    if old is new:
+        return {}
+    change: dict[K, V | None] = {k: v for k, v in new.items() if old.get(k) != v}
+    change.update((k, None) for k in old if k not in new)
+    return change
+
+
+def _map_apply(old: dict[K, V], change: dict[K, V | None]) -> dict[K, V]:
+    if not change:
+        return old
+    merged = {**old, **change}
+    return {k: v for k, v in merged.items() if v is not None}
+
+
+def _changed(old: int, new: int) -> int | None:
+    return None if old == new else new
+
+
+def _or(new: int | None, old: int) -> int:
+    return old if new is None else new

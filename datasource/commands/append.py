@@ -1,0 +1,250 @@
+"""Compare-and-append: the one way updates enter a shard.
+
+Exactly once, also across process crashes: an append carries the identity `(writer, sequence)`, and
+the shard remembers the last sequence of each writer. A repeated append with a sequence that has
+happened is answered `AlreadyCommitted`, before the upper is even looked at and in the same
+transition, so a lost acknowledgement and a crashed process look the same and are both harmless.
+
+An append either names the interval `[lower, upper)` that it fills, or leaves it to the commit:
+then it takes effect at `max(upper, now)`, and parts without a time are stamped with that, by
+metadata only. Stamping inside the transition means that contention costs a retry of the
+compare-and-set and never of the data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from datasource.batch import Batch, Part, Run, stamp
+from datasource.commands.transition import Transition
+from datasource.description import Description
+from datasource.errors import InvalidUsage
+from datasource.frontier import TIME_MAX, TIME_MIN, Frontier
+from datasource.state import STAGE_LIFE_MS, ShardState, Writer
+from datasource.trace import level_of, push
+
+__all__ = [
+    "Abandoned",
+    "AlreadyCommitted",
+    "Append",
+    "AppendResult",
+    "Appended",
+    "InlineBackpressure",
+    "StagedTooLong",
+    "UpperMismatch",
+    "abandon",
+    "compare_and_append",
+]
+
+_ABANDONED_MAX = 64
+"""How many given-up attempts at one sequence a writer's entry remembers. Past that an abort leaks
+its parts to the sweeper instead of deleting them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The updates are in `[lower, upper)` of the shard, and its upper is `upper`."""
+
+    lower: int
+    upper: Frontier
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyCommitted:
+    """This very append has happened before.
+
+    Attributes:
+        upper: The shard's upper right after it.
+        attempt: The attempt that did it. The parts of any other one will never be used.
+    """
+
+    upper: Frontier
+    attempt: str
+
+
+@dataclass(frozen=True, slots=True)
+class UpperMismatch:
+    """The shard's upper is `current`, not `expected`. Nothing was appended."""
+
+    expected: Frontier
+    current: Frontier
+
+
+@dataclass(frozen=True, slots=True)
+class InlineBackpressure:
+    """The state holds enough inline parts: write these to the blob store and append again."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedTooLong:
+    """The parts are older than a commit may be: a sweep may have taken them. Write them again."""
+
+    age_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """This attempt was given up and its parts may be gone. Start a new attempt."""
+
+
+AppendResult = (
+    Appended
+    | AlreadyCommitted
+    | UpperMismatch
+    | InlineBackpressure
+    | StagedTooLong
+    | Abandoned
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Append:
+    """One append, as the writer asks for it.
+
+    Attributes:
+        runs: The updates; none to only move the upper.
+        writer: Who appends.
+        sequence: Number of this append among those of `writer`; greater than all before.
+        durable: Whether the shard remembers `writer` for ever (named by its user) or for
+            `lease_ms` after its last append (a handle's own id).
+        lease_ms: How long an anonymous writer is remembered.
+        attempt: Id of this attempt: of the parts that it brings.
+        lower: The shard's expected upper; None takes whatever it is.
+        upper: The shard's upper afterwards; None for right after the last time appended.
+        staged_ms: When the oldest part was begun; None when nothing was staged before.
+        trimmed: Whether rows before `lower` are to be ignored instead of refused: they are in the
+            shard already, put there by another writer of the same data.
+        inline_max_bytes: Limit of all inline parts in the state.
+    """
+
+    runs: tuple[Run, ...]
+    writer: str
+    sequence: int
+    durable: bool
+    lease_ms: int
+    attempt: str
+    lower: Frontier | None = None
+    upper: Frontier | None = None
+    staged_ms: int | None = None
+    trimmed: bool = False
+    inline_max_bytes: int = 1 << 20
+
+
+def compare_and_append(
+    state: ShardState, now_ms: int, *, append: Append
+) -> Transition[AppendResult]:
+    """Append, if it has not happened yet and the shard's upper is the expected one.
+
+    Raises:
+        InvalidUsage: The append contradicts itself: times outside its interval, an empty interval
+            with updates, an unknown schema.
+    """
+    entry = state.writers.get(append.writer)
+    if entry is not None and append.sequence <= entry.last:
+        return Transition(None, AlreadyCommitted(Frontier(entry.upper), entry.attempt))
+    if entry is not None and append.attempt in entry.abandoned:
+        return Transition(None, Abandoned())
+    if append.staged_ms is not None and now_ms - append.staged_ms > STAGE_LIFE_MS:
+        return Transition(None, StagedTooLong(now_ms - append.staged_ms))
+    expected = state.upper if append.lower is None else append.lower
+    if state.upper != expected or state.upper.time is None:
+        return Transition(None, UpperMismatch(expected, state.upper))
+    inline = sum(p.size_bytes for run in append.runs for p in run.parts if p.inline is not None)
+    if inline and state.trace.inline_bytes + inline > append.inline_max_bytes:
+        return Transition(None, InlineBackpressure())
+
+    desc, runs = _place(state, append, state.upper.time, now_ms)
+    trace = state.trace
+    if not desc.is_empty_interval:
+        rows = sum(part.rows for run in runs for part in run.parts)
+        trace = push(trace, Batch(desc, runs, level=level_of(rows)))
+    writer = Writer(
+        last=append.sequence,
+        upper=desc.upper,
+        heartbeat_ms=now_ms,
+        lease_ms=None if append.durable else append.lease_ms,
+        attempt=append.attempt,
+    )
+    state = msgspec.structs.replace(
+        state, trace=trace, writers={**state.writers, append.writer: writer}
+    )
+    return Transition(state, Appended(desc.lower, desc.upper_frontier))
+
+
+def _place(
+    state: ShardState, append: Append, lower: int, now_ms: int
+) -> tuple[Description, tuple[Run, ...]]:
+    """The interval the append fills and its runs with every part at a time inside it."""
+    latest = TIME_MAX if append.upper is None or append.upper.time is None else append.upper.time - 1
+    at = max(lower, now_ms) if append.upper is None else max(lower, min(latest, now_ms))
+    runs = stamp(append.runs, at)
+    if append.trimmed:
+        runs = _trim(runs, lower)
+    earliest = TIME_MIN if append.trimmed else lower
+    for run in runs:
+        for part in run.parts:
+            _check_part(state, part, earliest, latest)
+    if append.upper is not None:
+        upper = append.upper
+    else:
+        times = [part.time_bounds[1] for run in runs for part in run.parts if part.time_bounds]
+        upper = Frontier(max(times) + 1) if times else Frontier(at + 1)
+    if upper < Frontier(lower) or (runs and upper == Frontier(lower)):
+        raise InvalidUsage(
+            f"cannot append {'updates to ' if runs else ''}the interval [{lower}, {upper.time})",
+            code="INVALID_INTERVAL",
+            hint="the upper must lie after the lower, unless there are no updates",
+        )
+    return Description(lower, upper.time), runs
+
+
+def _trim(runs: tuple[Run, ...], lower: int) -> tuple[Run, ...]:
+    """`runs` without the parts that lie entirely before `lower`."""
+    trimmed = []
+    for run in runs:
+        kept = tuple(part for part in run.parts if part.time_bounds and part.time_bounds[1] >= lower)
+        if kept:
+            trimmed.append(msgspec.structs.replace(run, parts=kept))
+    return tuple(trimmed)
+
+
+def _check_part(state: ShardState, part: Part, earliest: int, latest: int) -> None:
+    bounds = part.time_bounds
+    assert bounds is not None, part.key
+    if part.schema not in state.schemas:
+        raise InvalidUsage(
+            f"part {part.key} was written with schema {part.schema}, unknown to the shard",
+            code="UNKNOWN_SCHEMA",
+            hint="open the shard again: it may have been dropped and made anew",
+        )
+    if bounds[0] < earliest or bounds[1] > latest:
+        raise InvalidUsage(
+            f"updates at times {bounds[0]} to {bounds[1]} do not fit into "
+            f"[{earliest}, {latest + 1})",
+            code="TIME_OUT_OF_RANGE",
+            hint="times must lie at or after the shard's upper, and before the new upper",
+        )
+
+
+def abandon(
+    state: ShardState, now_ms: int, *, writer: str, sequence: int, attempt: str, lease_ms: int | None
+) -> Transition[bool]:
+    """Give up `attempt` at `sequence`; True if it certainly has not and will never be committed.
+
+    Only then may its parts be deleted. False when that sequence has been committed, by this
+    attempt or by another one, or when too many attempts are remembered already.
+    """
+    entry = state.writers.get(writer) or Writer(-1, 0, now_ms, lease_ms)
+    if sequence <= entry.last:
+        return Transition(None, result=False)
+    if attempt in entry.abandoned:
+        return Transition(None, result=True)
+    if len(entry.abandoned) >= _ABANDONED_MAX:
+        return Transition(None, result=False)
+    entry = msgspec.structs.replace(
+        entry, abandoned=(*entry.abandoned, attempt), heartbeat_ms=now_ms
+    )
+    writers = {**state.writers, writer: entry}
+    return Transition(msgspec.structs.replace(state, writers=writers), result=True)

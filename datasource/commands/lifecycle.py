@@ -1,0 +1,112 @@
+"""The beginning and the end of a shard.
+
+Initialising is idempotent: it makes the shard if there is none, or if the last one of that name was
+finalised. Finalising drives since and upper to the empty frontier, for good: the tombstone stays,
+so that a late writer or reader is told, and never mistaken for the first one of a new shard.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from datasource.batch import Batch
+from datasource.commands.transition import Transition
+from datasource.description import Description
+from datasource.frontier import TIME_MIN
+from datasource.schema import ShardSchema
+from datasource.state import RollupRef, ShardState, is_tombstone
+from datasource.trace import Trace
+
+__all__ = ["Finalised", "Held", "finalise", "initial_state", "reinitialise"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finalised:
+    """The shard is a tombstone. Nobody can refer to these blobs any more.
+
+    Attributes:
+        parts: Blob keys of all parts of the state that was finalised.
+        rollups: Rollups of states before the tombstone.
+        seqno: The tombstone's; no record before it is needed.
+    """
+
+    parts: tuple[str, ...]
+    rollups: tuple[RollupRef, ...]
+    seqno: int
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Somebody still reads the shard; `holders` names them."""
+
+    holders: tuple[str, ...]
+
+
+def initial_state(
+    *,
+    shard: str,
+    name: str,
+    schema: ShardSchema,
+    key: tuple[str, ...],
+    comment: str,
+    version: tuple[int, int],
+    now_ms: int,
+) -> ShardState:
+    """The state that record 1 of a new shard's log holds."""
+    return ShardState(
+        shard=shard,
+        name=name,
+        seqno=1,
+        walltime_ms=now_ms,
+        version=version,
+        created_ms=now_ms,
+        key=key,
+        comment=comment,
+        schemas={0: schema.json},
+    )
+
+
+def reinitialise(state: ShardState, now_ms: int, *, fresh: ShardState) -> Transition[bool]:
+    """Make `fresh` out of a tombstone: a new shard under an old name; False if it still lives.
+
+    The log goes on, so seqnos do not repeat; the shard's id is new, so offsets, leases and writers
+    of the old one are refused.
+    """
+    if not is_tombstone(state):
+        return Transition(None, result=False)
+    state = msgspec.structs.replace(
+        fresh,
+        seqno=state.seqno,
+        walltime_ms=state.walltime_ms,
+        version=state.version,
+        created_ms=now_ms,
+        gc_seqno=state.gc_seqno,
+    )
+    return Transition(state, result=True)
+
+
+def finalise(
+    state: ShardState, now_ms: int, *, despite_holders: frozenset[str]
+) -> Transition[Finalised | Held]:
+    """Turn the shard into a tombstone, unless somebody other than `despite_holders` reads it.
+
+    Args:
+        despite_holders: Readers and holds that may be cut off, by id or name.
+    """
+    del now_ms
+    if is_tombstone(state):
+        return Transition(None, Finalised((), (), state.base))
+    holders = tuple(sorted({*state.leased, *state.critical} - despite_holders))
+    if holders:
+        return Transition(None, Held(holders))
+    parts = tuple(
+        part.key for batch in state.trace.batches for part in batch.parts if part.inline is None
+    )
+    trace = Trace(since=None, batches=(Batch(Description(TIME_MIN, None, None)),))
+    rollups = tuple(state.rollups.values())
+    state = msgspec.structs.replace(
+        state, leased={}, critical={}, writers={}, trace=trace
+    )
+    return Transition(state, Finalised(parts, rollups, state.seqno + 1))

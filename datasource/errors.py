@@ -1,0 +1,117 @@
+"""Every error a shard can raise, sorted by what the caller must do next.
+
+Expected refusals (`UpperMismatch`, `SinceExceeded` …) are not here: they are return values of the
+commands that can refuse. A broken assumption of our own is an `assert` with the values in it.
+
+A message crosses from Python to the JVM as text and loses its class on the way, so each one starts
+with a stable code in brackets: `[SHARD_NOT_FOUND] no shard 'orders' at 's3://lake' — hint: …`.
+Codes are for ever: dashboards and restart policies match on them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import ClassVar
+
+__all__ = [
+    "Corrupt",
+    "Determinate",
+    "Fenced",
+    "Indeterminate",
+    "InvalidUsage",
+    "LeaseExpired",
+    "MissingBlob",
+    "ShardError",
+    "nearest",
+    "unknown_name",
+]
+
+
+class ShardError(Exception):
+    """The root. Catch a subclass: the subclass says what to do.
+
+    Attributes:
+        code: Stable upper-case name of the exact condition, without brackets.
+        detail: What was attempted, with the values.
+        hint: What the reader of the message can do about it; may be empty.
+    """
+
+    default_code: ClassVar[str] = "SHARD_ERROR"
+
+    def __init__(self, detail: str, *, code: str | None = None, hint: str = "") -> None:
+        self.code = code or self.default_code
+        self.detail = detail
+        self.hint = hint
+        super().__init__(f"[{self.code}] {detail}" + (f" — hint: {hint}" if hint else ""))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Errors are pickled on their way from an executor; keyword-only fields need the long way.
+        return (_rebuild, (type(self), self.detail, self.code, self.hint))
+
+
+def _rebuild(kind: type[ShardError], detail: str, code: str, hint: str) -> ShardError:
+    return kind(detail, code=code, hint=hint)
+
+
+class InvalidUsage(ShardError):
+    """The call, option or setting is wrong: fix it. Retrying cannot help and nothing was done."""
+
+    default_code = "INVALID_USAGE"
+
+
+class Determinate(ShardError):
+    """It certainly did not happen. Retrying is safe."""
+
+    default_code = "STORE_UNAVAILABLE"
+
+
+class Indeterminate(ShardError):
+    """It may have happened. Read back before doing anything else; never clean up after it."""
+
+    default_code = "OUTCOME_UNKNOWN"
+
+
+class Fenced(ShardError):
+    """Another owner has taken over. Stop: whatever this process still holds is worthless."""
+
+    default_code = "FENCED"
+
+
+class LeaseExpired(ShardError):
+    """The lease that protected this read is gone. Start the read (or the query) again."""
+
+    default_code = "LEASE_EXPIRED"
+
+
+class MissingBlob(ShardError):
+    """A blob that state refers to is not there. Stop: never skip it."""
+
+    default_code = "MISSING_BLOB"
+
+
+class Corrupt(ShardError):
+    """Bytes that cannot be what was written: state or a part is damaged or foreign. Stop."""
+
+    default_code = "CORRUPT"
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that `name` most likely means, or None when nothing is close."""
+    by_folded = {k.lower(): k for k in known}
+    close = difflib.get_close_matches(name.lower(), by_folded, n=1, cutoff=0.6)
+    return by_folded[close[0]] if close else None
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> InvalidUsage:
+    """The error for an option or setting nobody knows, with the nearest known name as its hint.
+
+    Args:
+        kind: What `name` was meant to be, in lower case: "option", "setting".
+        name: The unknown name as the user wrote it.
+        known: Every name that would have been accepted.
+    """
+    names = sorted(known)
+    near = nearest(name, names)
+    hint = f"did you mean '{near}'?" if near else f"known names: {', '.join(names)}"
+    return InvalidUsage(f"unknown {kind} '{name}'", code=f"UNKNOWN_{kind.upper()}", hint=hint)

@@ -1,0 +1,70 @@
+"""Frontiers: how far a collection has been settled.
+
+Times are int64 and totally ordered (milliseconds since the epoch unless a user's own clock says
+otherwise). A frontier is one time, or empty:
+
+    `Frontier(t)` : every time `< t` is settled; `t` or anything later may still come.
+    `EMPTY`       : every time is settled. Nothing more, ever.
+
+`EMPTY` is *beyond* every time, so frontiers are totally ordered too: the meet is the smaller one
+and the join the larger one. What may be concluded: if `frontier.is_beyond(t)`, nothing will ever
+change at `t`. What may not: that anything exists at `t`, or that `t` was ever a shard's upper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import total_ordering
+from typing import Final
+
+__all__ = ["EMPTY", "MINIMUM", "TIME_MAX", "TIME_MIN", "Frontier", "join", "meet"]
+
+TIME_MIN: Final = 0
+"""The least time: nothing happens before the epoch of the user's clock."""
+
+TIME_MAX: Final = 2**63 - 2
+"""The greatest time an update may carry: its successor must still be an int64."""
+
+
+@total_ordering
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """A time, or nothing more (`time is None`). Ordered; the empty frontier is the greatest."""
+
+    time: int | None
+
+    def is_beyond(self, time: int) -> bool:
+        """Whether `time` is settled: no update can ever be added at it."""
+        return self.time is None or time < self.time
+
+    def admits(self, time: int) -> bool:
+        """Whether an update at `time` may still come; the opposite of `is_beyond`."""
+        return not self.is_beyond(time)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing more can ever come."""
+        return self.time is None
+
+    def __lt__(self, other: Frontier) -> bool:
+        if self.time is None:
+            return False
+        return other.time is None or self.time < other.time
+
+    def __str__(self) -> str:
+        return "[]" if self.time is None else f"[{self.time}]"
+
+
+EMPTY: Final = Frontier(None)
+MINIMUM: Final = Frontier(TIME_MIN)
+
+
+def meet(frontiers: Iterable[Frontier]) -> Frontier:
+    """The least of `frontiers`: what all of them agree is settled. `EMPTY` when there is none."""
+    return min(frontiers, default=EMPTY)
+
+
+def join(frontiers: Iterable[Frontier]) -> Frontier:
+    """The greatest of `frontiers`. `MINIMUM` when there is none."""
+    return max(frontiers, default=MINIMUM)

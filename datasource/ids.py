@@ -1,0 +1,52 @@
+"""Identifiers: one letter that says what it names, then 32 hex digits; parsed strictly.
+
+    s… shard    r… leased reader    w… anonymous writer    p… part    l… location    t… attempt
+
+Critical readers and durable writers are named by their user instead: such a name is known before
+it is registered, so a crash between the two loses nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal, NewType
+
+from datasource.clock import IdGenerator
+from datasource.errors import InvalidUsage
+
+__all__ = ["SEQNO_FIRST", "Kind", "Seqno", "check_owner_name", "is_id", "new_id"]
+
+Kind = Literal["s", "r", "w", "p", "l", "t"]
+
+Seqno = NewType("Seqno", int)
+"""Position of a record in a shard's log: 1, 2, 3, …"""
+
+SEQNO_FIRST: Final = Seqno(1)
+
+_ID: Final = re.compile(r"[srwplt][0-9a-f]{32}")
+_OWNER: Final = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
+
+
+def new_id(kind: Kind, ids: IdGenerator) -> str:
+    """A fresh identifier of `kind`."""
+    return kind + ids.token().hex()
+
+
+def is_id(text: str, kind: Kind) -> bool:
+    """Whether `text` is a well-formed identifier of `kind`."""
+    return _ID.fullmatch(text) is not None and text[0] == kind
+
+
+def check_owner_name(role: str, name: str) -> str:
+    """Return `name` if it can name a critical reader or a durable writer.
+
+    Raises:
+        InvalidUsage: It is empty, longer than 200 characters, or holds control characters.
+    """
+    if _OWNER.fullmatch(name) is None:
+        raise InvalidUsage(
+            f"{name!r} cannot name a {role}",
+            code="INVALID_NAME",
+            hint="use 1 to 200 characters without control characters",
+        )
+    return name

@@ -1,0 +1,202 @@
+"""Where shards live: the two seams every store must provide, and nothing else.
+
+A *persist location* is one URL. Under it each shard has a directory with four kinds of objects:
+
+    <shard>/log/<16 hex>      records of the shard's log, one object each, created once  (Consensus)
+    <shard>/floor/<16 hex>    how far the log has been truncated, itself a log           (Consensus)
+    <shard>/rollup/<name>     whole states                                               (Blob)
+    <shard>/part/<name>       Parquet parts                                              (Blob)
+
+`Blob` holds immutable, write-once objects. `Consensus` holds, per shard, a linearizable log of
+small records; only its compare-and-set defines what is true. Blobs are written before a record
+refers to them and deleted only after no live state can refer to them: a crash leaks, it never
+dangles.
+
+Error semantics, of both:
+    `Determinate`    it certainly did not happen;
+    `Indeterminate`  it may have happened (only writes can raise it);
+    `InvalidUsage`   the location cannot be used as asked (no bucket, no permission, a store that
+                     ignores conditional writes): retrying cannot help;
+    `Corrupt`        what is stored is not what was written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
+
+__all__ = [
+    "Blob",
+    "BlobEntry",
+    "Committed",
+    "Consensus",
+    "ExpectationMismatch",
+    "Location",
+    "OperationStatistics",
+    "StoreStatistics",
+    "VersionedData",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class BlobEntry:
+    """One object of a listing: its key, size in bytes, and when it was last written (ms)."""
+
+    key: str
+    size_bytes: int
+    modified_ms: int
+
+
+class Blob(Protocol):
+    """Immutable objects under flat keys such as `orders/part/0f….parquet`.
+
+    Linearizable: what was set is found by every later get and list, anywhere. Keys are non-empty
+    relative paths (unicode and spaces allowed; `..`, empty segments and control characters are
+    refused with `InvalidUsage`).
+    """
+
+    def set(self, key: str, value: bytes | memoryview) -> None:
+        """Store `value`, all or nothing and durably. Setting the same bytes again is harmless."""
+        ...
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes | None:
+        """Bytes `[start, end)` of the object, to its end by default; None if it is not there."""
+        ...
+
+    def open(self, key: str, size_bytes: int | None = None) -> pa.NativeFile | None:
+        """Random access for Parquet readers; None if it is not there.
+
+        Args:
+            key: The object's key.
+            size_bytes: The object's size where the caller knows it; saves a request, and then a
+                missing object may only fail the first read, with `MissingBlob`.
+        """
+        ...
+
+    def delete(self, key: str) -> bool:
+        """Remove the object; True if work was done. Deleting what is not there is fine."""
+        ...
+
+    def list(self, prefix: str) -> Iterator[BlobEntry]:
+        """Every object whose key starts with `prefix`, in key order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedData:
+    """One record of a log: its seqno (1, 2, 3, … without gaps above the floor) and its bytes."""
+
+    seqno: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The compare-and-set took effect: the record is at `seqno` for ever."""
+
+    seqno: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectationMismatch:
+    """The compare-and-set certainly did not and will not take effect.
+
+    Attributes:
+        current: The record found at the seqno that was wanted, when it happened to be read; saves
+            the caller a request. None says only that `expected` is not the head.
+    """
+
+    current: VersionedData | None = None
+
+
+class Consensus(Protocol):
+    """Per shard, a linearizable log of small records, addressed by the shard's directory name."""
+
+    def head(self, shard: str) -> VersionedData | None:
+        """The newest record, linearized; None if the shard has no log."""
+        ...
+
+    def compare_and_set(
+        self, shard: str, expected: int | None, data: bytes
+    ) -> Committed | ExpectationMismatch:
+        """Append `data` at `expected + 1` (at 1 if `expected` is None), if `expected` is the head.
+
+        Raises:
+            Indeterminate: It may have taken effect; the token inside `data` tells on read-back.
+        """
+        ...
+
+    def scan(self, shard: str, from_seqno: int, limit: int) -> list[VersionedData]:
+        """Records with seqno >= `from_seqno`, ascending, at most `limit`, linearized.
+
+        An empty answer means that `from_seqno` is beyond the head. Records below the floor are
+        gone: then the first record returned has a seqno greater than `from_seqno`.
+        """
+        ...
+
+    def truncate(self, shard: str, before: int) -> int:
+        """Delete records with seqno < `before`, never the head; the number deleted.
+
+        Two-phase: the floor is published first, records are deleted only once a grace period has
+        passed since, so a call may delete what an *earlier* call announced, and less than asked.
+        """
+        ...
+
+    def list_shards(self) -> list[str]:
+        """Directory names of all shards with a log at this location, sorted."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OperationStatistics:
+    """Totals of one operation of a store since it was opened.
+
+    Attributes:
+        operation: `create`, `get`, `list` …: what each request was.
+        calls: Requests, each attempt of a repeated one counted.
+        errors: Of these, how many failed or had an unknown outcome.
+        conflicts: Creates that were answered "exists".
+        bytes: Payload written or read; reads through an opened local file are not seen.
+        elapsed_ms: Time spent, summed over callers that may have run at once.
+        elapsed_ms_max: The slowest call.
+    """
+
+    operation: str
+    calls: int
+    errors: int
+    conflicts: int
+    bytes: int
+    elapsed_ms: float
+    elapsed_ms_max: float
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatistics:
+    """What a store has been asked since it was opened."""
+
+    operations: tuple[OperationStatistics, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """An opened persist location: its canonical URL and its two stores.
+
+    Attributes:
+        url: Two locations with one URL are the same place.
+        blob: Its blobs.
+        consensus: Its logs.
+        id: Made when the location was created and stored in it: tells a location from one that
+            was later put at the same URL. Empty where nothing is stored.
+        statistics: What its store has been asked so far.
+    """
+
+    url: str
+    blob: Blob
+    consensus: Consensus
+    id: str = ""
+    statistics: Callable[[], StoreStatistics] = StoreStatistics

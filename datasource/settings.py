@@ -1,0 +1,111 @@
+"""What a user may tune of a shard client, as one frozen value.
+
+Each setting says its unit, the direction of its effect, and why its default is what it is. They are
+passed down from whoever opens the client; nothing reads the environment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from datasource.errors import InvalidUsage, unknown_name
+
+__all__ = ["ShardSettings"]
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSettings:
+    """Settings of a shard client. All sizes are bytes, all times milliseconds.
+
+    Attributes:
+        part_target_bytes: A part is closed at about this encoded size. Larger means fewer objects
+            and requests, smaller means finer pruning and less memory in a writer. 128 MiB, as
+            persist and Parquet's own advice.
+        part_buffer_bytes: Arrow memory a writer sorts at once; bounds its memory to about three
+            times this. Sorting needs all rows of a part in memory.
+        row_group_rows: Rows per Parquet row group: the unit of pruning and of reading. Fewer prune
+            better, more compress better.
+        inline_part_bytes: A batch of at most this encoded size is kept inside the state: one
+            request instead of two per append. 4 KiB, as persist.
+        inline_state_bytes: Inline parts of a whole shard; beyond it they become blobs. Every
+            reader of the state pays for them. 1 MiB, as persist.
+        stats_bytes: Budget of column statistics per part in state. 1 KiB, as persist.
+        lease_ms: How long a reader is believed to live after its last heartbeat. Longer survives
+            longer pauses, shorter frees garbage sooner after a crash. 15 min, as persist.
+        writer_lease_ms: How long an anonymous writer is remembered. 60 min, as persist.
+        rollup_every: A whole state is stored after this many records: what opening a shard reads
+            at most. 128, as persist.
+        commit_timeout_ms: A commit that cannot be decided by then raises `Indeterminate`, one that
+            certainly did not happen `Determinate`.
+        conflict_backoff_ms: First pause after two lost races in a row; doubles up to 64 times this,
+            with jitter.
+        wait_poll_ms: Longest pause between two looks at a shard while waiting for its upper.
+        validate: Check every invariant of the state at each transition: O(state) per commit. On in
+            all tests.
+    """
+
+    part_target_bytes: int = 128 * _MIB
+    part_buffer_bytes: int = 256 * _MIB
+    row_group_rows: int = 1 << 17
+    inline_part_bytes: int = 4096
+    inline_state_bytes: int = _MIB
+    stats_bytes: int = 1024
+    lease_ms: int = 15 * 60 * 1000
+    writer_lease_ms: int = 60 * 60 * 1000
+    rollup_every: int = 128
+    commit_timeout_ms: int = 60 * 1000
+    conflict_backoff_ms: int = 4
+    wait_poll_ms: int = 100
+    validate: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work.
+
+        Raises:
+            InvalidUsage: A number is negative, or zero where something must happen.
+        """
+        zero_allowed = {"inline_part_bytes", "inline_state_bytes", "stats_bytes"}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            least = 0 if field.name in zero_allowed or field.type == "bool" else 1
+            if value < least:
+                raise InvalidUsage(
+                    f"setting '{field.name}' is {value}",
+                    code="INVALID_SETTING",
+                    hint=f"use a whole number of at least {least}",
+                )
+
+    @classmethod
+    def parse(cls, values: Mapping[str, str]) -> ShardSettings:
+        """Settings from text, as they come from Spark options or a file.
+
+        Raises:
+            InvalidUsage: A name is unknown, or a value is not a whole number (or true/false).
+        """
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        parsed: dict[str, int | bool] = {}
+        for name, text in values.items():
+            if name not in fields:
+                raise unknown_name("setting", name, fields)
+            parsed[name] = _number(name, text, flag=fields[name].type == "bool")
+        return cls(**parsed)  # type: ignore[arg-type]  # each is of its field's type
+
+
+def _number(name: str, text: str, *, flag: bool) -> int | bool:
+    folded = text.strip().lower()
+    if flag and folded in {"true", "false"}:
+        return folded == "true"
+    try:
+        if not flag:
+            return int(folded.replace("_", ""))
+    except ValueError:
+        pass
+    raise InvalidUsage(
+        f"setting '{name}' is '{text}'",
+        code="INVALID_SETTING",
+        hint="use true or false" if flag else "use a whole number",
+    )

@@ -1,0 +1,232 @@
+"""The state of a shard: one immutable value that says everything about it but the rows.
+
+State changes only through the pure functions in `transitions`, applied by the one compare-and-set
+loop in `machine`. So every state change of a shard is totally ordered by its seqno, and whatever
+is true of a shard can be read off one value.
+
+Invariants (`check`), beyond those of the trace:
+    The shard's since is at or before the since of every reader that was there when it moved.
+    `version` is the newest code that ever contributed, not the last: stepping versions up one by
+    one cannot smuggle in a rollback that is too far.
+    A durable writer's entry stays as long as the shard lives: it is what makes a commit, repeated
+    after any crash, succeed without effect.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from datasource.frontier import Frontier, meet
+from datasource.trace import Trace
+from datasource.trace import check as check_trace
+
+__all__ = [
+    "STAGE_LIFE_MS",
+    "CriticalReader",
+    "LeasedReader",
+    "RollupRef",
+    "ShardState",
+    "Writer",
+    "check",
+    "expire",
+    "holders_since",
+    "is_tombstone",
+    "seqno_since",
+]
+
+STAGE_LIFE_MS: Final = 24 * 3600 * 1000
+"""How long staged parts may wait for their commit. An older commit is refused, so that a sweep of
+unreferenced blobs older than this can never race with one. Part of the state's meaning: all
+writers and sweepers of a shard must agree on it, hence no setting."""
+
+
+class LeasedReader(msgspec.Struct, frozen=True):
+    """A reader that is there as long as it says so.
+
+    Attributes:
+        since: What it may still read at; holds back the shard's since.
+        seqno: Holds back garbage collection: every blob of this state and later ones stays.
+        heartbeat_ms: When it was last heard of, by the clock of whoever committed that.
+        lease_ms: It is forgotten this long after its last heartbeat.
+        purpose: Who it is and what for, in words; shown to people, never parsed.
+    """
+
+    since: int | None
+    seqno: int
+    heartbeat_ms: int
+    lease_ms: int
+    purpose: str
+
+
+class CriticalReader(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A since hold that never expires by itself; named by its user.
+
+    Attributes:
+        since: Holds back the shard's since.
+        epoch: Fencing token of the current owner; a downgrade that names another one is refused.
+        registered_ms: When it was created.
+        moved_ms: When it was last taken over or downgraded; its age is what makes an abandoned
+            hold visible.
+        purpose: Who it is and what for, in words.
+        seqno: Durable seqno hold, while a snapshot is read in pieces; None otherwise.
+        confirmed: Whether the owner has durably recorded that it exists. An unconfirmed hold whose
+            owner died before that belongs to nobody.
+    """
+
+    since: int | None
+    epoch: str
+    registered_ms: int
+    moved_ms: int
+    purpose: str
+    seqno: int | None = None
+    confirmed: bool = True
+
+
+class Writer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a writer has committed: the memory behind exactly-once.
+
+    Attributes:
+        last: Sequence number of its last commit; a commit with this or a lower one has happened.
+        upper: The shard's upper right after that commit.
+        heartbeat_ms: When it last committed or abandoned something.
+        lease_ms: None for a durable writer (named by its user); an anonymous one is forgotten this
+            long after its last heartbeat.
+        attempt: Which attempt that was, so that another one knows that its parts are not in use.
+        abandoned: Attempts at `last + 1` that were given up; a late commit of one is refused, so
+            its parts could be deleted.
+    """
+
+    last: int
+    upper: int | None
+    heartbeat_ms: int
+    lease_ms: int | None = None
+    attempt: str = ""
+    abandoned: tuple[str, ...] = ()
+
+
+class RollupRef(msgspec.Struct, frozen=True):
+    """Where a whole state is stored: its blob key and size."""
+
+    key: str
+    size_bytes: int
+
+
+class ShardState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Everything that is true of a shard at one seqno.
+
+    Attributes:
+        shard: Identity of the shard, `s…`; a shard dropped and made again has another one.
+        name: The name its user gave it.
+        seqno: Number of the log record that made this state.
+        walltime_ms: When that was; strictly increasing from record to record.
+        version: Newest code version that ever contributed, `(major, minor)`.
+        created_ms: When the shard was initialised.
+        key: Columns that order parts, bound them, and identify rows for upserts; may be empty.
+        comment: Free text of its creator.
+        schemas: Every schema the shard ever had, by id; the greatest id is the current one.
+        leased: Leased readers by id.
+        critical: Critical readers by name.
+        writers: Writers by id or name.
+        rollups: Whole states in the blob store, by seqno.
+        base: Seqno of the last record that carries a whole state: the first, or a tombstone's.
+        gc_seqno: Everything that only seqnos before this one needed has been requested for GC.
+        trace: Since and batches.
+    """
+
+    shard: str
+    name: str
+    seqno: int
+    walltime_ms: int
+    version: tuple[int, int]
+    created_ms: int
+    key: tuple[str, ...] = ()
+    comment: str = ""
+    schemas: dict[int, str] = {}
+    leased: dict[str, LeasedReader] = {}
+    critical: dict[str, CriticalReader] = {}
+    writers: dict[str, Writer] = {}
+    rollups: dict[int, RollupRef] = {}
+    base: int = 1
+    gc_seqno: int = 0
+    trace: Trace = Trace()
+
+    @property
+    def upper(self) -> Frontier:
+        """No update before this frontier can ever be added."""
+        return self.trace.upper
+
+    @property
+    def since(self) -> Frontier:
+        """Reads at an `as_of` that this frontier admits are exact."""
+        return self.trace.since_frontier
+
+    @property
+    def schema_id(self) -> int:
+        """Id of the current schema."""
+        return max(self.schemas)
+
+    @property
+    def rollup(self) -> tuple[int, RollupRef] | None:
+        """The newest rollup and its seqno."""
+        if not self.rollups:
+            return None
+        seqno = max(self.rollups)
+        return seqno, self.rollups[seqno]
+
+
+def is_tombstone(state: ShardState) -> bool:
+    """Whether the shard is finalised: nothing can be written to it or read from it, ever."""
+    return state.since.is_empty and state.upper.is_empty
+
+
+def holders_since(state: ShardState) -> Frontier | None:
+    """The meet of what all readers hold; None without readers, when nothing moves the since."""
+    holders = [reader.since for reader in state.leased.values()]
+    holders += [reader.since for reader in state.critical.values()]
+    return meet(map(Frontier, holders)) if holders else None
+
+
+def seqno_since(state: ShardState) -> int:
+    """The least seqno that some reader still needs; this state's own when there is none."""
+    holds = [reader.seqno for reader in state.leased.values()]
+    holds += [reader.seqno for reader in state.critical.values() if reader.seqno is not None]
+    return min(holds, default=state.seqno)
+
+
+def expire(state: ShardState, now_ms: int) -> ShardState:
+    """`state` without the readers and anonymous writers whose lease is over.
+
+    The shard's since is deliberately not recomputed here, only by the next explicit downgrade:
+    recomputing on expiry made since leap after a crash (materialize #6885, #15645).
+    """
+    leased = {
+        name: reader
+        for name, reader in state.leased.items()
+        if reader.heartbeat_ms + reader.lease_ms >= now_ms
+    }
+    writers = {
+        name: writer
+        for name, writer in state.writers.items()
+        if writer.lease_ms is None or writer.heartbeat_ms + writer.lease_ms >= now_ms
+    }
+    if len(leased) == len(state.leased) and len(writers) == len(state.writers):
+        return state
+    return msgspec.structs.replace(state, leased=leased, writers=writers)
+
+
+def check(state: ShardState) -> None:
+    """Assert every invariant of a state that can be seen in the state alone."""
+    check_trace(state.trace)
+    assert state.seqno >= 1, state.seqno
+    assert state.schemas, "a shard has at least one schema"
+    assert set(state.schemas) == set(range(len(state.schemas))), sorted(state.schemas)
+    for seqno, rollup in state.rollups.items():
+        assert seqno < state.seqno, (seqno, state.seqno, rollup.key)
+    for name, reader in state.leased.items():
+        assert reader.seqno <= state.seqno, (name, reader.seqno, state.seqno)
+        assert reader.lease_ms > 0, (name, reader.lease_ms)
+    for batch in state.trace.batches:
+        for part in batch.parts:
+            assert part.schema in state.schemas, (part.key, part.schema)
