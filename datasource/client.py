@@ -1,0 +1,321 @@
+"""The front door: a client of one persist location, and the handles it opens.
+
+    client = ShardClient.open("s3://lake/shards")
+    client.create("orders", schema, key=("id",))
+    client.writer("orders").append_now(table)
+    with client.reader("orders") as reader:
+        table = reader.snapshot()
+
+A client is cheap to keep and safe to share between threads. Per process there is one machine for
+each shard (`shared_client`), so that commits of all threads go together. It is never carried across
+a fork: the child opens its own.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from datasource.clock import Clock, IdGenerator, SystemClock, SystemIds
+from datasource.codec import CODE_VERSION
+from datasource.commands.evolve import Evolved, SchemaMismatch, SchemaRefused, evolve_schema
+from datasource.commands.lifecycle import Held, finalise, initial_state, reinitialise
+from datasource.commands.readers import SinceExceeded
+from datasource.critical import SinceHandle, open_since
+from datasource.errors import Fenced, InvalidUsage
+from datasource.ids import check_owner_name, new_id
+from datasource.location import Location
+from datasource.machine import Machine
+from datasource.names import shard_name
+from datasource.read import ReadHandle, current_schema, history_gone, open_reader
+from datasource.schema import ShardSchema
+from datasource.settings import ShardSettings
+from datasource.sparktype import Field, type_text
+from datasource.state import ShardState, is_tombstone
+from datasource.stores.open import open_location
+from datasource.write import WriteHandle
+
+__all__ = ["ShardClient", "owner", "shared_client"]
+
+
+class ShardClient:
+    """Opens handles on the shards of one location.
+
+    Attributes:
+        location: The opened location.
+        settings: What all handles use.
+    """
+
+    def __init__(
+        self, location: Location, settings: ShardSettings, clock: Clock, ids: IdGenerator
+    ) -> None:
+        """A client of an opened `location`; `open` is the usual way to one."""
+        self.location = location
+        self.settings = settings
+        self.clock = clock
+        self.ids = ids
+        self._machines: dict[str, Machine] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        options: Mapping[str, str] | None = None,
+        *,
+        create: bool = True,
+        settings: ShardSettings | None = None,
+        clock: Clock | None = None,
+        ids: IdGenerator | None = None,
+    ) -> ShardClient:
+        """A client of the location at `url`.
+
+        Args:
+            url: `file:///path`, a plain path, `s3://bucket/prefix`, `memory://name`, or any URL of
+                an fsspec file system that can create a file only if it does not exist.
+            options: Storage options such as `s3.endpoint`.
+            create: Make the location if it is not there, after probing that its store keeps the
+                promises shards rest on; otherwise a missing location is an error.
+
+        Raises:
+            InvalidUsage: The URL, an option or the store cannot be used.
+        """
+        settings = settings or ShardSettings()
+        clock, ids = clock or SystemClock(), ids or SystemIds()
+        location = open_location(
+            url,
+            options or {},
+            clock=clock,
+            ids=ids,
+            if_missing="create" if create else "refuse",
+        )
+        return cls(location, settings, clock, ids)
+
+    def shards(self) -> list[str]:
+        """Names of all shards, sorted; dropped ones whose tombstone remains are among them."""
+        return sorted(map(shard_name, self.location.consensus.list_shards()))
+
+    def machine(self, name: str) -> Machine:
+        """The one machine of shard `name` in this client. Does no I/O."""
+        with self._lock:
+            if name not in self._machines:
+                self._machines[name] = Machine(
+                    name, self.location, self.clock, self.ids, self.settings
+                )
+            return self._machines[name]
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a shard `name` that was not dropped."""
+        state = self.machine(name).refresh()
+        return state is not None and not is_tombstone(state)
+
+    def state(self, name: str) -> ShardState:
+        """The state of shard `name`, no older than this call.
+
+        Raises:
+            InvalidUsage: There is no such shard, or it was dropped.
+        """
+        machine = self.machine(name)
+        state = machine.state()
+        if is_tombstone(state):
+            raise InvalidUsage(
+                f"shard '{name}' was dropped",
+                code="SHARD_DROPPED",
+                hint="make it again by writing to it",
+            )
+        return state
+
+    def create(
+        self,
+        name: str,
+        schema: ShardSchema,
+        *,
+        key: Sequence[str] = (),
+        comment: str = "",
+    ) -> ShardState:
+        """Make shard `name` if it is not there (or was dropped); idempotent.
+
+        Raises:
+            InvalidUsage: It is there with another schema or another key; or the key is not of
+                the schema.
+        """
+        schema.check_key(tuple(key))
+        machine = self.machine(name)
+        fresh = initial_state(
+            shard=new_id("s", self.ids),
+            name=name,
+            schema=schema,
+            key=tuple(key),
+            comment=comment,
+            version=CODE_VERSION,
+            now_ms=self.clock.now_ms(),
+        )
+        state = machine.initialise(fresh)
+        if is_tombstone(state):
+            machine.apply(partial(reinitialise, fresh=fresh))
+            state = machine.state()
+        self._check_same(state, schema, tuple(key))
+        return state
+
+    def writer(self, name: str, writer: str | None = None) -> WriteHandle:
+        """A handle that appends rows of the shard's current schema.
+
+        Args:
+            writer: Name of a durable writer, remembered by the shard for ever: what makes an
+                append repeated after a crash succeed without effect. None for an anonymous one.
+        """
+        state = self.state(name)
+        return WriteHandle(
+            machine=self.machine(name),
+            schema=current_schema(state),
+            schema_id=state.schema_id,
+            key=state.key,
+            writer=check_owner_name("writer", writer) if writer else new_id("w", self.ids),
+            durable=writer is not None,
+        )
+
+    def reader(
+        self, name: str, *, since: int | None = None, lease_ms: int | None = None, purpose: str = ""
+    ) -> ReadHandle:
+        """A leased reader of the shard; close it.
+
+        Args:
+            since: Least `as_of` to be read; None for the shard's since.
+            purpose: Who reads and what for; shown by `inspect`.
+        """
+        self.state(name)
+        return open_reader(
+            self.machine(name), since=since, lease_ms=lease_ms, purpose=purpose or owner()
+        )
+
+    def hold(
+        self, name: str, hold: str, *, since: int | None = None, purpose: str = ""
+    ) -> SinceHandle:
+        """Own the since hold `hold` on shard `name`, fencing whoever owned it.
+
+        Raises:
+            InvalidUsage: The hold is new and history at `since` is gone.
+        """
+        self.state(name)
+        handle = open_since(
+            self.machine(name),
+            hold,
+            epoch=self.ids.token().hex(),
+            since=since,
+            purpose=purpose or owner(),
+        )
+        if isinstance(handle, SinceExceeded):
+            raise history_gone(self.state(name), since, handle.since)
+        return handle
+
+    def evolve(self, name: str, schema: ShardSchema) -> int:
+        """Make `schema` the current one of shard `name`; its id.
+
+        Raises:
+            InvalidUsage: What is there cannot be read with it; names the column.
+            Fenced: Somebody else evolved the schema at the same time.
+        """
+        state = self.state(name)
+        outcome = self.machine(name).apply(
+            partial(evolve_schema, expected=state.schema_id, schema=schema)
+        )
+        match outcome:
+            case Evolved(schema_id):
+                return schema_id
+            case SchemaRefused(obstacle):
+                raise obstacle.error()
+            case SchemaMismatch(current):
+                raise Fenced(
+                    f"the schema of shard '{name}' was evolved to number {current} meanwhile",
+                    code="SCHEMA_CHANGED",
+                    hint="look at the new schema and evolve that",
+                )
+
+    def drop(self, name: str, *, despite_holders: Sequence[str] = ()) -> None:
+        """Finalise shard `name` for good and delete its blobs; harmless if it was dropped.
+
+        Args:
+            despite_holders: Readers and holds to cut off, by id or name; `inspect` lists them.
+
+        Raises:
+            InvalidUsage: There is no such shard, or somebody still reads it.
+        """
+        machine = self.machine(name)
+        outcome = machine.apply(partial(finalise, despite_holders=frozenset(despite_holders)))
+        if isinstance(outcome, Held):
+            raise InvalidUsage(
+                f"shard '{name}' is still read by {', '.join(outcome.holders)}",
+                code="SHARD_IN_USE",
+                hint="stop or expire them first",
+            )
+        for key in (*outcome.parts, *(rollup.key for rollup in outcome.rollups)):
+            self.location.blob.delete(key)
+        # The tombstone's record holds the whole (empty) state: nothing before it is needed.
+        self.location.consensus.truncate(machine.directory, outcome.seqno)
+
+    def _check_same(self, state: ShardState, schema: ShardSchema, key: tuple[str, ...]) -> None:
+        if state.key != key:
+            raise InvalidUsage(
+                f"shard '{state.name}' has the key {_listed(state.key)}, not {_listed(key)}",
+                code="KEY_MISMATCH",
+                hint="leave the key out, or write to another shard",
+            )
+        theirs = current_schema(state)
+        if theirs == schema:
+            return
+        for name in (*theirs.names, *schema.names):
+            mine = schema.field(name) if name in schema else None
+            other = theirs.field(name) if name in theirs else None
+            if mine != other:
+                raise InvalidUsage(
+                    f"shard '{state.name}' has another schema: column '{name}' is "
+                    f"{_described(other)}, not {_described(mine)}",
+                    code="SCHEMA_MISMATCH",
+                    hint="evolve the schema, or write to another shard",
+                )
+        raise InvalidUsage(
+            f"shard '{state.name}' has another schema: its columns are {_listed(theirs.names)}",
+            code="SCHEMA_MISMATCH",
+            hint="name them in this order",
+        )
+
+
+def owner() -> str:
+    """Who this process is, for the people who look at holds: `host:pid`."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+_shared: dict[tuple[object, ...], ShardClient] = {}
+_shared_lock = threading.Lock()
+
+
+def shared_client(
+    url: str,
+    options: Mapping[str, str],
+    *,
+    create: bool,
+    settings: ShardSettings,
+) -> ShardClient:
+    """This process's client of a location, opened at the first use.
+
+    Spark's helper processes are reused from micro-batch to micro-batch: a kept client finds the
+    shard's state with one conditional read instead of a cold one.
+    """
+    key = (os.getpid(), url, tuple(sorted(options.items())), settings)
+    with _shared_lock:
+        if key not in _shared:
+            _shared[key] = ShardClient.open(url, options, create=create, settings=settings)
+        return _shared[key]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return "(" + ", ".join(names) + ")"
+
+
+def _described(field: Field | None) -> str:
+    if field is None:
+        return "absent"
+    return type_text(field.type) + ("" if field.nullable else " not null")

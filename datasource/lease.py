@@ -1,0 +1,154 @@
+"""Leases: the right to go on reading blobs that the shard would otherwise collect.
+
+A lease is a leased reader of the shard: it holds back the since and, by its seqno, garbage
+collection. It lives as long as heartbeats say so; `Heart` beats for it from a timer thread, also
+while its owner is busy for an hour. Losing a lease fails the attempt that relied on it, never the
+data: the error says so, and starting again plans anew.
+
+Invariants:
+    A lease exists before the plan that relies on it is made.
+    The time of a heartbeat is read inside each attempt to commit it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from datasource.clock import Clock
+from datasource.commands.readers import (
+    ReaderMissing,
+    Registered,
+    SinceExceeded,
+    downgrade_leased,
+    expire_leased,
+    heartbeat,
+    register_leased,
+)
+from datasource.errors import LeaseExpired, ShardError
+from datasource.frontier import Frontier
+from datasource.ids import new_id
+from datasource.machine import Machine
+
+__all__ = ["Heart", "Lease", "take_lease"]
+
+
+def take_lease(
+    machine: Machine, *, since: int | None, lease_ms: int, purpose: str
+) -> Lease | SinceExceeded:
+    """Register a leased reader that may read at every `as_of >= since`.
+
+    Args:
+        machine: The shard's.
+        since: None for the shard's since.
+        lease_ms: How long the lease lasts without a heartbeat.
+        purpose: Who reads and what for, for people.
+    """
+    reader = new_id("r", machine.ids)
+    outcome = machine.apply(
+        partial(register_leased, reader=reader, since=since, lease_ms=lease_ms, purpose=purpose)
+    )
+    if isinstance(outcome, SinceExceeded):
+        return outcome
+    return Lease(machine, reader, lease_ms, outcome.since, outcome.seqno)
+
+
+@dataclass(slots=True)
+class Lease:
+    """A leased reader.
+
+    Attributes:
+        reader: Its id.
+        lease_ms: It expires this long after the last heartbeat.
+        since: Reads at every `as_of` that this admits stay exact.
+        seqno: Every blob of the shard's states from this one on stays.
+    """
+
+    machine: Machine
+    reader: str
+    lease_ms: int
+    since: Frontier
+    seqno: int
+
+    def renew(self) -> None:
+        """Send a heartbeat.
+
+        Raises:
+            LeaseExpired: The lease is gone.
+        """
+        self._alive(self.machine.apply(partial(heartbeat, reader=self.reader)))
+
+    def downgrade(self, since: Frontier, seqno: int) -> None:
+        """Give up reads before `since` and blobs needed only before `seqno`; renews as well.
+
+        Raises:
+            LeaseExpired: The lease is gone.
+        """
+        outcome = self._alive(
+            self.machine.apply(
+                partial(downgrade_leased, reader=self.reader, since=since, seqno=seqno)
+            )
+        )
+        self.since, self.seqno = outcome.since, outcome.seqno
+
+    def release(self) -> None:
+        """Give the lease up; harmless if it is gone."""
+        self.machine.apply(partial(expire_leased, reader=self.reader))
+
+    @contextlib.contextmanager
+    def beating(self) -> Iterator[Heart]:
+        """Renew the lease from a timer for as long as the block runs, then release it."""
+        heart = Heart(self, self.machine.clock)
+        heart.start()
+        try:
+            yield heart
+        finally:
+            heart.stop()
+            self.release()
+
+    def _alive(self, outcome: Registered | ReaderMissing) -> Registered:
+        if isinstance(outcome, ReaderMissing):
+            raise LeaseExpired(
+                f"lease {self.reader} on shard '{self.machine.name}' is gone after "
+                f"{self.lease_ms} ms without a heartbeat",
+                hint="start the read again; a longer lease survives longer pauses",
+            )
+        return outcome
+
+
+class Heart:
+    """A timer thread that renews a lease at half of its duration."""
+
+    def __init__(self, lease: Lease, clock: Clock) -> None:
+        """Prepare to beat for `lease`; `start` starts the thread."""
+        self._lease = lease
+        self._clock = clock
+        self._stop = threading.Event()
+        self._thread = threading.Thread(
+            target=self._beat, name=f"heartbeat-{lease.reader[:9]}", daemon=True
+        )
+        self.lost: LeaseExpired | None = None
+        """Set once the lease turned out to be gone."""
+
+    def start(self) -> None:
+        """Start beating."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop beating and wait for a beat under way."""
+        self._stop.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        while not self._clock.wait(self._stop, self._lease.lease_ms / 2):
+            try:
+                self._lease.renew()
+            except LeaseExpired as error:
+                self.lost = error
+                return
+            except ShardError:
+                # The store did not answer; half of the lease is left for the next beat.
+                continue

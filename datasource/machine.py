@@ -1,0 +1,476 @@
+"""The machine: the one loop through which every change of a shard goes.
+
+A command is a pure function of a state (`datasource.commands`). The machine runs it on the newest
+state it knows, writes the difference as the next record of the shard's log with a compare-and-set,
+and, when somebody else was first, catches up and runs it again. Nothing else touches Consensus.
+
+What a caller relies on:
+    `apply` returns once the command's effect is durable and ordered, or raises knowing that it is
+    not (`Determinate`) or that it cannot tell (`Indeterminate`).
+    An answer without an effect ("nothing to do", a refusal) is about a state no older than the
+    call: a refusal found on a cached state is checked against a fresh one first.
+    Threads share one machine per shard and process: commands that arrive while a compare-and-set
+    is under way are committed together by the next one (group commit).
+
+Invariants:
+    The cached state is a state the shard really had, and only moves forward.
+    A command's time is read inside each attempt.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar, cast
+
+import msgspec
+
+from datasource.clock import Clock, IdGenerator
+from datasource.codec import (
+    CODE_VERSION,
+    Record,
+    apply_diff,
+    decode_record,
+    decode_rollup,
+    diff,
+    encode_record,
+    encode_rollup,
+)
+from datasource.commands.rollups import add_rollup
+from datasource.commands.transition import Transition
+from datasource.errors import (
+    Corrupt,
+    Determinate,
+    Indeterminate,
+    InvalidUsage,
+    MissingBlob,
+    ShardError,
+    nearest,
+)
+from datasource.location import Committed, ExpectationMismatch, Location, VersionedData
+from datasource.names import shard_directory, shard_name
+from datasource.settings import ShardSettings
+from datasource.state import RollupRef, ShardState, check, expire, is_tombstone
+
+__all__ = ["Command", "Machine"]
+
+_log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+Command = Callable[[ShardState, int], Transition[R]]
+"""`(state, now_ms) -> Transition`; pure, and run as often as it takes."""
+
+_SCAN_MAX: Final = 4096
+"""Most records read in one go while catching up."""
+
+_RELOADS_MAX: Final = 8
+"""Cold reads in a row that may find their rollup gone: each means that the shard moved on by
+`rollup_every` records meanwhile, so more than a few mean that the state is damaged."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A command on its way, and what became of it."""
+
+    command: Command[Any]
+    done: bool = False
+    result: Any = None
+    error: BaseException | None = None
+
+
+@dataclass(slots=True)
+class _Backoff:
+    """Jittered exponential pauses, only once two races in a row are lost."""
+
+    clock: Clock
+    ids: IdGenerator
+    first_ms: int
+    losses: int = 0
+
+    def lost(self) -> None:
+        self.losses += 1
+        if self.losses >= 2:  # noqa: PLR2004 - the first loss is answered at once
+            longest = self.first_ms * 2 ** min(self.losses - 2, 6)
+            self.clock.wait(threading.Event(), longest * self.ids.jitter())
+
+
+@dataclass(slots=True)
+class Machine:
+    """Reads and changes the state of one shard.
+
+    Attributes:
+        name: The shard's name, as its user wrote it.
+        location: Where it lives.
+    """
+
+    name: str
+    location: Location
+    clock: Clock
+    ids: IdGenerator
+    settings: ShardSettings
+    _state: ShardState | None = None
+    _queue: list[_Pending] = field(default_factory=list)
+    _queue_lock: threading.Lock = field(default_factory=threading.Lock)
+    _commit_lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def directory(self) -> str:
+        """The shard's directory below the location."""
+        return shard_directory(self.name)
+
+    @property
+    def cached(self) -> ShardState | None:
+        """The newest state this process has seen; may be behind."""
+        return self._state
+
+    def state(self) -> ShardState:
+        """The shard's state, no older than this call.
+
+        Raises:
+            InvalidUsage: There is no such shard.
+        """
+        state = self.refresh()
+        if state is None:
+            raise self.not_found()
+        return state
+
+    def refresh(self) -> ShardState | None:
+        """As `state`, but None if the shard does not exist."""
+        with self._commit_lock:
+            return self._refresh()
+
+    def initialise(self, initial: ShardState) -> ShardState:
+        """The shard's state, made by writing `initial` as its first record if there is none."""
+        with self._commit_lock:
+            state = self._refresh()
+            if state is not None:
+                return state
+            record = Record(
+                seqno=1,
+                token=self.ids.token().hex(),
+                walltime_ms=initial.walltime_ms,
+                version=initial.version,
+                state=initial,
+            )
+            outcome = self._compare_and_set(None, record)
+            if isinstance(outcome, Committed):
+                self._install(initial)
+                return initial
+            state = self._refresh()
+        if state is None:
+            raise Indeterminate(
+                f"making shard '{self.name}' lost a race to a record that cannot be read",
+                hint="try again",
+            )
+        return state
+
+    def apply(self, command: Command[R]) -> R:
+        """Run `command` until its effect is committed or it finds that there is nothing to do.
+
+        Raises:
+            InvalidUsage: There is no such shard, or the command refuses its arguments.
+            Determinate: It certainly did not happen.
+            Indeterminate: It may have happened.
+        """
+        pending = _Pending(command)
+        with self._queue_lock:
+            self._queue.append(pending)
+        with self._commit_lock:
+            # Whoever held the lock before may have committed this one along with theirs.
+            if not pending.done:
+                with self._queue_lock:
+                    group, self._queue = self._queue, []
+                self._commit(group)
+        if pending.error is not None:
+            raise pending.error
+        self._maintain()
+        return cast("R", pending.result)
+
+    def wait_for_upper_past(self, time: int, timeout_ms: float) -> ShardState | None:
+        """Wait until the upper is beyond `time`: the state then, or None after `timeout_ms`."""
+        deadline = self.clock.elapsed_ms() + timeout_ms
+        pause = 1.0
+        while True:
+            state = self.state()
+            if state.upper.is_beyond(time):
+                return state
+            left = deadline - self.clock.elapsed_ms()
+            if left <= 0:
+                return None
+            self.clock.wait(threading.Event(), min(pause, left))
+            pause = min(pause * 2, self.settings.wait_poll_ms)
+
+    def not_found(self) -> InvalidUsage:
+        """The error for a shard that does not exist, with what does as its hint."""
+        shards = self.location.consensus.list_shards()
+        return InvalidUsage(
+            f"no shard '{self.name}' at {self.location.url}",
+            code="SHARD_NOT_FOUND",
+            hint=_shards_hint(self.name, [shard_name(shard) for shard in shards]),
+        )
+
+    # -- the commit loop ---------------------------------------------------------------------
+
+    def _commit(self, group: list[_Pending]) -> None:
+        try:
+            self._commit_group(group)
+        except BaseException as error:  # noqa: BLE001 - every waiting thread must hear of it
+            for pending in group:
+                if not pending.done:
+                    pending.error, pending.done = error, True
+
+    def _commit_group(self, group: list[_Pending]) -> None:
+        backoff = _Backoff(self.clock, self.ids, self.settings.conflict_backoff_ms)
+        deadline = self.clock.elapsed_ms() + self.settings.commit_timeout_ms
+        fresh = self._state is None
+        while True:
+            old = self._state if self._state is not None else self._refresh()
+            if old is None:
+                raise self.not_found()
+            now_ms = self.clock.now_ms()
+            new, answers, idle = self._run(group, old, now_ms)
+            if idle and not fresh:
+                # Somebody's command found nothing to do, in a state that may be stale: whether
+                # that is the truth can only be said of a fresh one.
+                fresh = True
+                if self._refresh() is not old:
+                    continue
+            if new is old:
+                _answer(group, answers)
+                return
+            record, new = self._record(old, new, now_ms)
+            outcome = self._compare_and_set(old.seqno, record)
+            if isinstance(outcome, Committed):
+                self._install(new)
+                _answer(group, answers)
+                return
+            if self.clock.elapsed_ms() > deadline:
+                raise Determinate(
+                    f"lost every race for the next record of shard '{self.name}' during "
+                    f"{self.settings.commit_timeout_ms} ms",
+                    code="CONTENTION",
+                    hint="retry; use fewer writers per shard",
+                )
+            self._catch_up(outcome.current)
+            fresh = True
+            backoff.lost()
+
+    def _run(
+        self, group: list[_Pending], old: ShardState, now_ms: int
+    ) -> tuple[ShardState, list[Any], bool]:
+        """All commands on `old`, one after the other; whether some had nothing to do."""
+        new, answers, idle = old, [], False
+        for pending in group:
+            try:
+                transition = pending.command(new, now_ms)
+            except Exception as error:  # noqa: BLE001 - its own caller gets it, the others go on
+                answers.append(_Raised(error))
+                idle = True
+                continue
+            idle = idle or transition.state is None
+            new = transition.state or new
+            answers.append(transition.result)
+        return new, answers, idle
+
+    def _record(
+        self, old: ShardState, new: ShardState, now_ms: int
+    ) -> tuple[Record, ShardState]:
+        """The log record that makes `new` of `old`, and the state it makes."""
+        new = msgspec.structs.replace(
+            expire(new, now_ms),
+            seqno=old.seqno + 1,
+            walltime_ms=max(now_ms, old.walltime_ms + 1),
+            version=max(CODE_VERSION, old.version),
+        )
+        whole = is_tombstone(new) or new.shard != old.shard
+        if whole:
+            new = msgspec.structs.replace(new, base=new.seqno, rollups={})
+        if self.settings.validate:
+            check(new)
+        record = Record(
+            seqno=new.seqno,
+            token=self.ids.token().hex(),
+            walltime_ms=new.walltime_ms,
+            version=new.version,
+            rollup=new.rollup,
+            base=new.base,
+            diff=None if whole else diff(old, new),
+            state=new if whole else None,
+        )
+        return record, new
+
+    def _compare_and_set(
+        self, expected: int | None, record: Record
+    ) -> Committed | ExpectationMismatch:
+        data = encode_record(record)
+        try:
+            return self.location.consensus.compare_and_set(self.directory, expected, data)
+        except Indeterminate:
+            # The log's own deadline passed. One more look decides, or the caller must.
+            found = self.location.consensus.scan(self.directory, record.seqno, 1)
+            if not found:
+                raise
+            if found[0].seqno == record.seqno and found[0].data == data:
+                return Committed(record.seqno)
+            if found[0].seqno > record.seqno:
+                raise
+            return ExpectationMismatch(found[0])
+
+    # -- reading state -----------------------------------------------------------------------
+
+    def _catch_up(self, current: VersionedData | None) -> None:
+        state = self._state
+        if state is not None and current is not None and current.seqno == state.seqno + 1:
+            self._install(apply_diff(state, self._decode(current)))
+        else:
+            self._refresh()
+
+    def _refresh(self) -> ShardState | None:
+        state = self._state
+        if state is None:
+            return self._load()
+        while True:
+            records = self.location.consensus.scan(self.directory, state.seqno + 1, _SCAN_MAX)
+            if records and records[0].seqno > state.seqno + 1:
+                return self._load()  # truncated past what we know
+            for data in records:
+                state = apply_diff(state, self._decode(data))
+            if records:
+                self._install(state)
+            if len(records) < _SCAN_MAX:
+                return state
+
+    def _load(self) -> ShardState | None:
+        """Read the state from the newest record, its rollup, and the records between."""
+        missing = ""
+        for _ in range(_RELOADS_MAX):
+            head = self.location.consensus.head(self.directory)
+            if head is None:
+                return None
+            record = self._decode(head)
+            state = record.state
+            if state is None:
+                base = self._base(record)
+                if base is None:
+                    missing = record.rollup[1].key if record.rollup else f"record {record.base}"
+                    continue  # a newer head names a newer one
+                state = self._replay(base)
+                if state is None:
+                    missing = f"records after seqno {base.seqno}"
+                    continue
+            self._install(state)
+            return state
+        raise MissingBlob(
+            f"the state of shard '{self.name}' needs {missing}, which is not there",
+            code="MISSING_STATE",
+            hint="run inspect and restore it from a backup; nothing was changed",
+        )
+
+    def _base(self, head: Record) -> ShardState | None:
+        """The whole state to start from: the newest rollup, or else the record that has one."""
+        if head.rollup is None:
+            found = self.location.consensus.scan(self.directory, head.base, 1)
+            return self._decode(found[0]).state if found and found[0].seqno == head.base else None
+        key = head.rollup[1].key
+        data = self.location.blob.get(key)
+        return None if data is None else decode_rollup(data, f"rollup '{key}'")
+
+    def _replay(self, state: ShardState) -> ShardState | None:
+        while True:
+            records = self.location.consensus.scan(self.directory, state.seqno + 1, _SCAN_MAX)
+            if records and records[0].seqno != state.seqno + 1:
+                return None
+            for data in records:
+                state = apply_diff(state, self._decode(data))
+            if len(records) < _SCAN_MAX:
+                return state
+
+    def _decode(self, data: VersionedData) -> Record:
+        what = f"record {data.seqno} of shard '{self.name}'"
+        record = decode_record(data.data, what)
+        if record.seqno != data.seqno:
+            raise Corrupt(
+                f"{what} says that it is record {record.seqno}",
+                code="CORRUPT_STATE",
+                hint="the log was changed by something else than a shard's writers",
+            )
+        return record
+
+    def _install(self, state: ShardState) -> None:
+        if self._state is None or state.seqno > self._state.seqno:
+            self._state = state
+
+    # -- rollups -----------------------------------------------------------------------------
+
+    def _maintain(self) -> None:
+        """Store a whole state when the last one is `rollup_every` records old."""
+        state = self._state
+        if state is None or is_tombstone(state):
+            return
+        newest = state.rollup[0] if state.rollup else 1
+        due = state.seqno - newest
+        every = self.settings.rollup_every
+        # Every handle of every process sees the threshold pass. Only the commit that lands on a
+        # multiple takes the duty, and everybody once it has been neglected for three rounds.
+        if due >= every and (state.seqno % every == 0 or due >= 3 * every):
+            try:
+                self.write_rollup(state)
+            except ShardError:
+                # The command has committed; failing it for a rollup that the next one can write
+                # would make its caller believe that it had not.
+                _log.warning("rollup not written", exc_info=True, extra=self._context(state))
+
+    def _context(self, state: ShardState) -> dict[str, object]:
+        return {"context": {"shard": self.name, "shard_id": state.shard, "seqno": state.seqno}}
+
+    def write_rollup(self, state: ShardState) -> bool:
+        """Store `state` as a rollup and record it; False if another one of its seqno is known."""
+        key = f"{self.directory}/rollup/{state.seqno:016x}-{self.ids.token().hex()}"
+        data = encode_rollup(state)
+        self.location.blob.set(key, data)
+        ref = RollupRef(key, len(data))
+
+        def command(current: ShardState, now_ms: int) -> Transition[bool]:
+            if current.shard != state.shard or is_tombstone(current):
+                return Transition(None, result=False)
+            return add_rollup(current, now_ms, seqno=state.seqno, rollup=ref)
+
+        pending = _Pending(command)
+        with self._commit_lock:
+            self._commit([pending])
+        if pending.error is not None:
+            raise pending.error
+        if not pending.result:
+            # Certainly not referenced: the answer came from a state read after the attempt.
+            self.location.blob.delete(key)
+        return bool(pending.result)
+
+
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """A command's own error, kept for its caller."""
+
+    error: Exception
+
+
+def _answer(group: list[_Pending], answers: list[Any]) -> None:
+    for pending, answer in zip(group, answers, strict=True):
+        if isinstance(answer, _Raised):
+            pending.error = answer.error
+        else:
+            pending.result = answer
+        pending.done = True
+
+
+def _shards_hint(name: str, shards: list[str]) -> str:
+    if not shards:
+        return "the location has no shards yet"
+    near = nearest(name, shards)
+    if near is not None:
+        return f"did you mean '{near}'?"
+    shown = ", ".join(f"'{shard}'" for shard in shards[:10])
+    more = f" and {len(shards) - 10} more" if len(shards) > 10 else ""  # noqa: PLR2004
+    return f"the location has {shown}{more}"

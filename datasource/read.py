@@ -1,0 +1,266 @@
+"""Reading: contents of a shard at a time, and every change after it.
+
+    snapshot(as_of)   the exact multiset of rows at `as_of`, consolidated.
+    listen(as_of)     every update with time `> as_of`, once, in steps `[lower, upper)`.
+
+Together they have neither gap nor overlap. `as_of` is readable when `since <= as_of < upper`: below
+since the history is gone for ever, at or after upper the answer is not known yet, and waiting for it
+is bounded.
+
+A `ReadHandle` holds a lease for as long as it is open, so nothing it plans is deleted under it.
+
+Invariants:
+    The lease is there before the state that is planned from is read.
+    A listener whose frontier is F holds the since at F - 1, never at F: at since F an old update of
+    F - 1 would be advanced to F and be delivered again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+import pyarrow as pa
+
+from datasource.commands.readers import SinceExceeded
+from datasource.contents import Contents
+from datasource.errors import Determinate, InvalidUsage
+from datasource.fetch import Fetcher
+from datasource.frontier import EMPTY, Frontier
+from datasource.lease import Heart, Lease, take_lease
+from datasource.machine import Machine
+from datasource.plan import SnapshotPlan, plan_changes, plan_snapshot
+from datasource.schema import ShardSchema
+from datasource.state import ShardState
+from datasource.update import update_schema
+
+__all__ = [
+    "ListenStep",
+    "ReadHandle",
+    "contents_of",
+    "current_schema",
+    "first_sort_column",
+    "history_gone",
+    "latest_readable",
+    "not_yet",
+    "open_reader",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ListenStep:
+    """All updates with `lower <= time < upper`.
+
+    Attributes:
+        updates: The shard's columns, `_ts`, `_diff`; unconsolidated, in no particular order.
+    """
+
+    lower: int
+    upper: Frontier
+    updates: pa.Table
+
+
+def current_schema(state: ShardState) -> ShardSchema:
+    """The newest schema of the shard."""
+    return ShardSchema.parse(state.schemas[state.schema_id])
+
+
+def first_sort_column(state: ShardState) -> str:
+    """The column that runs are sorted by before all others."""
+    return state.key[0] if state.key else current_schema(state).names[0]
+
+
+def contents_of(
+    machine: Machine, state: ShardState, columns: Sequence[str] | None = None
+) -> Contents:
+    """A reader of the shard's parts as `state` describes them.
+
+    Raises:
+        InvalidUsage: A column is not in the schema.
+    """
+    schemas = {number: ShardSchema.parse(text) for number, text in state.schemas.items()}
+    schema = schemas[state.schema_id]
+    wanted = schema.names if columns is None else schema.select(columns).names
+    return Contents(Fetcher(machine.location.blob, schemas, schema), state.key, wanted)
+
+
+def latest_readable(state: ShardState) -> int:
+    """The greatest `as_of` that can be read now.
+
+    Raises:
+        InvalidUsage: Nothing can: the shard is empty of times, or finalised.
+    """
+    upper = state.upper.time
+    if state.since.is_empty:
+        raise _dropped(state)
+    if upper is None:
+        # Finished: every time can be read, and from the last update on they all show the same.
+        last = [bounds[1] for b in state.trace.batches for p in b.parts if (bounds := p.time_bounds)]
+        return max([state.since.time or 0, *last])
+    if upper == 0:
+        raise InvalidUsage(
+            f"shard '{state.name}' has no contents yet: nothing was ever appended",
+            code="NOTHING_APPENDED",
+            hint="append to it, even nothing at all, to fix its contents at a first time",
+        )
+    return max(upper - 1, state.since.time or 0)
+
+
+def open_reader(
+    machine: Machine, *, since: int | None = None, lease_ms: int | None = None, purpose: str = ""
+) -> ReadHandle:
+    """A reader of everything at `as_of >= since`, or from the shard's since.
+
+    Raises:
+        InvalidUsage: There is no such shard, or its history at `since` is gone.
+    """
+    duration = lease_ms or machine.settings.lease_ms
+    lease = take_lease(machine, since=since, lease_ms=duration, purpose=purpose)
+    if isinstance(lease, SinceExceeded):
+        raise history_gone(machine.state(), since, lease.since)
+    return ReadHandle(machine, lease)
+
+
+class ReadHandle:
+    """A leased reader. Use it as a context manager, or `close` it."""
+
+    def __init__(self, machine: Machine, lease: Lease) -> None:
+        """Start renewing `lease` until closed."""
+        self.machine = machine
+        self.lease = lease
+        self._heart = Heart(lease, machine.clock)
+        self._heart.start()
+
+    def __enter__(self) -> ReadHandle:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def close(self) -> None:
+        """Give the lease up. Forgetting to is harmless: it expires."""
+        self._heart.stop()
+        with contextlib.suppress(Determinate):
+            self.lease.release()
+
+    def snapshot(
+        self,
+        as_of: int | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        timeout_ms: float = 60_000,
+    ) -> pa.Table:
+        """The contents at `as_of`: each row as often as it is there, in no particular order.
+
+        Args:
+            as_of: None for the latest that can be read now.
+            columns: None for all.
+            timeout_ms: How long to wait until `as_of` is settled.
+
+        Raises:
+            InvalidUsage: `as_of` is before the shard's since; or a column is unknown.
+            Determinate: `as_of` was not settled in time.
+        """
+        state, at = self._readable(as_of, timeout_ms)
+        reader = contents_of(self.machine, state, columns)
+        schema = reader.target.arrow
+        return pa.Table.from_batches(self._rows(reader, self._plan(state, at)), schema)
+
+    def listen(
+        self, as_of: int, *, until: Frontier = EMPTY, timeout_ms: float = 60_000
+    ) -> Iterator[ListenStep]:
+        """Every update after `as_of`, step by step; waits for more at the end.
+
+        Args:
+            as_of: Updates at this time and before are not delivered.
+            until: Exclusive end: stops once the frontier is there, and delivers nothing at it.
+            timeout_ms: How long to wait for a step; then the iteration ends. It can be resumed
+                from the last step's `upper - 1`.
+
+        Raises:
+            InvalidUsage: History right after `as_of` is gone.
+            LeaseExpired: The handle's lease is gone.
+        """
+        state = self.machine.state()
+        if Frontier(as_of) < state.since:
+            raise history_gone(state, as_of, state.since)
+        frontier = Frontier(as_of + 1)
+        while frontier < until and frontier.time is not None:
+            found = self.machine.wait_for_upper_past(frontier.time, timeout_ms)
+            if found is None:
+                return
+            upper = min(found.upper, until)
+            # A compaction that advanced times up to the frontier would make them come twice.
+            assert found.since <= frontier, (found.since, frontier)
+            yield self._step(found, frontier.time, upper)
+            frontier = upper
+            if frontier.time is not None:
+                self.lease.downgrade(Frontier(frontier.time - 1), found.seqno)
+
+    def _step(self, state: ShardState, lower: int, upper: Frontier) -> ListenStep:
+        reader = contents_of(self.machine, state)
+        batches = [
+            batch
+            for planned in plan_changes(state, lower, upper.time)
+            for batch in reader.changes(planned)
+        ]
+        schema = update_schema(reader.target.arrow)
+        return ListenStep(lower, upper, pa.Table.from_batches(batches, schema))
+
+    def _readable(self, as_of: int | None, timeout_ms: float) -> tuple[ShardState, int]:
+        state = self.machine.state()
+        at = latest_readable(state) if as_of is None else as_of
+        if Frontier(at) < state.since:
+            raise history_gone(state, at, state.since)
+        found = self.machine.wait_for_upper_past(at, timeout_ms)
+        if found is None:
+            raise not_yet(self.machine.state(), at, timeout_ms)
+        return found, at
+
+    def _plan(self, state: ShardState, as_of: int) -> SnapshotPlan:
+        return plan_snapshot(state, as_of, first_sort_column(state))
+
+    @staticmethod
+    def _rows(reader: Contents, plan: SnapshotPlan) -> Iterator[pa.RecordBatch]:
+        for planned in plan.plain:
+            yield from reader.plain(planned)
+        for group in plan.groups:
+            yield from reader.group(group)
+
+
+def history_gone(state: ShardState, as_of: int | None, since: Frontier) -> InvalidUsage:
+    """The error for a time before the shard's since."""
+    if since.is_empty:
+        return _dropped(state)
+    return InvalidUsage(
+        f"shard '{state.name}' can no longer be read at {as_of}: its since is {since}",
+        code="HISTORY_GONE",
+        hint=f"read at {since.time} or later; a since hold keeps history from being compacted",
+    )
+
+
+def not_yet(state: ShardState, as_of: int, timeout_ms: float) -> Determinate:
+    """The error for a time that was not settled while somebody waited for it."""
+    return Determinate(
+        f"shard '{state.name}' was not settled at {as_of} within {timeout_ms:.0f} ms: its upper "
+        f"is {state.upper}",
+        code="NOT_YET_READABLE",
+        hint="read at an earlier time, wait longer, or see whether its writer still runs",
+    )
+
+
+def _dropped(state: ShardState) -> InvalidUsage:
+    return InvalidUsage(
+        f"shard '{state.name}' was dropped",
+        code="SHARD_DROPPED",
+        hint="make it again by writing to it",
+    )

@@ -1,0 +1,195 @@
+"""Staging: updates become parts in the blob store, before any state refers to them.
+
+A `Stager` takes Arrow data in any number of batches and writes sorted Parquet parts of bounded size
+under fresh names. It never looks at state and never commits: it runs wherever the rows are, in an
+executor's task as well as in a plain program. What it returns is small, and can be sent to whoever
+appends it. Parts that are never appended are garbage; whoever knows them may delete them, and the
+sweeper takes the rest.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from datasource.batch import Part, Run
+from datasource.clock import Clock, IdGenerator
+from datasource.convert import check_data
+from datasource.ids import new_id
+from datasource.location import Blob
+from datasource.partfile import decode_inline, encode_inline, encode_parquet
+from datasource.schema import DIFF, TS, ShardSchema
+from datasource.settings import ShardSettings
+from datasource.stats_collect import collect
+from datasource.update import sort_rows
+
+__all__ = ["Staged", "Stager", "discard"]
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Parts that wait for their commit.
+
+    Attributes:
+        runs: Where the updates are.
+        staged_ms: When the first part was begun (ms since the epoch, this process's clock).
+        rows: Number of updates.
+        size_bytes: Encoded size.
+    """
+
+    runs: tuple[Run, ...]
+    staged_ms: int
+    rows: int
+    size_bytes: int
+
+    @property
+    def blob_keys(self) -> tuple[str, ...]:
+        """Keys of the blobs that were written."""
+        return tuple(p.key for run in self.runs for p in run.parts if p.inline is None)
+
+
+@dataclass(frozen=True, slots=True)
+class Stager:
+    """Writes parts for one shard.
+
+    Attributes:
+        blob: Where to.
+        directory: The shard's directory.
+        schema: Schema of the updates, as registered under `schema_id`.
+        key: The shard's key columns; with the other columns after them, the sort order.
+        may_inline: Whether a tiny part may be returned inside its description.
+    """
+
+    blob: Blob
+    directory: str
+    schema: ShardSchema
+    schema_id: int
+    key: tuple[str, ...]
+    settings: ShardSettings
+    clock: Clock
+    ids: IdGenerator
+    may_inline: bool = True
+
+    def stage(self, data: Iterable[pa.RecordBatch | pa.Table]) -> Staged:
+        """Write all updates of `data` as parts; each batch is checked against the schema first.
+
+        Args:
+            data: Tables or record batches with the schema's columns by name, in any order, and
+                optionally `_ts` and `_diff`. Without `_ts` the commit sets the time; without
+                `_diff` every row is added once. All must agree on which of the two they have.
+
+        Raises:
+            InvalidUsage: The data do not fit the schema; the message names the column. Parts
+                written before are deleted.
+        """
+        staged_ms = self.clock.now_ms()
+        runs: list[Run] = []
+        try:
+            for table in self._buffers(data):
+                runs.append(Run((self._part(table),)))
+        except BaseException:
+            discard(self.blob, runs)
+            raise
+        parts = [part for run in runs for part in run.parts]
+        rows, size = sum(p.rows for p in parts), sum(p.size_bytes for p in parts)
+        return Staged(tuple(runs), staged_ms, rows, size)
+
+    def _buffers(self, data: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:
+        """Checked updates, cut into tables of about `part_buffer_bytes`."""
+        limit = self.settings.part_buffer_bytes
+        pieces: list[pa.Table] = []
+        held = 0
+        for item in data:
+            table = item if isinstance(item, pa.Table) else pa.Table.from_batches([item])
+            for piece in _slices(with_diff(check_data(table, self.schema)), limit):
+                pieces.append(piece)
+                held += piece.nbytes
+                if held >= limit:
+                    yield pa.concat_tables(pieces)
+                    pieces, held = [], 0
+        if pieces:
+            yield pa.concat_tables(pieces)
+
+    def _part(self, table: pa.Table) -> Part:
+        table = sort_rows(table, self.key)
+        payload = self._inline(table)
+        data = payload if payload is not None else self._parquet(table)
+        name = new_id("p", self.ids)
+        key = name if payload is not None else f"{self.directory}/part/{name}.parquet"
+        if payload is None:
+            self.blob.set(key, data)
+        times = pc.min_max(table.column(TS)).as_py() if TS in table.column_names else {}
+        diffs = pc.min_max(table.column(DIFF)).as_py()
+        return Part(
+            key=key,
+            rows=table.num_rows,
+            size_bytes=len(data),
+            schema=self.schema_id,
+            ts_min=times.get("min"),
+            ts_max=times.get("max"),
+            diff_sum=pc.sum(table.column(DIFF)).as_py(),
+            diff_min=diffs["min"],
+            diff_max=diffs["max"],
+            crc32=zlib.crc32(data),
+            stats=collect(table, self.schema, self._first(), self.settings.stats_bytes),
+            inline=payload,
+        )
+
+    def _first(self) -> tuple[str, ...]:
+        """The columns whose bounds tell which parts can have rows in common."""
+        return self.key or self.schema.names[:1]
+
+    def flush(self, part: Part) -> Part:
+        """An inline part as a blob of its own; any other part as it is."""
+        if part.inline is None:
+            return part
+        data = self._parquet(pa.Table.from_batches([decode_inline(part, self.schema)]))
+        key = f"{self.directory}/part/{part.key}.parquet"
+        self.blob.set(key, data)
+        return msgspec.structs.replace(
+            part, key=key, size_bytes=len(data), crc32=zlib.crc32(data), inline=None
+        )
+
+    def _inline(self, table: pa.Table) -> bytes | None:
+        """The table's message, if it is small enough to live in state."""
+        limit = self.settings.inline_part_bytes
+        if not self.may_inline or table.nbytes > limit:
+            return None
+        payload = encode_inline(table)
+        return payload if len(payload) <= limit else None
+
+    def _parquet(self, table: pa.Table) -> memoryview:
+        return encode_parquet(
+            table, key=self.key, row_group_rows=self.settings.row_group_rows
+        )
+
+
+def discard(blob: Blob, runs: Iterable[Run]) -> None:
+    """Delete the blobs of parts that certainly were not, and will never be, appended."""
+    for run in runs:
+        for part in run.parts:
+            if part.inline is None:
+                blob.delete(part.key)
+
+
+def with_diff(table: pa.Table) -> pa.Table:
+    """`table` with a `_diff` column: each row once, unless it has one already."""
+    if DIFF in table.column_names:
+        return table
+    ones = pa.repeat(pa.scalar(1, pa.int64()), table.num_rows)
+    return table.append_column(pa.field(DIFF, pa.int64(), nullable=False), ones)
+
+
+def _slices(table: pa.Table, limit: int) -> Iterator[pa.Table]:
+    """`table` in pieces of at most about `limit` bytes, none of them empty."""
+    if table.num_rows == 0:
+        return
+    pieces = max(1, -(-table.nbytes // limit))
+    step = -(-table.num_rows // pieces)
+    for start in range(0, table.num_rows, step):
+        yield table.slice(start, step)

@@ -1,0 +1,297 @@
+"""Writing: handles that append updates to a shard.
+
+Three ways to say where in time the updates go:
+
+    `compare_and_append`   exactly `[lower, upper)`, if the shard's upper is `lower`; linearizable.
+    `append`               `[lower, upper)`, by several writers of *identical* data: what is there
+                           already is trimmed, and only a gap is refused.
+    `append_now`           whatever the upper is: takes effect at `max(upper, now)`.
+
+Exactly once: every append of a handle has a number. With a durable writer (named by its user) and a
+sequence number of the user's, repeating an append after a crash is answered `AlreadyCommitted`.
+Within a call, lost acknowledgements are resolved the same way; a call that still raises
+`Indeterminate` can be repeated with the same sequence number.
+
+A refusal (`UpperMismatch`, …) is a return value. After one, and after every error that says that it
+certainly did not happen, the parts that the call had staged are deleted; after an `Indeterminate`
+they stay: leak rather than dangle.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import msgspec
+import pyarrow as pa
+
+from datasource.batch import Run
+from datasource.commands.append import (
+    Abandoned,
+    AlreadyCommitted,
+    Append,
+    Appended,
+    InlineBackpressure,
+    StagedTooLong,
+    UpperMismatch,
+    abandon,
+    compare_and_append,
+)
+from datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
+from datasource.frontier import Frontier
+from datasource.ids import new_id
+from datasource.machine import Machine
+from datasource.schema import ShardSchema
+from datasource.stage import Staged, Stager, discard
+
+__all__ = ["Updates", "WriteHandle", "WriteResult"]
+
+Updates = pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch | pa.Table]
+"""Rows with the shard's columns by name, and optionally `_ts` and `_diff`."""
+
+WriteResult = Appended | AlreadyCommitted | UpperMismatch
+
+_ATTEMPTS = 3
+"""How often one call repeats an append whose outcome is unknown; each attempt waits for the commit
+timeout, and the writer's entry makes the repetition harmless."""
+
+
+@dataclass(slots=True)
+class WriteHandle:
+    """Appends to one shard; may be shared between threads.
+
+    Attributes:
+        machine: The shard's.
+        schema: Schema of the updates this handle takes, registered under `schema_id`.
+        writer: Name or id of the writer.
+        durable: Whether the shard remembers the writer for ever.
+    """
+
+    machine: Machine
+    schema: ShardSchema
+    schema_id: int
+    key: tuple[str, ...]
+    writer: str
+    durable: bool
+    _sequence: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def stager(self, *, may_inline: bool = True) -> Stager:
+        """What writes this handle's parts; can be sent to other processes once its blob can."""
+        m = self.machine
+        return Stager(
+            m.location.blob,
+            m.directory,
+            self.schema,
+            self.schema_id,
+            self.key,
+            m.settings,
+            m.clock,
+            m.ids,
+            may_inline,
+        )
+
+    def compare_and_append(
+        self,
+        updates: Updates | None,
+        lower: Frontier,
+        upper: Frontier,
+        *,
+        sequence: int | None = None,
+    ) -> WriteResult:
+        """Append `updates` as the contents of `[lower, upper)` if the shard's upper is `lower`.
+
+        Args:
+            updates: None for none: only moves the upper. Rows without `_ts` are put at the least
+                time that is not before now and lies in the interval, or its last.
+            lower: The upper that the shard must have.
+            upper: Its upper afterwards; empty says that nothing more will ever come.
+            sequence: Number of this append, greater than all before of this writer; None counts
+                up, which a durable writer must not rely on across restarts.
+
+        Raises:
+            InvalidUsage: The updates do not fit the schema or the interval.
+            Determinate: It certainly did not happen.
+            Indeterminate: It may have happened: repeat it with the same sequence number.
+        """
+        staged = self._stage(updates)
+        return self._append(staged, lower=lower, upper=upper, sequence=sequence)
+
+    def append_now(
+        self, updates: Updates | None, *, sequence: int | None = None
+    ) -> Appended | AlreadyCommitted:
+        """Append `updates` at `max(upper, now)`; errors as `compare_and_append`.
+
+        Updates that carry their own `_ts` must lie at or after the shard's upper, which moves to
+        right after the last of them.
+        """
+        return self.commit(self._stage(updates), sequence=sequence)
+
+    def commit(
+        self, staged: Staged, *, sequence: int | None = None, attempt: str | None = None
+    ) -> Appended | AlreadyCommitted:
+        """Append what was staged, here or elsewhere, at `max(upper, now)`.
+
+        Args:
+            staged: Parts written under this handle's schema.
+            sequence: As in `compare_and_append`.
+            attempt: Id of the attempt that staged them, if `abandon` may give it up.
+        """
+        outcome = self._append(staged, sequence=sequence, attempt=attempt)
+        if isinstance(outcome, UpperMismatch):
+            assert outcome.current.is_empty, outcome
+            raise self._finished()
+        return outcome
+
+    def commit_at(
+        self, staged: Staged, expected: Frontier, *, sequence: int, attempt: str
+    ) -> WriteResult:
+        """As `commit`, but only if the shard's upper is `expected`; keeps the parts otherwise."""
+        outcome = self._append(
+            staged, lower=expected, sequence=sequence, attempt=attempt, keep=True
+        )
+        if isinstance(outcome, UpperMismatch) and outcome.current.is_empty:
+            raise self._finished()
+        return outcome
+
+    def append(
+        self, updates: Updates | None, lower: Frontier, upper: Frontier
+    ) -> WriteResult:
+        """Make `[lower, upper)` of the shard hold `updates`, whoever writes them first.
+
+        For several writers of identical data. Whatever part of the interval is in the shard
+        already is taken to hold the same. `UpperMismatch` says that there is a gap: the shard's
+        upper is before `lower`.
+        """
+        staged = self._stage(updates)
+        start = lower
+        while True:
+            outcome = self._append(staged, lower=start, upper=upper, keep=True)
+            if not isinstance(outcome, UpperMismatch):
+                return outcome
+            if outcome.current < lower:
+                discard(self.machine.location.blob, staged.runs)
+                return outcome
+            if outcome.current >= upper:
+                discard(self.machine.location.blob, staged.runs)
+                return AlreadyCommitted(outcome.current, attempt="")
+            start = outcome.current
+
+    def abandon(self, attempt: str, sequence: int) -> bool:
+        """Give up `attempt`; True if it never was, and never will be, committed."""
+        lease_ms = None if self.durable else self.machine.settings.writer_lease_ms
+        return self.machine.apply(
+            partial(
+                abandon, writer=self.writer, sequence=sequence, attempt=attempt, lease_ms=lease_ms
+            )
+        )
+
+    def upper(self) -> Frontier:
+        """The shard's upper, no older than this call."""
+        return self.machine.state().upper
+
+    def _stage(self, updates: Updates | None) -> Staged:
+        if updates is None:
+            return Staged((), self.machine.clock.now_ms(), 0, 0)
+        many = [updates] if isinstance(updates, pa.Table | pa.RecordBatch) else updates
+        return self.stager().stage(many)
+
+    def _append(
+        self,
+        staged: Staged,
+        *,
+        lower: Frontier | None = None,
+        upper: Frontier | None = None,
+        sequence: int | None = None,
+        attempt: str | None = None,
+        keep: bool = False,
+    ) -> WriteResult:
+        """One append to its end. `keep` leaves staged parts alone after a mismatch."""
+        request = Append(
+            runs=staged.runs,
+            writer=self.writer,
+            sequence=self._number(sequence),
+            durable=self.durable,
+            lease_ms=self.machine.settings.writer_lease_ms,
+            lower=lower,
+            upper=upper,
+            staged_ms=staged.staged_ms if staged.runs else None,
+            attempt=attempt or new_id("t", self.machine.ids),
+            trimmed=keep and upper is not None,
+            inline_max_bytes=self.machine.settings.inline_state_bytes,
+        )
+        try:
+            outcome = self._decided(request)
+        except Indeterminate:
+            raise
+        except ShardError:
+            discard(self.machine.location.blob, staged.runs)
+            raise
+        match outcome:
+            case Appended():
+                return outcome
+            case AlreadyCommitted():
+                if outcome.attempt != request.attempt:
+                    discard(self.machine.location.blob, staged.runs)
+                return outcome
+            case UpperMismatch():
+                if not keep:
+                    discard(self.machine.location.blob, staged.runs)
+                return outcome
+            case StagedTooLong(age_ms):
+                discard(self.machine.location.blob, staged.runs)
+                raise Determinate(
+                    f"updates for shard '{self.machine.name}' were staged {age_ms} ms ago, longer "
+                    f"than staged parts are kept",
+                    code="STAGED_TOO_LONG",
+                    hint="write them again",
+                )
+            case Abandoned():
+                raise Determinate(
+                    f"attempt {attempt} to append to shard '{self.machine.name}' was given up",
+                    code="ABANDONED",
+                    hint="another attempt of the same work has taken over",
+                )
+            case InlineBackpressure():  # pragma: no cover - handled in _decided
+                raise AssertionError(outcome)
+
+    def _decided(
+        self, request: Append
+    ) -> Appended | AlreadyCommitted | UpperMismatch | StagedTooLong | Abandoned:
+        """Run the append until its outcome is known, flushing inline parts if the state is full."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                outcome = self.machine.apply(partial(compare_and_append, append=request))
+                if isinstance(outcome, InlineBackpressure):
+                    request = replace(request, runs=self._flush(request.runs))
+                    outcome = self.machine.apply(partial(compare_and_append, append=request))
+                    assert not isinstance(outcome, InlineBackpressure), "nothing inline is left"
+            except Indeterminate:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+            else:
+                return outcome
+        raise AssertionError(_ATTEMPTS)
+
+    def _flush(self, runs: tuple[Run, ...]) -> tuple[Run, ...]:
+        """`runs` with every inline part written to the blob store."""
+        stager = self.stager(may_inline=False)
+        return tuple(
+            msgspec.structs.replace(run, parts=tuple(stager.flush(part) for part in run.parts))
+            for run in runs
+        )
+
+    def _number(self, sequence: int | None) -> int:
+        with self._lock:
+            number = self._sequence + 1 if sequence is None else sequence
+            self._sequence = max(self._sequence, number)
+        return number
+
+    def _finished(self) -> InvalidUsage:
+        return InvalidUsage(
+            f"shard '{self.machine.name}' is finished: its upper is empty, nothing can be added",
+            code="SHARD_FINISHED",
+            hint="write to another shard, or make this one again after dropping it",
+        )
