@@ -1,0 +1,11 @@
+"""The shard as a Spark sink: tasks stage parts, the driver appends them with one compare-and-append.
+
+    executor   `write(rows)`            stages sorted parts, returns their descriptions
+    driver     `commit(messages)`       one append, stamped `max(upper, now)`
+    driver     `abort(messages)`        gives the attempt up for good, then deletes its parts
+
+Exactly once: a streaming commit is identified by (query id, batchId), a batch write by
+(`txnAppId`, `txnVersion`) if they are given, and the shard remembers the last number of each for
+ever. Replays, retried tasks, speculation and a second driver of the same query all end in
+`AlreadyCommitted`, and what they staged is deleted.
+"""

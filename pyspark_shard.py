@@ -1,0 +1,8 @@
+"""Makes `format("shard")` known to every Spark session, once Shardline is installed.
+
+Spark looks for top-level modules called `pyspark_*` and registers their `DefaultSource`.
+"""
+
+from datasource.shard_source.source import ShardDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]
