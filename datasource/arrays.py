@@ -1,0 +1,70 @@
+"""What Arrow's Python interface lacks for nested arrays: exact for slices and for nulls.
+
+    as_lists(map_array)        a map as the list of its entries, without a copy
+    list_lengths(array)        elements per list, 0 for null
+    raw_offsets(array)         the offsets of text or lists, as stored, of this slice
+    nulls(array)               which values are null, or None when none is
+    validity(array)            the same as a buffer that starts at bit 0
+
+Arrow's own casts check children that stand under null parents, where any bytes may be; nothing here
+looks at those.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+__all__ = ["Offsets", "as_lists", "list_lengths", "nulls", "raw_offsets", "validity"]
+
+Offsets = npt.NDArray[np.int64]
+
+_WIDE = (pa.types.is_large_binary, pa.types.is_large_string, pa.types.is_large_list)
+
+
+def as_lists(array: pa.MapArray) -> pa.ListArray:
+    """`array` as `list<struct<key, value>>` over the same buffers."""
+    entries = pa.StructArray.from_arrays([array.keys, array.items], names=["key", "value"])
+    return pa.Array.from_buffers(
+        pa.list_(entries.type),
+        len(array),
+        array.buffers()[:2],
+        null_count=array.null_count,
+        offset=array.offset,
+        children=[entries],
+    )
+
+
+def list_lengths(array: pa.Array) -> Offsets:
+    """How many elements of `array.flatten()`, which skips what lies under nulls, are whose."""
+    lengths = np.diff(raw_offsets(array))
+    absent = nulls(array)
+    if absent is not None:
+        lengths[absent] = 0
+    return lengths
+
+
+def raw_offsets(array: pa.Array) -> Offsets:
+    """The n+1 offsets of an array of variable length, as int64, its own slice only."""
+    if len(array) == 0:
+        return np.zeros(1, np.int64)
+    kind = np.dtype(np.int64 if any(is_one(array.type) for is_one in _WIDE) else np.int32)
+    stored = np.frombuffer(array.buffers()[1], kind, offset=array.offset * kind.itemsize)
+    return stored[: len(array) + 1].astype(np.int64)
+
+
+def nulls(array: pa.Array) -> npt.NDArray[np.bool_] | None:
+    """Which values are null; None when none is."""
+    if array.null_count == 0:
+        return None
+    absent: npt.NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
+    return absent
+
+
+def validity(array: pa.Array) -> pa.Buffer | None:
+    """The validity bitmap of `array` without its offset; None when nothing is null."""
+    absent = nulls(array)
+    if absent is None:
+        return None
+    return pa.py_buffer(np.packbits(~absent, bitorder="little"))

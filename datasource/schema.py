@@ -1,0 +1,154 @@
+"""A shard's schema: Spark's own, kept without loss, with the Arrow schema that follows from it.
+
+`ShardSchema.json` is what is durable: the canonical text of Spark's `StructType`. `.arrow` is what
+the data looks like on its way through Python, exactly what PySpark's `to_arrow_schema` gives with
+time zone UTC. Writers without Spark start from `ShardSchema.from_arrow`.
+
+    ShardSchema.parse(json_text)       from Spark's StructType.json()
+    ShardSchema.from_arrow(schema)     from any Arrow schema whose types mean a Spark type
+    .json .arrow .names .record        canonical text, pa.Schema, column names, the type as a value
+    .field(name)                       one column, or an error with the nearest name
+    .select(names)                     the schema of a projection
+    .check_key(names)                  refuses what cannot order a shard
+
+Invariants:
+    - Two schemas are equal exactly when their canonical texts are.
+    - Column names differ by more than case, at every level; `_ts` and `_diff` are never among them.
+    - A schema has at least one column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import pyarrow as pa
+
+from datasource.arrowtype import spark_record
+from datasource.errors import InvalidUsage, unknown_name
+from datasource.sparktype import (
+    Atomic,
+    Field,
+    Record,
+    SparkType,
+    arrow_field,
+    parse_record,
+    record_json,
+    type_text,
+)
+
+__all__ = ["DIFF", "RESERVED", "TS", "ShardSchema"]
+
+TS: Final = "_ts"
+"""Column of an update that holds its time (int64)."""
+
+DIFF: Final = "_diff"
+"""Column of an update that holds its diff (int64)."""
+
+RESERVED: Final = frozenset({TS, DIFF})
+
+
+@dataclass(frozen=True)
+class ShardSchema:
+    """The columns of a shard. Build one with `parse` or `from_arrow`; `record` is validated."""
+
+    record: Record
+
+    def __post_init__(self) -> None:
+        if not self.record.fields:
+            raise InvalidUsage(
+                "a shard needs at least one column", code="NO_COLUMNS", hint="select some column"
+            )
+        for field in self.record.fields:
+            if field.name.lower() in RESERVED:
+                raise InvalidUsage(
+                    f"column '{field.name}' has a name that a shard keeps for itself",
+                    code="RESERVED_COLUMN",
+                    hint="rename the column; _ts and _diff hold the time and diff of an update",
+                )
+
+    @classmethod
+    def parse(cls, text: str) -> ShardSchema:
+        """The schema that the JSON text of a Spark `StructType` describes.
+
+        Raises:
+            InvalidUsage: `SCHEMA_UNREADABLE`, `UNSUPPORTED_TYPE`, `DUPLICATE_COLUMN`,
+                `RESERVED_COLUMN` or `NO_COLUMNS`, with the column's path where there is one.
+        """
+        return cls(parse_record(text))
+
+    @classmethod
+    def from_arrow(cls, schema: pa.Schema) -> ShardSchema:
+        """The schema for data that a writer without Spark has in Arrow.
+
+        Types that mean the same values are taken as one (large and view strings, dictionaries,
+        coarser timestamps); what would lose values is refused, unsigned integers and nanosecond
+        timestamps among them. Nested and Spark's own metadata (variant, collations) survive.
+
+        Raises:
+            InvalidUsage: As `parse`.
+        """
+        return cls(parse_record(record_json(spark_record(schema))))
+
+    @cached_property
+    def json(self) -> str:
+        """Canonical JSON text of the StructType: the durable form."""
+        return record_json(self.record)
+
+    @cached_property
+    def arrow(self) -> pa.Schema:
+        """What PySpark hands over for this schema, time zone UTC; without `_ts` and `_diff`."""
+        return pa.schema([arrow_field(f) for f in self.record.fields])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Column names in order."""
+        return tuple(f.name for f in self.record.fields)
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Field]:
+        return {f.name: f for f in self.record.fields}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
+    def field(self, name: str) -> Field:
+        """The column called exactly `name`.
+
+        Raises:
+            InvalidUsage: `UNKNOWN_COLUMN`, with the nearest known name.
+        """
+        found = self._by_name.get(name)
+        if found is None:
+            raise unknown_name("column", name, self.names)
+        return found
+
+    def select(self, names: Sequence[str]) -> ShardSchema:
+        """The schema of the columns `names`, in that order."""
+        return ShardSchema(Record(tuple(self.field(name) for name in names)))
+
+    def check_key(self, names: Sequence[str]) -> None:
+        """Refuse key columns that do not exist, repeat, or have no natural order.
+
+        Raises:
+            InvalidUsage: `UNKNOWN_COLUMN` or `BAD_KEY`.
+        """
+        for position, name in enumerate(names):
+            kind = self.field(name).type
+            if name in names[:position]:
+                raise InvalidUsage(
+                    f"key column '{name}' is named twice", code="BAD_KEY", hint="name it once"
+                )
+            if not _orderable(kind):
+                raise InvalidUsage(
+                    f"key column '{name}' has the type {type_text(kind)}, which has no order",
+                    code="BAD_KEY",
+                    hint="choose columns of plain types",
+                )
+
+
+def _orderable(kind: SparkType) -> bool:
+    unordered = ("variant", "void", "geometry", "geography")
+    return isinstance(kind, Atomic) and not kind.name.startswith(unordered)

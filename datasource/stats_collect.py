@@ -1,0 +1,222 @@
+"""Makes the statistics of a part from its rows, within a budget of bytes.
+
+    collect(table, schema, keep) -> PartStats
+
+The bounds of text are shortened first, the lower one to a prefix, the upper one to a prefix that
+has been incremented, so that they stay bounds; then whole columns go, the largest first. Time-like
+columns (`ts`, `…_at`, `…time`) and those the caller names never do: they prune best.
+
+Invariants:
+    - What `stats` promises of every `PartStats`.
+    - Bounds of text are valid UTF-8; text that is not gets none.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from datasource.rowkey import surrogate
+from datasource.schema import ShardSchema
+from datasource.sparktype import Atomic, Field, Record, path_text
+from datasource.stats import BUDGET_BYTES, ColumnStats, Kind, PartStats, stats_size
+
+__all__ = ["collect"]
+
+_TEXT_BYTES: Final = (64, 32, 16, 8)
+"""How long a bound of text may be, tried in turn until the budget is met."""
+
+_LAST_POINT: Final = 0x10FFFF
+_BEFORE_SURROGATES: Final = 0xD7FF
+_AFTER_SURROGATES: Final = 0xE000
+
+_TIME_LIKE = re.compile(
+    r"ts|receivedat|createdat|_fivetran_deleted|last_.*|.*(timestamp|time|_at|_tstamp)"
+)
+
+
+def collect(
+    table: pa.Table,
+    schema: ShardSchema,
+    keep: Sequence[str] = (),
+    budget_bytes: int = BUDGET_BYTES,
+) -> PartStats:
+    """The statistics of `table`, whose columns are those of `schema` (others are ignored).
+
+    Args:
+        table: Data that passed `check_data`.
+        schema: Its schema.
+        keep: Columns that are never dropped, whatever the budget: what parts are sorted by.
+        budget_bytes: Most bytes of the result, encoded.
+    """
+    full = dict(_leaves(table, schema.record.fields))
+    columns = full
+    for text_bytes in _TEXT_BYTES:
+        columns = {path: _shortened(c, text_bytes) for path, c in full.items()}
+        if stats_size(PartStats(table.num_rows, columns)) <= budget_bytes:
+            break
+    fixed = {path_text((name,)) for name in keep}
+    return PartStats(table.num_rows, _within(columns, fixed, budget_bytes, table.num_rows))
+
+
+def _within(
+    columns: dict[str, ColumnStats], fixed: set[str], budget_bytes: int, rows: int
+) -> dict[str, ColumnStats]:
+    """`columns` without the largest ones, until they fit or only fixed ones are left."""
+    sizes = {p: len(msgspec.json.encode({p: c})) - 1 for p, c in columns.items()}
+    total = stats_size(PartStats(rows, columns))
+    kept = dict(columns)
+    for path in sorted(sizes, key=lambda p: -sizes[p]):
+        if total <= budget_bytes:
+            break
+        if path not in fixed and not _TIME_LIKE.fullmatch(path.rpartition(".")[2].lower()):
+            del kept[path]
+            total -= sizes[path]
+    return kept
+
+
+def _leaves(table: pa.Table, fields: Iterable[Field]) -> Iterator[tuple[str, ColumnStats]]:
+    for field in fields:
+        yield from _field_stats(table.column(field.name), field, (field.name,))
+
+
+def _field_stats(
+    column: pa.ChunkedArray, field: Field, path: tuple[str, ...]
+) -> Iterator[tuple[str, ColumnStats]]:
+    if not isinstance(field.type, Record):
+        yield path_text(path), _column_stats(column, field)
+        return
+    yield path_text(path), ColumnStats(column.null_count)
+    for position, child in enumerate(field.type.fields):
+        # flatten() lets a null struct make its fields null.
+        chunks = [chunk.flatten()[position] for chunk in column.chunks]
+        inner = pa.chunked_array(chunks, column.type.field(position).type)
+        yield from _field_stats(inner, child, (*path, child.name))
+
+
+def _column_stats(column: pa.ChunkedArray, field: Field) -> ColumnStats:
+    kind = _kind_of(field)
+    nulls = column.null_count
+    if kind is None:
+        return ColumnStats(nulls)
+    nans = 0
+    if kind == "float":
+        finite = column.filter(pc.invert(pc.is_nan(column)))
+        nans = len(column) - nulls - (len(finite) - finite.null_count)
+        column = finite
+    least, most = _least_and_most(column)
+    if least is None or most is None:
+        return ColumnStats(nulls, kind, nans=nans)
+    lo, hi = _encoded(kind, least), _encoded(kind, most)
+    if lo is None or hi is None:
+        lo = hi = None
+    return ColumnStats(nulls, kind, lo, hi, nans)
+
+
+def _least_and_most(column: pa.ChunkedArray) -> tuple[Any, Any]:
+    """In Python values; surrogates, where Python's types have a smaller range than Arrow's."""
+    if not (pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)):
+        kind = surrogate(pa.array([], column.type)).type
+        column = pa.chunked_array([surrogate(chunk) for chunk in column.chunks], kind)
+    found = pc.min_max(column)
+    return found["min"].as_py(), found["max"].as_py()
+
+
+_KINDS: Final[Mapping[str, Kind]] = {
+    "boolean": "bool",
+    "byte": "int",
+    "short": "int",
+    "integer": "int",
+    "long": "int",
+    "float": "float",
+    "double": "float",
+    "string": "str",
+    "binary": "bin",
+    "date": "date",
+    "timestamp": "ts",
+    "timestamp_ntz": "ntz",
+    "decimal": "dec",
+    "time": "time",
+    "interval": "dt",
+}
+
+
+def _kind_of(field: Field) -> Kind | None:
+    if not isinstance(field.type, Atomic):
+        return None
+    name = field.type.name
+    if name.startswith("string collate") or (name == "string" and field.collations != "null"):
+        return "coll"
+    return _KINDS.get(name.partition("(")[0].partition(" ")[0])
+
+
+# --- the written form --------------------------------------------------------------------------
+
+
+def _encoded(kind: Kind, value: Any) -> int | str | None:
+    match kind:
+        case "float":
+            return repr(value)
+        case "dec":
+            return format(value, "f")
+        case "bin":
+            return base64.b64encode(value).decode()
+        case "str" | "coll":
+            try:
+                return bytes(value).decode()
+            except UnicodeDecodeError:
+                return None  # Spark can make strings that are no UTF-8; JSON cannot hold them.
+    return int(value)
+
+
+def _shortened(column: ColumnStats, most_bytes: int) -> ColumnStats:
+    """Text bounds of at most `most_bytes` bytes that still are bounds."""
+    shorten = _SHORTEN.get(column.kind or "")
+    if shorten is None or column.lo is None or column.hi is None:
+        return column
+    lo, hi = shorten(str(column.lo), str(column.hi), most_bytes)
+    return msgspec.structs.replace(column, lo=lo, hi=hi)
+
+
+def _shortened_text(lo: str, hi: str, most_bytes: int) -> tuple[str, str | None]:
+    upper: str | None = hi
+    if len(hi.encode()) > most_bytes:
+        upper = _incremented(_prefix(hi, most_bytes))
+    return _prefix(lo, most_bytes), upper
+
+
+def _prefix(text: str, most_bytes: int) -> str:
+    return text.encode()[:most_bytes].decode(errors="ignore")
+
+
+def _incremented(prefix: str) -> str | None:
+    """The least text above everything that begins with `prefix`, as far as code points go."""
+    for last in range(len(prefix) - 1, -1, -1):
+        point = ord(prefix[last])
+        if point < _LAST_POINT:
+            following = _AFTER_SURROGATES if point == _BEFORE_SURROGATES else point + 1
+            return prefix[:last] + chr(following)
+    return None
+
+
+def _shortened_bytes(lo: str, hi: str, most_bytes: int) -> tuple[str, str | None]:
+    low, high = base64.b64decode(lo), base64.b64decode(hi)
+    upper: bytes | None = high
+    if len(high) > most_bytes:
+        head = high[:most_bytes].rstrip(b"\xff")
+        upper = head[:-1] + bytes([head[-1] + 1]) if head else None
+    written = None if upper is None else base64.b64encode(upper).decode()
+    return base64.b64encode(low[:most_bytes]).decode(), written
+
+
+_SHORTEN: Final[Mapping[str, Callable[[str, str, int], tuple[str, str | None]]]] = {
+    "str": _shortened_text,
+    "coll": _shortened_text,
+    "bin": _shortened_bytes,
+}
