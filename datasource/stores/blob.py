@@ -1,0 +1,74 @@
+"""Blobs over any `Objects`: checks keys, keeps out of the log's directories, and nothing else.
+
+Invariants: no blob operation can touch the location's own objects (`_…`) or a shard's log.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from datasource.errors import InvalidUsage
+from datasource.location import Blob, BlobEntry
+from datasource.names import check_segments, has_control
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from datasource.stores.objects import Objects
+
+__all__ = ["ObjectBlob"]
+
+
+class ObjectBlob(Blob):
+    """The blobs among the objects of one location."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+
+    @override
+    def set(self, key: str, value: bytes | memoryview) -> None:
+        self._objects.put(_checked(key), value)
+
+    @override
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes | None:
+        if start < 0 or (end is not None and end < start):
+            raise InvalidUsage(
+                f"cannot read bytes [{start}, {end}) of '{key}'", hint="0 <= start <= end"
+            )
+        return self._objects.get(_checked(key), start, end)
+
+    @override
+    def open(self, key: str, size_bytes: int | None = None) -> pa.NativeFile | None:
+        return self._objects.open(_checked(key), size_bytes)
+
+    @override
+    def delete(self, key: str) -> bool:
+        return self._objects.delete(_checked(key))
+
+    @override
+    def list(self, prefix: str) -> Iterator[BlobEntry]:
+        if has_control(prefix) or ".." in prefix.split("/"):
+            raise InvalidUsage(f"prefix {prefix!r} can match no key", code="INVALID_KEY")
+        return (entry for entry in self._objects.entries(prefix) if not _is_reserved(entry.key))
+
+
+def _checked(key: str) -> str:
+    check_segments("key", key)
+    if _is_reserved(key):
+        raise InvalidUsage(
+            f"key '{key}' belongs to the location itself or to a shard's log",
+            code="INVALID_KEY",
+            hint="blobs live in <shard>/part/ and <shard>/rollup/",
+        )
+    return key
+
+
+def _is_reserved(key: str) -> bool:
+    if key[0] == "_":
+        return True
+    below = key.partition("/")[2]
+    return below.startswith(("log/", "floor/"))

@@ -1,0 +1,86 @@
+"""One entry of a numbered log: its key, and its bytes.
+
+    {prefix}{2**63-1-n:016x}   the key of entry n; keys count down, so the newest is listed first
+    magic, version, crc32, token, payload   its bytes; 28 before the payload, big-endian
+
+The checksum covers the entry's place below the shard as well, `log/…` or `floor/…` and the number:
+a copied or renamed entry is foreign. It does not cover the shard, so that a shard's directory may
+be copied whole.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from typing import Final
+
+from datasource.errors import Corrupt
+
+__all__ = ["decode_entry", "encode_entry", "entry_key", "entry_seqno", "is_entry"]
+
+_SEQNO_MAX: Final = 2**63 - 1
+_NAME: Final = re.compile(r"[0-7][0-9a-f]{15}")
+_HEADER: Final = struct.Struct(">4sBxxxI16s")
+_MAGIC: Final = b"SLog"
+_VERSION: Final = 1
+
+
+def entry_key(prefix: str, seqno: int) -> str:
+    """The key of entry `seqno` of the log at `prefix`, such as `orders/log/`."""
+    return f"{prefix}{_SEQNO_MAX - seqno:016x}"
+
+
+def is_entry(key: str) -> bool:
+    """Whether `key` can be the key of an entry."""
+    return _NAME.fullmatch(key.rpartition("/")[2]) is not None
+
+
+def entry_seqno(key: str) -> int:
+    """The seqno of the entry at `key`.
+
+    Raises:
+        Corrupt: `key` is not the key of an entry.
+    """
+    if not is_entry(key):
+        raise Corrupt(
+            f"'{key}' is not the key of a log entry",
+            code="FOREIGN_OBJECT",
+            hint="something else wrote into the log's directory: move the object away",
+        )
+    return _SEQNO_MAX - int(key.rpartition("/")[2], 16)
+
+
+def encode_entry(key: str, token: bytes, data: bytes) -> bytes:
+    """The bytes of an entry at `key`, written under a 16-byte `token`."""
+    return _HEADER.pack(_MAGIC, _VERSION, _checksum(key, token, data), token) + data
+
+
+def decode_entry(url: str, key: str, value: bytes) -> tuple[bytes, bytes]:
+    """The token and the payload of the entry that was read at `key` of the store at `url`.
+
+    Raises:
+        Corrupt: `value` is not what was written there.
+    """
+    problem = "it is shorter than an entry's header"
+    if len(value) >= _HEADER.size:
+        magic, version, checksum, token = _HEADER.unpack_from(value)
+        data = value[_HEADER.size :]
+        if magic != _MAGIC:
+            problem = "it does not begin like an entry"
+        elif version != _VERSION:
+            problem = f"it has format version {version}, this program reads {_VERSION}"
+        elif checksum != _checksum(key, token, data):
+            problem = "its checksum does not match its content and place"
+        else:
+            return token, data
+    raise Corrupt(
+        f"'{key}' at '{url}' is not a log entry of ours: {problem}",
+        code="CORRUPT_LOG_ENTRY",
+        hint="restore the object from a backup; do not delete it, the log would have a gap",
+    )
+
+
+def _checksum(key: str, token: bytes, data: bytes) -> int:
+    place = key.partition("/")[2].encode()
+    return zlib.crc32(data, zlib.crc32(token, zlib.crc32(place)))

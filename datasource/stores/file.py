@@ -1,0 +1,422 @@
+"""Objects as files below a directory of a local disk: `file:///data/shards`.
+
+A file appears whole or not at all, and what has been acknowledged survives a power cut:
+
+    O_TMPFILE -> write -> fdatasync -> linkat -> fsync(directory)
+
+`linkat` is what makes a create atomic: of any number of callers, in any processes, one gets the
+name. O_CREAT|O_EXCL in place would leave a torn file that blocks its name for ever after a crash.
+Where O_TMPFILE or /proc is missing, a named temporary file under `_tmp/` takes its place; a file
+system without hard links is refused. Network file systems are not supported: they may report a
+name as taken by the very call that took it (which the log resolves) and hide a new name from
+other machines for seconds (which nobody can).
+
+Invariants:
+    a visible file is complete and is never written to again, only replaced or unlinked;
+    a directory is fsynced in its parent before a file in it is acknowledged;
+    nothing is created, the root included, before something is written.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import heapq
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from typing_extensions import override
+
+from datasource.errors import Corrupt, Determinate, Indeterminate, InvalidUsage, ShardError
+from datasource.location import BlobEntry
+from datasource.stores.objects import CREATED, EXISTS, CreateOutcome, Objects, Unresolved
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+    from datasource.clock import IdGenerator
+
+__all__ = ["FileObjects"]
+
+_DIRECTORIES_MAX: Final = 128
+"""Open directories kept; a log has two, so this many serve 64 shards without reopening."""
+
+_TMP: Final = "_tmp"
+_AT_FDCWD: Final = -100
+_AT_SYMLINK_FOLLOW: Final = 0x400
+_NAMELESS: Final = os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC
+_TMP_AGE_MS: Final = 24 * 60 * 60 * 1000
+_NOT_WRITABLE: Final = {errno.EACCES, errno.EPERM, errno.EROFS}
+_NO_TMPFILE: Final = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL}
+_NO_LINKS: Final = {errno.EOPNOTSUPP, errno.EPERM, errno.EMLINK, errno.ENOSYS, errno.EXDEV}
+
+# os.link(follow_symlinks=True) is plain link(2) in CPython 3.11, which cannot name a file that has
+# no name yet (EXDEV); linkat(2) with AT_SYMLINK_FOLLOW through /proc can.
+_linkat = ctypes.CDLL(None, use_errno=True).linkat
+
+
+class _Directory:
+    """An open directory; closed when its last user lets go, so never under a running call."""
+
+    __slots__ = ("fd", "path")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        fd = getattr(self, "fd", None)
+        if fd is not None:
+            os.close(fd)
+
+
+class FileObjects(Objects):
+    """Objects below the absolute path `root`.
+
+    Args:
+        root: The directory; made by the first write.
+        ids: Names temporary files.
+    """
+
+    def __init__(self, root: str, ids: IdGenerator) -> None:
+        self.url = f"file://{root}"
+        self._root = root.rstrip("/") or "/"
+        self._ids = ids
+        self._directories: dict[str, _Directory] = {}
+        self._tmpfile = True
+        self._swept = False
+
+    # ------------------------------------------------------------------------------------ write
+
+    @override
+    def create(self, key: str, value: bytes) -> CreateOutcome:
+        try:
+            directory, linked = self._link_key(key, value)
+        except OSError as error:
+            raise self._failed("create", key, error) from error
+        if not linked:
+            return EXISTS
+        try:
+            os.fsync(directory.fd)
+        except OSError as error:
+            return Unresolved(f"fsync of directory '{directory.path}' failed: {error.strerror}")
+        return CREATED
+
+    @override
+    def put(self, key: str, value: bytes | memoryview) -> None:
+        try:
+            # A key is nearly always new; only one that exists needs a temporary name and a rename.
+            directory, linked = self._link_key(key, value)
+            if not linked:
+                Path(self._write_named(value)).replace(self._path(key))
+        except OSError as error:
+            raise self._failed("write", key, error) from error
+        try:
+            os.fsync(directory.fd)
+        except OSError as error:
+            raise Indeterminate(
+                f"cannot tell whether '{key}' in '{self.url}' is durable: {error.strerror}",
+                hint="write it again",
+            ) from error
+
+    @override
+    def delete(self, key: str) -> bool:
+        path = self._path(key)
+        try:
+            os.unlink(path)  # noqa: PTH108 - the log deletes hundreds at a time
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise self._failed("delete", key, error) from error
+        # Not fsynced: a delete that a power cut undoes is garbage once more, and deleted again.
+        return True
+
+    @override
+    def delete_many(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self.delete(key)
+
+    def _link_key(self, key: str, value: bytes | memoryview) -> tuple[_Directory, bool]:
+        parent, _, name = key.rpartition("/")
+        directory = self._directories.get(parent) or self._open_directory(parent)
+        try:
+            return directory, self._link_new(directory, name, value)
+        except OSError:
+            if os.fstat(directory.fd).st_nlink > 0:
+                raise
+            # Somebody removed the directory that we hold open: once more, in a new one.
+            directory = self._open_directory(parent)
+            return directory, self._link_new(directory, name, value)
+
+    def _link_new(self, directory: _Directory, name: str, value: bytes | memoryview) -> bool:
+        """Write a nameless file and give it `name`, durably but for the name; False if taken."""
+        if self._tmpfile:
+            try:
+                fd = os.open(".", _NAMELESS, 0o666, dir_fd=directory.fd)
+            except OSError as error:
+                if error.errno not in _NO_TMPFILE:
+                    raise
+                self._tmpfile = False
+            else:
+                try:
+                    _write(fd, value)
+                    linked = _link_fd(fd, directory.fd, name)
+                finally:
+                    os.close(fd)
+                if linked is not None:
+                    return linked
+                self._tmpfile = False
+        return self._link_named(directory, name, value)
+
+    def _link_named(self, directory: _Directory, name: str, value: bytes | memoryview) -> bool:
+        temporary = self._write_named(value)
+        try:
+            os.link(temporary, name, dst_dir_fd=directory.fd)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            raise InvalidUsage(
+                f"the file system of '{self._root}' has no hard links ({error.strerror})",
+                code="STORE_NOT_ATOMIC",
+                hint="commits need link(2): use a local disk such as ext4 or xfs, or s3://",
+            ) from error
+        finally:
+            Path(temporary).unlink()
+        return True
+
+    def _write_named(self, value: bytes | memoryview) -> str:
+        directory = self._path(_TMP)
+        path = f"{directory}/{self._ids.token().hex()}"
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+        try:
+            fd = os.open(path, flags, 0o666)
+        except FileNotFoundError:
+            _make_durable(directory, self._root)
+            fd = os.open(path, flags, 0o666)
+        try:
+            if not self._swept:
+                self._swept = True
+                _sweep(directory, os.fstat(fd).st_mtime_ns // 1_000_000 - _TMP_AGE_MS)
+            _write(fd, value)
+        except OSError:
+            Path(path).unlink()
+            raise
+        finally:
+            os.close(fd)
+        return path
+
+    def _open_directory(self, relative: str) -> _Directory:
+        path = self._path(relative) if relative else self._root
+        _make_durable(path, self._root)
+        directory = _Directory(path)
+        if len(self._directories) >= _DIRECTORIES_MAX:
+            self._directories.clear()  # they are opened again when needed
+        self._directories[relative] = directory
+        return directory
+
+    @override
+    def settle(self, directory: str) -> None:
+        try:
+            known = self._directories.get(directory) or _Directory(self._path(directory))
+            os.fsync(known.fd)
+        except (FileNotFoundError, PermissionError):
+            pass  # nothing was read there; or a reader may use the directory but not open it
+        except OSError as error:
+            raise self._failed("settle", directory, error) from error
+
+    # ------------------------------------------------------------------------------------- read
+
+    @override
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes | None:
+        try:
+            fd = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise self._failed("read", key, error) from error
+        try:
+            return _read(fd, start, end)
+        except IsADirectoryError:
+            return None
+        except OSError as error:
+            raise self._failed("read", key, error) from error
+        finally:
+            os.close(fd)
+
+    @override
+    def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
+        return [self.get(key) for key in keys]
+
+    @override
+    def open(
+        self, key: str, size_bytes: int | None = None, via: Objects | None = None
+    ) -> pa.NativeFile | None:
+        del size_bytes, via
+        import pyarrow as pa  # noqa: PLC0415 - a log needs no Arrow; loading it takes 100 ms
+
+        try:
+            # Not a memory map: an I/O error under one kills the process with SIGBUS.
+            return pa.OSFile(self._path(key), "r")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise self._failed("open", key, error) from error
+
+    @override
+    def entries(
+        self, prefix: str, start_after: str = "", limit: int | None = None
+    ) -> Iterator[BlobEntry]:
+        directory = prefix.rpartition("/")[0]
+        count = 0
+        for key in self._walk(directory, prefix, start_after):
+            if count == limit:
+                return
+            try:
+                status = os.stat(self._path(key))  # noqa: PTH116 - one per listed object
+            except FileNotFoundError:
+                continue
+            count += 1
+            yield BlobEntry(key, status.st_size, status.st_mtime_ns // 1_000_000)
+
+    @override
+    def directories(self) -> list[str]:
+        return [name[:-1] for name in sorted(self._names("")) if name.endswith("/")]
+
+    def _walk(self, directory: str, prefix: str, start_after: str) -> Iterator[str]:
+        """Keys in `directory` that may match, in order: a directory sorts as its name and `/`."""
+        base = f"{directory}/" if directory else ""
+        found = [
+            key
+            for name in self._names(directory)
+            if (key := base + name).startswith(prefix)
+            or (key[-1] == "/" and prefix.startswith(key))
+            if key > start_after or (key[-1] == "/" and start_after.startswith(key))
+        ]
+        # A heap: the newest record is one name out of thousands, no need to sort them all for it.
+        heapq.heapify(found)
+        while found:
+            key = heapq.heappop(found)
+            if key[-1] == "/":
+                yield from self._walk(key[:-1], prefix, start_after)
+            else:
+                yield key
+
+    def _names(self, directory: str) -> list[str]:
+        """Entries of a directory, unsorted; those that are directories themselves end in `/`."""
+        path = self._path(directory) if directory else self._root
+        try:
+            with os.scandir(path) as found:
+                names = [f"{e.name}/" if e.is_dir() else e.name for e in found]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            if directory and error.errno == errno.ENOTDIR:
+                return []
+            raise self._failed("list", directory or ".", error) from error
+        return names if directory else [name for name in names if name != f"{_TMP}/"]
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{key}"
+
+    def _failed(self, verb: str, key: str, error: OSError) -> ShardError:
+        what = f"cannot {verb} '{key}' in '{self.url}': {error.strerror or error}"
+        if error.errno in _NOT_WRITABLE:
+            return InvalidUsage(
+                what,
+                code="LOCATION_NOT_WRITABLE" if verb != "read" else "ACCESS_DENIED",
+                hint="check owner and permissions of the directory",
+            )
+        if error.errno in {errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EISDIR}:
+            return InvalidUsage(
+                what,
+                code="INVALID_LOCATION",
+                hint="a file stands where a directory is needed, "
+                "or a directory where a file is, or a name is longer than 255 bytes",
+            )
+        if verb == "read" and error.errno == errno.EIO:
+            return Corrupt(what, hint="the disk cannot read it back")
+        return Determinate(what, hint="free space or check the disk, then retry")
+
+
+def _write(fd: int, value: bytes | memoryview) -> None:
+    written = os.write(fd, value)
+    if written < len(value):
+        # One call writes at most 2 GiB and may stop early when the disk is nearly full.
+        rest = memoryview(value).cast("B")[written:]
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+    os.fdatasync(fd)
+
+
+def _link_fd(fd: int, directory_fd: int, name: str) -> bool | None:
+    """Give the nameless file `fd` a name; False if it is taken, None if it cannot be done so."""
+    source = f"/proc/self/fd/{fd}".encode()
+    if _linkat(_AT_FDCWD, source, directory_fd, os.fsencode(name), _AT_SYMLINK_FOLLOW) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number == errno.EEXIST:
+        return False
+    if os.fstat(directory_fd).st_nlink > 0 and number in {errno.ENOENT, errno.EXDEV, *_NO_LINKS}:
+        return None
+    raise OSError(number, os.strerror(number), name)
+
+
+def _read(fd: int, start: int, end: int | None) -> bytes:
+    status = os.fstat(fd)
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    stop = status.st_size if end is None else min(end, status.st_size)
+    if stop <= start:
+        return b""
+    chunks = []
+    while start < stop:
+        # One call reads at most 2 GiB.
+        chunk = os.pread(fd, stop - start, start)
+        if not chunk:
+            break
+        chunks.append(chunk)
+        start += len(chunk)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _make_durable(path: str, root: str) -> None:
+    """Make `path` with its missing parents, and fsync each level from the root down in its parent.
+
+    Levels that exist are fsynced too: whoever made them may have crashed before doing so.
+    """
+    levels = []
+    while path != "/" and (path.startswith(root) or not Path(path).exists()):
+        levels.append(path)
+        path = os.path.dirname(path)  # noqa: PTH120 - text in, text out
+    for level in reversed(levels):
+        try:
+            os.mkdir(level)  # noqa: PTH102 - text in, text out
+        except FileExistsError:
+            if not Path(level).is_dir():
+                raise
+        _fsync_directory(os.path.dirname(level))  # noqa: PTH120 - text in, text out
+
+
+def _fsync_directory(path: str) -> None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except PermissionError:
+        return  # one may be allowed to use a directory without being allowed to list its parent
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _sweep(directory: str, before_ms: int) -> None:
+    """Remove temporary files of writers that crashed, by the file system's own clock."""
+    with os.scandir(directory) as found:
+        old = [e.path for e in found if e.stat().st_mtime_ns // 1_000_000 < before_ms]
+    for path in old:
+        Path(path).unlink(missing_ok=True)

@@ -1,0 +1,261 @@
+"""Objects of any other fsspec file system that can create a file only if it is absent.
+
+Google Cloud Storage (`gs://`) and Azure (`abfs://`) can, by `pipe_file(mode="create")`. fsspec's
+own default for that method looks first and writes then, which is no condition at all: a file system
+that has not overridden it is refused, and so are fsspec's local and memory ones (stores of our own
+serve `file://` and `memory://`) and those that wrap another. The rest is probed when a location is
+created.
+
+Invariants: an instance belongs to one process; listings are never cached.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import fsspec
+from fsspec.asyn import AsyncFileSystem
+from fsspec.spec import AbstractFileSystem
+from typing_extensions import override
+
+from datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
+from datasource.location import BlobEntry
+from datasource.stores.objects import CREATED, EXISTS, CreateOutcome, Objects, Unresolved
+from datasource.stores.ranged import open_ranged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+__all__ = ["FsspecObjects"]
+
+_NOT_ATOMIC: Final = {"file", "local", "memory"}
+_MODIFIED: Final = ("mtime", "LastModified", "last_modified", "updated", "created")
+
+
+class FsspecObjects(Objects):
+    """Objects below `url`.
+
+    Args:
+        url: `protocol://…`, without a trailing slash.
+        arguments: Passed to the file system.
+
+    Raises:
+        InvalidUsage: There is no such file system, or it cannot create atomically.
+    """
+
+    def __init__(self, url: str, arguments: Mapping[str, str]) -> None:
+        self.url = url
+        self._arguments = dict(arguments)
+        self._session: tuple[int, Any] | None = None
+        fs = self._fs()
+        self._root = str(fs._strip_protocol(url)).rstrip("/")  # noqa: SLF001 - it has no other name
+        protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
+        if protocols & _NOT_ATOMIC or hasattr(fs, "fs") or not _can_create(type(fs)):
+            raise InvalidUsage(
+                f"the file system of '{url}' cannot create a file only if it is absent",
+                code="STORE_NOT_ATOMIC",
+                hint="use a local directory, s3://, gs:// or abfs://",
+            )
+
+    def _fs(self) -> Any:
+        process = os.getpid()
+        if self._session is None or self._session[0] != process:
+            self._session = (process, self._connect())
+        return self._session[1]
+
+    def _connect(self) -> Any:
+        protocol = self.url.partition("://")[0]
+        try:
+            kind = fsspec.get_filesystem_class(protocol)
+            from_url = kind._get_kwargs_from_urls(self.url)  # noqa: SLF001 - as fsspec itself does
+            return kind(
+                **{**from_url, **self._arguments},
+                skip_instance_cache=True,
+                use_listings_cache=False,
+            )
+        except Exception as error:
+            raise InvalidUsage(
+                f"cannot open '{self.url}': {type(error).__name__}",
+                code="INVALID_LOCATION",
+                hint=f"is the fsspec file system for '{protocol}' installed, and are its "
+                "fsspec.<argument> options complete?",
+            ) from error
+
+    # ----------------------------------------------------------------------------------- write
+
+    @override
+    def create(self, key: str, value: bytes) -> CreateOutcome:
+        try:
+            self._write(key, value, "create")
+        except FileExistsError:
+            return EXISTS
+        except Exception as error:  # noqa: BLE001 - file systems raise what they like
+            self._refuse(f"create '{key}'", error)
+            return Unresolved(type(error).__name__)
+        return CREATED
+
+    @override
+    def put(self, key: str, value: bytes | memoryview) -> None:
+        try:
+            self._write(key, bytes(value), "overwrite")
+        except Exception as error:  # noqa: BLE001 - file systems raise what they like
+            self._raise(f"write '{key}'", error, Indeterminate)
+
+    def _write(self, key: str, value: bytes, mode: str) -> None:
+        path = self._path(key)
+        try:
+            self._fs().pipe_file(path, value, mode=mode)
+        except FileNotFoundError:
+            # Some file systems have directories, and want them first.
+            self._fs().makedirs(path.rpartition("/")[0], exist_ok=True)
+            self._fs().pipe_file(path, value, mode=mode)
+
+    @override
+    def delete(self, key: str) -> bool:
+        try:
+            if self._info(key) is None:
+                return False
+            self._fs().rm_file(self._path(key))
+        except FileNotFoundError:
+            return False
+        except Exception as error:  # noqa: BLE001 - file systems raise what they like
+            self._raise(f"delete '{key}'", error, Indeterminate)
+        return True
+
+    @override
+    def delete_many(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self.delete(key)
+
+    @override
+    def settle(self, directory: str) -> None:
+        pass
+
+    # ------------------------------------------------------------------------------------ read
+
+    @override
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes | None:
+        whole = start == 0 and end is None
+        try:
+            if not whole:
+                # Not all file systems cut a range at the end of the file as we promise.
+                info = self._info(key)
+                if info is None:
+                    return None
+                end = info["size"] if end is None else min(end, info["size"])
+                if end <= start:
+                    return b""
+            value = self._fs().cat_file(self._path(key), start=None if whole else start, end=end)
+        except (FileNotFoundError, IsADirectoryError):
+            return None
+        except Exception as error:  # noqa: BLE001 - file systems raise what they like
+            self._raise(f"read '{key}'", error)
+        return bytes(value)
+
+    @override
+    def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
+        return [self.get(key) for key in keys]
+
+    @override
+    def open(
+        self, key: str, size_bytes: int | None = None, via: Objects | None = None
+    ) -> pa.NativeFile | None:
+        if size_bytes is None:
+            try:
+                info = self._info(key)
+            except Exception as error:  # noqa: BLE001 - file systems raise what they like
+                self._raise(f"look at '{key}'", error)
+            if info is None:
+                return None
+            size_bytes = int(info["size"])
+        return open_ranged(via or self, key, size_bytes)
+
+    @override
+    def entries(
+        self, prefix: str, start_after: str = "", limit: int | None = None
+    ) -> Iterator[BlobEntry]:
+        base = f"{self._root}/{prefix.rpartition('/')[0]}".rstrip("/")
+        try:
+            self._fs().invalidate_cache()
+            infos = self._fs().find(base, detail=True)
+        except FileNotFoundError:
+            return iter(())
+        except Exception as error:  # noqa: BLE001 - file systems raise what they like
+            self._raise(f"list '{prefix}'", error)
+        strip = len(self._root) + 1
+        found = sorted(
+            (key, info)
+            for path, info in infos.items()
+            if (key := path[strip:]) > start_after and key.startswith(prefix)
+        )
+        return (BlobEntry(key, info["size"], _modified_ms(info)) for key, info in found[:limit])
+
+    @override
+    def directories(self) -> list[str]:
+        try:
+            self._fs().invalidate_cache()
+            entries = self._fs().ls(self._root, detail=True)
+        except FileNotFoundError:
+            return []
+        except Exception as error:  # noqa: BLE001 - file systems raise what they like
+            self._raise("list", error)
+        strip = len(self._root) + 1
+        return sorted(e["name"].rstrip("/")[strip:] for e in entries if e["type"] == "directory")
+
+    def _info(self, key: str) -> dict[str, Any] | None:
+        self._fs().invalidate_cache()
+        try:
+            info: dict[str, Any] = self._fs().info(self._path(key))
+        except FileNotFoundError:
+            return None
+        return info if info["type"] == "file" else None
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{key}"
+
+    # ---------------------------------------------------------------------------------- errors
+
+    def _raise(
+        self, what: str, error: Exception, otherwise: type[ShardError] = Determinate
+    ) -> NoReturn:
+        self._refuse(what, error)
+        raise otherwise(
+            f"cannot {what} at '{self.url}': {type(error).__name__}",
+            code="STORE_UNAVAILABLE",
+            hint="retry later",
+        ) from error
+
+    def _refuse(self, what: str, error: Exception) -> None:
+        if isinstance(error, PermissionError):
+            raise InvalidUsage(
+                f"cannot {what} at '{self.url}'",
+                code="ACCESS_DENIED",
+                hint="check the credentials and what they permit",
+            ) from error
+        if isinstance(error, NotImplementedError | TypeError):
+            raise InvalidUsage(
+                f"cannot {what} at '{self.url}': its file system does not support it",
+                code="STORE_NOT_ATOMIC",
+                hint="use a local directory, s3://, gs:// or abfs://",
+            ) from error
+
+
+def _can_create(kind: type[AbstractFileSystem]) -> bool:
+    """Whether `kind` has a `pipe_file` of its own, rather than fsspec's look-then-write."""
+    if issubclass(kind, AsyncFileSystem):
+        return kind._pipe_file is not AsyncFileSystem._pipe_file  # noqa: SLF001 - what is overridden
+    return kind.pipe_file is not AbstractFileSystem.pipe_file
+
+
+def _modified_ms(info: Mapping[str, Any]) -> int:
+    for name in _MODIFIED:
+        moment = info.get(name)
+        if isinstance(moment, int | float):
+            return int(moment * 1000)
+        if isinstance(moment, datetime):
+            return int(moment.timestamp() * 1000)
+    return 0

@@ -1,0 +1,453 @@
+"""Consensus over any store that can create an object only if it is absent: a numbered log.
+
+Record n of a shard is the object `<shard>/log/{2**63-1-n:016x}`: created once, never changed. Keys
+count down, so that one LIST of one key finds the head. Whoever creates n has appended; creating is
+the compare-and-set. An entry holds a magic, a version, a checksum, its writer's 16-byte token and
+the record.
+
+*Resolving.* Whatever a create answers short of success is undecided until n has been read back and
+its token compared: ours means success, another's means that we lost, none means try again.
+
+*Truncating* makes create-if-absent unsafe by itself: a writer that stalls between looking and
+creating could re-create a deleted seqno and believe that it has committed. So a truncation first
+publishes a floor ("below f records may be deleted") as the newest entry of a second log that is
+never deleted, `<shard>/floor/…`; deletes only when a *grace* has passed since; and never deletes
+the head. With that, for a seqno s and the time t of an observation:
+
+    if s was not below the floor at t, then until t + grace s has not been deleted,
+
+so a create of s that succeeds, a record found at s, and the absence of s are all to be believed.
+We use half of the grace, for clocks that tick differently; beyond it we look at the floor again,
+*afterwards*: if s is not below it now, nothing at s was ever deleted. A head observed at t is such
+an observation for every s >= head, because no floor is above the head. This is why an append that
+follows another, or a read, costs one create and nothing else.
+
+Invariants:
+    seqnos from the floor to the head are present without gaps, and no other seqno was ever head;
+    what this object remembers of a shard was true at the time it says; so remembering less, after
+    a race between threads or a forgotten shard, costs a request and never an answer.
+
+Sources: SlateDB RFC 0026 (boundary files); persist's Consensus (error typing, operations).
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from typing_extensions import override
+
+from datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
+from datasource.location import Committed, Consensus, ExpectationMismatch, VersionedData
+from datasource.names import shard_name
+from datasource.stores.entry import decode_entry, encode_entry, entry_key, entry_seqno, is_entry
+from datasource.stores.objects import CREATED, Unresolved
+
+if TYPE_CHECKING:
+    from datasource.clock import Clock, IdGenerator
+    from datasource.stores.objects import Objects
+
+__all__ = ["DEADLINE_MS", "GRACE_MS", "RECORD_BYTES_MAX", "NumberedLog"]
+
+GRACE_MS: Final = 60 * 60 * 1000
+"""Between publishing a floor and deleting below it. Longer outlasts longer stalls of a writer in
+the middle of one request; shorter frees space sooner. All processes of a location must agree."""
+
+DEADLINE_MS: Final = 30 * 1000
+"""How long an append tries to learn its own outcome before it raises `Indeterminate`."""
+
+RECORD_BYTES_MAX: Final = 64 << 20
+"""A record is sent in one request, which no client may split: splitting loses the condition."""
+
+_FLOOR: Final = struct.Struct(">Q")
+
+_PROBES: Final = 4
+"""A warm reader asks for the next records one by one so many times before it lists."""
+
+_CHUNK_MIN: Final = 8
+_CHUNK_MAX: Final = 64
+"""Records that a scan asks for at once; it starts low because most scans find a few."""
+
+_ROUNDS_MAX: Final = 16
+"""Attempts of anything that only a racing truncation can make us repeat."""
+
+_SHARDS_MAX: Final = 4096
+_BACKOFF_MS: Final = 20.0
+_BACKOFF_MAX_MS: Final = 2000.0
+_NEVER: Final = float("-inf")
+
+
+class _View(NamedTuple):
+    """What has been observed of one shard; times are elapsed ms of our clock.
+
+    Attributes:
+        head: The newest record known to have been committed; None if there was none.
+        head_at_ms: No floor was above `head` then; never, if nobody has looked.
+        floor: Records below it may be gone.
+        floor_index: Entries of the floor log up to the one that says so.
+        floor_at_ms: When `floor` was the newest.
+        floor_since_ms: When we first knew it published: from then on the grace is counted.
+        cleaned: Below it we have deleted.
+    """
+
+    head: VersionedData | None = None
+    head_at_ms: float = _NEVER
+    floor: int = 1
+    floor_index: int = 0
+    floor_at_ms: float = _NEVER
+    floor_since_ms: float = _NEVER
+    cleaned: int = 1
+
+    @property
+    def head_seqno(self) -> int:
+        return 0 if self.head is None else self.head.seqno
+
+
+_UNKNOWN: Final = _View()
+
+
+class NumberedLog(Consensus):
+    """The logs of all shards of one location. Safe to share between threads, usable after a fork.
+
+    Args:
+        objects: The store. Its reads may retry; its creates must not, or only report honestly.
+        clock: Measures the grace and the deadline with `elapsed_ms`.
+        ids: Makes tokens.
+        grace_ms: The location's grace; 0 means that nothing observed is ever relied upon later.
+        deadline_ms: Bounds the resolving of one append.
+    """
+
+    def __init__(
+        self,
+        objects: Objects,
+        *,
+        clock: Clock,
+        ids: IdGenerator,
+        grace_ms: float = GRACE_MS,
+        deadline_ms: float = DEADLINE_MS,
+    ) -> None:
+        self._objects = objects
+        self._clock = clock
+        self._ids = ids
+        self._grace_ms = grace_ms
+        self._deadline_ms = deadline_ms
+        # No lock: views are values, a lost update is a forgotten one (see Invariants).
+        self._views: dict[str, _View] = {}
+
+    # ------------------------------------------------------------------------------------- head
+
+    @override
+    def head(self, shard: str) -> VersionedData | None:
+        view = self._view(shard)
+        if view.head_at_ms == _NEVER:
+            return self._cold_head(shard)
+        newest = view.head
+        for _ in range(_PROBES):
+            seqno = 1 if newest is None else newest.seqno + 1
+            asked_at = self._clock.elapsed_ms()
+            found = self._read(shard, seqno)
+            if not self._believed(shard, seqno):
+                break
+            if found is None:
+                if newest is not view.head:
+                    self._objects.settle(f"{shard}/log")
+                self._saw_head(shard, newest, asked_at)
+                return newest
+            newest = found
+        return self._cold_head(shard)
+
+    def _cold_head(self, shard: str) -> VersionedData | None:
+        for _ in range(_ROUNDS_MAX):
+            asked_at = self._clock.elapsed_ms()
+            newest = next(self._objects.entries(f"{shard}/log/", limit=1), None)
+            if newest is None:
+                self._saw_head(shard, None, asked_at)
+                return None
+            found = self._read(shard, entry_seqno(newest.key))
+            if found is not None:
+                self._objects.settle(f"{shard}/log")
+                self._saw_head(shard, found, asked_at)
+                return found
+        raise self._restless(shard)
+
+    # --------------------------------------------------------------------------- compare and set
+
+    @override
+    def compare_and_set(
+        self, shard: str, expected: int | None, data: bytes
+    ) -> Committed | ExpectationMismatch:
+        if len(data) > RECORD_BYTES_MAX:
+            raise InvalidUsage(
+                f"a record of {len(data)} bytes for shard '{shard}', of {RECORD_BYTES_MAX} allowed",
+                code="RECORD_TOO_LARGE",
+                hint="write large values as blobs and refer to them",
+            )
+        before = expected or 0
+        seqno = before + 1
+        view = self._view(shard)
+        newest = view.head
+        if view.head_at_ms == _NEVER or view.head_seqno < before:
+            # Appending after a record that is not there would leave a gap for ever.
+            newest = self.head(shard)
+        if (0 if newest is None else newest.seqno) != before:
+            return ExpectationMismatch(_at(newest, seqno))
+        if not self._believed(shard, seqno):
+            return ExpectationMismatch(None)  # our head is older than the grace, and deleted since
+        began_at = self._clock.elapsed_ms()
+        winner = self._append(shard, "log", seqno, data)
+        if winner is not None:
+            return self._lost(shard, winner)
+        try:
+            counts = self._believed(shard, seqno)
+        except ShardError as error:
+            raise self._undecided(shard, seqno, "the floor cannot be read") from error
+        if not counts:
+            # Below the floor ours is either a commit that others have built upon and truncated, or
+            # what this slow request put back where a record had been deleted.
+            raise self._undecided(shard, seqno, "the log was truncated beyond it meanwhile")
+        self._saw_head(shard, VersionedData(seqno, data), began_at)
+        return Committed(seqno)
+
+    def _lost(self, shard: str, winner: VersionedData) -> ExpectationMismatch:
+        if not self._believed(shard, winner.seqno):
+            return ExpectationMismatch(None)
+        self._objects.settle(f"{shard}/log")
+        # When the winner was the head is not known, only that nobody saw a floor above it before.
+        self._saw_head(shard, winner, _NEVER)
+        return ExpectationMismatch(winner)
+
+    def _append(self, shard: str, kind: str, seqno: int, data: bytes) -> VersionedData | None:
+        """Create entry `seqno` of a shard's log or floor log; None if it is ours, else whose it is.
+
+        Raises:
+            Indeterminate: The deadline passed, or reading back failed.
+            Determinate: The store refused before anything could have happened.
+        """
+        key = entry_key(f"{shard}/{kind}/", seqno)
+        token = self._ids.token()
+        entry = encode_entry(key, token, data)
+        outcome = self._objects.create(key, entry)
+        if outcome is CREATED:
+            return None
+        gives_up_at = self._clock.elapsed_ms() + self._deadline_ms
+        pause_ms = _BACKOFF_MS
+        while True:
+            reason = outcome.reason if isinstance(outcome, Unresolved) else "taken, and yet absent"
+            try:
+                found = self._objects.get(key)
+                if found is not None:
+                    owner, record = decode_entry(self._objects.url, key, found)
+                    return None if owner == token else VersionedData(seqno, record)
+                if self._clock.elapsed_ms() >= gives_up_at:
+                    raise self._undecided(shard, seqno, reason)
+                self._clock.wait(threading.Event(), pause_ms * (0.5 + self._ids.jitter()))
+                pause_ms = min(2 * pause_ms, _BACKOFF_MAX_MS)
+                outcome = self._objects.create(key, entry)
+            except (Determinate, InvalidUsage) as error:
+                # An earlier attempt may have happened, whatever became of this one.
+                raise self._undecided(shard, seqno, reason) from error
+            if outcome is CREATED:
+                return None
+
+    # ------------------------------------------------------------------------------------- scan
+
+    @override
+    def scan(self, shard: str, from_seqno: int, limit: int) -> list[VersionedData]:
+        first = max(from_seqno, 1)
+        for _ in range(_ROUNDS_MAX):
+            records = self._scan_from(shard, first, limit)
+            if records is not None:
+                return records
+            first = max(first, self._view(shard).floor)
+        raise self._restless(shard)
+
+    def _scan_from(self, shard: str, first: int, limit: int) -> list[VersionedData] | None:
+        """As `scan`, or None if `first` turns out to be below the floor."""
+        records: list[VersionedData] = []
+        prefix = f"{shard}/log/"
+        asked_at = self._clock.elapsed_ms()
+        width = _CHUNK_MIN
+        while len(records) < limit:
+            start = first + len(records)
+            keys = [
+                entry_key(prefix, seqno)
+                for seqno in range(start, start + min(width, limit - len(records)))
+            ]
+            values = self._objects.get_many(keys)
+            if not self._believed(shard, start):
+                return None
+            for seqno, (key, value) in enumerate(zip(keys, values, strict=True), start):
+                if value is None:
+                    if records:
+                        self._objects.settle(f"{shard}/log")
+                        self._saw_head(shard, records[-1], asked_at)
+                    return records
+                records.append(VersionedData(seqno, decode_entry(self._objects.url, key, value)[1]))
+            width = min(2 * width, _CHUNK_MAX)
+        if records:
+            self._objects.settle(f"{shard}/log")
+        return records
+
+    # --------------------------------------------------------------------------------- truncate
+
+    @override
+    def truncate(self, shard: str, before: int) -> int:
+        head = self.head(shard)
+        if head is None:
+            return 0
+        view = self._look_at_floor(shard)
+        deleted = self._delete_below_floor(shard)
+        if self._view(shard).cleaned >= view.floor and before > view.floor:
+            # One floor at a time: they are kept for ever, so at most one per grace is published.
+            self._publish_floor(shard, min(before, head.seqno))
+            deleted += self._delete_below_floor(shard)
+        return deleted
+
+    def _publish_floor(self, shard: str, floor: int) -> None:
+        for _ in range(_ROUNDS_MAX):
+            view = self._view(shard)
+            if view.floor >= floor:
+                return
+            value = _FLOOR.pack(floor)
+            if self._append(shard, "floor", view.floor_index + 1, value) is None:
+                self._saw_floor(shard, view.floor_index + 1, floor, _NEVER)
+                return
+            self._look_at_floor(shard)
+        raise self._restless(shard)
+
+    def _delete_below_floor(self, shard: str) -> int:
+        view = self._view(shard)
+        waited_ms = self._clock.elapsed_ms() - view.floor_since_ms
+        if view.floor <= view.cleaned or waited_ms < self._grace_ms:
+            return 0
+        prefix = f"{shard}/log/"
+        last_kept = entry_key(prefix, view.floor)
+        entries = self._objects.entries(prefix, start_after=last_kept)
+        keys = [entry.key for entry in entries if is_entry(entry.key)]
+        self._objects.delete_many(keys)
+        self._remember(shard, self._view(shard)._replace(cleaned=view.floor))
+        return len(keys)
+
+    # ------------------------------------------------------------------------------------ floor
+
+    def _believed(self, shard: str, seqno: int) -> bool:
+        """Whether what has just been created, found or missed at `seqno` counts.
+
+        Called after the fact; asks for the floor unless an observation is recent enough.
+        """
+        view = self._view(shard)
+        since_ms = self._clock.elapsed_ms() - self._grace_ms / 2
+        if seqno >= view.head_seqno and view.head_at_ms > since_ms:
+            return True
+        if seqno >= view.floor and view.floor_at_ms > since_ms:
+            return True
+        return seqno >= self._look_at_floor(shard).floor
+
+    def _look_at_floor(self, shard: str) -> _View:
+        """Read the newest floor, and remember it."""
+        prefix = f"{shard}/floor/"
+        view = self._view(shard)
+        index, floor = view.floor_index, view.floor
+        for _ in range(_PROBES if view.floor_at_ms != _NEVER else 0):
+            asked_at = self._clock.elapsed_ms()
+            key = entry_key(prefix, index + 1)
+            value = self._objects.get(key)
+            if value is None:
+                return self._saw_floor(shard, index, floor, asked_at)
+            index, floor = index + 1, self._decode_floor(key, value)
+        asked_at = self._clock.elapsed_ms()
+        newest = next(self._objects.entries(prefix, limit=1), None)
+        if newest is not None and entry_seqno(newest.key) != index:
+            value = self._objects.get(newest.key) or b""
+            index, floor = entry_seqno(newest.key), self._decode_floor(newest.key, value)
+        return self._saw_floor(shard, index, floor, asked_at)
+
+    def _decode_floor(self, key: str, value: bytes) -> int:
+        floor: int = _FLOOR.unpack(decode_entry(self._objects.url, key, value)[1])[0]
+        return floor
+
+    # ---------------------------------------------------------------------------------- memory
+
+    def _view(self, shard: str) -> _View:
+        view = self._views.get(shard)
+        if view is None:
+            shard_name(shard)
+            return _UNKNOWN
+        return view
+
+    def _remember(self, shard: str, view: _View) -> _View:
+        if len(self._views) >= _SHARDS_MAX and shard not in self._views:
+            self._views.clear()
+        self._views[shard] = view
+        return view
+
+    def _saw_head(self, shard: str, head: VersionedData | None, at_ms: float) -> None:
+        # Of two observations the later time holds for the greater head, too: no floor was above
+        # the smaller one then.
+        view = self._view(shard)
+        if head is None or head.seqno <= view.head_seqno:
+            head = view.head
+        newest = view._replace(head=head, head_at_ms=max(at_ms, view.head_at_ms))
+        self._remember(shard, newest)
+
+    def _saw_floor(self, shard: str, index: int, floor: int, at_ms: float) -> _View:
+        view = self._view(shard)
+        if index < view.floor_index:
+            return view
+        since_ms = view.floor_since_ms
+        if index > view.floor_index:
+            since_ms = self._clock.elapsed_ms()
+        return self._remember(
+            shard,
+            view._replace(
+                floor=floor,
+                floor_index=index,
+                floor_at_ms=max(at_ms, view.floor_at_ms),
+                floor_since_ms=since_ms,
+            ),
+        )
+
+    # ----------------------------------------------------------------------------------- other
+
+    @override
+    def list_shards(self) -> list[str]:
+        return [
+            directory
+            for directory in self._objects.directories()
+            if _is_shard(directory)
+            and next(self._objects.entries(f"{directory}/log/", limit=1), None) is not None
+        ]
+
+    def _read(self, shard: str, seqno: int) -> VersionedData | None:
+        key = entry_key(f"{shard}/log/", seqno)
+        value = self._objects.get(key)
+        if value is None:
+            return None
+        return VersionedData(seqno, decode_entry(self._objects.url, key, value)[1])
+
+    def _undecided(self, shard: str, seqno: int, reason: str) -> Indeterminate:
+        return Indeterminate(
+            f"cannot tell whether record {seqno} of shard '{shard}' at '{self._objects.url}' "
+            f"was committed: {reason}",
+            hint="read the shard back before repeating the commit",
+        )
+
+    def _restless(self, shard: str) -> Determinate:
+        return Determinate(
+            f"the log of shard '{shard}' at '{self._objects.url}' was truncated faster than it "
+            f"could be read, {_ROUNDS_MAX} times",
+            hint="retry; if it persists, check that nothing else deletes objects there",
+        )
+
+
+def _at(record: VersionedData | None, seqno: int) -> VersionedData | None:
+    return record if record is not None and record.seqno == seqno else None
+
+
+def _is_shard(directory: str) -> bool:
+    try:
+        shard_name(directory)
+    except InvalidUsage:
+        return False  # the location's own, or somebody else's
+    return True

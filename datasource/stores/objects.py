@@ -1,0 +1,135 @@
+"""The seam below Blob and Consensus: one namespace of objects under one root.
+
+Every backend implements `Objects` and nothing else; the numbered log, the blobs, the probe and the
+wrappers are written once over it. Keys are `/`-separated relative paths, checked by the callers.
+
+The one operation that everything rests on is `create`: it stores a value only if the key is
+absent, atomically against every other process, and durably before it answers. Its answer is a
+value, because none of the three is an error for the caller that resolves it:
+
+    `CREATED`       this call stored the value;
+    `EXISTS`        the store says that the key is taken, possibly *by this very call*: clients
+                    and proxies repeat requests and then report the repetition's refusal;
+    `Unresolved`    nobody knows; it may even take effect later.
+
+Error semantics:
+    `Determinate`    it certainly did not happen (of reads: nothing was learnt);
+    `Indeterminate`  a `put` or `delete` may have happened; both may simply be repeated;
+    `InvalidUsage`   the location cannot be used as asked; repeating cannot help.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+    from datasource.location import BlobEntry
+
+__all__ = ["CREATED", "EXISTS", "Answer", "CreateOutcome", "Objects", "Unresolved"]
+
+
+class Answer(enum.Enum):
+    """A store's definite answer to a `create`."""
+
+    CREATED = "created"
+    EXISTS = "exists"
+
+
+CREATED: Final = Answer.CREATED
+EXISTS: Final = Answer.EXISTS
+
+
+@dataclass(frozen=True, slots=True)
+class Unresolved:
+    """Whether the value was, or will yet be, stored is unknown.
+
+    Attributes:
+        reason: What was seen instead of an answer, for the message of an `Indeterminate`.
+    """
+
+    reason: str
+
+
+CreateOutcome: TypeAlias = Literal[Answer.CREATED, Answer.EXISTS] | Unresolved
+
+
+class Objects(Protocol):
+    """Objects under one root. Safe to share between threads; may be used after a fork."""
+
+    url: str
+    """Canonical URL of the root, for messages; never holds a credential."""
+
+    def create(self, key: str, value: bytes) -> CreateOutcome:
+        """Store `value` at `key` if nothing is there, atomically and durably.
+
+        Raises:
+            Determinate: It certainly did not and will not take effect.
+            InvalidUsage: The same, and never will.
+        """
+        ...
+
+    def put(self, key: str, value: bytes | memoryview) -> None:
+        """Store `value` at `key` whatever is there, all or nothing and durably."""
+        ...
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes | None:
+        """Bytes `[start, end)` of the object, cut at its end; None if it is not there."""
+        ...
+
+    def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
+        """Each object whole, None where it is not there; concurrent, in no particular order."""
+        ...
+
+    def open(
+        self, key: str, size_bytes: int | None = None, via: Objects | None = None
+    ) -> pa.NativeFile | None:
+        """Random access; None if it is not there.
+
+        Args:
+            key: The object's key.
+            size_bytes: The object's size if known. A remote store then does not look whether it
+                exists: a missing object fails the first read with `MissingBlob`.
+            via: Whom a remote file asks for its bytes, so that wrappers see its reads, too; itself
+                by default. A wrapper passes itself.
+        """
+        ...
+
+    def delete(self, key: str) -> bool:
+        """Remove the object; True if it was there when the call began."""
+        ...
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """Remove these objects, those that exist; concurrent, in no particular order."""
+        ...
+
+    def entries(
+        self, prefix: str, start_after: str = "", limit: int | None = None
+    ) -> Iterator[BlobEntry]:
+        """Objects whose key starts with `prefix` and is greater than `start_after`, in key order.
+
+        What existed throughout the call is listed; what came or went during it may be.
+
+        Args:
+            prefix: Any leading part of a key; empty lists everything.
+            start_after: A whole key, which need not exist.
+            limit: Stop after that many; a store is asked for no more.
+        """
+        ...
+
+    def directories(self) -> list[str]:
+        """First segments of all keys that have more than one, sorted."""
+        ...
+
+    def settle(self, directory: str) -> None:
+        """Make durable what has been read under `directory`.
+
+        Only a local disk shows an object before it is sure to survive a power cut. Whoever acts on
+        what it read, outside of this store, settles first; elsewhere this does nothing.
+        """
+        ...

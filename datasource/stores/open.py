@@ -1,0 +1,164 @@
+"""Opens persist locations: from a URL and options to Blob and Consensus.
+
+    bare path, file:///path     a directory of a local disk
+    s3://bucket/prefix          a bucket (s3a:// is the same)
+    memory://name               this process
+    anything else://…           fsspec, if it can create atomically
+
+This is the only place where a store and its wrappers are put together:
+
+    NumberedLog, ObjectBlob  over  Retrying  over  Metered  over  the backend
+
+Invariants:
+    each backend is imported only when a URL asks for it;
+    one place has one canonical URL, without a credential in it;
+    nothing here reads the environment.
+"""
+
+from __future__ import annotations
+
+import os.path
+import re
+from typing import TYPE_CHECKING, Final
+
+from datasource.errors import InvalidUsage
+from datasource.location import Location
+from datasource.names import check_segments, has_control
+from datasource.stores.blob import ObjectBlob
+from datasource.stores.log import GRACE_MS, NumberedLog
+from datasource.stores.metered import Metered
+from datasource.stores.options import parse_options
+from datasource.stores.probe import ensure_location
+from datasource.stores.retry import Retrying
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from datasource.clock import Clock, IdGenerator
+    from datasource.stores.objects import Objects
+    from datasource.stores.probe import IfMissing
+
+__all__ = ["canonical_url", "compose_location", "open_location", "open_objects"]
+
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?(.*)", re.DOTALL)
+
+
+def open_location(
+    url: str,
+    options: Mapping[str, str],
+    *,
+    clock: Clock,
+    ids: IdGenerator,
+    if_missing: IfMissing = "refuse",
+    grace_ms: int = GRACE_MS,
+) -> Location:
+    """Open the location at `url`.
+
+    Args:
+        url: See the module; a relative path counts from the working directory.
+        options: Storage options, see `datasource.stores.options`.
+        clock: For pauses, graces and latencies.
+        ids: For tokens and jitter.
+        if_missing: `refuse` never writes; `create` probes the store and makes a location.
+        grace_ms: Grace of a location that is created, ms; an existing one keeps its own.
+
+    Raises:
+        InvalidUsage: The URL or an option is wrong, there is no location, or its store cannot be
+            used; nothing was written but by the probe.
+        Determinate: The store cannot be reached.
+        Corrupt: What is there is not a location.
+    """
+    objects = open_objects(url, options, clock=clock, ids=ids)
+    return compose_location(objects, clock=clock, ids=ids, if_missing=if_missing, grace_ms=grace_ms)
+
+
+def compose_location(
+    objects: Objects,
+    *,
+    clock: Clock,
+    ids: IdGenerator,
+    if_missing: IfMissing = "refuse",
+    grace_ms: int = GRACE_MS,
+) -> Location:
+    """A location over `objects`, which may be a backend or, in a simulation, a faulty one."""
+    metered = Metered(objects, clock)
+    patient = Retrying(metered, clock=clock, ids=ids)
+    marker = ensure_location(
+        patient, clock=clock, ids=ids, if_missing=if_missing, grace_ms=grace_ms
+    )
+    return Location(
+        url=objects.url,
+        blob=ObjectBlob(patient),
+        consensus=NumberedLog(patient, clock=clock, ids=ids, grace_ms=marker.grace_ms),
+        id=marker.location_id,
+        statistics=metered.statistics,
+    )
+
+
+def open_objects(
+    url: str, options: Mapping[str, str], *, clock: Clock, ids: IdGenerator
+) -> Objects:
+    """The bare backend for `url`; touches nothing yet."""
+    parsed = parse_options(options)
+    canonical = canonical_url(url)
+    scheme, _, rest = canonical.partition("://")
+    # Imported here: s3fs takes half a second to load, and not every installation has every store.
+    if scheme == "file":
+        from datasource.stores.file import FileObjects  # noqa: PLC0415
+
+        return FileObjects(rest, ids)
+    if scheme == "memory":
+        from datasource.stores.memory import MemoryObjects  # noqa: PLC0415
+
+        return MemoryObjects(rest, clock)
+    if scheme == "s3":
+        from datasource.stores.s3 import S3Objects  # noqa: PLC0415
+
+        bucket, _, prefix = rest.partition("/")
+        return S3Objects(bucket, f"{prefix}/" if prefix else "", parsed.s3)
+    from datasource.stores.fsspec import FsspecObjects  # noqa: PLC0415
+
+    return FsspecObjects(canonical, dict(parsed.fsspec))
+
+
+def canonical_url(url: str) -> str:
+    """The one spelling of a location's URL; percent signs are taken literally, as Hadoop does.
+
+    Raises:
+        InvalidUsage: It is empty, has a `..` step, an empty step, control characters or a
+            credential, or names a host where none belongs.
+    """
+    if not url.strip() or has_control(url):
+        raise _invalid(url, "a path, file:///path, s3://bucket/prefix or memory://name")
+    match = _SCHEME.fullmatch(url)
+    # `C:…` is nobody's scheme, and a relative path may contain a colon.
+    if match is None or (match[2] is None and match[1].lower() != "file"):
+        return _canonical_path(url, url)
+    scheme, rest = match[1].lower(), match[3]
+    if scheme == "file":
+        if not rest.startswith("/"):
+            raise _invalid(url, "a file URL has three slashes: file:///path")
+        return _canonical_path(url, rest)
+    rest = rest.rstrip("/")
+    if "@" in rest.partition("/")[0] and ":" in rest.partition("@")[0]:
+        raise InvalidUsage(
+            f"a '{scheme}' URL carries a credential",
+            code="INVALID_LOCATION",
+            hint="pass credentials as storage options, never in a URL: it is shown and stored",
+        )
+    try:
+        check_segments("location", rest)
+    except InvalidUsage as error:
+        raise _invalid(url, error.hint) from error
+    return f"{'s3' if scheme == 's3a' else scheme}://{rest}"
+
+
+def _canonical_path(url: str, path: str) -> str:
+    if ".." in path.split("/"):
+        raise _invalid(url, "write the path without '..'")
+    # abspath keeps two leading slashes, which POSIX leaves to the system; ours mean one.
+    return "file:///" + os.path.abspath(path).lstrip("/")  # noqa: PTH100 - text in, text out
+
+
+def _invalid(url: str, hint: str) -> InvalidUsage:
+    return InvalidUsage(f"{url!r} is not the URL of a location", code="INVALID_LOCATION", hint=hint)

@@ -1,0 +1,196 @@
+"""Makes a location: proves that its store can be trusted with a commit, and remembers that it can.
+
+Several servers that speak S3 ignore `If-None-Match`, and some honour it with a race: on such a
+store two writers would both be told that they committed. So before anything is written, one key is
+created twice, and several threads fight over a few fresh keys. A store that fails is refused.
+
+The marker `_shardline` at the root says that the location exists and was probed, which format it
+has, who it is, and the grace that all of its writers and truncators must agree on.
+
+Invariants:
+    a reader never probes and never writes;
+    a marker never changes once it exists.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from datasource.errors import Corrupt, Determinate, InvalidUsage
+from datasource.ids import is_id, new_id
+from datasource.stores.objects import CREATED
+
+if TYPE_CHECKING:
+    from datasource.clock import Clock, IdGenerator
+    from datasource.stores.objects import CreateOutcome, Objects
+
+__all__ = ["FORMAT_VERSION", "IfMissing", "Marker", "ensure_location"]
+
+FORMAT_VERSION: Final = 1
+"""Of the layout below a location: which objects there are and how logs are read."""
+
+IfMissing: TypeAlias = Literal["refuse", "create"]
+
+_MARKER: Final = "_shardline"
+_RACERS: Final = 8
+_RACES: Final = 4
+_ATTEMPTS_MAX: Final = 8
+_PAUSE_MS: Final = 50.0
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """What a location says about itself.
+
+    Attributes:
+        format_version: Of its layout; a greater one than ours is refused.
+        location_id: Random, made with the location.
+        grace_ms: See `datasource.stores.log`.
+    """
+
+    format_version: int
+    location_id: str
+    grace_ms: int
+
+
+def ensure_location(
+    objects: Objects, *, clock: Clock, ids: IdGenerator, if_missing: IfMissing, grace_ms: int
+) -> Marker:
+    """Read the location's marker; where there is none, refuse or probe the store and write one.
+
+    Args:
+        objects: The store, with retries.
+        clock: Waits between attempts.
+        ids: Makes the location's id and the probe's keys.
+        if_missing: What to do where there is no location.
+        grace_ms: Of a new location; an existing one keeps its own.
+
+    Raises:
+        InvalidUsage: There is no location (`LOCATION_NOT_FOUND`), its store does not honour
+            conditions (`STORE_NOT_ATOMIC`), or it was made by a newer version
+            (`LOCATION_TOO_NEW`).
+        Corrupt: The marker is not one of ours.
+    """
+    stored = objects.get(_MARKER)
+    if stored is None and if_missing == "refuse":
+        raise InvalidUsage(
+            f"there is no location at '{objects.url}'",
+            code="LOCATION_NOT_FOUND",
+            hint="check the URL; the first writer creates a location, a reader never does",
+        )
+    if stored is None:
+        _probe(objects, ids, clock)
+        marker = Marker(FORMAT_VERSION, new_id("l", ids), grace_ms)
+        stored = _create_surely(objects, _MARKER, _encode(marker), ids, clock)
+    return _decode(stored, objects.url)
+
+
+def _encode(marker: Marker) -> bytes:
+    fields = {
+        "format_version": marker.format_version,
+        "location_id": marker.location_id,
+        "grace_ms": marker.grace_ms,
+    }
+    return json.dumps(fields, indent=2).encode() + b"\n"
+
+
+def _decode(stored: bytes, url: str) -> Marker:
+    try:
+        fields: dict[str, Any] = json.loads(stored)
+        version = fields["format_version"]
+        if isinstance(version, int) and version > FORMAT_VERSION:
+            raise InvalidUsage(
+                f"the location at '{url}' has format version {version}, this program reads "
+                f"{FORMAT_VERSION}",
+                code="LOCATION_TOO_NEW",
+                hint="install a newer version",
+            )
+        location_id, grace_ms = fields["location_id"], fields["grace_ms"]
+        if (
+            version == FORMAT_VERSION
+            and is_id(location_id, "l")
+            and isinstance(grace_ms, int)
+            and grace_ms >= 0
+        ):
+            return Marker(version, location_id, grace_ms)
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise Corrupt(
+        f"'{_MARKER}' at '{url}' is not the marker of a location",
+        hint="restore it from a backup, or choose another URL",
+    )
+
+
+# ------------------------------------------------------------------------------------------ probe
+
+
+def _probe(objects: Objects, ids: IdGenerator, clock: Clock) -> None:
+    keys = [f"_probe/{ids.token().hex()}" for _ in range(1 + _RACES)]
+    try:
+        _create_twice(objects, keys[0], ids, clock)
+        for key in keys[1:]:
+            _race(objects, key, ids)
+    finally:
+        objects.delete_many(keys)
+
+
+def _create_twice(objects: Objects, key: str, ids: IdGenerator, clock: Clock) -> None:
+    first = _create_surely(objects, key, ids.token(), ids, clock)
+    second = ids.token()
+    if objects.create(key, second) is CREATED or objects.get(key) != first:
+        raise _not_atomic(objects, "it stored a second object over an existing one")
+
+
+def _race(objects: Objects, key: str, ids: IdGenerator) -> None:
+    values = [ids.token() for _ in range(_RACERS)]
+    outcomes: dict[bytes, CreateOutcome | Exception] = {}
+    start = threading.Barrier(_RACERS)
+
+    def run(value: bytes) -> None:
+        try:
+            start.wait()
+            outcomes[value] = objects.create(key, value)
+        except Exception as error:  # noqa: BLE001 - handed to the caller's thread
+            outcomes[value] = error
+
+    threads = [threading.Thread(target=run, args=(value,), daemon=True) for value in values]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for outcome in outcomes.values():
+        if isinstance(outcome, Exception):
+            raise outcome
+    winners = [value for value, outcome in outcomes.items() if outcome is CREATED]
+    # Lost acknowledgements may leave no winner; two are always a lie, and so is a changed object.
+    if len(winners) > 1 or (winners and objects.get(key) != winners[0]):
+        raise _not_atomic(objects, f"{len(winners)} of {_RACERS} racing creates were acknowledged")
+
+
+def _create_surely(
+    objects: Objects, key: str, value: bytes, ids: IdGenerator, clock: Clock
+) -> bytes:
+    """Create `key` unless it exists; what is stored there afterwards."""
+    for _ in range(_ATTEMPTS_MAX):
+        if objects.create(key, value) is CREATED:
+            return value
+        stored = objects.get(key)
+        if stored is not None:
+            return stored
+        clock.wait(threading.Event(), _PAUSE_MS * (0.5 + ids.jitter()))
+    raise Determinate(
+        f"cannot create '{key}' at '{objects.url}' in {_ATTEMPTS_MAX} attempts",
+        hint="is the store available?",
+    )
+
+
+def _not_atomic(objects: Objects, observed: str) -> InvalidUsage:
+    return InvalidUsage(
+        f"the store at '{objects.url}' does not honour conditional writes: {observed}",
+        code="STORE_NOT_ATOMIC",
+        hint="two writers could both believe that they committed; use a local disk, AWS S3, or a "
+        "server that implements If-None-Match",
+    )

@@ -1,0 +1,323 @@
+"""Lost acknowledgements, late effects, self-made conflicts, dead connections: nothing twice."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from datasource.clock import SystemClock, SystemIds
+from datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
+from datasource.location import Committed, ExpectationMismatch, VersionedData
+from datasource.stores.faulty import Fault, Faulty
+from datasource.stores.log import NumberedLog
+from datasource.stores.memory import MemoryObjects
+from datasource.stores.open import compose_location, open_location, open_objects
+from datasource.stores.retry import Retrying
+from support.check_log import Ack, check_log
+from support.clock import ManualClock, SeededIds
+from support.fault_proxy import FAULTS, FaultProxy, fault_proxy
+from support.log_worker import append_many
+from support.s3_server import S3Server, free_port, options_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from datasource.location import Location
+    from support.places import Place
+
+_CREATE_FAULTS = [
+    Fault.BEFORE,
+    Fault.AFTER,
+    Fault.LATE,
+    Fault.SELF_RETRY,
+    Fault.PHANTOM,
+    Fault.SLOW,
+]
+
+
+class Rig:
+    """One log over a faulty memory store, in manual time."""
+
+    def __init__(self, place: Place) -> None:
+        self.clock, self.ids = ManualClock(), SeededIds()
+        self.raw = place.objects(self.clock)
+        self.faulty = Faulty(self.raw, clock=self.clock, ids=self.ids)
+        self.log = self.over(Retrying(self.faulty, clock=self.clock, ids=self.ids))
+
+    def over(self, objects: Retrying | MemoryObjects | Faulty) -> NumberedLog:
+        return NumberedLog(objects, clock=self.clock, ids=self.ids)
+
+    def stored(self) -> list[bytes]:
+        clean = NumberedLog(self.raw, clock=self.clock, ids=self.ids)
+        return [record.data for record in clean.scan("s", 1, 99)]
+
+
+@pytest.fixture
+def rig(memory_place: Place) -> Rig:
+    return Rig(memory_place)
+
+
+@pytest.mark.parametrize("fault", _CREATE_FAULTS)
+def test_one_fault_does_not_show(rig: Rig, fault: Fault) -> None:
+    """Whatever happens to one create, the append succeeds, once."""
+    rig.log.compare_and_set("s", None, b"1")
+    rig.faulty.fail("create", fault)
+
+    assert rig.log.compare_and_set("s", 1, b"2") == Committed(2)
+    rig.faulty.deliver()
+    assert rig.log.compare_and_set("s", 2, b"3") == Committed(3)
+    assert rig.stored() == [b"1", b"2", b"3"]
+    assert rig.faulty.injected() == {fault: 1}
+
+
+@pytest.mark.parametrize("fault", _CREATE_FAULTS)
+def test_one_fault_does_not_hide_a_conflict(rig: Rig, fault: Fault) -> None:
+    """If another writer got the seqno, the answer is its record, and ours never appears."""
+    rig.log.compare_and_set("s", None, b"1")
+    NumberedLog(rig.raw, clock=rig.clock, ids=rig.ids).compare_and_set("s", 1, b"theirs")
+    rig.faulty.fail("create", fault)
+
+    outcome = rig.log.compare_and_set("s", 1, b"ours")
+
+    assert outcome == ExpectationMismatch(VersionedData(2, b"theirs"))
+    rig.faulty.deliver()
+    assert rig.stored() == [b"1", b"theirs"]
+
+
+@pytest.mark.parametrize("fault", [Fault.BEFORE, Fault.LATE, Fault.PHANTOM])
+def test_an_outcome_that_stays_unknown_is_said_to_be(rig: Rig, fault: Fault) -> None:
+    """At the deadline the caller is told that it may have happened; with LATE, it then does."""
+    rig.log.compare_and_set("s", None, b"1")
+    rig.faulty.fail("create", *[fault] * 1000)
+
+    with pytest.raises(Indeterminate, match="record 2 of shard 's'"):
+        rig.log.compare_and_set("s", 1, b"2")
+
+    assert rig.stored() == [b"1"]
+    rig.faulty.deliver()
+    assert rig.stored() == ([b"1", b"2"] if fault is Fault.LATE else [b"1"])
+
+
+def test_a_read_back_that_fails_leaves_the_outcome_unknown(rig: Rig) -> None:
+    """A lost acknowledgement followed by a dead store is not a failure that certainly happened."""
+    rig.log.compare_and_set("s", None, b"1")
+    rig.faulty.fail("create", Fault.AFTER)
+    rig.faulty.fail("get", *[Fault.BEFORE] * 100)
+
+    with pytest.raises(Indeterminate):
+        rig.log.compare_and_set("s", 1, b"2")
+    assert rig.stored() == [b"1", b"2"]
+
+
+def test_reads_survive_a_few_faults_and_then_give_up(rig: Rig) -> None:
+    """A read is repeated a bounded number of times; then it says that it learnt nothing."""
+    rig.log.compare_and_set("s", None, b"1")
+    rig.faulty.fail("get", Fault.BEFORE, Fault.TRUNCATED, Fault.SLOW, Fault.BEFORE)
+    assert rig.log.head("s") == VersionedData(1, b"1")
+
+    rig.faulty.fail("get", *[Fault.BEFORE] * 6)
+    with pytest.raises(Determinate):
+        rig.log.head("s")
+    assert rig.log.head("s") == VersionedData(1, b"1")
+
+
+def test_a_listing_that_breaks_off_goes_on(rig: Rig) -> None:
+    """Nothing is left out or given twice, and the limit still counts from the start."""
+    patient = Retrying(rig.faulty, clock=rig.clock, ids=rig.ids)
+    keys = [f"k{number}" for number in range(9)]
+    for key in keys:
+        patient.put(key, b"x")
+    for limit in (None, 1, 2, 5):
+        rig.faulty.fail("list", Fault.TRUNCATED, Fault.BEFORE, Fault.TRUNCATED)
+        assert [entry.key for entry in patient.entries("", limit=limit)] == keys[:limit]
+        list(patient.entries(""))
+
+
+def test_a_blob_is_written_and_deleted_through_faults(rig: Rig) -> None:
+    """Plain writes are repeated, because repeating them is harmless."""
+    patient = Retrying(rig.faulty, clock=rig.clock, ids=rig.ids)
+    rig.faulty.fail("put", Fault.BEFORE, Fault.AFTER, Fault.LATE)
+    patient.put("a", memoryview(b"value"))
+    rig.faulty.deliver()
+    assert rig.raw.get("a") == b"value"
+
+    rig.faulty.fail("delete", Fault.AFTER)
+    assert patient.delete("a") is True
+    rig.faulty.fail("put", *[Fault.BEFORE] * 6)
+    with pytest.raises(Indeterminate):
+        patient.put("a", b"value")
+
+
+def test_equal_seeds_give_equal_faults(memory_place: Place) -> None:
+    """A run with faults can be replayed."""
+
+    def run() -> tuple[dict[Fault, int], list[int]]:
+        clock, ids = ManualClock(), SeededIds(7)
+        raw = MemoryObjects(f"replay-{SystemIds().token().hex()}", clock)
+        faulty = Faulty(raw, clock=clock, ids=ids, probability=0.4)
+        log = NumberedLog(
+            Retrying(faulty, clock=clock, ids=ids), clock=clock, ids=ids, grace_ms=60_000
+        )
+        waits = []
+        for seqno in range(1, 30):
+            assert log.compare_and_set("s", seqno - 1 or None, b"x") == Committed(seqno)
+            waits.append(int(clock.elapsed_ms()))
+        return faulty.injected(), waits
+
+    del memory_place
+    assert run() == run()
+    assert set(run()[0]) >= set(_CREATE_FAULTS)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_racing_writers_over_an_unreliable_store(memory_place: Place, seed: int) -> None:
+    """Four writers, each with faults in one call of four: nothing lost, nothing twice."""
+    clock, ids = ManualClock(), SeededIds(seed)
+    raw = memory_place.objects(clock)
+    location = compose_location(raw, clock=clock, ids=ids, if_missing="create")
+    faulties = [
+        Faulty(raw, clock=clock, ids=SeededIds(seed * 10 + n), probability=0.25) for n in range(4)
+    ]
+    acks: list[Ack] = []
+    start = threading.Barrier(4)
+
+    def write(number: int) -> None:
+        start.wait()
+        patient = Retrying(faulties[number], clock=clock, ids=ids, attempts_max=30)
+        log = NumberedLog(patient, clock=clock, ids=ids, deadline_ms=1e9)
+        acks.extend(append_many(log, "s", f"w{number}", 40))
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for faulty in faulties:
+        faulty.deliver()
+
+    final = {r.seqno: r.data for r in location.consensus.scan("s", 1, 1 << 20)}
+    assert len(acks) == len(final) == 160
+    assert check_log(acks, final) == []
+    assert sum(sum(faulty.injected().values()) for faulty in faulties) > 25
+
+
+# ------------------------------------------------------------------------------------ over a wire
+
+
+@pytest.fixture
+def proxy(s3: S3Server) -> Iterator[FaultProxy]:
+    with fault_proxy(s3.host, s3.port, seed=3) as running:
+        yield running
+
+
+def _open(place: Place, endpoint: str) -> Location:
+    options = {**options_for(endpoint), "s3.read-timeout-ms": "3000"}
+    return open_location(
+        place.url, options, clock=SystemClock(), ids=SystemIds(), if_missing="create"
+    )
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "truncate_get"])
+def test_one_fault_of_a_put_on_the_wire_does_not_show(
+    s3_place: Place, proxy: FaultProxy, fault: str
+) -> None:
+    """However one request or answer is lost, repeated or refused: appended once."""
+    consensus = _open(s3_place, proxy.endpoint).consensus
+    consensus.compare_and_set("s", None, b"1")
+    proxy.fail_next("PUT", fault)
+
+    assert consensus.compare_and_set("s", 1, b"2") == Committed(2)
+    assert consensus.compare_and_set("s", 2, b"3") == Committed(3)
+    assert [record.data for record in consensus.scan("s", 1, 9)] == [b"1", b"2", b"3"]
+    assert proxy.injected == {fault: 1}
+
+
+@pytest.mark.s3
+def test_a_value_cut_short_on_the_wire_is_never_returned(
+    s3_place: Place, proxy: FaultProxy
+) -> None:
+    """A GET that breaks off is asked again."""
+    blob = _open(s3_place, proxy.endpoint).blob
+    value = bytes(range(256)) * 4000
+    blob.set("s/part/p", value)
+    proxy.fail_next("GET", "truncate_get", "truncate_get", "e503", "reset_before")
+
+    assert blob.get("s/part/p") == value
+    assert proxy.injected["truncate_get"] == 2
+
+
+@pytest.mark.s3
+def test_racing_writers_over_an_unreliable_wire(s3_place: Place, proxy: FaultProxy) -> None:
+    """15 of 100 requests go wrong, three writers: acknowledged == head, nothing twice."""
+    location = s3_place.open()
+    handles = [_open(s3_place, proxy.endpoint) for _ in range(3)]
+    proxy.probability = 0.15
+    acks: list[Ack] = []
+    start = threading.Barrier(3)
+
+    def write(number: int) -> None:
+        start.wait()
+        acks.extend(append_many(handles[number].consensus, "s", f"w{number}", 20))
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    proxy.probability = 0.0
+
+    final = {r.seqno: r.data for r in location.consensus.scan("s", 1, 1 << 20)}
+    assert len(acks) == len(final) == 60
+    assert check_log(acks, final) == []
+    assert sum(proxy.injected.values()) > 3
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("if_missing", ["refuse", "create"])
+def test_an_endpoint_that_does_not_answer_is_named(s3: S3Server, if_missing: str) -> None:
+    """Nothing listens there: a bounded number of attempts, then an error that says what to do."""
+    endpoint = f"http://{s3.host}:{free_port()}"
+
+    with pytest.raises(Determinate, match=f"(?s)STORE_UNAVAILABLE.*check that '{endpoint}' is up"):
+        open_location(
+            "s3://bucket/x",
+            options_for(endpoint),
+            clock=ManualClock(),
+            ids=SystemIds(),
+            if_missing=if_missing,  # type: ignore[arg-type]
+        )
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize(
+    ("status", "code", "expected"),
+    [
+        (403, "InvalidAccessKeyId", "ACCESS_DENIED"),
+        (403, "SignatureDoesNotMatch", "ACCESS_DENIED"),
+        (400, "ExpiredToken", "ACCESS_DENIED"),
+        (404, "NoSuchBucket", "BUCKET_NOT_FOUND"),
+        (403, "AccessDenied", "ACCESS_DENIED"),
+        (400, "InvalidRequest", "REQUEST_REFUSED"),
+        (501, "NotImplemented", "STORE_NOT_ATOMIC"),
+    ],
+)
+def test_what_no_retry_can_cure_is_refused_at_once(
+    s3_place: Place, proxy: FaultProxy, status: int, code: str, expected: str
+) -> None:
+    """Credentials, bucket, region, dialect: the user's to fix, and no secret is shown."""
+    objects = open_objects(
+        s3_place.url, options_for(proxy.endpoint), clock=SystemClock(), ids=SystemIds()
+    )
+    proxy.refuse_with = (status, code)
+
+    with pytest.raises(InvalidUsage) as caught:
+        objects.create("s/log/x", b"x")
+    assert caught.value.code == expected
+    assert "not-a-secret" not in str(caught.value)
+    with pytest.raises(ShardError):
+        objects.put("s/part/x", b"x")
+    proxy.refuse_with = None
+    assert list(objects.entries("")) == []

@@ -1,0 +1,255 @@
+"""What only a local disk can get wrong."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from datasource.clock import SystemClock, SystemIds
+from datasource.errors import Determinate, Indeterminate, InvalidUsage
+from datasource.stores import file as file_store
+from datasource.stores.file import FileObjects
+from datasource.stores.objects import CREATED, EXISTS, Unresolved
+from datasource.stores.open import open_location
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "deep" / "röot dir"
+
+
+@pytest.fixture
+def objects(root: Path) -> FileObjects:
+    return FileObjects(str(root), SystemIds())
+
+
+def _files(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+def _fail(monkeypatch: pytest.MonkeyPatch, name: str, number: int) -> Callable[[], None]:
+    """Make `os.<name>` fail with errno `number` until the returned function is called."""
+    genuine = getattr(os, name)
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        del args, kwargs
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, name, failing)
+    return lambda: monkeypatch.setattr(os, name, genuine)
+
+
+def test_reading_makes_no_directory(objects: FileObjects, root: Path) -> None:
+    """A reader leaves no trace."""
+    objects.get("a/b")
+    list(objects.entries(""))
+    objects.settle("a")
+
+    assert not root.exists()
+
+
+def test_a_create_is_synced_before_it_is_acknowledged(
+    objects: FileObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The value first, then its name: a power cut leaves a whole object or none."""
+    objects.create("s/log/warm", b"x")
+    calls: list[str] = []
+    for name in ("fdatasync", "fsync"):
+        genuine = getattr(os, name)
+
+        def spy(fd: int, name: str = name, genuine: Callable[[int], None] = genuine) -> None:
+            visible = objects.get("s/log/k") is not None
+            calls.append(f"{name}{' of the visible' if visible else ''}")
+            genuine(fd)
+
+        monkeypatch.setattr(os, name, spy)
+
+    assert objects.create("s/log/k", b"value") is CREATED
+    assert calls == ["fdatasync", "fsync of the visible"]
+
+
+def test_new_directories_are_synced_in_their_parents(
+    objects: FileObjects, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All the way up to the first that existed, and once per directory."""
+    synced: list[str] = []
+    genuine = os.fsync
+
+    def spy(fd: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
+        genuine(fd)
+
+    monkeypatch.setattr(os, "fsync", spy)
+    objects.create("s/log/k", b"value")
+    first, synced[:] = list(synced), []
+    objects.create("s/log/l", b"value")
+
+    top = root.parent.parent
+    expected = [top, top / "deep", root, root / "s", root / "s" / "log"]
+    assert first == [str(path) for path in expected]
+    assert synced == [str(root / "s" / "log")]
+
+
+def test_an_overwrite_leaves_nothing_behind(objects: FileObjects, root: Path) -> None:
+    """The temporary file that a replacement needs becomes the object."""
+    objects.put("a/b", b"first")
+    objects.put("a/b", b"second")
+    objects.create("a/b", b"third")
+
+    assert _files(root) == ["a/b"]
+    assert (root / "a/b").read_bytes() == b"second"
+
+
+@pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EISDIR])
+def test_a_disk_without_nameless_files_works_too(
+    objects: FileObjects, root: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A named temporary file and link(2) take the place of O_TMPFILE, and are cleaned up."""
+    genuine = os.open
+
+    def without_tmpfile(path: str, flags: int, *args: Any, **kwargs: Any) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(number, os.strerror(number))
+        return genuine(path, flags, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", without_tmpfile)
+
+    assert objects.create("a/b", b"first") is CREATED
+    assert objects.create("a/b", b"second") is EXISTS
+    assert objects.get("a/b") == b"first"
+    assert _files(root) == ["a/b"]
+    assert [entry.key for entry in objects.entries("")] == ["a/b"]
+    assert objects.directories() == ["a"]
+
+
+def test_without_proc_the_named_way_is_taken(
+    objects: FileObjects, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A nameless file can only be named through /proc."""
+    objects.create("a/first", b"x")
+
+    def failing(*args: Any) -> int:
+        del args
+        ctypes.set_errno(errno.ENOENT)
+        return -1
+
+    monkeypatch.setattr(file_store, "_linkat", failing)
+
+    assert objects.create("a/b", b"value") is CREATED
+    assert objects.create("a/b", b"other") is EXISTS
+    assert _files(root) == ["a/b", "a/first"]
+
+
+def test_a_disk_without_links_is_refused(
+    objects: FileObjects, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No atomic create is possible there, and nothing is left behind."""
+    objects._tmpfile = False
+    _fail(monkeypatch, "link", errno.EOPNOTSUPP)
+
+    with pytest.raises(InvalidUsage, match=r"\[STORE_NOT_ATOMIC\].*no hard links"):
+        objects.create("a/b", b"value")
+    assert _files(root) == []
+
+
+def test_temporary_files_of_crashed_writers_are_swept(objects: FileObjects, root: Path) -> None:
+    """Those of a day ago are removed, fresh ones may be in use."""
+    objects._tmpfile = False
+    (root / "_tmp").mkdir(parents=True)
+    for name, age_s in (("old", 90_000), ("fresh", 100)):
+        path = root / "_tmp" / name
+        path.write_bytes(b"x")
+        modified = path.stat().st_mtime - age_s
+        os.utime(path, (modified, modified))
+
+    objects.create("a/b", b"value")
+
+    assert _files(root) == ["_tmp/fresh", "a/b"]
+
+
+@pytest.mark.parametrize("step", ["fdatasync", "write"])
+def test_a_full_disk_certainly_did_nothing(
+    objects: FileObjects, root: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """The failure comes before the name, so the append can simply be tried again."""
+    objects.create("a/warm", b"x")
+    repair = _fail(monkeypatch, step, errno.ENOSPC)
+
+    with pytest.raises(Determinate, match="No space left"):
+        objects.create("a/b", b"value")
+    repair()
+    assert _files(root) == ["a/warm"]
+    assert objects.create("a/b", b"value") is CREATED
+
+
+def test_a_name_that_could_not_be_synced_is_unresolved(
+    objects: FileObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The object is visible and may vanish in a power cut: neither done nor not done."""
+    objects.create("a/warm", b"x")
+    _fail(monkeypatch, "fsync", errno.EIO)
+
+    assert isinstance(objects.create("a/b", b"value"), Unresolved)
+    with pytest.raises(Indeterminate):
+        objects.put("a/c", b"value")
+
+
+def test_a_directory_that_was_removed_is_made_again(objects: FileObjects, root: Path) -> None:
+    """A directory held open is no reason to write into nowhere."""
+    objects.create("a/b", b"first")
+    (root / "a" / "b").unlink()
+    (root / "a").rmdir()
+
+    assert objects.create("a/b", b"second") is CREATED
+    assert (root / "a/b").read_bytes() == b"second"
+    (root / "a" / "b").unlink()
+    (root / "a").rmdir()
+    objects.put("a/b", b"third")
+    assert (root / "a/b").read_bytes() == b"third"
+
+
+def test_many_directories_do_not_exhaust_descriptors(objects: FileObjects) -> None:
+    """Directories are kept open up to a bound."""
+    descriptors = Path("/proc/self/fd")
+    before = len(list(descriptors.iterdir()))
+    for number in range(300):
+        objects.create(f"shard{number}/log/k", b"x")
+
+    assert len(list(descriptors.iterdir())) - before <= 130
+
+
+def test_a_location_that_is_not_writable_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what to check; root may write anywhere, so the system call is made to refuse."""
+    _fail(monkeypatch, "mkdir", errno.EACCES)
+
+    with pytest.raises(InvalidUsage, match=r"\[LOCATION_NOT_WRITABLE\].*Permission denied"):
+        open_location(
+            str(tmp_path / "x"), {}, clock=SystemClock(), ids=SystemIds(), if_missing="create"
+        )
+
+
+def test_a_location_below_a_file_is_refused(tmp_path: Path) -> None:
+    """A file stands where a directory is needed: refused, and the file is untouched."""
+    (tmp_path / "file").write_bytes(b"mine")
+    for url in (f"{tmp_path}/file", f"{tmp_path}/file/below"):
+        with pytest.raises(InvalidUsage, match="LOCATION_NOT_FOUND"):
+            open_location(url, {}, clock=SystemClock(), ids=SystemIds())
+        with pytest.raises(InvalidUsage, match="INVALID_LOCATION"):
+            open_location(url, {}, clock=SystemClock(), ids=SystemIds(), if_missing="create")
+    assert (tmp_path / "file").read_bytes() == b"mine"
+
+
+def test_a_name_too_long_for_the_disk_is_refused(objects: FileObjects) -> None:
+    """As the caller's mistake that it is."""
+    with pytest.raises(InvalidUsage, match="255 bytes"):
+        objects.put("a/" + "x" * 300, b"value")

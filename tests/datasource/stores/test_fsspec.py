@@ -1,0 +1,126 @@
+"""Other file systems: those that can create atomically are served, the others refused."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, ClassVar
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.spec import AbstractFileSystem
+from typing_extensions import override
+
+from datasource.clock import SystemClock, SystemIds
+from datasource.errors import Determinate, InvalidUsage
+from datasource.location import Committed, Location
+from datasource.stores.objects import CREATED, EXISTS, Objects
+from datasource.stores.open import open_location, open_objects
+
+
+class Atomic(MemoryFileSystem):  # type: ignore[misc]
+    """A file system in memory whose create is what it says."""
+
+    protocol = "atomic"
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    failure: ClassVar[type[Exception] | None] = None
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+
+    @classmethod
+    @override
+    def _strip_protocol(cls, path: str) -> str:
+        return "/" + path.removeprefix("atomic://").strip("/")
+
+    @override
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
+        if self.failure is not None:
+            raise self.failure
+        with self._lock:
+            if mode == "create" and self.exists(path):
+                raise FileExistsError(path)
+            super().pipe_file(path, value)
+
+
+class LooksFirst(AbstractFileSystem):  # type: ignore[misc]
+    """One that inherits fsspec's own create: it looks, and then writes."""
+
+    protocol = "looksfirst"
+
+
+@pytest.fixture(autouse=True)
+def registered() -> None:
+    fsspec.register_implementation("atomic", Atomic, clobber=True)
+    fsspec.register_implementation("looksfirst", LooksFirst, clobber=True)
+    Atomic.store.clear()
+    Atomic.pseudo_dirs[:] = [""]
+
+
+def _objects(url: str = "atomic://bucket/a b") -> Objects:
+    return open_objects(url, {}, clock=SystemClock(), ids=SystemIds())
+
+
+def _location() -> Location:
+    return open_location(
+        "atomic://bucket/a b", {}, clock=SystemClock(), ids=SystemIds(), if_missing="create"
+    )
+
+
+def test_objects_live_in_another_file_system() -> None:
+    """The laws that the other backends obey, in short."""
+    objects = _objects()
+    assert objects.get("s/part/a") is None
+    assert list(objects.entries("")) == []
+    assert objects.directories() == []
+    assert objects.delete("s/part/a") is False
+
+    assert objects.create("s/part/a", b"0123456789") is CREATED
+    assert objects.create("s/part/a", b"other") is EXISTS
+    objects.put("s/part/ü", b"")
+    objects.put("t/x", memoryview(b"t"))
+
+    assert objects.get("s/part/a", 3, 5) == b"34"
+    assert objects.get("s/part/a", 8, 50) == b"89"
+    assert objects.get("s/part/a", 50) == b""
+    assert objects.get("s") is None or objects.get("s") == b""
+    assert objects.get_many(["t/x", "t/y"]) == [b"t", None]
+    assert [(e.key, e.size_bytes) for e in objects.entries("s/")] == [
+        ("s/part/a", 10),
+        ("s/part/ü", 0),
+    ]
+    assert [e.key for e in objects.entries("", "s/part/a", 1)] == ["s/part/ü"]
+    assert objects.directories() == ["s", "t"]
+    opened = objects.open("s/part/a")
+    assert opened is not None
+    assert opened.read() == b"0123456789"
+    assert objects.open("s/part/b") is None
+    assert objects.delete("s/part/a") is True
+
+
+def test_a_log_lives_in_another_file_system() -> None:
+    """A location can be made there, and found again."""
+    first, second = _location(), _location()
+
+    assert first.id == second.id
+    assert first.consensus.compare_and_set("s", None, b"x") == Committed(1)
+    assert second.consensus.compare_and_set("s", 1, b"y") == Committed(2)
+    assert second.consensus.list_shards() == ["s"]
+
+
+@pytest.mark.parametrize("url", ["looksfirst://a/b", "dir://a/b", "local://a/b"])
+def test_a_file_system_that_cannot_create_atomically_is_refused(url: str) -> None:
+    """Before anything is written, and before any race has to be lost."""
+    with pytest.raises(InvalidUsage, match=r"\[(STORE_NOT_ATOMIC|INVALID_LOCATION)\]"):
+        _objects(url)
+
+
+@pytest.mark.parametrize(
+    ("failure", "expected"), [(PermissionError, InvalidUsage), (OSError, Determinate)]
+)
+def test_its_errors_become_ours(
+    failure: type[Exception], expected: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What no retry can cure is the user's; the rest is an outage, after a bounded patience."""
+    monkeypatch.setattr(Atomic, "failure", failure)
+    with pytest.raises(expected, match="atomic://bucket/a b"):
+        _location()

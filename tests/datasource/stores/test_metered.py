@@ -1,0 +1,86 @@
+"""What a store is asked is counted, and passes through unchanged."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import pytest
+
+from datasource.errors import Determinate
+from datasource.stores.faulty import Fault, Faulty
+from datasource.stores.metered import Metered
+from datasource.stores.objects import EXISTS
+from datasource.stores.retry import Retrying
+from support.clock import ManualClock, SeededIds
+
+if TYPE_CHECKING:
+    from datasource.location import OperationStatistics
+    from support.places import Place
+
+
+def _statistics(metered: Metered) -> dict[str, OperationStatistics]:
+    return {each.operation: each for each in metered.statistics().operations}
+
+
+def test_calls_bytes_errors_and_latencies_are_counted(memory_place: Place) -> None:
+    """Per operation; unknown outcomes are errors, and refusals are conflicts."""
+    clock = ManualClock()
+    faulty = Faulty(memory_place.objects(clock), clock=clock, ids=SeededIds(), slow_ms=70)
+    metered = Metered(faulty, clock)
+
+    faulty.fail("create", Fault.SLOW, Fault.AFTER)
+    metered.create("a", b"123")
+    metered.create("b", b"1234")
+    assert metered.create("b", b"1") is EXISTS
+    metered.put("c", memoryview(b"12345"))
+    faulty.fail("get", Fault.BEFORE)
+    with pytest.raises(Determinate):
+        metered.get("a")
+    assert metered.get("a", 1) == b"23"
+    assert metered.get_many(["b", "c", "d"]) == [b"1234", b"12345", None]
+    assert [entry.key for entry in metered.entries("")] == ["a", "b", "c"]
+
+    found = _statistics(metered)
+    create = found["create"]
+    assert (create.calls, create.errors, create.conflicts, create.bytes) == (3, 1, 1, 8)
+    assert (create.elapsed_ms, create.elapsed_ms_max) == (70, 70)
+    assert (found["put"].calls, found["put"].bytes) == (1, 5)
+    assert (found["get"].calls, found["get"].errors, found["get"].bytes) == (5, 1, 11)
+    assert (found["list"].calls, found["delete"].calls) == (1, 0)
+
+
+def test_a_snapshot_does_not_move(memory_place: Place) -> None:
+    """Statistics are values: what was read stays what it was."""
+    metered = Metered(memory_place.objects(), ManualClock())
+    before = metered.statistics()
+    metered.put("a", b"x")
+
+    assert before != metered.statistics()
+    assert before == Metered(memory_place.objects(), ManualClock()).statistics()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        before.operations = ()  # type: ignore[misc]
+
+
+def test_each_attempt_of_a_repeated_call_is_counted(memory_place: Place) -> None:
+    """Below the retries every request is one that is paid for."""
+    clock, ids = ManualClock(), SeededIds()
+    faulty = Faulty(memory_place.objects(), clock=clock, ids=ids)
+    metered = Metered(faulty, clock)
+    faulty.fail("get", Fault.BEFORE, Fault.BEFORE)
+
+    assert Retrying(metered, clock=clock, ids=ids).get("a") is None
+    assert (_statistics(metered)["get"].calls, _statistics(metered)["get"].errors) == (3, 2)
+    # The pauses grow: 50 ms and then 150 ms, give or take a half.
+    assert 100 <= clock.elapsed_ms() <= 300
+
+
+def test_patience_is_bounded(memory_place: Place) -> None:
+    """The last error comes through as it was, after the attempts that were allowed."""
+    clock, ids = ManualClock(), SeededIds()
+    faulty = Faulty(memory_place.objects(), clock=clock, ids=ids)
+    faulty.fail("get", *[Fault.BEFORE] * 50)
+
+    with pytest.raises(Determinate, match="injected"):
+        Retrying(faulty, clock=clock, ids=ids, attempts_max=4).get("a")
+    assert faulty.injected() == {Fault.BEFORE: 4}

@@ -1,0 +1,172 @@
+"""Creating locations: the probe, the marker, and stores that cannot be trusted."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from typing_extensions import override
+
+from datasource.clock import SystemIds
+from datasource.errors import Corrupt, Determinate, InvalidUsage
+from datasource.stores.faulty import Fault, Faulty
+from datasource.stores.memory import MemoryObjects
+from datasource.stores.objects import CREATED, EXISTS, CreateOutcome, Objects
+from datasource.stores.open import compose_location, open_location
+from support.clock import ManualClock, SeededIds
+
+if TYPE_CHECKING:
+    from datasource.location import Location
+    from datasource.stores.probe import IfMissing
+    from support.places import Place
+
+
+def _memory(kind: type[MemoryObjects] = MemoryObjects) -> MemoryObjects:
+    return kind(f"probe-{SystemIds().token().hex()}", ManualClock())
+
+
+def _compose(objects: Objects, if_missing: IfMissing = "create", grace_ms: int = 5) -> Location:
+    return compose_location(
+        objects, clock=ManualClock(), ids=SeededIds(), if_missing=if_missing, grace_ms=grace_ms
+    )
+
+
+class IgnoresConditions(MemoryObjects):
+    """As servers do that do not know the header: every create succeeds."""
+
+    @override
+    def create(self, key: str, value: bytes) -> CreateOutcome:
+        self.put(key, value)
+        return CREATED
+
+
+class ReportsAndOverwrites(MemoryObjects):
+    """Says that the key exists, and stores the value all the same."""
+
+    @override
+    def create(self, key: str, value: bytes) -> CreateOutcome:
+        existed = self.get(key) is not None
+        self.put(key, value)
+        return EXISTS if existed else CREATED
+
+
+class LooksThenWrites(MemoryObjects):
+    """Honours the condition for one caller, and not for several at once."""
+
+    _together = threading.Barrier(8)
+
+    @override
+    def create(self, key: str, value: bytes) -> CreateOutcome:
+        if self.get(key) is not None:
+            return EXISTS
+        if threading.active_count() > 8:
+            self._together.wait(10)
+        self.put(key, value)
+        return CREATED
+
+
+@pytest.mark.parametrize("kind", [IgnoresConditions, ReportsAndOverwrites, LooksThenWrites])
+def test_a_store_that_does_not_honour_conditions_is_refused(kind: type[MemoryObjects]) -> None:
+    """Two writers could both believe that they committed: nothing may be written there."""
+    objects = _memory(kind)
+
+    with pytest.raises(InvalidUsage, match=r"\[STORE_NOT_ATOMIC\].*does not honour conditional"):
+        _compose(objects)
+    assert list(objects.entries("")) == []
+
+
+def test_a_location_is_probed_once_and_leaves_only_its_marker(place: Place) -> None:
+    """The first opener probes and marks; later ones read the marker and write nothing."""
+    first = place.open(grace_ms=1234)
+    second = place.open(grace_ms=99)
+
+    assert first.id == second.id
+    assert first.url == second.url == place.url
+    assert [entry.key for entry in place.objects().entries("")] == ["_shardline"]
+    written = {o.operation: o.calls for o in second.statistics().operations}
+    assert (written["create"], written["put"], written["delete"], written["get"]) == (0, 0, 0, 1)
+    stored = place.objects().get("_shardline")
+    assert stored is not None
+    assert json.loads(stored) == {"format_version": 1, "location_id": first.id, "grace_ms": 1234}
+
+
+def test_a_reader_never_creates_a_location(place: Place) -> None:
+    """Where there is none it is told so, and nothing appears."""
+    for _ in range(2):
+        with pytest.raises(InvalidUsage, match=r"\[LOCATION_NOT_FOUND\] there is no location at"):
+            open_location(place.url, place.options, clock=ManualClock(), ids=SystemIds())
+    assert list(place.objects().entries("")) == []
+
+
+def test_creators_that_race_agree_on_one_location(memory_place: Place) -> None:
+    """Whoever loses the race for the marker adopts the winner's."""
+    found: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(memory_place.open().id)) for _ in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(found) == 6
+    assert len(set(found)) == 1
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_location_is_created_through_faults(seed: int) -> None:
+    """Lost acknowledgements during the probe neither refuse a good store nor leave anything."""
+    raw = _memory()
+    faulty = Faulty(raw, clock=ManualClock(), ids=SeededIds(seed), probability=0.2)
+    try:
+        location = _compose(faulty)
+    except Determinate:
+        return  # the store was not available for long enough; that is no accusation
+    faulty.probability = 0.0
+    assert location.id == _compose(raw, "refuse").id
+
+
+def test_a_bad_store_is_found_through_lost_acknowledgements() -> None:
+    """A lie is a lie also when some answers get lost."""
+    faulty = Faulty(_memory(IgnoresConditions), clock=ManualClock(), ids=SeededIds())
+    faulty.fail("create", Fault.AFTER, Fault.AFTER)
+
+    with pytest.raises(InvalidUsage, match="STORE_NOT_ATOMIC"):
+        _compose(faulty)
+
+
+def test_a_location_of_a_newer_format_is_refused() -> None:
+    """Its layout may mean something else; say which version it needs."""
+    objects = _memory()
+    marker = {"format_version": 2, "anything": "else"}
+    objects.put("_shardline", json.dumps(marker).encode())
+
+    for if_missing in ("refuse", "create"):
+        with pytest.raises(InvalidUsage, match=r"\[LOCATION_TOO_NEW\].*format version 2"):
+            _compose(objects, if_missing)
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"null",
+        b"\xff\xfe",
+        b'{"format_version": 1',
+        b'{"format_version": "1", "location_id": "l", "grace_ms": 1}',
+        b'{"format_version": 1, "location_id": "x", "grace_ms": 1}',
+        b'{"format_version": 1, "location_id": "l0123456789abcdef0123456789abcdef"}',
+    ],
+)
+def test_a_marker_that_is_none_of_ours_is_corrupt(stored: bytes) -> None:
+    """Truncated or foreign: stop, and do not write over it."""
+    objects = _memory()
+    objects.put("_shardline", stored)
+
+    with pytest.raises(Corrupt, match="is not the marker of a location"):
+        _compose(objects)
+    assert objects.get("_shardline") == stored

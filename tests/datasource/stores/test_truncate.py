@@ -1,0 +1,297 @@
+"""Truncation: the floor, the grace, and writers that sleep through both."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from typing_extensions import override
+
+from datasource.errors import Indeterminate
+from datasource.location import Committed, ExpectationMismatch, VersionedData
+from datasource.stores.entry import entry_key
+from datasource.stores.faulty import Faulty
+from datasource.stores.log import NumberedLog
+from support.clock import ManualClock, SeededIds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from datasource.stores.objects import CreateOutcome, Objects
+    from support.places import Place
+
+_GRACE_MS = 10_000
+
+
+class Stalling(Faulty):
+    """Calls `meanwhile` once, just before a create of the log reaches the store."""
+
+    meanwhile: Callable[[], None] | None = None
+    after: Callable[[], None] | None = None
+
+    @override
+    def create(self, key: str, value: bytes) -> CreateOutcome:
+        if "/log/" in key and self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+        outcome = super().create(key, value)
+        if "/log/" in key and self.after is not None:
+            after, self.after = self.after, None
+            after()
+        return outcome
+
+
+class World:
+    """One store and one clock, seen by any number of handles."""
+
+    def __init__(self, place: Place) -> None:
+        self.clock = ManualClock()
+        self.ids = SeededIds()
+        self._place = place
+        self.raw = place.objects(self.clock, self.ids)
+
+    def log(self, grace_ms: float = _GRACE_MS, objects: Objects | None = None) -> NumberedLog:
+        store = objects or self._place.objects(self.clock, self.ids)
+        return NumberedLog(store, clock=self.clock, ids=self.ids, grace_ms=grace_ms)
+
+    def stalling(self) -> Stalling:
+        return Stalling(self.raw, clock=self.clock, ids=self.ids)
+
+    def seqnos(self) -> list[int]:
+        """What is physically there."""
+        keys = [entry.key for entry in self.raw.entries("s/log/")]
+        return [seqno for seqno in range(1, 100) if entry_key("s/log/", seqno) in keys]
+
+
+@pytest.fixture(params=["memory", "file"])
+def world(request: pytest.FixtureRequest) -> World:
+    return World(request.getfixturevalue(f"{request.param}_place"))
+
+
+@pytest.fixture
+def any_world(place: Place) -> World:
+    return World(place)
+
+
+def _fill(log: NumberedLog, first: int, last: int) -> None:
+    for seqno in range(first, last + 1):
+        assert log.compare_and_set("s", seqno - 1 or None, b"%d" % seqno) == Committed(seqno)
+
+
+def _record(seqno: int) -> VersionedData:
+    return VersionedData(seqno, b"%d" % seqno)
+
+
+# ------------------------------------------------------------------------------------------- laws
+
+
+def test_records_are_deleted_only_after_the_grace(any_world: World) -> None:
+    """The first call announces; a call after the grace deletes, and says how much."""
+    log = any_world.log()
+    _fill(log, 1, 9)
+
+    assert log.truncate("s", 5) == 0
+    any_world.clock.advance(_GRACE_MS - 1)
+    assert log.truncate("s", 5) == 0
+    assert any_world.seqnos() == list(range(1, 10))
+    any_world.clock.advance(1)
+    assert log.truncate("s", 5) == 4
+    assert log.truncate("s", 5) == 0
+    assert any_world.seqnos() == [5, 6, 7, 8, 9]
+    for reader in (log, any_world.log()):
+        assert reader.head("s") == _record(9)
+        assert reader.scan("s", 1, 2) == [_record(5), _record(6)]
+
+
+def test_the_head_is_never_deleted(world: World) -> None:
+    """Whatever is asked for, the head stays, and the log goes on behind it."""
+    log = world.log()
+    _fill(log, 1, 4)
+
+    log.truncate("s", 1_000)
+    world.clock.advance(_GRACE_MS)
+
+    assert log.truncate("s", 1_000) == 3
+    assert world.seqnos() == [4]
+    assert world.log().head("s") == _record(4)
+    _fill(world.log(), 5, 6)
+
+
+def test_without_a_grace_one_call_deletes(world: World) -> None:
+    """A grace of zero relies on no observation, so nothing has to be waited for."""
+    log = world.log(grace_ms=0)
+    _fill(log, 1, 6)
+
+    assert log.truncate("s", 4) == 3
+    assert log.truncate("s", 6) == 2
+    assert log.scan("s", 1, 9) == [_record(6)]
+    _fill(log, 7, 8)
+
+
+def test_records_below_the_floor_are_gone_though_still_there(world: World) -> None:
+    """A fresh reader is not shown what may vanish under it."""
+    log = world.log()
+    _fill(log, 1, 9)
+    log.truncate("s", 5)
+
+    assert world.log().scan("s", 1, 2) == [_record(5), _record(6)]
+    assert world.log().scan("s", 9, 2) == [_record(9)]
+
+
+def test_one_floor_is_announced_at_a_time(world: World) -> None:
+    """Floors are kept for ever, so frequent truncation does not publish one each."""
+    log = world.log()
+    _fill(log, 1, 9)
+    for before in range(2, 9):
+        log.truncate("s", before)
+
+    assert len(list(world.raw.entries("s/floor/"))) == 1
+    world.clock.advance(_GRACE_MS)
+    log.truncate("s", 8)  # deletes what the first call announced, and announces 8
+    assert len(list(world.raw.entries("s/floor/"))) == 2
+    world.clock.advance(_GRACE_MS)
+    assert log.truncate("s", 8) == 6
+    assert world.seqnos() == [8, 9]
+
+
+def test_another_handle_finishes_what_a_crashed_one_announced(world: World) -> None:
+    """It counts the grace from when it first saw the floor: it cannot know the other's clock."""
+    _fill(world.log(), 1, 9)
+    world.log().truncate("s", 5)
+    successor = world.log()
+
+    world.clock.advance(_GRACE_MS)
+    assert successor.truncate("s", 5) == 0
+    world.clock.advance(_GRACE_MS)
+    assert successor.truncate("s", 5) == 4
+
+
+def test_truncation_leaves_foreign_objects_alone(world: World) -> None:
+    """What is no entry is not ours to delete."""
+    log = world.log(grace_ms=0)
+    _fill(log, 1, 5)
+    world.raw.put("s/log/zzz", b"x")
+
+    assert log.truncate("s", 5) == 4
+    assert world.raw.get("s/log/zzz") == b"x"
+
+
+# -------------------------------------------------------------------- the regression, and its kin
+
+
+def _truncate_past(world: World, log: NumberedLog) -> None:
+    """Others append up to 9, truncate below 8 and wait; seqnos 1 to 7 are deleted."""
+    _fill(log, 2, 9)
+    log.truncate("s", 8)
+    world.clock.advance(_GRACE_MS)
+    assert log.truncate("s", 8) == 7
+    assert world.seqnos() == [8, 9]
+
+
+def _stalled_append(world: World, grace_ms: float) -> Committed | ExpectationMismatch:
+    """The schedule: a writer stalls inside its create while its seqno is written and deleted."""
+    other = world.log()
+    _fill(other, 1, 1)
+    store = world.stalling()
+    sleeper = world.log(grace_ms, store)
+    assert sleeper.head("s") == _record(1)
+    store.meanwhile = lambda: _truncate_past(world, other)
+
+    return sleeper.compare_and_set("s", 1, b"zombie")
+
+
+def test_regression_a_stalled_writer_recreates_a_deleted_seqno(any_world: World) -> None:
+    """Its create succeeds, and yet it must not believe that it committed."""
+    with pytest.raises(Indeterminate, match="truncated beyond it"):
+        _stalled_append(any_world, _GRACE_MS)
+
+    assert any_world.seqnos() == [2, 8, 9]
+    for reader in (any_world.log(), any_world.log()):
+        assert reader.scan("s", 1, 9) == [_record(8), _record(9)]
+        assert reader.head("s") == _record(9)
+    _fill(any_world.log(), 10, 10)
+
+
+def test_the_regression_bites_without_the_floor_check(any_world: World) -> None:
+    """Test of the test: a writer that never looks at the floor does believe that it committed."""
+    outcome = _stalled_append(any_world, grace_ms=1e15)
+
+    assert outcome == Committed(2)
+    assert b"zombie" not in {record.data for record in any_world.log().scan("s", 1, 99)}
+
+
+def test_what_a_stalled_writer_left_behind_is_cleared_by_the_next_truncation(world: World) -> None:
+    """Its object below the floor is nobody's record, and does not stay for ever."""
+    with pytest.raises(Indeterminate):
+        _stalled_append(world, _GRACE_MS)
+    log = world.log()
+    log.truncate("s", 9)
+    world.clock.advance(_GRACE_MS)
+    log.truncate("s", 9)
+    world.clock.advance(_GRACE_MS)
+    log.truncate("s", 9)
+
+    assert world.seqnos() == [9]
+
+
+def test_a_writer_that_slept_before_its_create_is_refused_cleanly(world: World) -> None:
+    """It sees the floor first, so nothing is created and the answer is certain."""
+    other, sleeper = world.log(), world.log()
+    _fill(other, 1, 1)
+    assert sleeper.head("s") == _record(1)
+    _truncate_past(world, other)
+
+    assert sleeper.compare_and_set("s", 1, b"zombie") == ExpectationMismatch(None)
+    assert world.seqnos() == [8, 9]
+    assert sleeper.head("s") == _record(9)
+    assert sleeper.compare_and_set("s", 9, b"10") == Committed(10)
+
+
+def test_a_late_answer_to_a_genuine_commit_is_not_trusted_either(world: World) -> None:
+    """The record was committed, built upon and truncated before its writer woke: it must look."""
+    other = world.log()
+    _fill(other, 1, 1)
+    store = world.stalling()
+    sleeper = world.log(objects=store)
+    sleeper.head("s")
+
+    def later() -> None:
+        other.head("s")
+        _fill(other, 3, 9)
+        other.truncate("s", 8)
+        world.clock.advance(_GRACE_MS)
+        other.truncate("s", 8)
+
+    store.after = later
+    with pytest.raises(Indeterminate, match="truncated beyond it"):
+        sleeper.compare_and_set("s", 1, b"2")
+
+
+def test_a_reader_that_slept_does_not_take_a_hole_for_the_head(world: World) -> None:
+    """The seqno after its head was deleted long ago: absence proves nothing then."""
+    other, sleeper = world.log(), world.log()
+    _fill(other, 1, 1)
+    assert sleeper.head("s") == _record(1)
+    _truncate_past(world, other)
+
+    assert sleeper.head("s") == _record(9)
+    late_scanner = world.log()
+    assert late_scanner.scan("s", 2, 9) == [_record(8), _record(9)]
+
+
+def test_a_stalled_writer_within_the_grace_commits_or_loses(world: World) -> None:
+    """Short stalls cost nothing: the create itself decides."""
+    other = world.log()
+    _fill(other, 1, 1)
+    store = world.stalling()
+    writer = world.log(objects=store)
+    writer.head("s")
+    store.meanwhile = lambda: world.clock.advance(_GRACE_MS / 2 - 1)
+    assert writer.compare_and_set("s", 1, b"2") == Committed(2)
+
+    def race() -> None:
+        other.head("s")
+        _fill(other, 3, 4)
+
+    store.meanwhile = race
+    assert writer.compare_and_set("s", 2, b"lost") == ExpectationMismatch(_record(3))

@@ -1,0 +1,60 @@
+"""Time and chance under a test's control."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+__all__ = ["ManualClock", "SeededIds"]
+
+
+class ManualClock:
+    """A clock that moves only when told to, or when somebody waits: waiting takes no real time.
+
+    Both readings move together; `set_back` lets the wall clock jump on its own.
+    """
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self._lock = threading.Lock()
+        self._elapsed_ms = 0.0
+        self._offset_ms = now_ms
+
+    def now_ms(self) -> int:
+        with self._lock:
+            return int(self._offset_ms + self._elapsed_ms)
+
+    def elapsed_ms(self) -> float:
+        with self._lock:
+            return self._elapsed_ms
+
+    def wait(self, signal: threading.Event, timeout_ms: float) -> bool:
+        if signal.is_set():
+            return True
+        self.advance(timeout_ms)
+        return signal.is_set()
+
+    def advance(self, milliseconds: float) -> None:
+        """Let time pass."""
+        with self._lock:
+            self._elapsed_ms += milliseconds
+
+    def set_back(self, milliseconds: int) -> None:
+        """Let the wall clock jump back, as a correction of a wrong clock does."""
+        with self._lock:
+            self._offset_ms -= milliseconds
+
+
+class SeededIds:
+    """Tokens and jitter that one seed repeats."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._lock = threading.Lock()
+        self._random = random.Random(seed)
+
+    def token(self) -> bytes:
+        with self._lock:
+            return self._random.randbytes(16)
+
+    def jitter(self) -> float:
+        with self._lock:
+            return self._random.random()

@@ -1,0 +1,226 @@
+"""An HTTP proxy on loopback that loses, repeats, refuses and cuts what passes through it.
+
+    lost_response   the server did it; the connection breaks before the answer
+    reset_before    the connection breaks before the server saw the request
+    e500_before, e503, e409   an error instead of the request
+    e500_after      the server did it; an error instead of its answer
+    dup             the server got the request twice; the second answer is passed on
+    truncate_get    half of a GET's body, then the connection breaks
+
+Faults are scripted (`fail_next`) or drawn with a seeded probability. It runs on its own thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections import Counter, deque
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["FAULTS", "FaultProxy", "fault_proxy"]
+
+FAULTS = (
+    "lost_response",
+    "reset_before",
+    "e500_before",
+    "e500_after",
+    "e503",
+    "e409",
+    "dup",
+    "truncate_get",
+)
+
+_ERRORS = {
+    "e500_before": (500, "InternalError"),
+    "e500_after": (500, "InternalError"),
+    "e503": (503, "SlowDown"),
+    "e409": (409, "ConditionalRequestConflict"),
+}
+_AFTER = {"lost_response", "e500_after", "dup", "truncate_get"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """One HTTP request or response."""
+
+    head: bytes
+    body: bytes
+
+    @property
+    def whole(self) -> bytes:
+        return self.head + self.body
+
+
+class FaultProxy:
+    """A proxy in front of `(host, port)`; give clients `endpoint`."""
+
+    def __init__(self, host: str, port: int, seed: int = 0) -> None:
+        self.probability = 0.0
+        self.refuse_with: tuple[int, str] | None = None
+        self.injected: Counter[str] = Counter()
+        self.requests: Counter[str] = Counter()
+        self.endpoint = ""
+        self._upstream = (host, port)
+        self._script: deque[tuple[str, str]] = deque()
+        self._random = random.Random(seed)
+        self._lock = threading.Lock()
+        self._stop: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def fail_next(self, method: str, *faults: str) -> None:
+        """The next requests with `method` fail like this, in this order."""
+        assert set(faults) <= set(FAULTS), faults
+        with self._lock:
+            self._script.extend((method, fault) for fault in faults)
+
+    def _draw(self, method: str) -> str | None:
+        with self._lock:
+            self.requests[method] += 1
+            fault = None
+            if self._script and self._script[0][0] == method:
+                fault = self._script.popleft()[1]
+            elif self._random.random() < self.probability:
+                fault = self._random.choice(FAULTS)
+            if fault == "truncate_get" and method != "GET":
+                fault = None
+            if fault is not None:
+                self.injected[fault] += 1
+            return fault
+
+    async def serve(self, ready: threading.Event) -> None:
+        self._stop = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        server = await asyncio.start_server(self._handle, "127.0.0.1", 0)
+        self.endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        ready.set()
+        await self._stop.wait()
+        server.close()
+        await asyncio.gather(
+            *asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True
+        )
+
+    def stop(self) -> None:
+        assert self._loop is not None
+        assert self._stop is not None
+        self._loop.call_soon_threadsafe(self._stop.set)
+
+    async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert self._stop is not None
+        stopped = asyncio.ensure_future(self._stop.wait())
+        try:
+            while True:
+                request = asyncio.ensure_future(_read_request(reader, writer))
+                await asyncio.wait({request, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                if not request.done():
+                    request.cancel()
+                    break
+                message = request.result()
+                answer = None if message is None else await self._answer(message)
+                if answer is None:
+                    break
+                writer.write(answer[0])
+                await writer.drain()
+                if not answer[1]:
+                    break
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            stopped.cancel()
+            # Abort sends a reset: what a client sees when a load balancer dies.
+            writer.transport.abort()
+
+    async def _answer(self, request: _Message) -> tuple[bytes, bool] | None:
+        """What to send and whether to go on afterwards; None breaks the connection."""
+        method = request.head.split(b" ", 1)[0].decode()
+        if self.refuse_with is not None:
+            return _error(method, *self.refuse_with), True
+        fault = self._draw(method)
+        if fault is None:
+            return (await self._forward(request, method)).whole, True
+        if fault in _AFTER:
+            response = await self._forward(request, method)
+            if fault == "dup":
+                response = await self._forward(request, method)
+                return response.whole, True
+            if fault == "truncate_get":
+                return response.head + response.body[: len(response.body) // 2], False
+        if fault in _ERRORS:
+            return _error(method, *_ERRORS[fault]), True
+        return None
+
+    async def _forward(self, request: _Message, method: str) -> _Message:
+        reader, writer = await asyncio.open_connection(*self._upstream)
+        try:
+            writer.write(request.whole)
+            await writer.drain()
+            head, headers = await _read_head(reader)
+            status = head.split(b" ", 2)[1]
+            bodyless = method == "HEAD" or status in {b"204", b"304"}
+            return _Message(head, b"" if bodyless else await _read_body(reader, headers))
+        finally:
+            writer.transport.abort()
+
+
+def _error(method: str, status: int, code: str) -> bytes:
+    body = f"<Error><Code>{code}</Code><Message>injected</Message></Error>".encode()
+    head = f"HTTP/1.1 {status} Injected\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    return head if method == "HEAD" else head + body
+
+
+async def _read_request(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> _Message | None:
+    try:
+        head, headers = await _read_head(reader)
+    except asyncio.IncompleteReadError:
+        return None
+    if "expect" in headers:
+        # The client holds its body back until it hears this; the server is not asked again.
+        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        lines = head.split(b"\r\n")
+        head = b"\r\n".join(line for line in lines if not line.lower().startswith(b"expect:"))
+    return _Message(head, await _read_body(reader, headers))
+
+
+async def _read_head(reader: asyncio.StreamReader) -> tuple[bytes, dict[str, str]]:
+    head = await reader.readuntil(b"\r\n\r\n")
+    headers = {}
+    for line in head.decode("latin-1").split("\r\n")[1:]:
+        name, _, value = line.partition(":")
+        headers[name.strip().lower()] = value.strip()
+    return head, headers
+
+
+async def _read_body(reader: asyncio.StreamReader, headers: dict[str, str]) -> bytes:
+    """The body as it is on the wire."""
+    if headers.get("transfer-encoding", "") != "chunked":
+        return await reader.readexactly(int(headers.get("content-length", "0")))
+    body = b""
+    while True:
+        size = await reader.readuntil(b"\r\n")
+        chunk = await reader.readexactly(int(size, 16) + 2)
+        body += size + chunk
+        if chunk == b"\r\n":
+            return body
+
+
+@contextmanager
+def fault_proxy(host: str, port: int, seed: int = 0) -> Iterator[FaultProxy]:
+    """Run a proxy for the length of the `with` block."""
+    proxy = FaultProxy(host, port, seed)
+    ready = threading.Event()
+    thread = threading.Thread(target=lambda: asyncio.run(proxy.serve(ready)), daemon=True)
+    thread.start()
+    assert ready.wait(10), "the proxy did not start"
+    try:
+        yield proxy
+    finally:
+        proxy.stop()
+        thread.join(10)
+        assert not thread.is_alive(), "the proxy did not stop"
