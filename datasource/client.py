@@ -13,6 +13,7 @@ a fork: the child opens its own.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -25,7 +26,7 @@ from datasource.commands.evolve import Evolved, SchemaMismatch, SchemaRefused, e
 from datasource.commands.lifecycle import Held, finalise, initial_state, reinitialise
 from datasource.commands.readers import SinceExceeded
 from datasource.critical import SinceHandle, open_since
-from datasource.errors import Fenced, InvalidUsage
+from datasource.errors import Determinate, Fenced, Indeterminate, InvalidUsage
 from datasource.ids import check_owner_name, new_id
 from datasource.location import Location
 from datasource.machine import Machine
@@ -34,6 +35,7 @@ from datasource.read import ReadHandle, current_schema, history_gone, open_reade
 from datasource.schema import ShardSchema
 from datasource.settings import ShardSettings
 from datasource.sparktype import Field, type_text
+from datasource.stage import delete_blobs
 from datasource.state import ShardState, is_tombstone
 from datasource.stores.open import open_location
 from datasource.write import WriteHandle
@@ -168,13 +170,16 @@ class ShardClient:
                 append repeated after a crash succeed without effect. None for an anonymous one.
         """
         state = self.state(name)
+        known = state.writers.get(check_owner_name("writer", writer)) if writer else None
         return WriteHandle(
             machine=self.machine(name),
+            shard=state.shard,
             schema=current_schema(state),
             schema_id=state.schema_id,
             key=state.key,
-            writer=check_owner_name("writer", writer) if writer else new_id("w", self.ids),
-            durable=writer is not None,
+            writer=writer or new_id("w", self.ids),
+            durable=bool(writer),
+            sequence=known.last if known else 0,
         )
 
     def reader(
@@ -251,10 +256,12 @@ class ShardClient:
                 code="SHARD_IN_USE",
                 hint="stop or expire them first",
             )
-        for key in (*outcome.parts, *(rollup.key for rollup in outcome.rollups)):
-            self.location.blob.delete(key)
+        rollups = [rollup.key for rollup in outcome.rollups]
+        delete_blobs(self.location.blob, [*outcome.parts, *rollups])
         # The tombstone's record holds the whole (empty) state: nothing before it is needed.
-        self.location.consensus.truncate(machine.directory, outcome.seqno)
+        # Whether that is tidied up now or never, the shard is dropped.
+        with contextlib.suppress(Determinate, Indeterminate):
+            self.location.consensus.truncate(machine.directory, outcome.seqno)
 
     def _check_same(self, state: ShardState, schema: ShardSchema, key: tuple[str, ...]) -> None:
         if state.key != key:

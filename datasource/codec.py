@@ -1,6 +1,6 @@
 """How state is stored: log records that carry differences, and rollups that carry whole states.
 
-Both are JSON (readable by a person, and by any later version), a rollup compressed with zstd behind
+Both are JSON (for people, and any later version, to read), a rollup compressed with zstd behind
 a magic number and a checksum; the log frames and checksums its own entries. Field names in either
 are for ever: every encoding ever released stays readable, and `tests/golden` keeps one of each.
 
@@ -64,7 +64,7 @@ class Splice(msgspec.Struct, frozen=True, array_like=True):
 class Diff(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one record changes. An entry set to None in a map is removed."""
 
-    since: int | None | UnsetType = UNSET
+    since: int | UnsetType | None = UNSET
     batches: Splice | None = None
     inline_bytes: int | None = None
     schemas: dict[int, str] = {}
@@ -185,7 +185,7 @@ def decode_record(data: bytes, what: str) -> Record:
 def encode_rollup(state: ShardState) -> bytes:
     """The bytes of a rollup blob."""
     raw = _encoder.encode(state)
-    packed = pa.compress(raw, codec="zstd", asbytes=True)
+    packed: bytes = pa.compress(raw, codec="zstd", asbytes=True)
     body = len(raw).to_bytes(8, "big") + packed
     return _ROLLUP_MAGIC + zlib.crc32(body).to_bytes(4, "big") + body
 

@@ -3,8 +3,8 @@
 A `SinceHandle` owns a critical reader, named by its user and never expired by time. While it is at
 `since`, the shard can be read at every `as_of >= since`, however long its owner is down.
 
-IMPORTANT: there is one owner at a time. Opening takes the hold over and fences whoever had it: their
-next downgrade raises `Fenced`. A hold whose owner is lost for good holds back compaction until an
+IMPORTANT: there is one owner at a time. Opening takes the hold over and fences whoever had it:
+their next downgrade raises `Fenced`. A hold whose owner is lost for good holds back compaction until an
 admin expires it; it can be seen, with its age, in `inspect`.
 
 Invariants:
@@ -112,9 +112,7 @@ class SinceHandle:
 
     def confirm(self) -> None:
         """Record that this hold's owner has written down that it exists; errors as `downgrade`."""
-        outcome = self.machine.apply(
-            partial(confirm_critical, reader=self.name, epoch=self.epoch)
-        )
+        outcome = self.machine.apply(partial(confirm_critical, reader=self.name, epoch=self.epoch))
         self.owned(outcome)
 
     def expire(self) -> bool:
@@ -123,16 +121,13 @@ class SinceHandle:
         Raises:
             Fenced: Another owner has taken the hold over.
         """
-        outcome = self.machine.apply(
-            partial(expire_critical, reader=self.name, epoch=self.epoch)
-        )
+        outcome = self.machine.apply(partial(expire_critical, reader=self.name, epoch=self.epoch))
         if isinstance(outcome, Fencing):
             raise self._fenced(outcome.epoch)
         return outcome
 
     def owned(self, outcome: Registered | HoldMissing | Fencing) -> Registered:
-        """The outcome of a command on the hold, if this is still its owner; errors as `downgrade`.
-        """
+        """The outcome of a command on the hold, for its owner; errors as `downgrade`."""
         match outcome:
             case Registered():
                 return outcome

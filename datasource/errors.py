@@ -14,6 +14,8 @@ import difflib
 from collections.abc import Iterable
 from typing import ClassVar
 
+from typing_extensions import override
+
 __all__ = [
     "Corrupt",
     "Determinate",
@@ -45,6 +47,7 @@ class ShardError(Exception):
         self.hint = hint
         super().__init__(f"[{self.code}] {detail}" + (f" — hint: {hint}" if hint else ""))
 
+    @override
     def __reduce__(self) -> tuple[object, ...]:
         # Errors are pickled on their way from an executor; keyword-only fields need the long way.
         return (_rebuild, (type(self), self.detail, self.code, self.hint))

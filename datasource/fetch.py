@@ -1,7 +1,7 @@
 """Fetching: a planned part becomes Arrow record batches. Looks at blobs only, never at Consensus.
 
 Decoding streams, a row group's pages at a time, so memory does not grow with the part. A part that
-is missing or damaged is an error that names it; it is never skipped, and no row after it is emitted.
+is missing or damaged is an error that names it; it is never skipped, and no row after it comes out.
 
 Rows come out under the schema that was asked for (older parts are migrated), in the part's order,
 filtered by time, not consolidated.
@@ -28,7 +28,7 @@ from datasource.schema import DIFF, TS, ShardSchema
 __all__ = ["BATCH_ROWS", "Fetcher"]
 
 BATCH_ROWS = 1 << 16
-"""Rows per record batch: what Spark's own Arrow conversions use, and where throughput levels off."""
+"""Rows per record batch: where throughput levels off."""
 
 
 @dataclass(frozen=True, slots=True)

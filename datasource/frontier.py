@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from functools import total_ordering
 from typing import Final
 
+from typing_extensions import override
+
 __all__ = ["EMPTY", "MINIMUM", "TIME_MAX", "TIME_MIN", "Frontier", "join", "meet"]
 
 TIME_MIN: Final = 0
@@ -52,6 +54,7 @@ class Frontier:
             return False
         return other.time is None or self.time < other.time
 
+    @override
     def __str__(self) -> str:
         return "[]" if self.time is None else f"[{self.time}]"
 

@@ -24,7 +24,7 @@ Seqno = NewType("Seqno", int)
 SEQNO_FIRST: Final = Seqno(1)
 
 _ID: Final = re.compile(r"[srwplt][0-9a-f]{32}")
-_OWNER: Final = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
+_OWNER: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,200}")
 
 
 def new_id(kind: Kind, ids: IdGenerator) -> str:
@@ -41,7 +41,8 @@ def check_owner_name(role: str, name: str) -> str:
     """Return `name` if it can name a critical reader or a durable writer.
 
     Raises:
-        InvalidUsage: It is empty, longer than 200 characters, or holds control characters.
+        InvalidUsage: It is empty, longer than 200 characters, or holds control characters or
+            lone surrogates.
     """
     if _OWNER.fullmatch(name) is None:
         raise InvalidUsage(

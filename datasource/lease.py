@@ -28,10 +28,11 @@ from datasource.commands.readers import (
     heartbeat,
     register_leased,
 )
-from datasource.errors import LeaseExpired, ShardError
+from datasource.errors import Determinate, Indeterminate, LeaseExpired, ShardError
 from datasource.frontier import Frontier
 from datasource.ids import new_id
 from datasource.machine import Machine
+from datasource.state import ShardState
 
 __all__ = ["Heart", "Lease", "take_lease"]
 
@@ -95,8 +96,18 @@ class Lease:
         self.since, self.seqno = outcome.since, outcome.seqno
 
     def release(self) -> None:
-        """Give the lease up; harmless if it is gone."""
-        self.machine.apply(partial(expire_leased, reader=self.reader))
+        """Give the lease up; harmless if it is gone. Out of the store's reach it expires."""
+        with contextlib.suppress(Determinate, Indeterminate):
+            self.machine.apply(partial(expire_leased, reader=self.reader))
+
+    def check(self, state: ShardState) -> None:
+        """Make sure that `state` knows of this lease, so that what it refers to stays.
+
+        Raises:
+            LeaseExpired: The lease is gone.
+        """
+        if self.reader not in state.leased:
+            raise self._gone()
 
     @contextlib.contextmanager
     def beating(self) -> Iterator[Heart]:
@@ -111,16 +122,19 @@ class Lease:
 
     def _alive(self, outcome: Registered | ReaderMissing) -> Registered:
         if isinstance(outcome, ReaderMissing):
-            raise LeaseExpired(
-                f"lease {self.reader} on shard '{self.machine.name}' is gone after "
-                f"{self.lease_ms} ms without a heartbeat",
-                hint="start the read again; a longer lease survives longer pauses",
-            )
+            raise self._gone()
         return outcome
+
+    def _gone(self) -> LeaseExpired:
+        return LeaseExpired(
+            f"lease {self.reader} on shard '{self.machine.name}' is gone: it was cut off, or "
+            f"{self.lease_ms} ms went by without a heartbeat",
+            hint="start the read again; a longer lease survives longer pauses",
+        )
 
 
 class Heart:
-    """A timer thread that renews a lease at half of its duration."""
+    """A timer thread that renews a lease at half of its duration, and soon after a failed beat."""
 
     def __init__(self, lease: Lease, clock: Clock) -> None:
         """Prepare to beat for `lease`; `start` starts the thread."""
@@ -143,12 +157,14 @@ class Heart:
         self._thread.join()
 
     def _beat(self) -> None:
-        while not self._clock.wait(self._stop, self._lease.lease_ms / 2):
+        pause_ms = self._lease.lease_ms / 2
+        while not self._clock.wait(self._stop, pause_ms):
+            pause_ms = self._lease.lease_ms / 2
             try:
                 self._lease.renew()
             except LeaseExpired as error:
                 self.lost = error
                 return
             except ShardError:
-                # The store did not answer; half of the lease is left for the next beat.
-                continue
+                # The store did not answer. A whole pause from here the lease would be over.
+                pause_ms = self._lease.lease_ms / 16

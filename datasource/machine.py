@@ -275,9 +275,7 @@ class Machine:
             answers.append(transition.result)
         return new, answers, idle
 
-    def _record(
-        self, old: ShardState, new: ShardState, now_ms: int
-    ) -> tuple[Record, ShardState]:
+    def _record(self, old: ShardState, new: ShardState, now_ms: int) -> tuple[Record, ShardState]:
         """The log record that makes `new` of `old`, and the state it makes."""
         new = msgspec.structs.replace(
             expire(new, now_ms),
@@ -308,9 +306,13 @@ class Machine:
         data = encode_record(record)
         try:
             return self.location.consensus.compare_and_set(self.directory, expected, data)
-        except Indeterminate:
+        except Indeterminate as unknown:
             # The log's own deadline passed. One more look decides, or the caller must.
-            found = self.location.consensus.scan(self.directory, record.seqno, 1)
+            try:
+                found = self.location.consensus.scan(self.directory, record.seqno, 1)
+            except ShardError as error:
+                # That nothing was learnt must not be taken for "it did not happen".
+                raise unknown from error
             if not found:
                 raise
             if found[0].seqno == record.seqno and found[0].data == data:
@@ -374,9 +376,18 @@ class Machine:
         if head.rollup is None:
             found = self.location.consensus.scan(self.directory, head.base, 1)
             return self._decode(found[0]).state if found and found[0].seqno == head.base else None
-        key = head.rollup[1].key
-        data = self.location.blob.get(key)
-        return None if data is None else decode_rollup(data, f"rollup '{key}'")
+        seqno, rollup = head.rollup
+        data = self.location.blob.get(rollup.key)
+        if data is None:
+            return None
+        state = decode_rollup(data, f"rollup '{rollup.key}'")
+        if state.seqno != seqno:
+            raise Corrupt(
+                f"rollup '{rollup.key}' holds the state at seqno {state.seqno}, not {seqno}",
+                code="CORRUPT_STATE",
+                hint="another file was put in its place: restore it from a backup",
+            )
+        return state
 
     def _replay(self, state: ShardState) -> ShardState | None:
         while True:
@@ -410,7 +421,7 @@ class Machine:
         state = self._state
         if state is None or is_tombstone(state):
             return
-        newest = state.rollup[0] if state.rollup else 1
+        newest = state.rollup[0] if state.rollup else state.base
         due = state.seqno - newest
         every = self.settings.rollup_every
         # Every handle of every process sees the threshold pass. Only the commit that lands on a

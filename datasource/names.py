@@ -57,7 +57,7 @@ def shard_name(directory: str) -> str:
             name = unquote_to_bytes(directory).decode("utf-8")
         except UnicodeDecodeError:
             raise _not_a_shard(directory) from None
-        if shard_directory(name) == directory:
+        if not has_control(name) and shard_directory(name) == directory:
             return name
     raise _not_a_shard(directory)
 

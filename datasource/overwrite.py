@@ -10,18 +10,18 @@ meanwhile, it is computed again. Old and new rows are merged as sorted streams, 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 
 import pyarrow as pa
 
 from datasource.batch import Part, stamp
 from datasource.commands.append import AlreadyCommitted, Appended, UpperMismatch
 from datasource.contents import Contents
-from datasource.errors import Determinate, InvalidUsage
+from datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
 from datasource.frontier import TIME_MIN, Frontier
 from datasource.merge import merge
 from datasource.plan import PlannedPart, TimeFilter, plan_changes
-from datasource.read import contents_of, open_reader
+from datasource.read import contents_of, current_schema, open_reader
 from datasource.schema import TS
 from datasource.stage import Staged, discard
 from datasource.state import ShardState
@@ -50,6 +50,22 @@ def overwrite(
         Determinate: Others appended faster than a difference could be computed.
         InvalidUsage: `new` retracts rows or carries times.
     """
+    blob = handle.machine.location.blob
+    try:
+        outcome = _replaced(handle, new, sequence=sequence, attempt=attempt)
+    except Indeterminate:
+        raise
+    except ShardError:
+        discard(blob, new.runs)
+        raise
+    discard(blob, new.runs)
+    return outcome
+
+
+def _replaced(
+    handle: WriteHandle, new: Staged, *, sequence: int, attempt: str
+) -> Appended | AlreadyCommitted:
+    """Commit the difference, computed as often as it takes; leaves `new` alone."""
     machine = handle.machine
     for part in _parts(new):
         if part.diff_min < 1 or part.ts_min is not None:
@@ -63,21 +79,16 @@ def overwrite(
             state = machine.state()
             entry = state.writers.get(handle.writer)
             if entry is not None and sequence <= entry.last:
-                outcome: Appended | AlreadyCommitted | UpperMismatch = AlreadyCommitted(
-                    Frontier(entry.upper), entry.attempt
-                )
-            else:
-                difference = handle.stager().stage(_difference(handle, state, new))
-                outcome = handle.commit_at(
-                    difference, state.upper, sequence=sequence, attempt=attempt
-                )
-                if isinstance(outcome, UpperMismatch):
-                    discard(machine.location.blob, difference.runs)
-                    reader.lease.renew()
-                    continue
-            discard(machine.location.blob, new.runs)
-            return outcome
-    discard(machine.location.blob, new.runs)
+                return AlreadyCommitted(Frontier(entry.upper), "")
+            # The contents come under the newest schema, which may be newer than the handle's.
+            schema = current_schema(state)
+            stager = replace(handle.stager(), schema=schema, schema_id=state.schema_id)
+            difference = stager.stage(_difference(handle, state, new))
+            outcome = handle.commit_at(difference, state.upper, sequence=sequence, attempt=attempt)
+            if not isinstance(outcome, UpperMismatch):
+                return outcome
+            discard(machine.location.blob, difference.runs)
+            reader.lease.renew()
     raise Determinate(
         f"shard '{machine.name}' changed {_ATTEMPTS} times while it was being overwritten",
         code="CONTENTION",
@@ -89,8 +100,7 @@ def _difference(handle: WriteHandle, state: ShardState, new: Staged) -> Iterator
     """What turns the contents of `state` into the rows of `new`, as updates without times."""
     contents = contents_of(handle.machine, state)
     runs = [
-        _negated(contents, planned)
-        for planned in plan_changes(state, TIME_MIN, state.upper.time)
+        _negated(contents, planned) for planned in plan_changes(state, TIME_MIN, state.upper.time)
     ]
     runs += [
         contents.ordered_run(PlannedPart(part, TimeFilter(None, None), ordered=True))

@@ -30,7 +30,8 @@ def part_schema(written: ShardSchema, names: Sequence[str]) -> pa.Schema:
 
 def encode_inline(table: pa.Table) -> bytes:
     """All rows of `table` as one message."""
-    return table.combine_chunks().to_batches()[0].serialize().to_pybytes()
+    message: bytes = table.combine_chunks().to_batches()[0].serialize().to_pybytes()
+    return message
 
 
 def decode_inline(part: Part, written: ShardSchema) -> pa.RecordBatch:

@@ -4,8 +4,8 @@
     listen(as_of)     every update with time `> as_of`, once, in steps `[lower, upper)`.
 
 Together they have neither gap nor overlap. `as_of` is readable when `since <= as_of < upper`: below
-since the history is gone for ever, at or after upper the answer is not known yet, and waiting for it
-is bounded.
+since the history is gone for ever, at or after upper the answer is not known yet, and waiting for
+it is bounded.
 
 A `ReadHandle` holds a lease for as long as it is open, so nothing it plans is deleted under it.
 
@@ -17,10 +17,10 @@ Invariants:
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Self
 
 import pyarrow as pa
 
@@ -33,7 +33,7 @@ from datasource.lease import Heart, Lease, take_lease
 from datasource.machine import Machine
 from datasource.plan import SnapshotPlan, plan_changes, plan_snapshot
 from datasource.schema import ShardSchema
-from datasource.state import ShardState
+from datasource.state import ShardState, is_tombstone
 from datasource.update import update_schema
 
 __all__ = [
@@ -97,7 +97,9 @@ def latest_readable(state: ShardState) -> int:
         raise _dropped(state)
     if upper is None:
         # Finished: every time can be read, and from the last update on they all show the same.
-        last = [bounds[1] for b in state.trace.batches for p in b.parts if (bounds := p.time_bounds)]
+        last = [
+            bounds[1] for b in state.trace.batches for p in b.parts if (bounds := p.time_bounds)
+        ]
         return max([state.since.time or 0, *last])
     if upper == 0:
         raise InvalidUsage(
@@ -133,7 +135,7 @@ class ReadHandle:
         self._heart = Heart(lease, machine.clock)
         self._heart.start()
 
-    def __enter__(self) -> ReadHandle:
+    def __enter__(self) -> Self:
         """Itself."""
         return self
 
@@ -149,8 +151,7 @@ class ReadHandle:
     def close(self) -> None:
         """Give the lease up. Forgetting to is harmless: it expires."""
         self._heart.stop()
-        with contextlib.suppress(Determinate):
-            self.lease.release()
+        self.lease.release()
 
     def snapshot(
         self,
@@ -167,7 +168,9 @@ class ReadHandle:
             timeout_ms: How long to wait until `as_of` is settled.
 
         Raises:
-            InvalidUsage: `as_of` is before the shard's since; or a column is unknown.
+            InvalidUsage: `as_of` is before the shard's since; or a column is unknown; or the
+                shard was dropped.
+            LeaseExpired: The handle's lease is gone.
             Determinate: `as_of` was not settled in time.
         """
         state, at = self._readable(as_of, timeout_ms)
@@ -187,20 +190,18 @@ class ReadHandle:
                 from the last step's `upper - 1`.
 
         Raises:
-            InvalidUsage: History right after `as_of` is gone.
+            InvalidUsage: History right after `as_of` is gone; or the shard was dropped.
             LeaseExpired: The handle's lease is gone.
         """
-        state = self.machine.state()
-        if Frontier(as_of) < state.since:
-            raise history_gone(state, as_of, state.since)
+        self._check(self.machine.state(), as_of)
         frontier = Frontier(as_of + 1)
         while frontier < until and frontier.time is not None:
             found = self.machine.wait_for_upper_past(frontier.time, timeout_ms)
             if found is None:
                 return
-            upper = min(found.upper, until)
             # A compaction that advanced times up to the frontier would make them come twice.
-            assert found.since <= frontier, (found.since, frontier)
+            self._check(found, frontier.time - 1)
+            upper = min(found.upper, until)
             yield self._step(found, frontier.time, upper)
             frontier = upper
             if frontier.time is not None:
@@ -219,12 +220,24 @@ class ReadHandle:
     def _readable(self, as_of: int | None, timeout_ms: float) -> tuple[ShardState, int]:
         state = self.machine.state()
         at = latest_readable(state) if as_of is None else as_of
-        if Frontier(at) < state.since:
-            raise history_gone(state, at, state.since)
+        self._check(state, at)
         found = self.machine.wait_for_upper_past(at, timeout_ms)
         if found is None:
             raise not_yet(self.machine.state(), at, timeout_ms)
+        self._check(found, at)
         return found, at
+
+    def _check(self, state: ShardState, as_of: int) -> None:
+        """Make sure that `state` can be read at `as_of`, under this handle's lease.
+
+        To be asked of every state that is planned from: the shard may have been dropped, or made
+        again, or compacted beyond a time that the lease did not cover.
+        """
+        if is_tombstone(state):
+            raise _dropped(state)
+        self.lease.check(state)
+        if Frontier(as_of) < state.since:
+            raise history_gone(state, as_of, state.since)
 
     def _plan(self, state: ShardState, as_of: int) -> SnapshotPlan:
         return plan_snapshot(state, as_of, first_sort_column(state))

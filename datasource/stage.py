@@ -9,6 +9,7 @@ sweeper takes the rest.
 
 from __future__ import annotations
 
+import logging
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -20,15 +21,19 @@ import pyarrow.compute as pc
 from datasource.batch import Part, Run
 from datasource.clock import Clock, IdGenerator
 from datasource.convert import check_data
+from datasource.errors import InvalidUsage, ShardError
 from datasource.ids import new_id
 from datasource.location import Blob
 from datasource.partfile import decode_inline, encode_inline, encode_parquet
 from datasource.schema import DIFF, TS, ShardSchema
 from datasource.settings import ShardSettings
+from datasource.stats import PartStats
 from datasource.stats_collect import collect
 from datasource.update import sort_rows
 
-__all__ = ["Staged", "Stager", "discard"]
+__all__ = ["Staged", "Stager", "delete_blobs", "discard"]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +85,18 @@ class Stager:
 
         Args:
             data: Tables or record batches with the schema's columns by name, in any order, and
-                optionally `_ts` and `_diff`. Without `_ts` the commit sets the time; without
-                `_diff` every row is added once. All must agree on which of the two they have.
+                optionally `_ts` and `_diff`. Without `_ts` the commit sets the time, and then all
+                must be without; without `_diff` every row is added once.
 
         Raises:
-            InvalidUsage: The data do not fit the schema; the message names the column. Parts
-                written before are deleted.
+            InvalidUsage: The data do not fit the schema; the message names the column. Or some
+                have `_ts` and others have not. Parts written before are deleted.
         """
         staged_ms = self.clock.now_ms()
         runs: list[Run] = []
         try:
             for table in self._buffers(data):
-                runs.append(Run((self._part(table),)))
+                runs.append(Run((self._part(table),)))  # noqa: PERF401 - kept if a later one fails
         except BaseException:
             discard(self.blob, runs)
             raise
@@ -104,8 +109,16 @@ class Stager:
         limit = self.settings.part_buffer_bytes
         pieces: list[pa.Table] = []
         held = 0
+        timed: bool | None = None
         for item in data:
             table = item if isinstance(item, pa.Table) else pa.Table.from_batches([item])
+            if timed not in (None, TS in table.column_names):
+                raise InvalidUsage(
+                    f"some of the data have the column '{TS}' and some have not",
+                    code="MIXED_TIMES",
+                    hint="give every row a time, or none",
+                )
+            timed = TS in table.column_names
             for piece in _slices(with_diff(check_data(table, self.schema)), limit):
                 pieces.append(piece)
                 held += piece.nbytes
@@ -116,7 +129,8 @@ class Stager:
             yield pa.concat_tables(pieces)
 
     def _part(self, table: pa.Table) -> Part:
-        table = sort_rows(table, self.key)
+        if table.num_rows > 1:
+            table = sort_rows(table, self.key)
         payload = self._inline(table)
         data = payload if payload is not None else self._parquet(table)
         name = new_id("p", self.ids)
@@ -136,13 +150,18 @@ class Stager:
             diff_min=diffs["min"],
             diff_max=diffs["max"],
             crc32=zlib.crc32(data),
-            stats=collect(table, self.schema, self._first(), self.settings.stats_bytes),
+            stats=self._stats(table, tiny=payload is not None),
             inline=payload,
         )
 
-    def _first(self) -> tuple[str, ...]:
-        """The columns whose bounds tell which parts can have rows in common."""
-        return self.key or self.schema.names[:1]
+    def _stats(self, table: pa.Table, *, tiny: bool) -> PartStats:
+        """Statistics; of an inline part only what tells whom it can have rows in common with.
+
+        The rest would be as large as the rows themselves, and there is no fetch for it to save.
+        """
+        first = self.key[:1] or self.schema.names[:1]
+        schema = self.schema.select(first) if tiny else self.schema
+        return collect(table, schema, first, self.settings.stats_bytes)
 
     def flush(self, part: Part) -> Part:
         """An inline part as a blob of its own; any other part as it is."""
@@ -164,17 +183,24 @@ class Stager:
         return payload if len(payload) <= limit else None
 
     def _parquet(self, table: pa.Table) -> memoryview:
-        return encode_parquet(
-            table, key=self.key, row_group_rows=self.settings.row_group_rows
-        )
+        return encode_parquet(table, key=self.key, row_group_rows=self.settings.row_group_rows)
 
 
 def discard(blob: Blob, runs: Iterable[Run]) -> None:
     """Delete the blobs of parts that certainly were not, and will never be, appended."""
-    for run in runs:
-        for part in run.parts:
-            if part.inline is None:
-                blob.delete(part.key)
+    delete_blobs(blob, [p.key for run in runs for p in run.parts if p.inline is None])
+
+
+def delete_blobs(blob: Blob, keys: Iterable[str]) -> None:
+    """Delete what nothing refers to; what cannot be deleted now is left to the sweeper.
+
+    Raises nothing of the store's: the caller's own outcome, or error, is what must be told.
+    """
+    for key in keys:
+        try:
+            blob.delete(key)
+        except ShardError:
+            _log.warning("unused blob not deleted", exc_info=True, extra={"context": {"key": key}})
 
 
 def with_diff(table: pa.Table) -> pa.Table:

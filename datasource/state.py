@@ -94,8 +94,8 @@ class Writer(msgspec.Struct, frozen=True, omit_defaults=True):
         lease_ms: None for a durable writer (named by its user); an anonymous one is forgotten this
             long after its last heartbeat.
         attempt: Which attempt that was, so that another one knows that its parts are not in use.
-        abandoned: Attempts at `last + 1` that were given up; a late commit of one is refused, so
-            its parts could be deleted.
+        abandoned: Attempts that were given up, with the sequence number each was made for, greater
+            than `last`; a late commit of one is refused, so its parts could be deleted.
     """
 
     last: int
@@ -103,7 +103,7 @@ class Writer(msgspec.Struct, frozen=True, omit_defaults=True):
     heartbeat_ms: int
     lease_ms: int | None = None
     attempt: str = ""
-    abandoned: tuple[str, ...] = ()
+    abandoned: dict[str, int] = {}
 
 
 class RollupRef(msgspec.Struct, frozen=True):

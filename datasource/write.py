@@ -23,11 +23,12 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeAlias
 
 import msgspec
 import pyarrow as pa
 
-from datasource.batch import Run
+from datasource.batch import Run, stamp
 from datasource.commands.append import (
     Abandoned,
     AlreadyCommitted,
@@ -39,6 +40,7 @@ from datasource.commands.append import (
     abandon,
     compare_and_append,
 )
+from datasource.compact import flush_inline
 from datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
 from datasource.frontier import Frontier
 from datasource.ids import new_id
@@ -48,10 +50,12 @@ from datasource.stage import Staged, Stager, discard
 
 __all__ = ["Updates", "WriteHandle", "WriteResult"]
 
-Updates = pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch | pa.Table]
+Updates: TypeAlias = pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch | pa.Table]
 """Rows with the shard's columns by name, and optionally `_ts` and `_diff`."""
 
 WriteResult = Appended | AlreadyCommitted | UpperMismatch
+
+_Decided = Appended | AlreadyCommitted | UpperMismatch | StagedTooLong | Abandoned
 
 _ATTEMPTS = 3
 """How often one call repeats an append whose outcome is unknown; each attempt waits for the commit
@@ -64,19 +68,26 @@ class WriteHandle:
 
     Attributes:
         machine: The shard's.
+        shard: The shard's id: a handle does not outlive it.
         schema: Schema of the updates this handle takes, registered under `schema_id`.
         writer: Name or id of the writer.
         durable: Whether the shard remembers the writer for ever.
+        sequence: Number of the writer's last append that this handle knows of.
+
+    Appends of one handle are committed one after the other: a number that overtook another would
+    make the other one look as if it had happened. Threads whose appends are to be committed
+    together use a handle each.
     """
 
     machine: Machine
+    shard: str
     schema: ShardSchema
     schema_id: int
     key: tuple[str, ...]
     writer: str
     durable: bool
-    _sequence: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    sequence: int = 0
+    _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def stager(self, *, may_inline: bool = True) -> Stager:
         """What writes this handle's parts; can be sent to other processes once its blob can."""
@@ -109,7 +120,8 @@ class WriteHandle:
             lower: The upper that the shard must have.
             upper: Its upper afterwards; empty says that nothing more will ever come.
             sequence: Number of this append, greater than all before of this writer; None counts
-                up, which a durable writer must not rely on across restarts.
+                up from the writer's last one when the handle was opened, so an append repeated
+                after a restart is a new one.
 
         Raises:
             InvalidUsage: The updates do not fit the schema or the interval.
@@ -156,19 +168,20 @@ class WriteHandle:
             raise self._finished()
         return outcome
 
-    def append(
-        self, updates: Updates | None, lower: Frontier, upper: Frontier
-    ) -> WriteResult:
+    def append(self, updates: Updates | None, lower: Frontier, upper: Frontier) -> WriteResult:
         """Make `[lower, upper)` of the shard hold `updates`, whoever writes them first.
 
         For several writers of identical data. Whatever part of the interval is in the shard
         already is taken to hold the same. `UpperMismatch` says that there is a gap: the shard's
-        upper is before `lower`.
+        upper is before `lower`. Rows without `_ts` are put at `lower`, the one time that all
+        writers agree on.
         """
         staged = self._stage(updates)
+        if lower.time is not None:
+            staged = replace(staged, runs=stamp(staged.runs, lower.time))
         start = lower
         while True:
-            outcome = self._append(staged, lower=start, upper=upper, keep=True)
+            outcome = self._append(staged, lower=start, upper=upper, earliest=lower.time, keep=True)
             if not isinstance(outcome, UpperMismatch):
                 return outcome
             if outcome.current < lower:
@@ -206,24 +219,29 @@ class WriteHandle:
         upper: Frontier | None = None,
         sequence: int | None = None,
         attempt: str | None = None,
+        earliest: int | None = None,
         keep: bool = False,
     ) -> WriteResult:
         """One append to its end. `keep` leaves staged parts alone after a mismatch."""
         request = Append(
+            shard=self.shard,
             runs=staged.runs,
             writer=self.writer,
-            sequence=self._number(sequence),
+            sequence=-1,
             durable=self.durable,
             lease_ms=self.machine.settings.writer_lease_ms,
             lower=lower,
             upper=upper,
             staged_ms=staged.staged_ms if staged.runs else None,
             attempt=attempt or new_id("t", self.machine.ids),
-            trimmed=keep and upper is not None,
+            earliest=earliest,
             inline_max_bytes=self.machine.settings.inline_state_bytes,
         )
         try:
-            outcome = self._decided(request)
+            with self._turn:
+                number = self.sequence + 1 if sequence is None else sequence
+                self.sequence = max(self.sequence, number)
+                outcome, runs = self._decided(replace(request, sequence=number))
         except Indeterminate:
             raise
         except ShardError:
@@ -233,15 +251,15 @@ class WriteHandle:
             case Appended():
                 return outcome
             case AlreadyCommitted():
-                if outcome.attempt != request.attempt:
-                    discard(self.machine.location.blob, staged.runs)
+                if outcome.attempt not in {"", request.attempt}:
+                    discard(self.machine.location.blob, runs)
                 return outcome
             case UpperMismatch():
                 if not keep:
-                    discard(self.machine.location.blob, staged.runs)
+                    discard(self.machine.location.blob, runs)
                 return outcome
             case StagedTooLong(age_ms):
-                discard(self.machine.location.blob, staged.runs)
+                discard(self.machine.location.blob, runs)
                 raise Determinate(
                     f"updates for shard '{self.machine.name}' were staged {age_ms} ms ago, longer "
                     f"than staged parts are kept",
@@ -254,40 +272,47 @@ class WriteHandle:
                     code="ABANDONED",
                     hint="another attempt of the same work has taken over",
                 )
-            case InlineBackpressure():  # pragma: no cover - handled in _decided
-                raise AssertionError(outcome)
 
-    def _decided(
-        self, request: Append
-    ) -> Appended | AlreadyCommitted | UpperMismatch | StagedTooLong | Abandoned:
-        """Run the append until its outcome is known, flushing inline parts if the state is full."""
-        for attempt in range(_ATTEMPTS):
+    def _decided(self, request: Append) -> tuple[_Decided, tuple[Run, ...]]:
+        """Run the append until its outcome is known, flushing inline parts if the state is full.
+
+        Returns:
+            The outcome, and the runs as they were asked to be appended in the end.
+
+        Raises:
+            Indeterminate: Also when only the last attempt certainly did not happen: an earlier
+                one may have, or may yet.
+        """
+        unknown: Indeterminate | None = None
+        for _ in range(_ATTEMPTS):
             try:
                 outcome = self.machine.apply(partial(compare_and_append, append=request))
                 if isinstance(outcome, InlineBackpressure):
-                    request = replace(request, runs=self._flush(request.runs))
+                    flush_inline(self.machine)
+                    outcome = self.machine.apply(partial(compare_and_append, append=request))
+                if isinstance(outcome, InlineBackpressure):
+                    # What is inline cannot be moved, or others filled the room at once.
+                    request = replace(request, runs=self._flushed(request.runs))
                     outcome = self.machine.apply(partial(compare_and_append, append=request))
                     assert not isinstance(outcome, InlineBackpressure), "nothing inline is left"
-            except Indeterminate:
-                if attempt == _ATTEMPTS - 1:
-                    raise
+            except Indeterminate as error:
+                unknown = error
+            except ShardError as error:
+                if unknown is not None:
+                    raise unknown from error
+                raise
             else:
-                return outcome
-        raise AssertionError(_ATTEMPTS)
+                return outcome, request.runs
+        assert unknown is not None
+        raise unknown
 
-    def _flush(self, runs: tuple[Run, ...]) -> tuple[Run, ...]:
+    def _flushed(self, runs: tuple[Run, ...]) -> tuple[Run, ...]:
         """`runs` with every inline part written to the blob store."""
         stager = self.stager(may_inline=False)
         return tuple(
             msgspec.structs.replace(run, parts=tuple(stager.flush(part) for part in run.parts))
             for run in runs
         )
-
-    def _number(self, sequence: int | None) -> int:
-        with self._lock:
-            number = self._sequence + 1 if sequence is None else sequence
-            self._sequence = max(self._sequence, number)
-        return number
 
     def _finished(self) -> InvalidUsage:
         return InvalidUsage(

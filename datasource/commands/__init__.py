@@ -4,7 +4,7 @@
     append      compare-and-append: the only way updates get in
     evolve      the schema registry
     rollups     where whole states are stored
-    lifecycle   initialise, comment, finalise
+    lifecycle   initialise, finalise
 
 The machine may run a command many times before one attempt commits, and passes the time of *that*
 attempt: a heartbeat stamped before the retry loop could be expired when it lands (materialize

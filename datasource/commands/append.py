@@ -21,7 +21,7 @@ from datasource.batch import Batch, Part, Run, stamp
 from datasource.commands.transition import Transition
 from datasource.description import Description
 from datasource.errors import InvalidUsage
-from datasource.frontier import TIME_MAX, TIME_MIN, Frontier
+from datasource.frontier import TIME_MAX, Frontier
 from datasource.state import STAGE_LIFE_MS, ShardState, Writer
 from datasource.trace import level_of, push
 
@@ -56,8 +56,9 @@ class AlreadyCommitted:
     """This very append has happened before.
 
     Attributes:
-        upper: The shard's upper right after it.
-        attempt: The attempt that did it. The parts of any other one will never be used.
+        upper: The shard's upper right after it, or after a later append of the same writer.
+        attempt: The attempt that did it; the parts of any other one will never be used. Empty when
+            the writer has appended since: then nobody knows any more whose parts are in use.
     """
 
     upper: Frontier
@@ -90,12 +91,7 @@ class Abandoned:
 
 
 AppendResult = (
-    Appended
-    | AlreadyCommitted
-    | UpperMismatch
-    | InlineBackpressure
-    | StagedTooLong
-    | Abandoned
+    Appended | AlreadyCommitted | UpperMismatch | InlineBackpressure | StagedTooLong | Abandoned
 )
 
 
@@ -104,6 +100,7 @@ class Append:
     """One append, as the writer asks for it.
 
     Attributes:
+        shard: Id of the shard that the parts were written for.
         runs: The updates; none to only move the upper.
         writer: Who appends.
         sequence: Number of this append among those of `writer`; greater than all before.
@@ -114,11 +111,13 @@ class Append:
         lower: The shard's expected upper; None takes whatever it is.
         upper: The shard's upper afterwards; None for right after the last time appended.
         staged_ms: When the oldest part was begun; None when nothing was staged before.
-        trimmed: Whether rows before `lower` are to be ignored instead of refused: they are in the
-            shard already, put there by another writer of the same data.
+        earliest: Least time that rows may carry, if it lies before `lower`: rows between the two
+            are in the shard already, put there by another writer of the same data, and are left
+            out. None refuses rows before `lower`.
         inline_max_bytes: Limit of all inline parts in the state.
     """
 
+    shard: str
     runs: tuple[Run, ...]
     writer: str
     sequence: int
@@ -128,7 +127,7 @@ class Append:
     lower: Frontier | None = None
     upper: Frontier | None = None
     staged_ms: int | None = None
-    trimmed: bool = False
+    earliest: int | None = None
     inline_max_bytes: int = 1 << 20
 
 
@@ -139,11 +138,19 @@ def compare_and_append(
 
     Raises:
         InvalidUsage: The append contradicts itself: times outside its interval, an empty interval
-            with updates, an unknown schema.
+            with updates, an unknown schema. Or it is meant for a shard that was dropped.
     """
+    if append.shard != state.shard:
+        # Schema ids start over with a new shard: its columns would be taken for the old ones.
+        raise InvalidUsage(
+            f"shard '{state.name}' was dropped and made again since this writer was opened",
+            code="SHARD_CHANGED",
+            hint="open the writer again, and write the updates again",
+        )
     entry = state.writers.get(append.writer)
     if entry is not None and append.sequence <= entry.last:
-        return Transition(None, AlreadyCommitted(Frontier(entry.upper), entry.attempt))
+        attempt = entry.attempt if append.sequence == entry.last else ""
+        return Transition(None, AlreadyCommitted(Frontier(entry.upper), attempt))
     if entry is not None and append.attempt in entry.abandoned:
         return Transition(None, Abandoned())
     if append.staged_ms is not None and now_ms - append.staged_ms > STAGE_LIFE_MS:
@@ -166,6 +173,7 @@ def compare_and_append(
         heartbeat_ms=now_ms,
         lease_ms=None if append.durable else append.lease_ms,
         attempt=append.attempt,
+        abandoned=_still_abandoned(entry, append.sequence),
     )
     state = msgspec.structs.replace(
         state, trace=trace, writers={**state.writers, append.writer: writer}
@@ -173,29 +181,38 @@ def compare_and_append(
     return Transition(state, Appended(desc.lower, desc.upper_frontier))
 
 
+def _still_abandoned(entry: Writer | None, last: int) -> dict[str, int]:
+    """The given-up attempts that a commit of sequence `last` does not refuse by itself."""
+    given_up = {} if entry is None else entry.abandoned
+    return {attempt: sequence for attempt, sequence in given_up.items() if sequence > last}
+
+
 def _place(
     state: ShardState, append: Append, lower: int, now_ms: int
 ) -> tuple[Description, tuple[Run, ...]]:
     """The interval the append fills and its runs with every part at a time inside it."""
-    latest = TIME_MAX if append.upper is None or append.upper.time is None else append.upper.time - 1
+    latest = (
+        TIME_MAX if append.upper is None or append.upper.time is None else append.upper.time - 1
+    )
     at = max(lower, now_ms) if append.upper is None else max(lower, min(latest, now_ms))
     runs = stamp(append.runs, at)
-    if append.trimmed:
-        runs = _trim(runs, lower)
-    earliest = TIME_MIN if append.trimmed else lower
+    earliest = lower if append.earliest is None else min(append.earliest, lower)
     for run in runs:
         for part in run.parts:
             _check_part(state, part, earliest, latest)
+    runs = _trim(runs, lower)
     if append.upper is not None:
         upper = append.upper
     else:
         times = [part.time_bounds[1] for run in runs for part in run.parts if part.time_bounds]
         upper = Frontier(max(times) + 1) if times else Frontier(at + 1)
-    if upper < Frontier(lower) or (runs and upper == Frontier(lower)):
+    last = TIME_MAX if upper.time is None else upper.time - 1
+    if upper < Frontier(lower) or (runs and upper == Frontier(lower)) or last > TIME_MAX:
         raise InvalidUsage(
             f"cannot append {'updates to ' if runs else ''}the interval [{lower}, {upper.time})",
             code="INVALID_INTERVAL",
-            hint="the upper must lie after the lower, unless there are no updates",
+            hint="the upper must lie after the lower, unless there are no updates, and no time "
+            f"after {TIME_MAX}",
         )
     return Description(lower, upper.time), runs
 
@@ -204,7 +221,9 @@ def _trim(runs: tuple[Run, ...], lower: int) -> tuple[Run, ...]:
     """`runs` without the parts that lie entirely before `lower`."""
     trimmed = []
     for run in runs:
-        kept = tuple(part for part in run.parts if part.time_bounds and part.time_bounds[1] >= lower)
+        kept = tuple(
+            part for part in run.parts if part.time_bounds and part.time_bounds[1] >= lower
+        )
         if kept:
             trimmed.append(msgspec.structs.replace(run, parts=kept))
     return tuple(trimmed)
@@ -229,7 +248,13 @@ def _check_part(state: ShardState, part: Part, earliest: int, latest: int) -> No
 
 
 def abandon(
-    state: ShardState, now_ms: int, *, writer: str, sequence: int, attempt: str, lease_ms: int | None
+    state: ShardState,
+    now_ms: int,
+    *,
+    writer: str,
+    sequence: int,
+    attempt: str,
+    lease_ms: int | None,
 ) -> Transition[bool]:
     """Give up `attempt` at `sequence`; True if it certainly has not and will never be committed.
 
@@ -244,7 +269,7 @@ def abandon(
     if len(entry.abandoned) >= _ABANDONED_MAX:
         return Transition(None, result=False)
     entry = msgspec.structs.replace(
-        entry, abandoned=(*entry.abandoned, attempt), heartbeat_ms=now_ms
+        entry, abandoned={**entry.abandoned, attempt: sequence}, heartbeat_ms=now_ms
     )
     writers = {**state.writers, writer: entry}
     return Transition(msgspec.structs.replace(state, writers=writers), result=True)

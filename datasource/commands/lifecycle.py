@@ -16,7 +16,7 @@ from datasource.commands.transition import Transition
 from datasource.description import Description
 from datasource.frontier import TIME_MIN
 from datasource.schema import ShardSchema
-from datasource.state import RollupRef, ShardState, is_tombstone
+from datasource.state import RollupRef, ShardState, expire, is_tombstone
 from datasource.trace import Trace
 
 __all__ = ["Finalised", "Held", "finalise", "initial_state", "reinitialise"]
@@ -95,9 +95,10 @@ def finalise(
     Args:
         despite_holders: Readers and holds that may be cut off, by id or name.
     """
-    del now_ms
     if is_tombstone(state):
         return Transition(None, Finalised((), (), state.base))
+    # A refusal commits nothing, and so would expire nobody: a dead reader would hold for ever.
+    state = expire(state, now_ms)
     holders = tuple(sorted({*state.leased, *state.critical} - despite_holders))
     if holders:
         return Transition(None, Held(holders))
@@ -106,7 +107,5 @@ def finalise(
     )
     trace = Trace(since=None, batches=(Batch(Description(TIME_MIN, None, None)),))
     rollups = tuple(state.rollups.values())
-    state = msgspec.structs.replace(
-        state, leased={}, critical={}, writers={}, trace=trace
-    )
+    state = msgspec.structs.replace(state, leased={}, critical={}, writers={}, trace=trace)
     return Transition(state, Finalised(parts, rollups, state.seqno + 1))

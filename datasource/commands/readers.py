@@ -91,9 +91,7 @@ def register_leased(
     seqno = state.seqno + 1
     entry = LeasedReader(wanted.time, seqno, now_ms, lease_ms, purpose)
     leased = {**state.leased, reader: entry}
-    return Transition(
-        msgspec.structs.replace(state, leased=leased), Registered(wanted, seqno)
-    )
+    return Transition(msgspec.structs.replace(state, leased=leased), Registered(wanted, seqno))
 
 
 def heartbeat(
@@ -156,7 +154,8 @@ def register_critical(
         epoch: The new owner's fencing token. A hold already owned under it is left alone.
         since: Least `as_of` a new hold protects; None takes the shard's since.
         purpose: Who it is, for people.
-        confirmed: Whether the owner has already recorded durably that this hold exists.
+        confirmed: Whether the owner has already recorded durably that this hold exists; a hold
+            that was confirmed once stays so.
     """
     entry = state.critical.get(reader)
     if entry is None:
@@ -169,7 +168,13 @@ def register_critical(
     elif entry.epoch == epoch:
         return Transition(None, Registered(Frontier(entry.since), state.seqno, epoch))
     else:
-        entry = msgspec.structs.replace(entry, epoch=epoch, moved_ms=now_ms, purpose=purpose)
+        entry = msgspec.structs.replace(
+            entry,
+            epoch=epoch,
+            moved_ms=now_ms,
+            purpose=purpose,
+            confirmed=entry.confirmed or confirmed,
+        )
     critical = {**state.critical, reader: entry}
     answer = Registered(Frontier(entry.since), state.seqno + 1, epoch)
     return Transition(msgspec.structs.replace(state, critical=critical), answer)
@@ -184,7 +189,7 @@ def downgrade_critical(
     epoch: str,
     since: Frontier,
 ) -> Transition[Registered | HoldMissing | Fencing]:
-    """Move the hold to `since` (forward only) and its epoch to `epoch`, if `expected_epoch` owns it.
+    """Move the hold to `since` (forward only), and its epoch, if `expected_epoch` owns it.
 
     The shard's since is recomputed.
     """

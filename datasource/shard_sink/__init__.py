@@ -1,4 +1,4 @@
-"""The shard as a Spark sink: tasks stage parts, the driver appends them with one compare-and-append.
+"""The shard as a Spark sink: tasks stage parts, the driver appends them at once.
 
     executor   `write(rows)`            stages sorted parts, returns their descriptions
     driver     `commit(messages)`       one append, stamped `max(upper, now)`

@@ -26,7 +26,7 @@ from datasource.errors import Determinate, InvalidUsage
 from datasource.ids import new_id
 from datasource.names import shard_directory
 from datasource.overwrite import overwrite as overwrite_contents
-from datasource.schema import DIFF, TS, ShardSchema
+from datasource.schema import ShardSchema
 from datasource.settings import ShardSettings
 from datasource.shard_sink.target import Target, resolve
 from datasource.shard_source.options import SinkOptions, parse_sink
@@ -178,9 +178,7 @@ class ShardStreamWriter(_Writer, DataSourceStreamArrowWriter):
 class ShardBatchWriter(_Writer, DataSourceArrowWriter):
     """Writes one frame as one append, or as one difference to what is there."""
 
-    def __init__(
-        self, options: SinkOptions, target: Target, *, replace: bool, skip: bool
-    ) -> None:
+    def __init__(self, options: SinkOptions, target: Target, *, replace: bool, skip: bool) -> None:
         """Remember what to do; `skip` writes nothing, the shard being there already."""
         super().__init__(options, target, replace=replace)
         self._skip = skip
@@ -196,15 +194,15 @@ class ShardBatchWriter(_Writer, DataSourceArrowWriter):
     def commit(self, messages: Messages) -> None:
         """Append everything at once."""
         if not self._skip:
-            self._append(messages, *self._identity(messages))
+            self._append(messages, *self._identity())
 
     @override
     def abort(self, messages: Messages) -> None:
         """Give the attempt up."""
         if not self._skip:
-            self._give_up(messages, *self._identity(messages))
+            self._give_up(messages, *self._identity())
 
-    def _identity(self, messages: Messages) -> tuple[str | None, int]:
+    def _identity(self) -> tuple[str | None, int]:
         options = self._options
         if options.txn_app_id is None or options.txn_version is None:
             return f"job:{self._attempt}", 0

@@ -17,7 +17,7 @@ from datasource.convert import migrate
 from datasource.errors import InvalidUsage, nearest
 from datasource.evolution import Incompatible, evolve
 from datasource.read import current_schema
-from datasource.schema import DIFF, RESERVED, TS, ShardSchema
+from datasource.schema import RESERVED, ShardSchema
 from datasource.shard_source.options import SinkOptions
 from datasource.sparktype import Field, Record, type_text
 
@@ -82,8 +82,7 @@ def resolve(client: ShardClient, options: SinkOptions, struct: StructType) -> Ta
     state = client.state(name)
     if options.key is not None and options.key != state.key:
         raise InvalidUsage(
-            f"shard '{name}' has the key ({', '.join(state.key)}), "
-            f"not ({', '.join(options.key)})",
+            f"shard '{name}' has the key ({', '.join(state.key)}), not ({', '.join(options.key)})",
             code="KEY_MISMATCH",
             hint="leave option 'key' out: it only counts when the write makes the shard",
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import cast
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -58,7 +57,7 @@ class ShardBatchReader(DataSourceReader):
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition; runs in executors, once per task attempt."""
-        return read_partition(cast("ShardPartition", partition))
+        return read_partition(partition)
 
     def _changes(self, client: ShardClient) -> list[ShardPartition]:
         state = client.state(self._options.shard)
@@ -86,4 +85,3 @@ class ShardBatchReader(DataSourceReader):
         if state is None:
             raise not_yet(client.state(name), settled, timeout)
         return Planner(self._options, state, self._columns, guard)
-

@@ -4,9 +4,9 @@
     {"v": 1, "shard": "s…", "hold": "…", "as_of": 17, "frontier": 42}
 
 A range of two offsets stands for updates: `[frontier, frontier')` each at its own time, and for the
-first range, from `init`, the snapshot at `as_of` and then the changes after it. Everything needed to
-plan a range again, in another process, at any later time, is in its two offsets; the *end* of the
-first range is what fixes `as_of`.
+first range, from `init`, the snapshot at `as_of` and then the changes after it. All that is needed
+to plan a range again, in another process, at any later time, is in its two offsets; the *end* of
+the first range is what fixes `as_of`.
 
 Rules (after Delta's `DeltaSourceOffset`):
     An offset is a pure function of the frontier. It never carries a seqno, or an upper that moved
@@ -74,7 +74,7 @@ def parse_offset(value: dict[str, Any]) -> Start | ShardOffset:
     Raises:
         InvalidUsage: It is not an offset of a shard stream, or one of a newer version.
     """
-    version = value.get("v") if isinstance(value, dict) else None
+    version = value.get("v")
     if isinstance(version, int) and not isinstance(version, bool) and version > OFFSET_VERSION:
         raise InvalidUsage(
             f"the checkpoint holds an offset of version {version}, this code reads up to "

@@ -136,9 +136,8 @@ _SINK: Final = (
     "txnVersion",
 )
 _PLACE: Final = ("location", "shard", "path")
-_IGNORED: Final = frozenset({"checkpointlocation", "queryname", "timezone", "owner", "provider"})
-"""Spark's own, which it passes along; the last two with a catalog table. `timeZone` is read where
-a date-time is parsed."""
+_IGNORED: Final = frozenset({"checkpointlocation", "queryname", "timezone"})
+"""Spark's own, which it passes along. `timeZone` is read where a date-time is parsed."""
 
 _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SIZES: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -216,10 +215,12 @@ class _Given:
     def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
         self._values = {name.lower(): text for name, text in options.items()}
         if "provider" in self._values:
-            # A catalog table: Spark repeats its options, and adds a location that is our path.
-            self._values = {k: v for k, v in self._values.items() if not k.startswith("option.")}
-            if "path" in self._values:
-                self._values.pop("location", None)
+            raise InvalidUsage(
+                "a shard cannot be a catalog table: Spark 4.3 keeps the options of one to itself "
+                "when a Python source reads it",
+                code="CATALOG_TABLE",
+                hint="CREATE TEMPORARY VIEW … USING shard OPTIONS (path '…') works",
+            )
         self._storage = {k: v for k, v in self._values.items() if "." in k}
         self._settings = _setting_names()
         names = (*_PLACE, *known, *self._settings)
@@ -231,9 +232,7 @@ class _Given:
     def text(self, name: str) -> str | None:
         return self._values.get(name.lower())
 
-    def value(
-        self, name: str, parse: Callable[[str], T], default: T | None = None
-    ) -> T:
+    def value(self, name: str, parse: Callable[[str], T], default: T | None = None) -> T:
         text = self.text(name)
         if text is None:
             return default  # type: ignore[return-value]  # None where the caller's type has it

@@ -76,8 +76,10 @@ class ShardPartition(InputPartition):
     guard: Guard
 
 
-def read_partition(partition: ShardPartition) -> Iterator[pa.RecordBatch]:
+def read_partition(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """The rows of a partition, exactly under the schema that Spark was told.
+
+    For a plan without partitions Spark makes one up, which has no rows.
 
     Runs in an executor's Python worker, once per task attempt; several attempts may run at the
     same time. Reads only.
@@ -86,6 +88,8 @@ def read_partition(partition: ShardPartition) -> Iterator[pa.RecordBatch]:
         MissingBlob: A part is gone; says whether the lease was lost or not.
         Corrupt: A part is damaged.
     """
+    if not isinstance(partition, ShardPartition):
+        return
     options = partition.options
     client = shared_client(
         options.location, options.storage, create=False, settings=options.settings
@@ -144,9 +148,7 @@ _renewed: dict[str, int] = {}
 _RENEWED_MAX = 1000
 
 
-def _explained(
-    client: ShardClient, partition: ShardPartition, error: MissingBlob
-) -> MissingBlob:
+def _explained(client: ShardClient, partition: ShardPartition, error: MissingBlob) -> MissingBlob:
     state = client.machine(partition.options.shard).state()
     reader = partition.guard.reader
     if reader in state.leased:

@@ -27,7 +27,10 @@ from datasource.shard_source.stream import ShardStreamReader
 
 __all__ = ["ShardDataSource"]
 
-_UPDATE = (StructField(TS, LongType(), nullable=False), StructField(DIFF, LongType(), nullable=False))
+_UPDATE = (
+    StructField(TS, LongType(), nullable=False),
+    StructField(DIFF, LongType(), nullable=False),
+)
 
 
 class ShardDataSource(DataSource):

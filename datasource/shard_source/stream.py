@@ -18,7 +18,7 @@ What Spark does not promise, and what follows from it:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -96,16 +96,14 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._running().fix_target()
 
     @override
-    def partitions(
-        self, start: dict[str, Any], end: dict[str, Any]
-    ) -> Sequence[InputPartition]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The parts of `[start, end)`, planned anew from the newest state at each call."""
         return self._running().plan(parse_offset(start), parse_offset(end), self._columns)
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The updates of one partition; runs in executors, once per task attempt."""
-        return read_partition(cast("ShardPartition", partition))
+        return read_partition(partition)
 
     @override
     def commit(self, end: dict[str, Any]) -> None:
@@ -286,4 +284,3 @@ class _Run:
                 hint="the shard was dropped and made again, or the query reads another one now: "
                 "use a new checkpoint",
             )
-

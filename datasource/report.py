@@ -1,0 +1,492 @@
+"""What a shard looks like, for people and for programs: a plain value made of its state.
+
+    report_shard(state, now_ms)     one shard
+    dropped_parts(states)           what only old seqnos still need
+    schema_text(json)               a schema in the words of SQL
+
+Nothing here does I/O, so whoever has a state can describe it: `jobs/show.py`, the main job, the
+monitoring page. The report is encodable as JSON; its field names are stable, new ones may come.
+
+Reading the numbers: times (`since`, `upper`, …) are on the shard's own clock, milliseconds since
+the epoch unless its writers chose otherwise. Null is the empty frontier: for an upper "nothing more
+can come", for a since "holds nothing". Ages compare the clock of whoever looks with the clock of
+whoever wrote, so they may be off by the difference of the two; they are never below 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from datasource.batch import Batch, Part
+from datasource.frontier import Frontier, meet
+from datasource.schema import ShardSchema
+from datasource.sparktype import Array, Atomic, Field, Map, Record, SparkType
+from datasource.state import LeasedReader, ShardState, is_tombstone
+
+__all__ = [
+    "DroppedPart",
+    "HolderReport",
+    "LevelReport",
+    "LocationReport",
+    "PartReport",
+    "ProblemReport",
+    "RollupReport",
+    "ShardReport",
+    "WriterReport",
+    "dropped_parts",
+    "report_shard",
+    "schema_text",
+]
+
+
+class DroppedPart(msgspec.Struct, frozen=True):
+    """A part that the newest state does not name any more.
+
+    Attributes:
+        key: Its blob.
+        size_bytes: Its encoded size.
+        last_seqno: The last state that names it: a hold at this seqno or an earlier one keeps it.
+    """
+
+    key: str
+    size_bytes: int
+    last_seqno: int
+
+
+class LevelReport(msgspec.Struct, frozen=True):
+    """All batches of one size class; `rows` are updates before consolidation."""
+
+    level: int
+    batches: int
+    parts: int
+    rows: int
+    size_bytes: int
+
+
+class PartReport(msgspec.Struct, frozen=True):
+    """One part, with the interval `[lower, upper)` of the batch that it belongs to."""
+
+    key: str
+    lower: int
+    upper: int | None
+    level: int
+    rows: int
+    size_bytes: int
+    inline: bool
+    schema_id: int
+    sorted: bool
+    ts_min: int | None
+    ts_max: int | None
+    diff_sum: int
+    diff_min: int
+    diff_max: int
+
+
+class RollupReport(msgspec.Struct, frozen=True):
+    """A whole state in the blob store."""
+
+    seqno: int
+    key: str
+    size_bytes: int
+
+
+class HolderReport(msgspec.Struct, frozen=True):
+    """A reader, and what it holds back.
+
+    Attributes:
+        name: Id of a lease, or the name that its user gave a hold.
+        kind: "lease" expires by itself when its owner falls silent, "hold" never does.
+        owner: Who it is and what for.
+        since: What it may still read at; null holds nothing.
+        seqno: Blobs of this state and later ones stay; null if it holds no blobs.
+        heard_ms: When it was last heard of: a lease's heartbeat, a hold's last move.
+        silent_ms: How long ago that was.
+        made_ms: When a hold was made; null for a lease, which does not remember.
+        lease_ms: It expires after this much silence; null never.
+        overdue: Whether it is a lease that the next command on the shard will forget.
+        behind_ms: How far its since is behind the upper: the history that it keeps apart.
+        behind_seqnos: How far its seqno is behind the shard's.
+        gain_ms: How far the shard's since could move if this one alone were gone.
+        only_bytes: Size of the parts that no state since its seqno but its own needs and no other
+            reader keeps; null if the log was too long to look.
+    """
+
+    name: str
+    kind: Literal["lease", "hold"]
+    owner: str
+    since: int | None
+    seqno: int | None
+    heard_ms: int
+    silent_ms: int
+    made_ms: int | None
+    lease_ms: int | None
+    overdue: bool
+    behind_ms: int
+    behind_seqnos: int
+    gain_ms: int
+    only_bytes: int | None
+
+
+class WriterReport(msgspec.Struct, frozen=True):
+    """What the shard remembers of a writer.
+
+    Attributes:
+        name: Name of a durable writer, or id of an anonymous one.
+        last: Number of its last append.
+        upper: The shard's upper right after that.
+        heard_ms: When it last appended or gave something up.
+        silent_ms: How long ago that was.
+        lease_ms: It is forgotten after this much silence; null never.
+        abandoned: Attempts at its next append that were given up.
+    """
+
+    name: str
+    last: int
+    upper: int | None
+    heard_ms: int
+    silent_ms: int
+    lease_ms: int | None
+    abandoned: int
+
+
+class ShardReport(msgspec.Struct, frozen=True):
+    """One shard.
+
+    Attributes:
+        id: Identity; a shard that was dropped and made again has another one.
+        name: As its user wrote it.
+        dropped: Whether only its tombstone is left.
+        schema: The current one, in the words of SQL.
+        schema_id: How often it has been evolved.
+        key: Columns that order its parts and identify rows.
+        since: Reads at this time and later are exact.
+        upper: Everything before is settled.
+        seqno: Number of its newest log record.
+        walltime_ms: When that was written.
+        created_ms: When the shard was made.
+        version: Newest code version that contributed to its state.
+        rows: Updates in all parts, before consolidation.
+        size_bytes: Encoded size of all parts, inline ones included.
+        diff_sum: Sum of all diffs: the number of rows in the newest contents.
+        levels: Batches by size class; `empty_batches` of them are idle time.
+        inline_parts: Parts that live inside the state, of `inline_bytes` together.
+        retracting_parts: Parts that take rows away: reading has to consolidate them.
+        dropped_bytes: Parts that only old seqnos still need; null if the log was too long to look.
+        holders: Leased readers and holds, the one that holds back most first.
+        writers: Who has appended, the latest first.
+        parts: Every part in order of time; null unless asked for.
+    """
+
+    id: str
+    name: str
+    dropped: bool
+    schema: str
+    schema_id: int
+    key: tuple[str, ...]
+    comment: str
+    since: int | None
+    upper: int | None
+    seqno: int
+    walltime_ms: int
+    created_ms: int
+    version: str
+    rows: int
+    size_bytes: int
+    diff_sum: int
+    batches: int
+    empty_batches: int
+    levels: tuple[LevelReport, ...]
+    part_count: int
+    inline_parts: int
+    inline_bytes: int
+    retracting_parts: int
+    dropped_bytes: int | None
+    rollups: tuple[RollupReport, ...]
+    holders: tuple[HolderReport, ...]
+    writers: tuple[WriterReport, ...]
+    parts: tuple[PartReport, ...] | None = None
+
+
+class ProblemReport(msgspec.Struct, frozen=True):
+    """A shard whose state cannot be read, and why."""
+
+    shard: str
+    code: str
+    message: str
+
+
+class LocationReport(msgspec.Struct, frozen=True):
+    """All shards of a location, or the one asked for.
+
+    Attributes:
+        location: Canonical URL.
+        location_id: Made with the location; empty where nothing is stored.
+        at_ms: When it was looked at, by the looker's clock.
+        shards: In order of their names.
+        problems: Shards that could not be read.
+    """
+
+    location: str
+    location_id: str
+    at_ms: int
+    shards: tuple[ShardReport, ...]
+    problems: tuple[ProblemReport, ...] = ()
+
+
+def report_shard(
+    state: ShardState,
+    now_ms: int,
+    *,
+    dropped: Sequence[DroppedPart] | None = (),
+    with_parts: bool = False,
+) -> ShardReport:
+    """Describe `state`.
+
+    Args:
+        state: The newest one.
+        now_ms: The looker's clock.
+        dropped: What only old seqnos still need (`dropped_parts`); None if that is not known.
+        with_parts: Whether to list every part.
+    """
+    batches = state.trace.batches
+    parts = [part for batch in batches for part in batch.parts]
+    return ShardReport(
+        id=state.shard,
+        name=state.name,
+        dropped=is_tombstone(state),
+        schema=schema_text(state.schemas[state.schema_id]),
+        schema_id=state.schema_id,
+        key=state.key,
+        comment=state.comment,
+        since=state.since.time,
+        upper=state.upper.time,
+        seqno=state.seqno,
+        walltime_ms=state.walltime_ms,
+        created_ms=state.created_ms,
+        version=".".join(map(str, state.version)),
+        rows=sum(part.rows for part in parts),
+        size_bytes=sum(part.size_bytes for part in parts),
+        diff_sum=sum(part.diff_sum for part in parts),
+        batches=len(batches),
+        empty_batches=sum(batch.is_empty for batch in batches),
+        levels=_levels(batches),
+        part_count=len(parts),
+        inline_parts=sum(part.inline is not None for part in parts),
+        inline_bytes=state.trace.inline_bytes,
+        retracting_parts=sum(part.retracts for part in parts),
+        dropped_bytes=None if dropped is None else sum(part.size_bytes for part in dropped),
+        rollups=tuple(
+            RollupReport(seqno, ref.key, ref.size_bytes)
+            for seqno, ref in sorted(state.rollups.items())
+        ),
+        holders=_holders(state, now_ms, dropped),
+        writers=_writers(state, now_ms),
+        parts=_part_reports(batches) if with_parts else None,
+    )
+
+
+def dropped_parts(states: Iterable[ShardState]) -> tuple[DroppedPart, ...]:
+    """Blobs that an earlier one of `states` names and the last one does not.
+
+    Args:
+        states: Consecutive states of one shard, ascending, up to the newest.
+    """
+    dropped: dict[str, DroppedPart] = {}
+    before: ShardState | None = None
+    for state in states:
+        if before is not None:
+            for key, part in _gone(before, state).items():
+                dropped[key] = DroppedPart(key, part.size_bytes, before.seqno)
+        before = state
+    if before is not None:
+        for key in _blobs(before.trace.batches):
+            dropped.pop(key, None)
+    return tuple(dropped.values())
+
+
+def _gone(before: ShardState, after: ShardState) -> dict[str, Part]:
+    """Blobs by key that `after`, the state right after `before`, does not name any more."""
+    old, new = before.trace.batches, after.trace.batches
+    # An append shares all batches with the state before it; comparing identical ones is cheap.
+    if new[: len(old)] == old:
+        return {}
+    kept = _blobs(new)
+    return {key: part for key, part in _blobs(old).items() if key not in kept}
+
+
+def _blobs(batches: Sequence[Batch]) -> dict[str, Part]:
+    return {part.key: part for b in batches for part in b.parts if part.inline is None}
+
+
+# --- what holds back ------------------------------------------------------------------------------
+
+
+def _holders(
+    state: ShardState, now_ms: int, dropped: Sequence[DroppedPart] | None
+) -> tuple[HolderReport, ...]:
+    readers = {**state.leased, **state.critical}
+    reports = []
+    for name, reader in readers.items():
+        others = [other for other_name, other in readers.items() if other_name != name]
+        since = Frontier(reader.since)
+        leased = isinstance(reader, LeasedReader)
+        heard_ms = reader.heartbeat_ms if leased else reader.moved_ms
+        silent_ms = max(now_ms - heard_ms, 0)
+        reports.append(
+            HolderReport(
+                name=name,
+                kind="lease" if leased else "hold",
+                owner=reader.purpose,
+                since=reader.since,
+                seqno=reader.seqno,
+                heard_ms=heard_ms,
+                silent_ms=silent_ms,
+                made_ms=None if leased else reader.registered_ms,
+                lease_ms=reader.lease_ms if leased else None,
+                overdue=leased and silent_ms > reader.lease_ms,
+                behind_ms=_distance(since, _end(state)),
+                behind_seqnos=0 if reader.seqno is None else state.seqno - reader.seqno,
+                gain_ms=_gain(state, [Frontier(other.since) for other in others]),
+                only_bytes=_only_bytes(reader.seqno, [other.seqno for other in others], dropped),
+            )
+        )
+    return tuple(sorted(reports, key=lambda r: (-r.behind_ms, -r.behind_seqnos, r.name)))
+
+
+def _end(state: ShardState) -> Frontier:
+    """The upper, or where it would be if a finished shard had one."""
+    if not state.upper.is_empty:
+        return state.upper
+    times = [bounds[1] for b in state.trace.batches for p in b.parts if (bounds := p.time_bounds)]
+    return Frontier(max(times, default=-1) + 1)
+
+
+def _gain(state: ShardState, others: Sequence[Frontier]) -> int:
+    """How far since could move if only `others` held it: up to the last readable time."""
+    last = Frontier(max((_end(state).time or 0) - 1, 0))
+    return _distance(state.since, min(meet(others), last))
+
+
+def _distance(start: Frontier, end: Frontier) -> int:
+    if start.time is None or end.time is None:
+        return 0
+    return max(end.time - start.time, 0)
+
+
+def _only_bytes(
+    seqno: int | None, others: Sequence[int | None], dropped: Sequence[DroppedPart] | None
+) -> int | None:
+    if dropped is None:
+        return None
+    if seqno is None:
+        return 0
+    first = min((other for other in others if other is not None), default=None)
+    return sum(
+        part.size_bytes
+        for part in dropped
+        if seqno <= part.last_seqno and (first is None or first > part.last_seqno)
+    )
+
+
+def _writers(state: ShardState, now_ms: int) -> tuple[WriterReport, ...]:
+    reports = (
+        WriterReport(
+            name=name,
+            last=writer.last,
+            upper=writer.upper,
+            heard_ms=writer.heartbeat_ms,
+            silent_ms=max(now_ms - writer.heartbeat_ms, 0),
+            lease_ms=writer.lease_ms,
+            abandoned=len(writer.abandoned),
+        )
+        for name, writer in state.writers.items()
+    )
+    return tuple(sorted(reports, key=lambda report: (-report.heard_ms, report.name)))
+
+
+# --- batches and parts ----------------------------------------------------------------------------
+
+
+def _levels(batches: Sequence[Batch]) -> tuple[LevelReport, ...]:
+    by_level: dict[int, list[Batch]] = {}
+    for batch in batches:
+        if not batch.is_empty:
+            by_level.setdefault(batch.level, []).append(batch)
+    return tuple(
+        LevelReport(
+            level,
+            len(of_level),
+            sum(1 for batch in of_level for _ in batch.parts),
+            sum(batch.rows for batch in of_level),
+            sum(batch.size_bytes for batch in of_level),
+        )
+        for level, of_level in sorted(by_level.items())
+    )
+
+
+def _part_reports(batches: Sequence[Batch]) -> tuple[PartReport, ...]:
+    return tuple(
+        _part_report(batch, part, is_sorted=run.order == "sorted")
+        for batch in batches
+        for run in batch.runs
+        for part in run.parts
+    )
+
+
+def _part_report(batch: Batch, part: Part, *, is_sorted: bool) -> PartReport:
+    earliest, latest = part.time_bounds or (None, None)
+    return PartReport(
+        key=part.key,
+        lower=batch.desc.lower,
+        upper=batch.desc.upper,
+        level=batch.level,
+        rows=part.rows,
+        size_bytes=part.size_bytes,
+        inline=part.inline is not None,
+        schema_id=part.schema,
+        sorted=is_sorted,
+        ts_min=earliest,
+        ts_max=latest,
+        diff_sum=part.diff_sum,
+        diff_min=part.diff_min,
+        diff_max=part.diff_max,
+    )
+
+
+# --- schemas --------------------------------------------------------------------------------------
+
+_SQL_NAMES = {
+    "byte": "TINYINT",
+    "short": "SMALLINT",
+    "integer": "INT",
+    "long": "BIGINT",
+}
+
+
+def schema_text(json_text: str) -> str:
+    """Columns as in a `CREATE TABLE`: `carrier STRING NOT NULL, flight INT`."""
+    return ", ".join(_column(field) for field in ShardSchema.parse(json_text).record.fields)
+
+
+def _column(field: Field, separator: str = " ") -> str:
+    nullability = "" if field.nullable else " NOT NULL"
+    return f"{_quoted(field.name)}{separator}{_type_name(field.type)}{nullability}"
+
+
+def _type_name(kind: SparkType) -> str:
+    match kind:
+        case Atomic(name):
+            return _SQL_NAMES.get(name, name.upper())
+        case Array(element, _):
+            return f"ARRAY<{_type_name(element)}>"
+        case Map(key, value, _):
+            return f"MAP<{_type_name(key)}, {_type_name(value)}>"
+        case Record(fields):
+            return f"STRUCT<{', '.join(_column(field, ': ') for field in fields)}>"
+
+
+def _quoted(name: str) -> str:
+    return name if name.isascii() and name.isidentifier() else "`" + name.replace("`", "``") + "`"

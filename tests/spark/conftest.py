@@ -1,0 +1,52 @@
+"""One Spark session for all tests of a process, configured as `conf/` configures the real one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CONF = Path(__file__).parents[2] / "conf" / "spark-defaults.conf"
+
+
+def defaults() -> dict[str, str]:
+    """The settings in `conf/spark-defaults.conf`."""
+    lines = (line.split(None, 1) for line in CONF.read_text().splitlines())
+    return {
+        parts[0]: parts[1].strip()
+        for parts in lines
+        if len(parts) == 2 and not parts[0].startswith("#")
+    }
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_CONF_DIR"] = str(CONF.parent)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName("shardline tests")
+    for name, value in defaults().items():
+        builder = builder.config(name, value)
+    warehouse = tmp_path_factory.mktemp("warehouse")
+    session = builder.config("spark.sql.warehouse.dir", str(warehouse)).getOrCreate()
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def location(tmp_path: Path) -> str:
+    """A fresh location on local disk, in a path with a space and unicode."""
+    return str(tmp_path / "läke 1")
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    return str(tmp_path / "checkpoint")
