@@ -109,6 +109,12 @@ class Batch(msgspec.Struct, frozen=True, omit_defaults=True):
         return not self.runs
 
     @property
+    def is_trimmed(self) -> bool:
+        """Whether some part has rows outside of the interval, which are not the batch's."""
+        spans = (part.time_bounds for part in self.parts)
+        return any(span is None or not all(map(self.desc.covers, span)) for span in spans)
+
+    @property
     def rows(self) -> int:
         """Number of updates, before consolidation."""
         return sum(part.rows for part in self.parts)

@@ -6,10 +6,10 @@ one seed replays a whole run; ruff bans `time.time`, `uuid4` and their kin every
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
-import uuid
 from typing import Protocol
 
 __all__ = ["Clock", "IdGenerator", "SystemClock", "SystemIds"]
@@ -65,7 +65,7 @@ class SystemIds:
     """The operating system's randomness; safe to share between threads and across fork."""
 
     def token(self) -> bytes:
-        return uuid.uuid4().bytes  # noqa: TID251 - this is the door
+        return os.urandom(16)  # noqa: TID251 - this is the door
 
     def jitter(self) -> float:
         return random.random()  # noqa: S311, TID251 - this is the door; spreads retries

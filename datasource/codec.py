@@ -1,12 +1,12 @@
 """How state is stored: log records that carry differences, and rollups that carry whole states.
 
-Both are JSON (for people, and any later version, to read), a rollup compressed with zstd behind
-a magic number and a checksum; the log frames and checksums its own entries. Field names in either
+Both are JSON, for people and any later version to read; a rollup is compressed with zstd behind a
+magic number and a checksum, and the log frames and checksums its own entries. Field names in either
 are for ever: every encoding ever released stays readable, and `tests/golden` keeps one of each.
 
 Versions: every record and rollup names the newest code version that contributed to the state.
-This code reads state of any older version, and of one minor version ahead, so that an upgrade can be
-rolled back by one step; anything newer is refused. A new minor version may therefore add fields
+This code reads state of any older version, and of one minor version ahead, so that an upgrade can
+be rolled back by one step; anything newer is refused. A new minor version may therefore add fields
 only if the version before it may drop them without harm.
 
 Invariants:

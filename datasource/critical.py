@@ -4,8 +4,8 @@ A `SinceHandle` owns a critical reader, named by its user and never expired by t
 `since`, the shard can be read at every `as_of >= since`, however long its owner is down.
 
 IMPORTANT: there is one owner at a time. Opening takes the hold over and fences whoever had it:
-their next downgrade raises `Fenced`. A hold whose owner is lost for good holds back compaction until an
-admin expires it; it can be seen, with its age, in `inspect`.
+their next downgrade raises `Fenced`. A hold whose owner is lost for good holds back compaction
+until an admin expires it; it can be seen, with its age, in `inspect`.
 
 Invariants:
     The hold moves forward only.

@@ -83,18 +83,25 @@ class _Pending:
 
 @dataclass(slots=True)
 class _Backoff:
-    """Jittered exponential pauses, only once two races in a row are lost."""
+    """Jittered pauses, only once two races in a row are lost; short, so that nobody starves.
+
+    The winner of a race goes on at once. A loser that doubles its pauses would meet it ever more
+    seldom; one whose pause is at most a few commits long gets its turn.
+    """
 
     clock: Clock
     ids: IdGenerator
-    first_ms: int
+    longest_ms: int
     losses: int = 0
 
-    def lost(self) -> None:
+    def lost(self, took_ms: float) -> bool:
+        """Pause after a lost race that took `took_ms`; whether there was a pause at all."""
         self.losses += 1
-        if self.losses >= 2:  # noqa: PLR2004 - the first loss is answered at once
-            longest = self.first_ms * 2 ** min(self.losses - 2, 6)
-            self.clock.wait(threading.Event(), longest * self.ids.jitter())
+        if self.losses == 1:
+            return False
+        pause_ms = min(took_ms * min(self.losses, 8), self.longest_ms) * self.ids.jitter()
+        self.clock.wait(threading.Event(), pause_ms)
+        return True
 
 
 @dataclass(slots=True)
@@ -112,6 +119,7 @@ class Machine:
     ids: IdGenerator
     settings: ShardSettings
     _state: ShardState | None = None
+    _directory: str = ""
     _queue: list[_Pending] = field(default_factory=list)
     _queue_lock: threading.Lock = field(default_factory=threading.Lock)
     _commit_lock: threading.Lock = field(default_factory=threading.Lock)
@@ -119,7 +127,9 @@ class Machine:
     @property
     def directory(self) -> str:
         """The shard's directory below the location."""
-        return shard_directory(self.name)
+        if not self._directory:
+            self._directory = shard_directory(self.name)
+        return self._directory
 
     @property
     def cached(self) -> ShardState | None:
@@ -223,7 +233,7 @@ class Machine:
                     pending.error, pending.done = error, True
 
     def _commit_group(self, group: list[_Pending]) -> None:
-        backoff = _Backoff(self.clock, self.ids, self.settings.conflict_backoff_ms)
+        backoff = _Backoff(self.clock, self.ids, self.settings.conflict_pause_ms)
         deadline = self.clock.elapsed_ms() + self.settings.commit_timeout_ms
         fresh = self._state is None
         while True:
@@ -242,6 +252,7 @@ class Machine:
                 _answer(group, answers)
                 return
             record, new = self._record(old, new, now_ms)
+            began_ms = self.clock.elapsed_ms()
             outcome = self._compare_and_set(old.seqno, record)
             if isinstance(outcome, Committed):
                 self._install(new)
@@ -254,9 +265,9 @@ class Machine:
                     code="CONTENTION",
                     hint="retry; use fewer writers per shard",
                 )
-            self._catch_up(outcome.current)
-            fresh = True
-            backoff.lost()
+            # Catching up comes after the pause: what was read before it would be stale again.
+            paused = backoff.lost(self.clock.elapsed_ms() - began_ms)
+            fresh = self._catch_up(None if paused else outcome.current)
 
     def _run(
         self, group: list[_Pending], old: ShardState, now_ms: int
@@ -323,12 +334,15 @@ class Machine:
 
     # -- reading state -----------------------------------------------------------------------
 
-    def _catch_up(self, current: VersionedData | None) -> None:
+    def _catch_up(self, current: VersionedData | None) -> bool:
+        """Move on after a lost race; whether the state is now no older than this call."""
         state = self._state
         if state is not None and current is not None and current.seqno == state.seqno + 1:
+            # The next record need not be the newest: enough to try again, not to refuse.
             self._install(apply_diff(state, self._decode(current)))
-        else:
-            self._refresh()
+            return False
+        self._refresh()
+        return True
 
     def _refresh(self) -> ShardState | None:
         state = self._state

@@ -15,7 +15,7 @@ whoever wrote, so they may be off by the difference of the two; they are never b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -24,7 +24,7 @@ from datasource.batch import Batch, Part
 from datasource.frontier import Frontier, meet
 from datasource.schema import ShardSchema
 from datasource.sparktype import Array, Atomic, Field, Map, Record, SparkType
-from datasource.state import LeasedReader, ShardState, is_tombstone
+from datasource.state import CriticalReader, LeasedReader, ShardState, is_tombstone
 
 __all__ = [
     "DroppedPart",
@@ -40,6 +40,8 @@ __all__ = [
     "report_shard",
     "schema_text",
 ]
+
+Reader = LeasedReader | CriticalReader
 
 
 class DroppedPart(msgspec.Struct, frozen=True):
@@ -327,33 +329,39 @@ def _blobs(batches: Sequence[Batch]) -> dict[str, Part]:
 def _holders(
     state: ShardState, now_ms: int, dropped: Sequence[DroppedPart] | None
 ) -> tuple[HolderReport, ...]:
-    readers = {**state.leased, **state.critical}
-    reports = []
-    for name, reader in readers.items():
-        others = [other for other_name, other in readers.items() if other_name != name]
-        since = Frontier(reader.since)
-        leased = isinstance(reader, LeasedReader)
-        heard_ms = reader.heartbeat_ms if leased else reader.moved_ms
-        silent_ms = max(now_ms - heard_ms, 0)
-        reports.append(
-            HolderReport(
-                name=name,
-                kind="lease" if leased else "hold",
-                owner=reader.purpose,
-                since=reader.since,
-                seqno=reader.seqno,
-                heard_ms=heard_ms,
-                silent_ms=silent_ms,
-                made_ms=None if leased else reader.registered_ms,
-                lease_ms=reader.lease_ms if leased else None,
-                overdue=leased and silent_ms > reader.lease_ms,
-                behind_ms=_distance(since, _end(state)),
-                behind_seqnos=0 if reader.seqno is None else state.seqno - reader.seqno,
-                gain_ms=_gain(state, [Frontier(other.since) for other in others]),
-                only_bytes=_only_bytes(reader.seqno, [other.seqno for other in others], dropped),
-            )
-        )
+    readers: dict[str, Reader] = {**state.leased, **state.critical}
+    reports = (_holder(name, readers, state, now_ms, dropped) for name in readers)
     return tuple(sorted(reports, key=lambda r: (-r.behind_ms, -r.behind_seqnos, r.name)))
+
+
+def _holder(
+    name: str,
+    readers: Mapping[str, Reader],
+    state: ShardState,
+    now_ms: int,
+    dropped: Sequence[DroppedPart] | None,
+) -> HolderReport:
+    reader = readers[name]
+    others = [other for other_name, other in readers.items() if other_name != name]
+    heard_ms = reader.heartbeat_ms if isinstance(reader, LeasedReader) else reader.moved_ms
+    silent_ms = max(now_ms - heard_ms, 0)
+    lease_ms = reader.lease_ms if isinstance(reader, LeasedReader) else None
+    return HolderReport(
+        name=name,
+        kind="hold" if lease_ms is None else "lease",
+        owner=reader.purpose,
+        since=reader.since,
+        seqno=reader.seqno,
+        heard_ms=heard_ms,
+        silent_ms=silent_ms,
+        made_ms=reader.registered_ms if isinstance(reader, CriticalReader) else None,
+        lease_ms=lease_ms,
+        overdue=lease_ms is not None and silent_ms > lease_ms,
+        behind_ms=_distance(Frontier(reader.since), _end(state)),
+        behind_seqnos=0 if reader.seqno is None else state.seqno - reader.seqno,
+        gain_ms=_gain(state, [Frontier(other.since) for other in others]),
+        only_bytes=_only_bytes(reader.seqno, [other.seqno for other in others], dropped),
+    )
 
 
 def _end(state: ShardState) -> Frontier:

@@ -41,8 +41,8 @@ class ShardSettings:
             at most. 128, as persist.
         commit_timeout_ms: A commit that cannot be decided by then raises `Indeterminate`, one that
             certainly did not happen `Determinate`.
-        conflict_backoff_ms: First pause after two lost races in a row; doubles up to 64 times this,
-            with jitter.
+        conflict_pause_ms: Longest pause after a lost race. Pauses are a few commits long, with
+            jitter, and start with the second loss in a row; this bounds them when a store is slow.
         wait_poll_ms: Longest pause between two looks at a shard while waiting for its upper.
         validate: Check every invariant of the state at each transition: O(state) per commit. On in
             all tests.
@@ -58,7 +58,7 @@ class ShardSettings:
     writer_lease_ms: int = 60 * 60 * 1000
     rollup_every: int = 128
     commit_timeout_ms: int = 60 * 1000
-    conflict_backoff_ms: int = 4
+    conflict_pause_ms: int = 1000
     wait_poll_ms: int = 100
     validate: bool = False
 

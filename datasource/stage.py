@@ -13,10 +13,10 @@ import logging
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from datasource.batch import Part, Run
 from datasource.clock import Clock, IdGenerator
@@ -58,7 +58,7 @@ class Staged:
         return tuple(p.key for run in self.runs for p in run.parts if p.inline is None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Stager:
     """Writes parts for one shard.
 
@@ -119,9 +119,9 @@ class Stager:
                     hint="give every row a time, or none",
                 )
             timed = TS in table.column_names
-            for piece in _slices(with_diff(check_data(table, self.schema)), limit):
+            for piece, size in _slices(with_diff(check_data(table, self.schema)), limit):
                 pieces.append(piece)
-                held += piece.nbytes
+                held += size
                 if held >= limit:
                     yield pa.concat_tables(pieces)
                     pieces, held = [], 0
@@ -137,18 +137,18 @@ class Stager:
         key = name if payload is not None else f"{self.directory}/part/{name}.parquet"
         if payload is None:
             self.blob.set(key, data)
-        times = pc.min_max(table.column(TS)).as_py() if TS in table.column_names else {}
-        diffs = pc.min_max(table.column(DIFF)).as_py()
+        times = table.column(TS).to_numpy() if TS in table.column_names else None
+        diffs = table.column(DIFF).to_numpy()
         return Part(
             key=key,
             rows=table.num_rows,
             size_bytes=len(data),
             schema=self.schema_id,
-            ts_min=times.get("min"),
-            ts_max=times.get("max"),
-            diff_sum=pc.sum(table.column(DIFF)).as_py(),
-            diff_min=diffs["min"],
-            diff_max=diffs["max"],
+            ts_min=None if times is None else int(times.min()),
+            ts_max=None if times is None else int(times.max()),
+            diff_sum=int(diffs.sum()),
+            diff_min=int(diffs.min()),
+            diff_max=int(diffs.max()),
             crc32=zlib.crc32(data),
             stats=self._stats(table, tiny=payload is not None),
             inline=payload,
@@ -159,9 +159,13 @@ class Stager:
 
         The rest would be as large as the rows themselves, and there is no fetch for it to save.
         """
-        first = self.key[:1] or self.schema.names[:1]
-        schema = self.schema.select(first) if tiny else self.schema
-        return collect(table, schema, first, self.settings.stats_bytes)
+        schema = self._first if tiny else self.schema
+        return collect(table, schema, self._first.names, self.settings.stats_bytes)
+
+    @cached_property
+    def _first(self) -> ShardSchema:
+        """The column that rows are sorted by before all others, as a schema."""
+        return self.schema.select(self.key[:1] or self.schema.names[:1])
 
     def flush(self, part: Part) -> Part:
         """An inline part as a blob of its own; any other part as it is."""
@@ -211,11 +215,12 @@ def with_diff(table: pa.Table) -> pa.Table:
     return table.append_column(pa.field(DIFF, pa.int64(), nullable=False), ones)
 
 
-def _slices(table: pa.Table, limit: int) -> Iterator[pa.Table]:
-    """`table` in pieces of at most about `limit` bytes, none of them empty."""
+def _slices(table: pa.Table, limit: int) -> Iterator[tuple[pa.Table, int]]:
+    """`table` in pieces of at most about `limit` bytes, none of them empty, each with its size."""
     if table.num_rows == 0:
         return
-    pieces = max(1, -(-table.nbytes // limit))
+    size = table.nbytes
+    pieces = max(1, -(-size // limit))
     step = -(-table.num_rows // pieces)
     for start in range(0, table.num_rows, step):
-        yield table.slice(start, step)
+        yield table.slice(start, step), size // pieces

@@ -121,7 +121,8 @@ def _column_stats(column: pa.ChunkedArray, field: Field) -> ColumnStats:
 
 def _least_and_most(column: pa.ChunkedArray) -> tuple[Any, Any]:
     """In Python values; surrogates, where Python's types have a smaller range than Arrow's."""
-    if not (pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)):
+    natural = pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)
+    if not (natural or pa.types.is_integer(column.type)):
         kind = surrogate(pa.array([], column.type)).type
         column = pa.chunked_array([surrogate(chunk) for chunk in column.chunks], kind)
     found = pc.min_max(column)

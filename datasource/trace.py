@@ -54,13 +54,14 @@ def level_of(rows: int) -> int:
 def push(trace: Trace, batch: Batch) -> Trace:
     """Append `batch`, which must start at the trace's upper and cover at least one time.
 
-    An empty batch fuses with an empty last one; a batch with updates swallows an empty last one.
+    An empty batch fuses with an empty last one; a batch with updates swallows an empty last one,
+    unless its interval is what keeps rows of its parts out.
     """
     assert trace.upper == Frontier(batch.desc.lower), (trace.upper, batch.desc)
     assert not batch.desc.is_empty_interval, batch.desc
     last = trace.batches[-1] if trace.batches else None
     kept = trace.batches
-    if last is not None and last.is_empty:
+    if last is not None and last.is_empty and not batch.is_trimmed:
         kept = kept[:-1]
         desc = Description(last.desc.lower, batch.desc.upper, batch.desc.since)
         batch = msgspec.structs.replace(batch, desc=desc)

@@ -88,21 +88,25 @@ class WriteHandle:
     durable: bool
     sequence: int = 0
     _turn: threading.Lock = field(default_factory=threading.Lock)
+    _stagers: dict[tuple[int, bool], Stager] = field(default_factory=dict)
 
     def stager(self, *, may_inline: bool = True) -> Stager:
         """What writes this handle's parts; can be sent to other processes once its blob can."""
-        m = self.machine
-        return Stager(
-            m.location.blob,
-            m.directory,
-            self.schema,
-            self.schema_id,
-            self.key,
-            m.settings,
-            m.clock,
-            m.ids,
-            may_inline,
-        )
+        wanted = (self.schema_id, may_inline)
+        if wanted not in self._stagers:
+            m = self.machine
+            self._stagers[wanted] = Stager(
+                m.location.blob,
+                m.directory,
+                self.schema,
+                self.schema_id,
+                self.key,
+                m.settings,
+                m.clock,
+                m.ids,
+                may_inline,
+            )
+        return self._stagers[wanted]
 
     def compare_and_append(
         self,

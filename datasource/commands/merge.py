@@ -26,7 +26,7 @@ def apply_merge(
     input was trimmed: its parts count rows that are not the batch's.
     """
     del now_ms
-    if not any(_is_trimmed(batch) for batch in inputs):
+    if not any(batch.is_trimmed for batch in inputs):
         before = sum(part.diff_sum for batch in inputs for part in batch.parts)
         after = sum(part.diff_sum for part in output.parts)
         assert before == after, (before, after, output.desc)
@@ -59,9 +59,3 @@ def apply_merge(
         inline_bytes=state.trace.inline_bytes - inline,
     )
     return Transition(msgspec.structs.replace(state, trace=trace), result=True)
-
-
-def _is_trimmed(batch: Batch) -> bool:
-    """Whether some part has rows outside of the batch's interval."""
-    times = [part.time_bounds for part in batch.parts]
-    return any(not (span and all(map(batch.desc.covers, span))) for span in times)
