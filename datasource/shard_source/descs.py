@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from datasource.frontier import Frontier
@@ -53,17 +54,18 @@ def next_frontier(state: ShardState, lower: int, upper: Frontier, limits: Limits
     if limits.unlimited:
         return upper
     ends = _ends(state, lower, upper)
-    best = ends[0]
-    low, high = 0, len(ends) - 1
-    # What is read only grows with the end, so the last admitted end is found by bisection.
-    while low <= high:
-        middle = (low + high) // 2
-        if middle == 0 or limits.admits(plan_changes(state, lower, ends[middle].time)):
-            best = ends[middle]
-            low = middle + 1
-        else:
-            high = middle - 1
-    return best
+    # What a range reads only grows with its end, so both questions are answered by bisection:
+    # where is the first end with any part, and where is the last one within the limits?
+    first = bisect_left(ends, True, key=lambda end: has_news(state, lower, end))  # noqa: FBT003
+    if first == len(ends):
+        return upper
+    least = len(plan_changes(state, lower, ends[first].time))
+
+    def too_much(end: Frontier) -> bool:
+        planned = plan_changes(state, lower, end.time)
+        return len(planned) > least and not limits.admits(planned)
+
+    return ends[bisect_left(ends, True, lo=first + 1, key=too_much) - 1]  # noqa: FBT003
 
 
 def _ends(state: ShardState, lower: int, upper: Frontier) -> list[Frontier]:

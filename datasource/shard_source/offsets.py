@@ -75,14 +75,15 @@ def parse_offset(value: dict[str, Any]) -> Start | ShardOffset:
         InvalidUsage: It is not an offset of a shard stream, or one of a newer version.
     """
     version = value.get("v")
-    if isinstance(version, int) and not isinstance(version, bool) and version > OFFSET_VERSION:
+    known = type(version) is int  # a bool is an int, too
+    if known and version > OFFSET_VERSION:
         raise InvalidUsage(
             f"the checkpoint holds an offset of version {version}, this code reads up to "
             f"{OFFSET_VERSION}",
             code="NEWER_OFFSET",
             hint="upgrade Shardline here; nothing was changed",
         )
-    if version == OFFSET_VERSION:
+    if known and version == OFFSET_VERSION:
         if value.get("init") is True and len(value) == len(START.json()):
             return START
         found = _fields(value)

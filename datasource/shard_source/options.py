@@ -150,7 +150,7 @@ def parse_source(options: Mapping[str, str]) -> SourceOptions:
         InvalidUsage: An option is unknown, missing, or its value means nothing.
     """
     given = _Given(options, _SOURCE)
-    zone = given.text("timeZone") or "UTC"
+    zone = given.value("timeZone", ZoneInfo, default=ZoneInfo("UTC"))
     parsed = SourceOptions(
         *given.place(),
         timestamp_as_of=given.value("timestampAsOf", lambda text: _time(text, zone)),
@@ -307,7 +307,7 @@ def _place(location: str | None, shard: str | None, path: str | None) -> tuple[s
     return location, shard
 
 
-def _time(text: str, zone: str) -> int:
+def _time(text: str, zone: ZoneInfo) -> int:
     """Milliseconds since the epoch, from a number or an ISO date-time in `zone`."""
     if re.fullmatch(r"\d+", text):
         return int(text)
@@ -317,7 +317,7 @@ def _time(text: str, zone: str) -> int:
         raise _Hint(
             "milliseconds since the epoch, or a date-time such as 2026-11-20 12:00:00"
         ) from None
-    aware = parsed if parsed.tzinfo else parsed.replace(tzinfo=ZoneInfo(zone))
+    aware = parsed if parsed.tzinfo else parsed.replace(tzinfo=zone)
     delta = aware - datetime(1970, 1, 1, tzinfo=UTC)
     return (delta.days * 86_400 + delta.seconds) * 1000 + delta.microseconds // 1000
 

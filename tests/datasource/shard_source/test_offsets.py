@@ -1,0 +1,114 @@
+"""Offsets: what a checkpoint holds for ever."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datasource.errors import InvalidUsage
+from datasource.frontier import EMPTY, Frontier
+from datasource.shard_source.offsets import START, ShardOffset, Start, check_advance, parse_offset
+
+SHARD = "s0123456789abcdef0123456789abcdef"
+GOLDEN = Path(__file__).parents[2] / "golden" / "v1" / "offsets.json"
+RELEASED: list[Start | ShardOffset] = [
+    START,
+    ShardOffset(SHARD, "copy", 17, Frontier(42)),
+    ShardOffset(SHARD, "stream-0f", 0, EMPTY),
+]
+
+
+def test_released_offsets_stay_readable() -> None:
+    """Every offset ever written to a checkpoint is read as what it was, and written the same."""
+    lines = GOLDEN.read_text().splitlines()
+
+    assert [parse_offset(json.loads(line)) for line in lines] == RELEASED
+    assert [json.dumps(offset.json()) for offset in RELEASED] == lines
+
+
+@given(
+    st.text(min_size=1),
+    st.integers(0, 2**62),
+    st.one_of(st.none(), st.integers(0, 2**62)),
+)
+def test_an_offset_survives_its_json(hold: str, as_of: int, frontier: int | None) -> None:
+    """Any offset comes back from the text that Spark stores."""
+    offset = ShardOffset(SHARD, hold, as_of, Frontier(frontier))
+
+    assert parse_offset(json.loads(json.dumps(offset.json()))) == offset
+
+
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        ({"v": 2, "init": True}, "NEWER_OFFSET"),
+        ({"v": 2, "anything": "else"}, "NEWER_OFFSET"),
+        ({}, "FOREIGN_OFFSET"),
+        ({"v": True, "init": True}, "FOREIGN_OFFSET"),
+        ({"v": "1", "init": True}, "FOREIGN_OFFSET"),
+        ({"v": 1}, "FOREIGN_OFFSET"),
+        ({"v": 1, "init": False}, "FOREIGN_OFFSET"),
+        ({"v": 1, "init": True, "frontier": 3}, "FOREIGN_OFFSET"),
+        ({"v": 1, "shard": SHARD, "hold": "h", "as_of": 1}, "FOREIGN_OFFSET"),
+        ({"v": 1, "shard": SHARD, "hold": "h", "as_of": "1", "frontier": 2}, "FOREIGN_OFFSET"),
+        ({"v": 1, "shard": SHARD, "hold": "h", "as_of": 1, "frontier": 2.0}, "FOREIGN_OFFSET"),
+        ({"reservoirVersion": 3, "index": -1}, "FOREIGN_OFFSET"),
+    ],
+)
+def test_what_is_no_offset_is_refused(value: dict[str, Any], code: str) -> None:
+    """An offset of a newer version or of another source is refused, never guessed at."""
+    with pytest.raises(InvalidUsage) as caught:
+        parse_offset(value)
+
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "code"),
+    [
+        (ShardOffset(SHARD, "h", 1, Frontier(5)), START, "OFFSET_WENT_BACK"),
+        (
+            ShardOffset(SHARD, "h", 1, Frontier(5)),
+            ShardOffset(SHARD, "h", 1, Frontier(4)),
+            "OFFSET_WENT_BACK",
+        ),
+        (
+            ShardOffset(SHARD, "h", 1, EMPTY),
+            ShardOffset(SHARD, "h", 1, Frontier(4)),
+            "OFFSET_WENT_BACK",
+        ),
+        (
+            ShardOffset(SHARD, "h", 1, Frontier(5)),
+            ShardOffset("s" + "f" * 32, "h", 1, Frontier(6)),
+            "FOREIGN_OFFSET",
+        ),
+        (
+            ShardOffset(SHARD, "h", 1, Frontier(5)),
+            ShardOffset(SHARD, "h", 2, Frontier(6)),
+            "FOREIGN_OFFSET",
+        ),
+    ],
+)
+def test_a_range_goes_forward_on_one_shard(
+    start: ShardOffset, end: Start | ShardOffset, code: str
+) -> None:
+    """A range that goes back, or joins two streams, is refused."""
+    with pytest.raises(InvalidUsage) as caught:
+        check_advance(start, end)
+
+    assert caught.value.code == code
+
+
+def test_ranges_that_go_forward_are_fine() -> None:
+    """From the start to anywhere, to the same place, and to the end."""
+    here = ShardOffset(SHARD, "h", 1, Frontier(5))
+
+    check_advance(START, START)
+    check_advance(START, here)
+    check_advance(here, here)
+    check_advance(here, ShardOffset(SHARD, "h", 1, EMPTY))

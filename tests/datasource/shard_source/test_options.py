@@ -1,0 +1,148 @@
+"""Options: parsed once, refused by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from datasource.errors import InvalidUsage
+from datasource.settings import ShardSettings
+from datasource.shard_source.options import parse_sink, parse_source
+
+PLACE = {"path": "/lake/orders"}
+
+
+@pytest.mark.parametrize(
+    ("given", "location", "shard"),
+    [
+        ({"path": "/lake/orders"}, "/lake", "orders"),
+        ({"path": "s3://bucket/prefix/orders/"}, "s3://bucket/prefix", "orders"),
+        ({"path": "s3://bucket/orders"}, "s3://bucket", "orders"),
+        ({"path": "memory://name/orders"}, "memory://name", "orders"),
+        ({"path": "file:/lake/a b/ü"}, "file:/lake/a b", "ü"),
+        ({"location": "/lake", "shard": "a/b"}, "/lake", "a/b"),
+        ({"location": "/lake", "path": "orders"}, "/lake", "orders"),
+        ({"path": "/lake", "shard": "orders"}, "/lake", "orders"),
+    ],
+)
+def test_a_place_is_named(given: dict[str, str], location: str, shard: str) -> None:
+    """A path names location and shard in one; the options name them apart."""
+    options = parse_source(given)
+
+    assert (options.location, options.shard) == (location, shard)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"location": "/lake"},
+        {"shard": "orders"},
+        {"path": "orders"},
+        {"path": "s3://orders"},
+        {"path": "/"},
+        {"path": "/lake/orders", "location": "/lake", "shard": "orders"},
+    ],
+)
+def test_a_place_that_is_not_named_is_refused(given: dict[str, str]) -> None:
+    """What is missing is said, with how to give it."""
+    with pytest.raises(InvalidUsage, match=r"option|path"):
+        parse_source(given)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("0", 0),
+        ("1795000000000", 1795000000000),
+        ("1970-01-02", 86_400_000),
+        ("1970-01-01 00:00:01.5", 1500),
+        ("1970-01-01T01:00:00+01:00", 0),
+    ],
+)
+def test_times(text: str, ms: int) -> None:
+    """Milliseconds, or a date-time; without a zone of its own it is UTC."""
+    assert parse_source({**PLACE, "timestampAsOf": text}).timestamp_as_of == ms
+
+
+def test_times_in_a_zone() -> None:
+    """`timeZone` counts for date-times without a zone of their own."""
+    given = {**PLACE, "timestampAsOf": "1970-01-01 09:00:00", "timeZone": "Asia/Tokyo"}
+
+    assert parse_source(given).timestamp_as_of == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1", 1), ("512k", 512 << 10), ("2M", 2 << 20), ("1GiB", 1 << 30)]
+)
+def test_sizes(text: str, size: int) -> None:
+    """Sizes take units."""
+    assert parse_source({**PLACE, "maxbytespertrigger": text}).max_bytes == size
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("7", 7), ("7ms", 7), ("2s", 2000), ("1 min", 60_000), ("1d", 86_400_000)]
+)
+def test_durations(text: str, ms: int) -> None:
+    """Durations take units; a bare number is milliseconds."""
+    assert parse_source({**PLACE, "PROGRESSINTERVAL": text}).progress_interval_ms == ms
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("timestampAsOf", "-1"),
+        ("timestampAsOf", ""),
+        ("timestampAsOf", "2026-13-01"),
+        ("timeZone", "Mars/Olympus"),
+        ("maxBytesPerTrigger", "0"),
+        ("maxBytesPerTrigger", "1q"),
+        ("maxFilesPerTrigger", "1.5"),
+        ("progressInterval", "1 fortnight"),
+        ("columns", "a,,b"),
+        ("snapshot", "maybe"),
+        ("readChangeFeed", "1"),
+    ],
+)
+def test_values_that_mean_nothing_are_refused(name: str, text: str) -> None:
+    """The message names the option and the value."""
+    given = {**PLACE, name: text}
+    if name == "timeZone":
+        given["timestampAsOf"] = "2026-01-01"
+
+    with pytest.raises(InvalidUsage) as caught:
+        parse_source(given)
+    assert caught.value.code == "INVALID_OPTION"
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("timestampAsOff", "timestampAsOf"), ("partTargetByte", "partTargetBytes"), ("keys", "key")],
+)
+def test_unknown_options_are_refused(name: str, near: str) -> None:
+    """With the nearest name that is known."""
+    parse = parse_sink if near == "key" else parse_source
+
+    with pytest.raises(InvalidUsage, match=f"did you mean '{near}'"):
+        parse({**PLACE, name: "1"})
+
+
+def test_settings_are_options() -> None:
+    """Every setting can be given in camel case, in any case."""
+    given = {**PLACE, "leasems": "1000", "validate": "true", "partBufferBytes": "1_000"}
+
+    assert parse_sink(given).settings == ShardSettings(
+        lease_ms=1000, validate=True, part_buffer_bytes=1000
+    )
+
+
+def test_a_transaction_needs_both_of_its_options() -> None:
+    """A writer without a number, or a number without a writer, is refused."""
+    with pytest.raises(InvalidUsage, match="go together"):
+        parse_sink({**PLACE, "txnAppId": "etl"})
+    assert parse_sink({**PLACE, "txnAppId": "etl", "txnVersion": "7"}).txn_version == 7
+
+
+def test_sparks_own_options_are_let_through() -> None:
+    """What Spark passes along by itself is not an unknown option."""
+    assert parse_sink({**PLACE, "checkpointLocation": "/c", "queryName": "q"}).shard == "orders"
