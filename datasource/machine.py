@@ -27,6 +27,7 @@ from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
+from datasource.backoff import Backoff
 from datasource.clock import Clock, IdGenerator
 from datasource.codec import (
     CODE_VERSION,
@@ -79,29 +80,6 @@ class _Pending:
     done: bool = False
     result: Any = None
     error: BaseException | None = None
-
-
-@dataclass(slots=True)
-class _Backoff:
-    """Jittered pauses, only once two races in a row are lost; short, so that nobody starves.
-
-    The winner of a race goes on at once. A loser that doubles its pauses would meet it ever more
-    seldom; one whose pause is at most a few commits long gets its turn.
-    """
-
-    clock: Clock
-    ids: IdGenerator
-    longest_ms: int
-    losses: int = 0
-
-    def lost(self, took_ms: float) -> bool:
-        """Pause after a lost race that took `took_ms`; whether there was a pause at all."""
-        self.losses += 1
-        if self.losses == 1:
-            return False
-        pause_ms = min(took_ms * min(self.losses, 8), self.longest_ms) * self.ids.jitter()
-        self.clock.wait(threading.Event(), pause_ms)
-        return True
 
 
 @dataclass(slots=True)
@@ -233,7 +211,7 @@ class Machine:
                     pending.error, pending.done = error, True
 
     def _commit_group(self, group: list[_Pending]) -> None:
-        backoff = _Backoff(self.clock, self.ids, self.settings.conflict_pause_ms)
+        backoff = Backoff(self.clock, self.ids, self.settings.conflict_pause_ms)
         deadline = self.clock.elapsed_ms() + self.settings.commit_timeout_ms
         fresh = self._state is None
         while True:

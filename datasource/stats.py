@@ -7,8 +7,7 @@
 
 Per column, or per leaf of a struct (by its path, as Spark spells it): the number of nulls, and for
 types with a natural order the least and the greatest value. Lists, maps and variants have the
-number of nulls only. `stats_collect.collect` makes them when a part is written,
-`predicate.may_match` evaluates filters on them.
+number of nulls only. `stats_collect.collect` makes them when a part is written.
 
 Invariants:
     - Every value of a column that is neither null nor NaN lies within its bounds, ends included.

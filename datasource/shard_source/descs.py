@@ -56,7 +56,7 @@ def next_frontier(state: ShardState, lower: int, upper: Frontier, limits: Limits
     ends = _ends(state, lower, upper)
     # What a range reads only grows with its end, so both questions are answered by bisection:
     # where is the first end with any part, and where is the last one within the limits?
-    first = bisect_left(ends, True, key=lambda end: has_news(state, lower, end))  # noqa: FBT003
+    first = bisect_left(ends, True, key=lambda end: has_news(state, lower, end))
     if first == len(ends):
         return upper
     least = len(plan_changes(state, lower, ends[first].time))
@@ -65,7 +65,7 @@ def next_frontier(state: ShardState, lower: int, upper: Frontier, limits: Limits
         planned = plan_changes(state, lower, end.time)
         return len(planned) > least and not limits.admits(planned)
 
-    return ends[bisect_left(ends, True, lo=first + 1, key=too_much) - 1]  # noqa: FBT003
+    return ends[bisect_left(ends, True, lo=first + 1, key=too_much) - 1]
 
 
 def _ends(state: ShardState, lower: int, upper: Frontier) -> list[Frontier]:

@@ -1,4 +1,4 @@
-"""Statistics: bounds enclose every value, a discarded part holds no match, budgets are kept."""
+"""Statistics: bounds enclose every value, parts that share a row overlap, budgets are kept."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasource.predicate import Operator, Predicate, may_match
 from datasource.schema import ShardSchema
-from datasource.sparktype import Atomic, Record, SparkType, path_text
+from datasource.sparktype import Record, SparkType, path_text
 from datasource.stats import ColumnStats, PartStats, bounds, may_overlap, merge_stats, stats_size
 from datasource.stats_collect import collect
 from support.strategies import (
@@ -26,7 +24,6 @@ from support.strategies import (
     row_identity,
     schemas,
     to_table,
-    values,
 )
 from support.strategies import rows as rows_of
 
@@ -126,7 +123,6 @@ def test_text_that_is_no_utf8_has_no_bounds() -> None:
     schema = ShardSchema.from_arrow(pa.schema([("t", pa.string())]))
     stats = collect(pa.table({"t": column}), schema)
     assert bounds(stats, "t") == (None, None)
-    assert may_match(stats, [Predicate(("t",), "=", "zzz")])
 
 
 def test_the_budget_drops_the_largest_columns_but_never_time_like_or_kept_ones() -> None:
@@ -250,164 +246,3 @@ def test_merging_forgets_what_one_part_does_not_know() -> None:
 
 
 # --- filters -----------------------------------------------------------------------------------
-
-OPERATORS: list[Operator] = ["=", "!=", "<", "<=", ">", ">=", "in", "is null", "is not null"]
-
-
-def holds(value: Any, operator: Operator, literal: Any) -> bool:
-    """Whether SQL keeps a row with `value`, by Spark's rules: the oracle."""
-    if operator in ("is null", "is not null"):
-        return (value is None) == (operator == "is null")
-    if operator == "in":
-        return any(holds(value, "=", each) for each in literal)
-    if value is None or literal is None:
-        return False
-    one, two = rank(value), rank(literal)
-    return {
-        "=": one == two,
-        "!=": one != two,
-        "<": one < two,
-        "<=": one <= two,
-        ">": one > two,
-        ">=": one >= two,
-    }[operator]
-
-
-def rank(value: Any) -> tuple[Any, ...]:
-    if is_nan(value):
-        return (1, 0)
-    return (0, value.encode() if isinstance(value, str) else value)
-
-
-LITERAL_TYPES = [t for t in PLAIN_TYPES if not t.startswith(("date", "time", "interval"))]
-
-
-@st.composite
-def filtered(draw: st.DrawFn) -> tuple[Case, list[Predicate]]:
-    case = draw(cases(st.sampled_from(LITERAL_TYPES), most=4))
-    predicates = []
-    for _ in range(draw(st.integers(1, 2))):
-        field = draw(st.sampled_from(case.schema.record.fields))
-        operator = draw(st.sampled_from(OPERATORS))
-        present = [r[case.schema.names.index(field.name)] for r in case.rows]
-        literals = values(field.type, nullable=True)
-        if present:
-            literals |= st.sampled_from(present)
-        if isinstance(field.type, Atomic) and field.type.name.startswith("decimal"):
-            literals |= st.integers(-3, 3) | st.decimals(-2, 2, places=7)
-        literal = draw(st.lists(literals, max_size=3).map(tuple) if operator == "in" else literals)
-        predicates.append(Predicate((field.name,), operator, literal))
-    return case, predicates
-
-
-def test_a_discarded_part_holds_no_matching_row() -> None:
-    """Against SQL's own answer for every row; and some parts really are discarded."""
-    discarded = 0
-
-    @given(filtered(), st.sampled_from([AMPLE, 120]))
-    @bounded
-    def check(some: tuple[Case, list[Predicate]], budget: int) -> None:
-        nonlocal discarded
-        case, predicates = some
-        stats = collect(case.table, case.schema, budget_bytes=budget)
-        if may_match(stats, predicates):
-            return
-        discarded += 1
-        for row in case.rows:
-            named = dict(zip(case.schema.names, row, strict=True))
-            assert not all(holds(named[p.column[0]], p.operator, p.value) for p in predicates)
-
-    check()
-    assert discarded > 5
-
-
-@pytest.mark.parametrize(
-    ("operator", "value", "expected"),
-    [
-        ("=", 0, False),
-        ("=", 1, True),
-        ("=", 6, False),
-        ("<", 1, False),
-        ("<=", 1, True),
-        (">", 5, False),
-        (">=", 5, True),
-        ("in", (0, 9), False),
-        ("in", (0, 3), True),
-        ("in", (), False),
-        ("=", None, False),
-        ("is null", None, False),
-        ("is not null", None, True),
-        ("=", "text", True),
-        ("=", 0.0, True),
-        ("=", False, True),
-        (">", object(), True),
-    ],
-)
-def test_filters_on_integers_between_one_and_five(
-    operator: Operator, value: object, expected: bool
-) -> None:
-    """Literals of another type are never a reason to discard."""
-    assert may_match(stats_of(a=[1, 5]), [Predicate(("a",), operator, value)]) is expected
-
-
-def test_filters_know_nan_and_collations() -> None:
-    """NaN exceeds everything and equals itself; collated strings are not compared."""
-    some, none, only = stats_of(a=[1.0, math.nan]), stats_of(a=[1.0]), stats_of(a=[math.nan])
-    at = ("a",)
-    assert may_match(some, [Predicate(at, ">", 5.0)])
-    assert not may_match(none, [Predicate(at, ">", 5.0)])
-    assert may_match(some, [Predicate(at, "=", math.nan)])
-    assert not may_match(none, [Predicate(at, "=", math.nan)])
-    assert may_match(none, [Predicate(at, "<", math.nan)])
-    assert not may_match(only, [Predicate(at, "<", 5.0)])
-    assert may_match(only, [Predicate(at, ">=", 5.0)])
-    collated = ShardSchema.parse(
-        '{"type":"struct","fields":[{"name":"a","type":"string","nullable":true,'
-        '"metadata":{"__COLLATIONS":{"a":"spark.UTF8_LCASE"}}}]}'
-    )
-    stats = collect(pa.table({"a": ["X"]}), collated)
-    assert may_match(stats, [Predicate(at, "=", "x")])
-    assert not may_overlap(stats, collect(pa.table({"a": ["Y"]}), collated))
-
-
-def test_filters_on_times_take_python_values() -> None:
-    """Dates, timestamps with and without zone, intervals and times of day; not each other's."""
-    import datetime as dt
-
-    day, at = dt.date(2026, 5, 1), dt.datetime(2026, 5, 1, 12, tzinfo=dt.UTC)
-    naive, span, clock = at.replace(tzinfo=None), dt.timedelta(hours=5), dt.time(7, 30)
-    stats = collect(
-        table := pa.table(
-            {
-                "day": pa.array([day]),
-                "at": pa.array([at], pa.timestamp("us", "UTC")),
-                "naive": pa.array([naive], pa.timestamp("us")),
-                "span": pa.array([span], pa.duration("us")),
-                "clock": pa.array([clock], pa.time64("ns")),
-            }
-        ),
-        ShardSchema.from_arrow(table.schema),
-    )
-    tick = dt.timedelta(microseconds=1)
-    for name, value, more in [
-        ("day", day, day + dt.timedelta(days=1)),
-        ("at", at, at + tick),
-        ("naive", naive, naive + tick),
-        ("span", span, span + tick),
-        ("clock", clock, dt.time(7, 30, 0, 1)),
-    ]:
-        assert may_match(stats, [Predicate((name,), "=", value)])
-        assert not may_match(stats, [Predicate((name,), "=", more)])
-        assert not may_match(stats, [Predicate((name,), ">=", more)])
-    assert may_match(stats, [Predicate(("at",), "=", naive + tick)])
-    assert may_match(stats, [Predicate(("day",), "=", naive)])
-
-
-def test_unknown_columns_and_empty_parts() -> None:
-    """What is not known may match; where no rows are, nothing does."""
-    assert may_match(stats_of(a=[1]), [Predicate(("b",), "is null")])
-    assert may_match(stats_of(a=[1]), [])
-    assert not may_match(PartStats(0, {}), [])
-    nested = stats_of(a=pa.array([{"b.c": 1}, None]))
-    assert may_match(nested, [Predicate(("a", "b.c"), "is null")])
-    assert not may_match(nested, [Predicate(("a", "b.c"), "=", 2)])
