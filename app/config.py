@@ -1,0 +1,154 @@
+"""Settings: one frozen tree, from `conf/app.toml` and the command line, refused if not understood.
+
+    settings = load(file, overrides)      the file's keys, then the overrides, then the defaults
+
+Every key is explained where it is set, in `conf/app.toml`; the fields here say what code relies on.
+Relative paths of the file count from the folder above the one it is in (the repository's root),
+those given on a command line from the working directory.
+
+Nothing reads the file, or the environment, after start.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from datasource.errors import InvalidUsage, unknown_name
+
+__all__ = ["DEFAULT_FILE", "DemoSettings", "LogSettings", "Settings", "load"]
+
+DEFAULT_FILE = Path(__file__).resolve().parents[1] / "conf" / "app.toml"
+
+Tree = dict[str, Any]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class DemoSettings(_Section):
+    """The main job.
+
+    Attributes:
+        data: Folder for everything that it writes on this machine.
+        location: URL of the persist location; empty for `shards` inside `data`.
+        days: How many days of 2013 arrive.
+        days_per_second: How fast they arrive.
+        files_per_micro_batch: At most so many daily files in one micro-batch of the first query.
+        lock_timeout_ms: How long to wait for an earlier run that is still ending.
+    """
+
+    data: Annotated[Path, Field(strict=False)] = Path("data")
+    location: str = ""
+    days: Annotated[int, Field(ge=1, le=365)] = 365
+    days_per_second: Annotated[float, Field(gt=0, le=1000, strict=False)] = 16.0
+    files_per_micro_batch: Annotated[int, Field(ge=1, le=1000)] = 24
+    lock_timeout_ms: Annotated[int, Field(ge=0, le=600_000)] = 30_000
+
+    @property
+    def url(self) -> str:
+        """The persist location."""
+        return self.location or str(self.data / "shards")
+
+
+class LogSettings(_Section):
+    """The log: JSON lines in a file.
+
+    Attributes:
+        level: Least level that is written.
+        file: Where; empty for `log.jsonl` in the job's own folder.
+    """
+
+    level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    file: str = ""
+
+
+class Settings(_Section):
+    """The whole tree.
+
+    Attributes:
+        demo: The main job.
+        log: The log.
+        storage: Storage options such as `s3.endpoint`, passed to every use of the location.
+    """
+
+    demo: DemoSettings = DemoSettings()
+    log: LogSettings = LogSettings()
+    storage: dict[str, str] = Field(default={}, repr=False)
+
+
+def load(
+    file: Path | None = None, overrides: Mapping[str, Mapping[str, Any]] | None = None
+) -> Settings:
+    """The settings in force.
+
+    Args:
+        file: A TOML file; None for `conf/app.toml`, or the defaults where there is none.
+        overrides: By section and key; win over the file.
+
+    Raises:
+        InvalidUsage: The file cannot be read, a key is unknown, or a value is not allowed; names
+            the key, and the nearest known one.
+    """
+    tree = _read(file)
+    for section, values in (overrides or {}).items():
+        tree[section] = {**tree.get(section, {}), **values}
+    _check_names(tree, Settings, "")
+    try:
+        return Settings.model_validate(tree)
+    except ValidationError as error:
+        raise _refused(error) from None
+
+
+def _read(file: Path | None) -> Tree:
+    path = file or DEFAULT_FILE
+    if file is None and not path.is_file():
+        return {}
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidUsage(
+            f"the settings '{path}' cannot be read: {error}",
+            code="SETTINGS_UNREADABLE",
+            hint="name a TOML file with --config, or leave it out",
+        ) from error
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidUsage(
+            f"the settings '{path}' are not TOML: {error}",
+            code="SETTINGS_UNREADABLE",
+            hint="strings need quotes, keys with dots too",
+        ) from error
+    _anchor(tree, path.resolve().parent.parent)
+    return tree
+
+
+def _anchor(tree: Tree, root: Path) -> None:
+    """Make the folder that the file names independent of where the job is started."""
+    demo = tree.get("demo")
+    if isinstance(demo, dict) and isinstance(demo.get("data", "data"), str):
+        demo["data"] = str(root / demo.get("data", "data"))
+
+
+def _check_names(tree: Mapping[str, Any], model: type[BaseModel], prefix: str) -> None:
+    for name, value in tree.items():
+        if name not in model.model_fields:
+            known = [prefix + field for field in model.model_fields]
+            raise unknown_name("setting", prefix + name, known)
+        inner = model.model_fields[name].annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel) and isinstance(value, dict):
+            _check_names(value, inner, f"{prefix}{name}.")
+
+
+def _refused(error: ValidationError) -> InvalidUsage:
+    first = error.errors(include_url=False)[0]
+    name = ".".join(str(step) for step in first["loc"])
+    return InvalidUsage(
+        f"setting '{name}' is {first['input']!r}",
+        code="INVALID_SETTING",
+        hint=first["msg"][:1].lower() + first["msg"][1:] + "; see conf/app.toml",
+    )

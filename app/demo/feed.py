@@ -1,0 +1,128 @@
+"""Flights arrive: one CSV file per day, one after the other, in a folder that Spark watches.
+
+A file appears whole or not at all: it is written elsewhere on the same file system, synced, and
+moved. Its name says the day, its content is the package's own lines, byte for byte (no field of
+them contains a line break). So landing a day again, after a crash at any point, changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.demo.place import Place
+from datasource.clock import Clock
+
+__all__ = ["Day", "Feed", "land", "landed", "split"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """The flights of one day.
+
+    Attributes:
+        name: `2013-01-05`.
+        content: A CSV file with a header.
+        rows: Lines without the header.
+    """
+
+    name: str
+    content: bytes
+    rows: int
+
+
+def split(file: Path, days: int) -> tuple[Day, ...]:
+    """The first `days` days of the flights in `file`, in order of date."""
+    header, *lines = file.read_bytes().splitlines(keepends=True)
+    by_day: dict[tuple[int, ...], list[bytes]] = {}
+    for line in lines:
+        year, month, day, _ = line.split(b",", 3)
+        by_day.setdefault((int(year), int(month), int(day)), []).append(line)
+    return tuple(
+        Day("{:04}-{:02}-{:02}".format(*date), header + b"".join(by_day[date]), len(by_day[date]))
+        for date in sorted(by_day)[:days]
+    )
+
+
+def landed(place: Place) -> list[str]:
+    """Names of the days that have arrived, in order."""
+    return sorted(path.stem for path in place.landing.glob("*.csv"))
+
+
+def land(day: Day, place: Place) -> bool:
+    """Let `day` arrive; False if it has before."""
+    target, staged = place.landing / f"{day.name}.csv", place.staging / f"{day.name}.csv"
+    if target.exists():
+        return False
+    with staged.open("wb") as file:
+        file.write(day.content)
+        file.flush()
+        os.fsync(file.fileno())
+    staged.replace(target)
+    return True
+
+
+class Feed:
+    """A thread that lands days at a steady pace. Start it once; `stop` ends it early."""
+
+    def __init__(
+        self, days: Sequence[Day], place: Place, days_per_second: float, clock: Clock
+    ) -> None:
+        """Prepare to land those of `days` that are not there yet."""
+        self._place = place
+        self._pause_ms = 1000.0 / days_per_second
+        self._clock = clock
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
+        there = set(landed(place))
+        self.days = tuple(days)
+        self._todo = [day for day in days if day.name not in there]
+        self.landed_days = len(self.days) - len(self._todo)
+        self.landed_rows = sum(day.rows for day in self.days if day.name in there)
+        self.error: OSError | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether every day has arrived."""
+        return self.landed_days == len(self.days)
+
+    def start(self) -> None:
+        """Start landing."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop landing, and wait for the file under way."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def wait(self, timeout_ms: float) -> bool:
+        """Wait until every day has arrived; False after `timeout_ms`, or when landing failed.
+
+        Raises:
+            OSError: A file could not be written.
+        """
+        self._thread.join(timeout_ms / 1000)
+        if self.error is not None:
+            raise self.error
+        return self.finished
+
+    def _run(self) -> None:
+        try:
+            for day in self._todo:
+                if self._stop.is_set():
+                    return
+                land(day, self._place)
+                self.landed_rows += day.rows
+                self.landed_days += 1
+                _log.debug("landed", extra={"context": {"day": day.name, "rows": day.rows}})
+                self._clock.wait(self._stop, self._pause_ms)
+        except OSError as error:
+            _log.exception("cannot land a file")
+            self.error = error

@@ -1,0 +1,67 @@
+"""Logging: JSON lines with the field names of Spark's own structured log.
+
+    {"ts": "2026-11-20T12:00:00.000Z", "level": "INFO", "logger": "app.demo", "msg": "landed",
+     "context": {"day": "2013-01-05"}}
+
+One reader for Spark's log and ours. `msg` is constant text; what varies is in `context`, passed as
+`extra={"context": {…}}`. An exception is under `exception`: its class, message and stack trace.
+ERROR means that someone must look.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import traceback
+from datetime import UTC, datetime
+from pathlib import Path
+
+from typing_extensions import override
+
+__all__ = ["JsonLines", "log_to"]
+
+_OURS = ("app", "datasource", "jobs")
+
+
+class JsonLines(logging.Formatter):
+    """One record per line, as JSON."""
+
+    @override
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC)
+        line: dict[str, object] = {
+            "ts": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "msg": record.getMessage(),
+        }
+        context = getattr(record, "context", None)
+        if context:
+            line["context"] = context
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            line["exception"] = {
+                "class": type(error).__name__,
+                "msg": str(error),
+                "stacktrace": traceback.format_exception(error),
+            }
+        return json.dumps(line, default=str, ensure_ascii=False)
+
+
+def log_to(file: Path, level: str) -> logging.Handler:
+    """Send what this project logs, from `level` on, to `file`; closing the handler ends it.
+
+    Args:
+        file: Appended to; its folder is made if need be.
+        level: Name of a level of the standard library.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(file, encoding="utf-8")
+    handler.setFormatter(JsonLines())
+    for name in _OURS:
+        logger = logging.getLogger(name)
+        logger.setLevel(level)
+        logger.addHandler(handler)
+        # What is in the file is not on the terminal as well.
+        logger.propagate = False
+    return handler

@@ -1,0 +1,55 @@
+"""The one SparkSession of a driver, started the same way everywhere.
+
+    spark-submit job.py      the JVM is there already, with `conf/spark-defaults.conf`
+    python job.py            the JVM is started here, with the same file
+
+What a caller relies on: executors and Spark's helper processes run this very Python; Ctrl-C is
+this process's to handle, the JVM does not die of it before its queries have been stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import SparkSession
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["open_session"]
+
+_CONF = Path(__file__).resolve().parents[1] / "conf"
+
+
+def open_session(name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """The session, started if it is not there.
+
+    Args:
+        name: Of the application, as Spark's pages show it.
+        settings: Spark settings that win over files and the command line.
+    """
+    # Both are read by the launcher that starts a JVM, and not at all when there is one. Without the
+    # first, helper processes would be whatever `python3` is on PATH.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if _CONF.is_dir():
+        os.environ.setdefault("SPARK_CONF_DIR", str(_CONF))
+    builder = SparkSession.builder.appName(name)
+    for key, value in (settings or {}).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    _leave_interrupts_to_us(spark)
+    return spark
+
+
+def _leave_interrupts_to_us(spark: SparkSession) -> None:
+    """Let the JVM ignore SIGINT, as PySpark does for a JVM that it starts itself.
+
+    A terminal sends Ctrl-C to both processes. A JVM that dies of it takes its queries down in the
+    middle of a micro-batch, and every call from here ends in a stack trace.
+    """
+    jvm: Any = spark._jvm  # noqa: SLF001 - PySpark has no other door to the JVM
+    signals = jvm.sun.misc
+    signals.Signal.handle(signals.Signal("INT"), signals.SignalHandler.SIG_IGN)

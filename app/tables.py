@@ -1,0 +1,236 @@
+"""Reports of shards as text for people: tables that fit into 80 columns.
+
+    location_view(report)     one line per shard, then what could not be read
+    shard_view(shard, at)     everything about one shard
+    moment(ms), size(n)       how times and sizes are written everywhere
+
+Times are shown as the number that options take and, below it, as UTC. Knows neither Spark nor
+any store: it starts fast and can be used from anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from datasource.report import HolderReport, LocationReport, ShardReport
+
+__all__ = ["age", "location_view", "moment", "plain_table", "shard_view", "size", "utc"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_STEP = 1024
+_YEAR_9999_MS = 253_402_300_799_999
+
+
+def utc(ms: int) -> str:
+    """`ms` since the epoch as a UTC date-time, or nothing where no calendar reaches."""
+    if not 0 <= ms <= _YEAR_9999_MS:
+        return ""
+    return (_EPOCH + timedelta(milliseconds=ms)).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+def moment(ms: int | None, none: str = "none") -> str:
+    """A time on two lines: the number, and the UTC date-time; `none` for the empty frontier."""
+    if ms is None:
+        return none
+    shown = utc(ms) if ms else ""
+    return f"{ms}\n{shown}" if shown else str(ms)
+
+
+def size(count: int | None) -> str:
+    """A number of bytes with a unit: `6.1 MiB`; `?` if it is not known."""
+    if count is None:
+        return "?"
+    value = float(count)
+    for unit in _UNITS:
+        if value < _STEP or unit == _UNITS[-1]:
+            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= _STEP
+    raise AssertionError(count)
+
+
+def age(ms: int) -> str:
+    """A duration in its two largest units: `3 min 20 s`."""
+    seconds, rest = divmod(ms, 1000)
+    if seconds < 1:
+        return f"{rest} ms"
+    units = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+    for position, (unit, length) in enumerate(units):
+        if seconds >= length:
+            count, left = divmod(seconds, length)
+            shown = f"{count} {unit}"
+            if position + 1 < len(units):
+                finer, finer_length = units[position + 1]
+                shown += f" {left // finer_length} {finer}" if left // finer_length else ""
+            return shown
+    raise AssertionError(ms)
+
+
+def plain_table(*columns: str, right: Iterable[str] = (), title: str | None = None) -> Table:
+    """An empty table in the one style of all output; columns named in `right` hold numbers."""
+    table = Table(box=None, title=title, title_justify="left", title_style="bold", pad_edge=False)
+    numbers = set(right)
+    for column in columns:
+        table.add_column(
+            column, justify="right" if column in numbers else "left", no_wrap=column in numbers
+        )
+    return table
+
+
+def location_view(report: LocationReport) -> RenderableType:
+    """All shards of a location, one line each."""
+    many = "1 shard" if len(report.shards) == 1 else f"{len(report.shards)} shards"
+    head = Text(f"{report.location}\n{many}, looked at {utc(report.at_ms)} UTC\n")
+    numbers = ("rows", "updates", "parts", "size", "holders")
+    table = plain_table("shard", *numbers, "since", "upper", right=numbers)
+    for shard in report.shards:
+        if shard.dropped:
+            table.add_row(escape(shard.name), *[""] * 5, "dropped", "")
+            continue
+        table.add_row(
+            escape(shard.name),
+            f"{shard.diff_sum:,}",
+            f"{shard.rows:,}",
+            f"{shard.part_count:,}",
+            size(shard.size_bytes),
+            str(len(shard.holders)),
+            moment(shard.since),
+            moment(shard.upper, "finished"),
+        )
+    views: list[RenderableType] = [head, table]
+    views += [Text(f"\n{p.shard}: {p.message}", style="red") for p in report.problems]
+    return Group(*views)
+
+
+def shard_view(shard: ShardReport, at_ms: int) -> RenderableType:
+    """Everything about one shard, section by section; `at_ms` is when it was looked at."""
+    views: list[RenderableType] = [_facts(shard, at_ms)]
+    if shard.levels:
+        views += [Text(), _levels(shard)]
+    if shard.holders:
+        views += [Text(), Text("what holds it back", style="bold")]
+        views += [_holder(shard, holder) for holder in shard.holders]
+    if shard.writers:
+        views += [Text(), _writers(shard)]
+    if shard.parts:
+        views += [Text(), _parts(shard)]
+    return Group(*views)
+
+
+def _facts(shard: ShardReport, at_ms: int) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    facts = {
+        "shard": f"{shard.name}{'  (dropped)' if shard.dropped else ''}",
+        "id": shard.id,
+        "comment": shard.comment,
+        "schema": f"{shard.schema}  (number {shard.schema_id})",
+        "key": ", ".join(shard.key) or "none: ordered by all columns",
+        "since": _one_line(shard.since, "none: nothing can be read"),
+        "upper": _one_line(shard.upper, "finished: nothing more can come"),
+        "contents": f"{shard.diff_sum:,} rows from {shard.rows:,} updates",
+        "parts": _part_summary(shard),
+        "batches": f"{shard.batches:,}, {shard.empty_batches:,} of them idle time",
+        "only old seqnos need": size(shard.dropped_bytes),
+        "seqno": f"{shard.seqno:,}, written {_one_line(shard.walltime_ms)}",
+        "made": f"{_one_line(shard.created_ms)}, {age(max(at_ms - shard.created_ms, 0))} ago",
+        "rollups": ", ".join(f"{r.seqno:,} ({size(r.size_bytes)})" for r in shard.rollups)
+        or "none yet",
+        "state version": shard.version,
+    }
+    for name, fact in facts.items():
+        if fact:
+            table.add_row(name, Text(fact))
+    return table
+
+
+def _one_line(ms: int | None, none: str = "none") -> str:
+    if ms is None:
+        return none
+    return f"{ms}  {utc(ms)} UTC" if ms and utc(ms) else str(ms)
+
+
+def _part_summary(shard: ShardReport) -> str:
+    inline = f", {shard.inline_parts:,} of them inside the state" if shard.inline_parts else ""
+    retracting = f", {shard.retracting_parts:,} take rows away" if shard.retracting_parts else ""
+    return f"{shard.part_count:,} of {size(shard.size_bytes)} together{inline}{retracting}"
+
+
+def _levels(shard: ShardReport) -> Table:
+    names = ("level", "batches", "parts", "updates", "size")
+    table = plain_table(*names, right=names, title="batches by size")
+    for level in shard.levels:
+        table.add_row(
+            str(level.level),
+            f"{level.batches:,}",
+            f"{level.parts:,}",
+            f"{level.rows:,}",
+            size(level.size_bytes),
+        )
+    return table
+
+
+def _holder(shard: ShardReport, holder: HolderReport) -> RenderableType:
+    lasts = "never expires"
+    if holder.lease_ms is not None:
+        lasts = f"expires after {age(holder.lease_ms)} of silence"
+    if holder.overdue:
+        lasts += ", which is over"
+    if holder.made_ms is not None:
+        lasts += f", made {age(max(holder.heard_ms + holder.silent_ms - holder.made_ms, 0))} ago"
+    blobs = "no blobs of earlier states"
+    if holder.seqno is not None:
+        blobs = f"blobs since seqno {holder.seqno:,}, {holder.behind_seqnos:,} back; "
+        blobs += f"{size(holder.only_bytes)} for it alone"
+    history = "all there is" if holder.since == 0 else f"{age(holder.behind_ms)} behind upper"
+    if holder.gain_ms:
+        # This one alone stands at the shard's since.
+        could_be = (shard.since or 0) + holder.gain_ms
+        history += f"; without it since could be {could_be}"
+    lines = [
+        holder.owner,
+        f"{lasts}, heard of {age(holder.silent_ms)} ago",
+        f"since  {_one_line(holder.since, 'nothing')}",
+        f"history  {history}",
+        f"keeps  {blobs}",
+    ]
+    title = Text.assemble((f"{holder.kind} ", "bold"), (holder.name, "cyan"))
+    return Group(title, *[Padding(Text(line), (0, 0, 0, 4)) for line in lines])
+
+
+def _writers(shard: ShardReport) -> Table:
+    table = plain_table(
+        "writer", "last", "silent for", "remembered", right=("last",), title="writers"
+    )
+    table.columns[0].overflow = "fold"
+    for writer in shard.writers:
+        table.add_row(
+            Text(writer.name),
+            f"{writer.last:,}",
+            age(writer.silent_ms),
+            "for ever" if writer.lease_ms is None else age(writer.lease_ms),
+        )
+    return table
+
+
+def _parts(shard: ShardReport) -> Table:
+    numbers = ("updates", "size", "diffs")
+    table = plain_table("part, its times", *numbers, right=numbers, title="parts")
+    table.columns[0].overflow = "fold"
+    for part in shard.parts or ():
+        place = "inside the state" if part.inline else part.key.rpartition("/")[2]
+        table.add_row(
+            Text(f"{place}\n{part.ts_min} to {part.ts_max}"),
+            f"{part.rows:,}",
+            size(part.size_bytes),
+            f"{part.diff_min:+d} to {part.diff_max:+d}",
+        )
+    return table

@@ -1,0 +1,94 @@
+"""Settings: what the file says, what wins, and what is refused."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from app.config import DEFAULT_FILE, Settings, load
+from datasource.errors import InvalidUsage
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "conf" / "mine.toml"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_shipped_file_is_the_defaults() -> None:
+    """`conf/app.toml` names every key with the default that the code has without it."""
+    root = DEFAULT_FILE.parents[1]
+    assert load() == load(None, {"demo": {"data": str(root / "data")}})
+    shipped = tomllib.loads(DEFAULT_FILE.read_text(encoding="utf-8"))
+    defaults = Settings().model_dump(mode="json")
+    assert shipped == defaults
+
+
+def test_every_key_is_explained() -> None:
+    """Above each key of the shipped file there is a comment."""
+    lines = DEFAULT_FILE.read_text(encoding="utf-8").splitlines()
+    keys = [n for n, line in enumerate(lines) if "=" in line and not line.startswith("#")]
+    assert len(keys) == 8
+    assert [lines[n] for n in keys if not lines[n - 1].startswith("# ")] == []
+
+
+def test_the_command_line_wins_over_the_file_over_the_defaults(tmp_path: Path) -> None:
+    """Each key is taken from the first of the three that has it."""
+    file = written(
+        tmp_path, '[demo]\ndays = 7\ndays_per_second = 2\n[storage]\n"s3.region" = "x"\n'
+    )
+    settings = load(file, {"demo": {"days": 9}, "storage": {"s3.endpoint": "http://h"}})
+    assert settings.demo.days == 9
+    assert settings.demo.days_per_second == 2.0
+    assert settings.demo.files_per_micro_batch == Settings().demo.files_per_micro_batch
+    assert settings.storage == {"s3.region": "x", "s3.endpoint": "http://h"}
+
+
+def test_folders_of_the_file_count_from_the_repository(tmp_path: Path) -> None:
+    """A relative folder means the same wherever the job is started, an absolute one itself."""
+    assert load(written(tmp_path, '[demo]\ndata = "elsewhere"')).demo.data == tmp_path / "elsewhere"
+    assert load(written(tmp_path, '[demo]\ndata = "/far"')).demo.data == Path("/far")
+
+
+def test_without_a_location_the_shards_are_in_the_folder() -> None:
+    """An empty location means `shards` inside `data`; a given one is used as it is."""
+    assert load(None, {"demo": {"data": "/d"}}).demo.url == "/d/shards"
+    assert load(None, {"demo": {"location": "s3://b/p"}}).demo.url == "s3://b/p"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[demo]\nday = 3", "unknown setting 'demo.day' — hint: did you mean 'demo.days'?"),
+        ("[dmo]\ndays = 3", "unknown setting 'dmo' — hint: did you mean 'demo'?"),
+        ("[demo]\ndays = 366", "setting 'demo.days' is 366"),
+        ("[demo]\ndays = true", "setting 'demo.days' is True"),
+        ('[demo]\ndays = "3"', "setting 'demo.days' is '3'"),
+        ('[log]\nlevel = "LOUD"', "setting 'log.level' is 'LOUD'"),
+        ("[storage]\ns3.region = 'x'", "setting 'storage.s3'"),
+        ("demo = 3", "setting 'demo' is 3"),
+        ("[demo\n", "are not TOML"),
+    ],
+)
+def test_what_is_not_understood_is_refused_by_name(tmp_path: Path, text: str, said: str) -> None:
+    """Unknown keys, wrong types, values out of range and broken files name what is wrong."""
+    with pytest.raises(InvalidUsage) as refused:
+        load(written(tmp_path, text))
+    assert said in str(refused.value)
+    assert refused.value.hint
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    """A file that was asked for and is not there is an error, not the defaults."""
+    with pytest.raises(InvalidUsage, match="SETTINGS_UNREADABLE"):
+        load(tmp_path / "no.toml")
+
+
+def test_settings_show_no_credential() -> None:
+    """Storage options stay out of every representation."""
+    settings = load(None, {"storage": {"s3.secret-access-key": "hush-hush"}})
+    assert "hush-hush" not in repr(settings)
+    assert settings.storage["s3.secret-access-key"] == "hush-hush"

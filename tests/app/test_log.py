@@ -1,0 +1,62 @@
+"""The log: one JSON object per line, in the fields of Spark's structured log."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.log import log_to
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Any:
+    """A log file in a folder that is not there yet."""
+    path = tmp_path / "a b" / "log.jsonl"
+    handler = log_to(path, "INFO")
+    yield path
+    for name in ("app", "datasource", "jobs"):
+        logging.getLogger(name).removeHandler(handler)
+        logging.getLogger(name).propagate = True
+        logging.getLogger(name).setLevel(logging.NOTSET)
+    handler.close()
+
+
+def lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def fail() -> None:
+    raise ValueError("two\nlines")
+
+
+def test_a_record_is_one_line_with_its_context(file: Path) -> None:
+    """Message and values are apart, the time is UTC, lesser levels are left out."""
+    logger = logging.getLogger("app.demo.feed")
+    logger.debug("not written")
+    logger.info("landed", extra={"context": {"day": "2013-01-05", "where": Path("ä")}})
+    (line,) = lines(file)
+    assert (line["level"], line["logger"], line["msg"]) == ("INFO", "app.demo.feed", "landed")
+    assert line["context"] == {"day": "2013-01-05", "where": "ä"}
+    assert line["ts"].endswith("Z")
+    assert set(line) == {"ts", "level", "logger", "msg", "context"}
+
+
+def test_an_exception_stays_on_its_line(file: Path) -> None:
+    """Class, message and stack trace are fields, so a line break in them breaks no line."""
+    try:
+        fail()
+    except ValueError:
+        logging.getLogger("datasource.machine").exception("it failed")
+    (line,) = lines(file)
+    assert (line["exception"]["class"], line["exception"]["msg"]) == ("ValueError", "two\nlines")
+    assert "test_an_exception_stays" in "".join(line["exception"]["stacktrace"])
+
+
+def test_others_do_not_write_into_our_log(file: Path) -> None:
+    """Only this project's loggers are written to the file."""
+    logging.getLogger("somebody.else").error("loud")
+    assert lines(file) == []

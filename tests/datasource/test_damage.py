@@ -1,0 +1,174 @@
+"""Parts that are missing, cut, damaged or foreign: an error that names them, and no wrong row."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from dataclasses import replace
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from datasource.batch import Part
+from datasource.client import ShardClient
+from datasource.errors import Corrupt, MissingBlob
+from datasource.fetch import Fetcher
+from datasource.frontier import Frontier
+from datasource.partfile import decode_inline
+from datasource.read import contents_of
+from support.shards import SETTINGS, World, rows, schema_of, table, updates
+
+SHARD = "orders"
+BLOBS = replace(SETTINGS, inline_part_bytes=0, row_group_rows=3)
+SOME = table(*((i, f"value {i}" * 3) for i in range(10)))
+
+
+@pytest.fixture
+def client(world: World) -> ShardClient:
+    """A shard of ten rows, in one blob of several row groups."""
+    made = world.client(BLOBS)
+    made.create(SHARD, schema_of(), key=["id"])
+    made.writer(SHARD).append_now(SOME)
+    return made
+
+
+def only_part(client: ShardClient) -> Part:
+    [part] = client.state(SHARD).trace.batches[0].parts
+    return part
+
+
+def everything(client: ShardClient) -> list[pa.Table]:
+    """What every way of reading says."""
+    with client.reader(SHARD) as reader:
+        whole = reader.snapshot()
+        narrow = reader.snapshot(columns=["v"])
+        [step] = reader.listen(0, timeout_ms=1)
+    return [whole, narrow, step.updates]
+
+
+def ways(client: ShardClient) -> list[object]:
+    """Each way of reading by itself, to be called."""
+
+    def snapshot() -> object:
+        with client.reader(SHARD) as reader:
+            return reader.snapshot()
+
+    def narrow() -> object:
+        with client.reader(SHARD) as reader:
+            return reader.snapshot(columns=["v"])
+
+    def listen() -> object:
+        with client.reader(SHARD) as reader:
+            return list(reader.listen(0, timeout_ms=1))
+
+    return [snapshot, narrow, listen]
+
+
+def fetcher(client: ShardClient) -> Fetcher:
+    return contents_of(client.machine(SHARD), client.state(SHARD)).fetcher
+
+
+@pytest.mark.parametrize("way", range(3))
+def test_a_missing_part_is_an_error_in_every_way_of_reading(client: ShardClient, way: int) -> None:
+    """Nothing is skipped: the error names the part and says what to do."""
+    part = only_part(client)
+    client.location.blob.delete(part.key)
+    with pytest.raises(MissingBlob, match=rf"MISSING_BLOB.*{part.key}.*10 rows.*restore"):
+        ways(client)[way]()  # type: ignore[operator]
+    assert isinstance(fetcher(client).verify(part), MissingBlob)
+
+
+@pytest.mark.parametrize("way", range(3))
+@pytest.mark.parametrize(
+    "foreign", [b"", b"PAR1", b"hello" * 1000, b"PAR1" + b"\0" * 900 + b"PAR1"]
+)
+def test_a_foreign_file_is_corrupt(client: ShardClient, foreign: bytes, way: int) -> None:
+    """What was never a part is refused by name."""
+    part = only_part(client)
+    client.location.blob.set(part.key, foreign)
+    with pytest.raises(Corrupt, match=rf"CORRUPT_PART.*{part.key}.*nothing is skipped"):
+        ways(client)[way]()  # type: ignore[operator]
+    assert isinstance(fetcher(client).verify(part), Corrupt)
+
+
+def test_another_part_of_the_same_size_is_corrupt(client: ShardClient) -> None:
+    """A whole Parquet file with other columns is not the one that was written."""
+    part = only_part(client)
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"other": [1]}), sink)
+    padding = part.size_bytes - len(sink.getvalue())
+    assert padding > 0
+    client.location.blob.set(part.key, b"\0" * padding + sink.getvalue())
+    with pytest.raises(Corrupt):
+        everything(client)
+
+
+def test_a_part_cut_anywhere_is_corrupt(client: ShardClient) -> None:
+    """No beginning of a part is a part."""
+    part = only_part(client)
+    whole = client.location.blob.get(part.key) or b""
+    for end in range(0, len(whole), 7):
+        client.location.blob.set(part.key, whole[:end])
+        with pytest.raises(Corrupt):
+            ways(client)[0]()  # type: ignore[operator]
+
+
+def test_no_flipped_bit_makes_a_wrong_row(client: ShardClient) -> None:
+    """Wherever a bit of a part flips, reading it is an error, or right."""
+    part = only_part(client)
+    expected = [rows(one) for one in everything(client)]
+    whole = client.location.blob.get(part.key) or b""
+    noticed = 0
+    for bit in range(0, 8 * len(whole), 11):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        client.location.blob.set(part.key, bytes(damaged))
+        assert isinstance(fetcher(client).verify(part), Corrupt)
+        try:
+            found = [rows(one) for one in everything(client)]
+        except Corrupt:
+            noticed += 1
+        else:
+            assert found == expected, f"bit {bit % 8} of byte {bit // 8}"
+    assert noticed > 100
+
+
+def test_an_inline_part_is_checked(world: World) -> None:
+    """A message that does not say what was written is corrupt, whatever Arrow makes of it."""
+    client = world.client(SETTINGS)
+    client.create(SHARD, schema_of())
+    client.writer(SHARD).append_now(SOME)
+    part = only_part(client)
+    assert part.inline is not None
+    schema = schema_of()
+    for bit in range(0, 8 * len(part.inline), 5):
+        damaged = bytearray(part.inline)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(Corrupt):
+            decode_inline(msgspec.structs.replace(part, inline=bytes(damaged)), schema)
+    for end in range(len(part.inline)):
+        with pytest.raises(Corrupt):
+            decode_inline(msgspec.structs.replace(part, inline=part.inline[:end]), schema)
+
+
+def test_damage_is_found_before_a_row_of_its_batch_comes_out(world: World) -> None:
+    """A listener gets a step whole or not at all."""
+    client = world.client(BLOBS)
+    client.create(SHARD, schema_of())
+    writer = client.writer(SHARD)
+    for time in (1, 2, 3):
+        writer.compare_and_append(
+            updates((time, "x", time, 1)), Frontier(time - (time == 1)), Frontier(time + 1)
+        )
+    middle = list(client.state(SHARD).trace.batches)[1]
+    [part] = middle.parts
+    client.location.blob.delete(part.key)
+    with client.reader(SHARD) as reader:
+        steps = reader.listen(0, until=Frontier(4))
+        with pytest.raises(MissingBlob):
+            next(steps)
+        assert rows(reader.snapshot(1)) == Counter({(1, "x"): 1})
+        with pytest.raises(MissingBlob):
+            reader.snapshot(2)

@@ -1,0 +1,42 @@
+"""The main job's command line, before there is a JVM: what is refused, and how."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jobs.run import main
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # the log file of each run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--days", "366"], "setting 'demo.days' is 366"),
+        (["--config", "{tmp}/no.toml"], "[SETTINGS_UNREADABLE]"),
+        (["--config", "{tmp}/wrong.toml"], "did you mean 'demo.days'?"),
+        (["--location", "memory://here"], "Spark runs in several"),
+        (["--location", "{tmp}/a/../b"], "[INVALID_LOCATION]"),
+        (["--location", "{tmp}/file"], "{tmp}/file"),
+        (["--data", "{tmp}/file"], "--data"),
+        (["--option", "s3.endpoint"], "--option NAME=VALUE"),
+        (["--option", "s3.endpont=http://127.0.0.1"], "did you mean 's3.endpoint'?"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    """Status 2 and one sentence with a hint, no stack trace, before Spark is started."""
+    (tmp_path / "file").write_text("")
+    (tmp_path / "wrong.toml").write_text("[demo]\nday = 3\n")
+    words = [word.format(tmp=tmp_path) for word in arguments]
+    if "--data" not in words:
+        words += ["--data", str(tmp_path / "data")]
+    assert main(words) == 2
+    err = capsys.readouterr().err
+    assert said.format(tmp=tmp_path) in err
+    assert err.startswith("error: [")
+    assert "hint: " in err
+    assert len(err.splitlines()) == 1
