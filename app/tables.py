@@ -88,16 +88,16 @@ def location_view(report: LocationReport) -> RenderableType:
     """All shards of a location, one line each."""
     many = "1 shard" if len(report.shards) == 1 else f"{len(report.shards)} shards"
     head = Text(f"{report.location}\n{many}, looked at {utc(report.at_ms)} UTC\n")
-    numbers = ("rows", "updates", "parts", "size", "holders")
+    numbers = ("rows", "parts", "size", "holders")
     table = plain_table("shard", *numbers, "since", "upper", right=numbers)
+    table.columns[0].overflow = "fold"
     for shard in report.shards:
         if shard.dropped:
-            table.add_row(escape(shard.name), *[""] * 5, "dropped", "")
+            table.add_row(escape(shard.name), *[""] * 4, "dropped", "")
             continue
         table.add_row(
             escape(shard.name),
             f"{shard.diff_sum:,}",
-            f"{shard.rows:,}",
             f"{shard.part_count:,}",
             size(shard.size_bytes),
             str(len(shard.holders)),

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from datasource.batch import Part
-from datasource.convert import migrate
-from datasource.errors import MissingBlob, ShardError
+from datasource.convert import convert, migrate
+from datasource.errors import InvalidUsage, MissingBlob, ShardError
 from datasource.location import Blob
 from datasource.partfile import damaged, decode_inline, part_schema
 from datasource.plan import PlannedPart
@@ -86,14 +86,14 @@ class Fetcher:
             return
         try:
             file = self._open(part)
-            schema = None
+            schema = part_schema(written, columns)
+            rows = 0
             for batch in file.iter_batches(BATCH_ROWS, columns=list(columns)):
-                if schema is None:
-                    schema = part_schema(written, batch.schema.names)
-                # Parquet forgets which nested fields are nullable and what a list's child is
-                # called; the buffers are the same.
-                yield batch.select(schema.names).cast(schema)
-        except (pa.ArrowException, OSError, KeyError) as error:
+                rows += batch.num_rows
+                yield _exactly(batch, schema)
+            if rows != part.rows:
+                raise damaged(part, f"it has {rows} rows, not {part.rows}")
+        except (pa.ArrowException, OSError, KeyError, ValueError, InvalidUsage) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # the store's trouble, not the part's
             raise damaged(part, str(error)) from error
@@ -120,6 +120,16 @@ class Fetcher:
         if part.crc32 is not None and zlib.crc32(data) != part.crc32:
             return damaged(part, "its checksum does not match")
         return None
+
+
+def _exactly(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The columns of `schema` out of what Parquet gave, which may be more: a dot in a name selects.
+
+    Parquet forgets which nested fields are nullable and what a list's child is called; the buffers
+    are the same. Arrow's own cast breaks columns of nulls inside of lists.
+    """
+    columns = [convert(batch.column(field.name), field.type, (field.name,)) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _time_mask(batch: pa.RecordBatch, planned: PlannedPart) -> pa.Array:

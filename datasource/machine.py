@@ -352,8 +352,9 @@ class Machine:
                     missing = record.rollup[1].key if record.rollup else f"record {record.base}"
                     continue  # a newer head names a newer one
                 state = self._replay(base)
-                if state is None:
-                    missing = f"records after seqno {base.seqno}"
+                if state is None or state.seqno < head.seqno:
+                    reached = base.seqno if state is None else state.seqno
+                    missing = f"the record after seqno {reached}"
                     continue
             self._install(state)
             return state

@@ -7,6 +7,7 @@ leaves its schema out: the shard's registry has it.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -41,6 +42,8 @@ def decode_inline(part: Part, written: ShardSchema) -> pa.RecordBatch:
         Corrupt: The message is not what was written.
     """
     assert part.inline is not None, part.key
+    if part.crc32 is not None and zlib.crc32(part.inline) != part.crc32:
+        raise damaged(part, "its checksum does not match")
     names = [*written.names, *([] if part.ts_min is None else [TS]), DIFF]
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(part.inline), part_schema(written, names))

@@ -294,14 +294,14 @@ def _show_shards(cast: _Cast) -> None:
         "6. The shards",
         "since: readable as of this time and later. upper: all before it is settled.",
     )
-    numbers = ("rows", "updates", "parts", "size", "holds")
+    numbers = ("rows", "parts", "size", "holds")
     table = plain_table("shard", *numbers, "since", "upper", right=numbers)
+    table.columns[0].overflow = "fold"
     for shard in cast.lake.reports():
         holds = [holder for holder in shard.holders if holder.kind == "hold"]
         table.add_row(
             shard.name,
             f"{shard.diff_sum:,}",
-            f"{shard.rows:,}",
             f"{shard.part_count:,}",
             size(shard.size_bytes),
             str(len(holds)),

@@ -31,6 +31,7 @@ def client(world: World) -> ShardClient:
     made = world.client(BLOBS)
     made.create(SHARD, schema_of(), key=["id"])
     made.writer(SHARD).append_now(SOME)
+    made.hold(SHARD, "everything")
     return made
 
 

@@ -55,9 +55,9 @@ def test_a_location_is_one_line_per_shard(url: str, capsys: pytest.CaptureFixtur
     """Every shard has a line with its rows, and fits into 80 columns."""
     assert main([url]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"file://{url}" or len(url) > 70
+    assert "".join(lines).startswith(f"file://{url}")
     flights = next(line for line in lines if line.startswith("flights"))
-    assert flights.split()[1:4] == ["5", "5", "2"], "rows, updates, parts"
+    assert flights.split()[1:3] == ["5", "2"], "rows, parts"
     assert "300" in flights
     assert any(line.startswith("old") and "dropped" in line for line in lines)
     assert all(len(line) <= 80 for line in lines)

@@ -20,6 +20,9 @@ __all__ = ["JOB_TIMEOUT_S", "RunningJob", "running_job"]
 JOB_TIMEOUT_S: Final = 240
 """One whole run of a slice, on two cores that are busy with other tests."""
 
+_JAVA: Final = "-XX:+UseSerialGC -Duser.timezone=UTC -XX:TieredStopAtLevel=1"
+"""As in conf/, and without the optimising compiler: these runs are too short for it to pay."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunningJob:
@@ -104,7 +107,13 @@ def running_job(folder: Path, *arguments: str) -> Iterator[RunningJob]:
     script = Path(pyspark.__file__).parent / "bin" / "spark-submit"
     with output.open("wb") as out:
         process = subprocess.Popen(
-            [str(script), str(ROOT / "jobs" / "run.py"), *arguments],
+            [
+                str(script),
+                "--driver-java-options",
+                _JAVA,
+                str(ROOT / "jobs" / "run.py"),
+                *arguments,
+            ],
             cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,
