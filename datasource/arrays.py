@@ -5,6 +5,7 @@
     raw_offsets(array)         the offsets of text or lists, as stored, of this slice
     nulls(array)               which values are null, or None when none is
     validity(array)            the same as a buffer that starts at bit 0
+    unmasked(array)            without nulls that only stand under null parents
 
 Arrow's own casts check children that stand under null parents, where any bytes may be; nothing here
 looks at those.
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["Offsets", "as_lists", "list_lengths", "nulls", "raw_offsets", "validity"]
+__all__ = ["Offsets", "as_lists", "list_lengths", "nulls", "raw_offsets", "unmasked", "validity"]
 
 Offsets = npt.NDArray[np.int64]
 
@@ -68,3 +69,44 @@ def validity(array: pa.Array) -> pa.Buffer | None:
     if absent is None:
         return None
     return pa.py_buffer(np.packbits(~absent, bitorder="little"))
+
+
+def unmasked(array: pa.Array, *, nullable: bool = True) -> pa.Array:
+    """`array`, in which no child that is declared not nullable has nulls.
+
+    A child may have some under null parents, where they mean nothing; but the Parquet writer takes
+    them for nulls. Without a parent such a child must have none.
+
+    Args:
+        array: Of any type.
+        nullable: Whether the array itself may have nulls.
+    """
+    if not pa.types.is_nested(array.type):
+        if nullable or array.null_count == 0:
+            return array
+        return pa.Array.from_buffers(
+            array.type, len(array), [None, *array.buffers()[1:]], 0, array.offset
+        )
+    if pa.types.is_struct(array.type):
+        heads, children = [], [_unmasked_child(array.field(i), f) for i, f in enumerate(array.type)]
+    else:
+        offsets = np.concatenate([[0], np.cumsum(list_lengths(array))]).astype(np.int32)
+        heads, children = [pa.py_buffer(offsets)], [_unmasked_elements(array)]
+    bitmap, missing = (validity(array), array.null_count) if nullable else (None, 0)
+    return pa.Array.from_buffers(
+        array.type, len(array), [bitmap, *heads], missing, children=children
+    )
+
+
+def _unmasked_child(child: pa.Array, field: pa.Field) -> pa.Array:
+    return unmasked(child, nullable=field.nullable)
+
+
+def _unmasked_elements(array: pa.Array) -> pa.Array:
+    """What lies in the lists, or in the maps, of `array`."""
+    if not pa.types.is_map(array.type):
+        return _unmasked_child(array.flatten(), array.type.value_field)
+    entries = as_lists(array).flatten()
+    fields = [array.type.key_field, array.type.item_field]
+    columns = [_unmasked_child(entries.field(i), field) for i, field in enumerate(fields)]
+    return pa.StructArray.from_arrays(columns, fields=fields)

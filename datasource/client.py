@@ -170,15 +170,17 @@ class ShardClient:
                 append repeated after a crash succeed without effect. None for an anonymous one.
         """
         state = self.state(name)
-        known = state.writers.get(check_owner_name("writer", writer)) if writer else None
+        durable = writer is not None
+        name_of = check_owner_name("writer", writer or "") if durable else new_id("w", self.ids)
+        known = state.writers.get(name_of)
         return WriteHandle(
             machine=self.machine(name),
             shard=state.shard,
             schema=current_schema(state),
             schema_id=state.schema_id,
             key=state.key,
-            writer=writer or new_id("w", self.ids),
-            durable=bool(writer),
+            writer=name_of,
+            durable=durable,
             sequence=known.last if known else 0,
         )
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from datasource.arrays import unmasked
 from datasource.batch import Part
 from datasource.errors import Corrupt
 from datasource.schema import DIFF, TS, ShardSchema
@@ -63,6 +64,11 @@ def encode_parquet(table: pa.Table, *, key: Sequence[str], row_group_rows: int) 
         row_group_rows: Rows per row group.
     """
     sink = pa.BufferOutputStream()
+    nested = [i for i, kind in enumerate(table.schema.types) if pa.types.is_nested(kind)]
+    for position in nested:
+        chunks = [unmasked(chunk) for chunk in table.column(position).chunks]
+        field = table.schema.field(position)
+        table = table.set_column(position, field, pa.chunked_array(chunks, field.type))
     order = [pq.SortingColumn(table.column_names.index(name)) for name in key]
     with pq.ParquetWriter(
         sink,

@@ -123,7 +123,7 @@ class _Writer:
                 code="SHARD_CHANGED",
                 hint="write again",
             )
-        handle = self._handle(client, writer)
+        handle = self._handle(client, writer, attempt)
         if self._replace:
             overwrite_contents(handle, staged, sequence=sequence, attempt=attempt)
         else:
@@ -135,13 +135,18 @@ class _Writer:
         if not known:
             return
         client = open_client(self._options)
-        handle = self._handle(client, writer)
+        handle = self._handle(client, writer, known[0].attempt)
         if handle.abandon(known[0].attempt, sequence):
             for message in known:
                 discard(client.location.blob, message.staged.runs)
 
-    def _handle(self, client: ShardClient, writer: str | None) -> WriteHandle:
+    def _handle(self, client: ShardClient, writer: str | None, attempt: str) -> WriteHandle:
+        """A handle of the writer with this name; None makes one up that lasts for one attempt."""
         handle = client.writer(self._options.shard, writer)
+        if writer is None:
+            # Commit and abort run in different processes and must mean the same writer. It is
+            # anonymous: a shard must not remember every batch write for ever.
+            handle.writer = f"job:{attempt}"
         handle.schema = ShardSchema.parse(self._target.schema)
         handle.schema_id = self._target.schema_id
         return handle
@@ -205,7 +210,7 @@ class ShardBatchWriter(_Writer, DataSourceArrowWriter):
     def _identity(self) -> tuple[str | None, int]:
         options = self._options
         if options.txn_app_id is None or options.txn_version is None:
-            return f"job:{self._attempt}", 0
+            return None, 0
         return f"app:{options.txn_app_id}", options.txn_version
 
 

@@ -74,16 +74,16 @@ def parse_offset(value: dict[str, Any]) -> Start | ShardOffset:
     Raises:
         InvalidUsage: It is not an offset of a shard stream, or one of a newer version.
     """
-    version = value.get("v")
-    known = type(version) is int  # a bool is an int, too
-    if known and version > OFFSET_VERSION:
+    named = value.get("v")
+    version: int = named if type(named) is int else 0  # a bool is an int, too
+    if version > OFFSET_VERSION:
         raise InvalidUsage(
             f"the checkpoint holds an offset of version {version}, this code reads up to "
             f"{OFFSET_VERSION}",
             code="NEWER_OFFSET",
             hint="upgrade Shardline here; nothing was changed",
         )
-    if known and version == OFFSET_VERSION:
+    if version == OFFSET_VERSION:
         if value.get("init") is True and len(value) == len(START.json()):
             return START
         found = _fields(value)

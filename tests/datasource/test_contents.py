@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -94,7 +96,9 @@ def test_taking_back_exactly_what_was_added_leaves_nothing(
 
 @given(cases(), SHAPES, st.data())
 @bounded
-def test_diffs_add_up_at_every_time(case: Case, settings: ShardSettings, data: st.DataObject) -> None:
+def test_diffs_add_up_at_every_time(
+    case: Case, settings: ShardSettings, data: st.DataObject
+) -> None:
     """Rows added several times and taken back one by one, over several appends."""
     world, client = shard(case, settings)
     writer = client.writer(SHARD)
@@ -137,15 +141,13 @@ def test_an_overwrite_leaves_exactly_the_new_rows(
 
 def relaxed(schema: ShardSchema, extra: str) -> ShardSchema:
     """All columns nullable, and one more."""
-    more = parse_record(
-        '{"type":"struct","fields":[{"name":"more","type":%s,"nullable":true,"metadata":{}}]}'
-        % extra
-    )
+    column = {"name": "more", "type": extra, "nullable": True, "metadata": {}}
+    more = parse_record(json.dumps({"type": "struct", "fields": [column]}))
     fields = [Field(f.name, f.type, True, f.metadata) for f in schema.record.fields]
     return ShardSchema.parse(record_json(Record((*fields, *more.fields))))
 
 
-@given(cases(), SHAPES, st.data(), st.sampled_from(['"long"', '"string"', '"double"']))
+@given(cases(), SHAPES, st.data(), st.sampled_from(["long", "string", "double"]))
 @bounded
 def test_old_rows_are_found_again_under_a_new_schema(
     case: Case, settings: ShardSettings, data: st.DataObject, extra: str
@@ -206,7 +208,7 @@ def test_column_names_with_dots_are_not_paths() -> None:
         assert reader.snapshot(columns=["x.y"]).to_pylist() == [{"x.y": 3}]
         assert reader.snapshot(columns=["x"]).to_pylist() == [{"x": {"y": 1, "z": 2}}]
         assert reader.snapshot(columns=["`"]).to_pylist() == [{"`": "q"}]
-        with pytest.raises(InvalidUsage, match="UNKNOWN_COLUMN.*'x.z'"):
+        with pytest.raises(InvalidUsage, match=r"UNKNOWN_COLUMN.*'x.z'"):
             reader.snapshot(columns=["x.z"])
     world.close()
 
@@ -221,4 +223,23 @@ def test_large_diffs_are_counted_and_not_copied() -> None:
     writer.append_now(with_diffs(row, [10**15]))
     writer.append_now(with_diffs(row, [2 - 10**15]))
     assert read(world).to_pylist() == [{"id": 1, "v": "a"}] * 2
+    world.close()
+
+
+def test_a_null_under_a_null_parent_is_none() -> None:
+    """Arrow lets a child that is not nullable be null where its parent is; so may a writer."""
+    inner = [pa.field("a", pa.decimal128(9, 2), nullable=False), pa.field("b", pa.string())]
+    child = pa.array([Decimal("1.50"), None, Decimal("2.50")], pa.decimal128(9, 2))
+    absent = pa.array([False, True, False])
+    column = pa.StructArray.from_arrays(
+        [child, pa.array(["x", "y", None])], fields=inner, mask=absent
+    )
+    lists = pa.ListArray.from_arrays([0, 2, 3, 3], column)
+    arrow = pa.schema([pa.field("s", column.type), pa.field("l", lists.type)])
+    rows = pa.Table.from_arrays([column, lists], schema=arrow)
+    world = World()
+    client = world.client(BLOBS)
+    client.create(SHARD, schema_of(arrow))
+    client.writer(SHARD).append_now(rows.slice(1))
+    assert Counter(map(str, read(world).to_pylist())) == Counter(map(str, rows.to_pylist()[1:]))
     world.close()

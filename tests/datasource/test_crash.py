@@ -237,9 +237,7 @@ def folders(tmp_path: Path) -> Callable[[], World]:
 
 @pytest.mark.parametrize("effect", ["none", "done", "late"])
 @pytest.mark.parametrize("name", ["append", "overwrite"])
-def test_killed_anywhere_on_disk(
-    name: str, effect: Effect, folders: Callable[[], World]
-) -> None:
+def test_killed_anywhere_on_disk(name: str, effect: Effect, folders: Callable[[], World]) -> None:
     """The same on disk, for the commands that write blobs."""
     assert break_everywhere(folders, DEEDS[name], effect, "after", None) >= 2
 

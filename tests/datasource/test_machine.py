@@ -22,8 +22,8 @@ SHARD = "orders"
 ROLLUPS = replace(SETTINGS, rollup_every=4)
 
 
-def filled(world: World, appends: int, **settings: int) -> ShardClient:
-    client = world.client(replace(SETTINGS, **settings))
+def filled(world: World, appends: int, rollup_every: int = 128) -> ShardClient:
+    client = world.client(replace(SETTINGS, rollup_every=rollup_every))
     client.create(SHARD, schema_of())
     writer = client.writer(SHARD)
     for number in range(appends):
@@ -40,7 +40,7 @@ def rollup_keys(objects: Objects) -> list[str]:
     return [entry.key for entry in objects.entries(f"{SHARD}/rollup/")]
 
 
-# --- answers ---------------------------------------------------------------------------------------
+# --- answers -------------------------------------------------------------------------------------
 
 
 def test_a_refusal_after_a_lost_race_is_about_the_newest_state(world: World) -> None:
@@ -76,7 +76,7 @@ def test_a_command_on_nothing_says_what_is_there(world: World) -> None:
 
 def test_losing_every_race_ends_in_an_error_that_says_so(world: World) -> None:
     """Contention is bounded, and certainly nothing happened."""
-    client = filled(world, 1, commit_timeout_ms=1)
+    filled(world, 1)
     store = Faulty(world.objects(), clock=world.clock, ids=world.ids)
     rival = world.client().writer(SHARD)
     original = store.create
@@ -87,7 +87,7 @@ def test_losing_every_race_ends_in_an_error_that_says_so(world: World) -> None:
         return original(key, value)
 
     store.create = create  # type: ignore[method-assign,assignment]
-    loser = world.client(client.settings, store).writer(SHARD)
+    loser = world.client(replace(SETTINGS, commit_timeout_ms=1), store).writer(SHARD)
     with pytest.raises(Determinate, match="CONTENTION"):
         loser.append_now(table((9, "z")))
     with world.client().reader(SHARD) as reader:
@@ -103,9 +103,7 @@ def test_what_cannot_be_read_back_is_unknown(world: World) -> None:
     store.fail("create", Fault.AFTER)
     store.fail("get", *[Fault.BEFORE] * 100)
     with pytest.raises(Indeterminate):
-        machine.apply(
-            partial(register_leased, reader="r1", since=None, lease_ms=1000, purpose="")
-        )
+        machine.apply(partial(register_leased, reader="r1", since=None, lease_ms=1000, purpose=""))
     assert "r1" in world.client().state(SHARD).leased
 
 
@@ -121,7 +119,7 @@ def test_a_wall_clock_that_jumps_back_does_not_take_the_log_with_it(world: World
     assert done.upper == after.upper
 
 
-# --- cold starts -----------------------------------------------------------------------------------
+# --- cold starts ---------------------------------------------------------------------------------
 
 
 def test_a_cold_start_reads_a_rollup_and_the_records_after_it(world: World) -> None:
@@ -158,7 +156,7 @@ def test_a_shard_made_again_does_not_roll_up_its_first_records(world: World) -> 
     assert client.state(SHARD).rollups == {}
 
 
-# --- state that cannot be trusted ------------------------------------------------------------------
+# --- state that cannot be trusted ----------------------------------------------------------------
 
 
 def test_a_missing_rollup_is_missing_state(world: World) -> None:
@@ -269,12 +267,10 @@ def test_state_of_a_newer_version_is_refused_and_left_alone(world: World) -> Non
     client = filled(world, 2)
     state = client.state(SHARD)
     newer = msgspec.structs.replace(state, seqno=state.seqno + 1, version=(1, 2))
-    record = Record(
-        seqno=newer.seqno, token="", walltime_ms=1, version=newer.version, state=newer
-    )
+    record = Record(seqno=newer.seqno, token="", walltime_ms=1, version=newer.version, state=newer)
     forge(world, newer.seqno, encode_record(record))
     for one in (client, world.client()):
-        with pytest.raises(InvalidUsage, match="NEWER_VERSION.*upgrade"):
+        with pytest.raises(InvalidUsage, match=r"NEWER_VERSION.*upgrade"):
             one.state(SHARD)
         with pytest.raises(InvalidUsage, match="NEWER_VERSION"):
             one.create(SHARD, schema_of())

@@ -24,6 +24,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from typing_extensions import override
 
 from datasource.client import ShardClient
 from datasource.commands.append import AlreadyCommitted, UpperMismatch
@@ -33,7 +34,7 @@ from datasource.frontier import Frontier
 from datasource.overwrite import overwrite
 from datasource.read import ReadHandle
 from datasource.stores.faulty import Fault, Faulty
-from support.shards import SETTINGS, TINY, World, dangling, schema_of
+from support.shards import TINY, World, dangling, schema_of
 
 SHARD = "orders"
 WIDTH_MAX = 4
@@ -107,6 +108,7 @@ class Shards(RuleBasedStateMachine):
         self.model = Model()
         self.alive = False
 
+    @override
     def teardown(self) -> None:
         for reader, _ in self.readers.values():
             reader.close()
@@ -243,8 +245,10 @@ class Shards(RuleBasedStateMachine):
     @rule(name=CLIENTS, rows=NEW_ROWS)
     def append_now(self, name: str, rows: list[Row]) -> None:
         before = self.world.clock.now_ms()
-        done = self.client(name).writer(SHARD).append_now(
-            to_table(self.model.width, rows, None, [1] * len(rows))
+        done = (
+            self.client(name)
+            .writer(SHARD)
+            .append_now(to_table(self.model.width, rows, None, [1] * len(rows)))
         )
         upper = done.upper.time or 0
         assert upper > max(before, self.model.upper - 1)
@@ -406,7 +410,7 @@ def counted(table: pa.Table) -> Counter[Row]:
 
 def test_two_processes_and_the_model_agree() -> None:
     """Whatever two processes do in turn, the shard is the sum of its updates at every time."""
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         Shards,
         settings=settings(
             max_examples=60,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 
 import pyarrow as pa
 import pytest
@@ -19,6 +21,7 @@ from datasource.errors import Determinate, Indeterminate, InvalidUsage
 from datasource.frontier import EMPTY, Frontier
 from datasource.state import STAGE_LIFE_MS
 from datasource.stores.faulty import Fault, Faulty
+from datasource.stores.objects import CreateOutcome
 from support.clock import SeededIds
 from support.commands import first_state, part
 from support.shards import SETTINGS, TINY, World, dangling, rows, schema_of, table, updates
@@ -40,7 +43,7 @@ def client(world: World) -> ShardClient:
     return made
 
 
-# --- numbers ---------------------------------------------------------------------------------------
+# --- numbers -------------------------------------------------------------------------------------
 
 
 class Overtaking(SeededIds):
@@ -48,7 +51,7 @@ class Overtaking(SeededIds):
 
     def __init__(self) -> None:
         super().__init__(99)
-        self.between = [lambda: None]
+        self.between: list[Callable[[], None]] = []
 
     @override
     def token(self) -> bytes:
@@ -134,7 +137,7 @@ def test_parts_of_an_append_that_was_followed_by_another_are_kept(
     assert dangling(client.machine(SHARD)) == []
 
 
-# --- attempts --------------------------------------------------------------------------------------
+# --- attempts ------------------------------------------------------------------------------------
 
 
 def test_a_given_up_attempt_never_lands(client: ShardClient) -> None:
@@ -179,12 +182,12 @@ def test_parts_older_than_a_sweep_are_refused(world: World, client: ShardClient)
     assert isinstance(writer.commit(staged), Appended)
     staged = writer.stager().stage([SOME])
     world.clock.advance(STAGE_LIFE_MS + 1)
-    with pytest.raises(Determinate, match="STAGED_TOO_LONG.*write them again"):
+    with pytest.raises(Determinate, match=r"STAGED_TOO_LONG.*write them again"):
         writer.commit(staged)
     assert len(blobs(client)) == 1
 
 
-# --- refusals leave nothing behind -----------------------------------------------------------------
+# --- refusals leave nothing behind ---------------------------------------------------------------
 
 
 def test_refused_parts_are_deleted(client: ShardClient) -> None:
@@ -197,7 +200,7 @@ def test_refused_parts_are_deleted(client: ShardClient) -> None:
     assert isinstance(client.writer(SHARD, "etl").append_now(SOME, sequence=1), AlreadyCommitted)
     with pytest.raises(InvalidUsage, match="TIME_OUT_OF_RANGE"):
         writer.append_now(updates((1, "a", 0, 1)))
-    with pytest.raises(InvalidUsage, match="MISSING_COLUMN.*'v'"):
+    with pytest.raises(InvalidUsage, match=r"MISSING_COLUMN.*'v'"):
         writer.append_now([SOME, SOME.drop_columns("v")])
     assert isinstance(writer.append(SOME, Frontier(0), Frontier(9)), AlreadyCommitted)
     assert blobs(client) == kept
@@ -250,7 +253,7 @@ def test_a_writer_does_not_outlive_its_shard(world: World, client: ShardClient) 
     other = world.client(BLOBS)
     other.drop(SHARD)
     other.create(SHARD, schema_of(pa.schema([pa.field("other", pa.int32())])))
-    with pytest.raises(InvalidUsage, match="SHARD_CHANGED.*open the writer again"):
+    with pytest.raises(InvalidUsage, match=r"SHARD_CHANGED.*open the writer again"):
         writer.append_now(SOME)
     assert blobs(client) == []
     assert isinstance(other.writer(SHARD).append_now(None), Appended)
@@ -273,7 +276,7 @@ def test_an_upper_may_be_the_end(client: ShardClient) -> None:
 
 def test_a_schema_that_the_shard_does_not_know_is_refused() -> None:
     """A part refers to its schema by number: one without a schema could never be read."""
-    from datasource.batch import Run  # noqa: PLC0415 - one use
+    from datasource.batch import Run
 
     state = first_state()
     append = Append(
@@ -289,7 +292,7 @@ def test_a_schema_that_the_shard_does_not_know_is_refused() -> None:
         transition(state, 1, append=append)
 
 
-# --- group commit ----------------------------------------------------------------------------------
+# --- group commit --------------------------------------------------------------------------------
 
 
 class Gated(Faulty):
@@ -297,15 +300,15 @@ class Gated(Faulty):
 
     def __init__(self, world: World) -> None:
         super().__init__(world.objects(), clock=world.clock, ids=world.ids)
-        self.entered, self.open = threading.Event(), threading.Event()
+        self.entered, self.gate = threading.Event(), threading.Event()
         self.armed = False
 
     @override
-    def create(self, key: str, value: bytes):  # type: ignore[no-untyped-def]
+    def create(self, key: str, value: bytes) -> CreateOutcome:
         if self.armed:
             self.armed = False
             self.entered.set()
-            assert self.open.wait(30)
+            assert self.gate.wait(30)
         return super().create(key, value)
 
 
@@ -321,17 +324,15 @@ def test_appends_that_arrive_during_a_commit_share_the_next_one(world: World) ->
     with ThreadPoolExecutor(8) as pool:
         first = pool.submit(writers[0].append_now, table((0, "x")))
         assert store.entered.wait(30)
-        others = [
-            pool.submit(partial(writers[i].append_now, table((i, "x")))) for i in range(1, 8)
-        ]
+        others = [pool.submit(partial(writers[i].append_now, table((i, "x")))) for i in range(1, 8)]
         while len(machine._queue) < 7:
             assert not any(other.done() for other in others)
-        store.open.set()
+        store.gate.set()
         outcomes = [future.result() for future in (first, *others)]
     appended = [one for one in outcomes if isinstance(one, Appended)]
     assert len(appended) == 8
     intervals = sorted((one.lower, one.upper.time or 0) for one in appended)
-    assert all(a[1] == b[0] for a, b in zip(intervals, intervals[1:], strict=False))
+    assert all(a[1] == b[0] for a, b in pairwise(intervals))
     assert machine.state().seqno - before <= 3  # two commits, and a rollup
     with world.client().reader(SHARD) as reader:
         assert rows(reader.snapshot()) == Counter((i, "x") for i in range(8))
@@ -355,7 +356,7 @@ def test_one_bad_command_does_not_fail_its_group(world: World) -> None:
         while len(machine._queue) < 2:
             assert not good.done()
             assert not bad.done()
-        store.open.set()
+        store.gate.set()
         assert isinstance(first.result(), Appended)
         assert isinstance(good.result(), Appended)
         assert isinstance(bad.result(), UpperMismatch)

@@ -48,7 +48,7 @@ SCHEMAS = [
 ]
 """Three schemas, each an evolution of the one before."""
 
-_NAMES = st.sampled_from(["x", "zürich \u2028 \"\\"])
+_NAMES = st.sampled_from(["x", 'zürich \u2028 "\\'])
 _TIMES = st.integers(0, 40)
 _STATS = st.none() | st.builds(
     PartStats,
@@ -108,7 +108,9 @@ def _parts(draw: st.DrawFn) -> Part:
         schema=draw(st.sampled_from([0, 0, 0, 1, 2])),
     )
     times = draw(st.none() | st.lists(_TIMES, min_size=2, max_size=2).map(sorted))
-    return made if times is None else msgspec.structs.replace(made, ts_min=times[0], ts_max=times[1])
+    return (
+        made if times is None else msgspec.structs.replace(made, ts_min=times[0], ts_max=times[1])
+    )
 
 
 @st.composite
@@ -182,9 +184,7 @@ def steps() -> st.SearchStrategy[Step]:
         return st.builds(partial, st.just(command), **arguments)
 
     def rollup(seqno: int, ref: RollupRef) -> Step:
-        return lambda state, now: add_rollup(
-            state, now, seqno=min(seqno, state.seqno), rollup=ref
-        )
+        return lambda state, now: add_rollup(state, now, seqno=min(seqno, state.seqno), rollup=ref)
 
     return st.one_of(
         *[_append()] * 12,

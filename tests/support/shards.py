@@ -182,10 +182,16 @@ class Mortal(Objects):
         return operation() if number >= self._at + self._lasts else unknown()
 
     def _read(self, name: str, operation: Callable[[], T]) -> T:
-        return self._run(name, operation, _refuse)
+        def refuse() -> T:
+            raise Determinate("connection lost")
+
+        return self._run(name, operation, refuse)
 
     def _write(self, name: str, operation: Callable[[], T]) -> T:
-        return self._run(name, operation, _forget)
+        def forget() -> T:
+            raise Indeterminate("connection lost")
+
+        return self._run(name, operation, forget)
 
     @override
     def create(self, key: str, value: bytes) -> CreateOutcome:
@@ -239,15 +245,7 @@ class Mortal(Objects):
         self._read(f"settle {directory}", lambda: self._inner.settle(directory))
 
 
-def _refuse() -> Any:
-    raise Determinate("connection lost")
-
-
-def _forget() -> Any:
-    raise Indeterminate("connection lost")
-
-
-# --- rows ------------------------------------------------------------------------------------------
+# --- rows ----------------------------------------------------------------------------------------
 
 _DEFAULT: Final = pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.string())])
 

@@ -33,7 +33,7 @@ from datasource.overwrite import overwrite
 from datasource.schema import ShardSchema
 from datasource.settings import ShardSettings
 from datasource.state import is_tombstone
-from datasource.stores.faulty import Fault, Faulty
+from datasource.stores.faulty import Fault, Faulty, Operation
 from support.shards import SETTINGS, World
 
 if TYPE_CHECKING:
@@ -51,6 +51,12 @@ if TYPE_CHECKING:
 __all__ = ["Storyteller"]
 
 _SHARD: Final = "orders"
+_OPERATIONS: Final[Mapping[str, Operation]] = {
+    "create": "create",
+    "put": "put",
+    "get": "get",
+    "delete": "delete",
+}
 _BASE: Final = pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.string())])
 _TYPES: Final[Mapping[str, pa.DataType]] = {
     "int": pa.int32(),
@@ -148,8 +154,7 @@ class Storyteller:
 
     def _fail(self, step: Directive) -> str:
         self._client(step)
-        operation, fault = step.text("operation"), Fault(step.text("effect"))
-        assert operation in ("create", "put", "get", "delete", "list")
+        operation, fault = _OPERATIONS[step.text("operation")], Fault(step.text("effect"))
         times = step.number("times") or 1
         self._stores[step.text("client", "a")].fail(operation, *[fault] * times)
         return ""

@@ -12,6 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark import TaskContext
 
 from datasource.errors import ShardError
 from datasource.shard_sink import sink
@@ -39,7 +40,7 @@ class Engine:
     def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         self.world = world
         self._patch = monkeypatch
-        monkeypatch.setattr(sink.TaskContext, "get", FakeContext)
+        monkeypatch.setattr(TaskContext, "get", FakeContext)
 
     def process(self, objects: Mortal | None = None) -> ShardClient:
         """A new process: whatever the sink opens from here on is this client."""

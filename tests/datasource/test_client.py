@@ -1,0 +1,251 @@
+"""The front door: making, finding, evolving and dropping shards, and what each refusal says."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from datasource.client import ShardClient, shared_client
+from datasource.commands.append import Appended
+from datasource.errors import Determinate, Fenced, InvalidUsage, ShardError
+from datasource.frontier import Frontier
+from datasource.settings import ShardSettings
+from support.shards import SETTINGS, World, rows, schema_of, table, updates
+
+SHARD = "orders"
+OTHER = pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.int32())])
+OK = table((1, "ok"))
+NOT_NULL = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
+
+
+def test_making_a_shard_again_changes_nothing(world: World) -> None:
+    """Creating is idempotent, in one process and in another."""
+    first = world.client().create(SHARD, schema_of(), key=["id"], comment="orders")
+    again = world.client().create(SHARD, schema_of(), key=["id"], comment="another")
+    assert again == first
+    assert world.client().shards() == [SHARD]
+
+
+@pytest.mark.parametrize(
+    ("arrow", "key", "error"),
+    [
+        (OTHER, ["id"], r"SCHEMA_MISMATCH.*column 'v' is string, not int.*evolve"),
+        (OTHER.remove(1), ["id"], r"SCHEMA_MISMATCH.*column 'v' is string, not absent"),
+        (NOT_NULL, ["id"], r"SCHEMA_MISMATCH.*column 'id' is (bigint|long), not .* not null"),
+        (
+            schema_of().arrow.append(pa.field("w", pa.int8())),
+            ["id"],
+            r"SCHEMA_MISMATCH.*column 'w' is absent",
+        ),
+        (pa.schema(list(schema_of().arrow)[::-1]), ["id"], r"SCHEMA_MISMATCH.*in this order"),
+        (schema_of().arrow, ["v"], r"KEY_MISMATCH.*\(id\), not \(v\)"),
+        (schema_of().arrow, [], r"KEY_MISMATCH"),
+        (schema_of().arrow, ["nope"], r"UNKNOWN_COLUMN.*'nope'"),
+        (schema_of().arrow, ["id", "id"], r"BAD_KEY.*'id'.*twice"),
+    ],
+)
+def test_another_shape_is_refused_with_its_column(
+    world: World, arrow: pa.Schema, key: list[str], error: str
+) -> None:
+    """A shard is what it was made as; the difference is named."""
+    world.client().create(SHARD, schema_of(), key=["id"])
+    with pytest.raises(InvalidUsage, match=error):
+        world.client().create(SHARD, schema_of(arrow), key=key)
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/../b", "x\0y", "/", "\ud800", "n" * 300])
+def test_names_that_cannot_be_kept_are_refused(client: ShardClient, name: str) -> None:
+    """Before anything is written."""
+    with pytest.raises(InvalidUsage, match="INVALID_NAME"):
+        client.create(name, schema_of())
+
+
+@pytest.mark.parametrize(
+    "name", ["with space", "zürich/ö", "a.b", "_x", "100%", "日本", "~", "a:b"]
+)
+def test_names_of_all_kinds_are_kept(client: ShardClient, world: World, name: str) -> None:
+    """A shard is found under the name it was given, through every part of the core."""
+    client.create(name, schema_of())
+    client.writer(name, name).append_now(table((1, "a")))
+    with world.client().reader(name, purpose=name) as reader:
+        assert rows(reader.snapshot()) == Counter({(1, "a"): 1})
+    assert world.client().hold(name, name).since == Frontier(0)
+    assert client.shards() == [name]
+
+
+@pytest.mark.parametrize("name", ["", "x" * 201, "a\nb", "\ud800", "\x85"])
+def test_owners_have_names_that_can_be_stored(client: ShardClient, name: str) -> None:
+    """Critical readers and durable writers are named by people, within reason."""
+    client.create(SHARD, schema_of())
+    with pytest.raises(InvalidUsage, match="INVALID_NAME"):
+        client.hold(SHARD, name)
+    with pytest.raises(InvalidUsage, match="INVALID_NAME"):
+        client.writer(SHARD, name)
+
+
+def test_a_hold_below_the_since_is_refused(client: ShardClient) -> None:
+    """History that is gone cannot be held; an existing hold stays where it is."""
+    client.create(SHARD, schema_of())
+    client.writer(SHARD).append_now(None)
+    client.hold(SHARD, "one").downgrade(Frontier(50))
+    with pytest.raises(InvalidUsage, match=r"HISTORY_GONE.*read at 50 or later"):
+        client.hold(SHARD, "two", since=49)
+    assert client.hold(SHARD, "two", since=60).since == Frontier(60)
+    assert client.hold(SHARD, "two", since=70).since == Frontier(60)
+
+
+def test_two_evolutions_at_once_end_in_one(world: World) -> None:
+    """The one that comes second is told that the schema is not the one it looked at."""
+    one, two = world.client(), world.client()
+    one.create(SHARD, schema_of())
+    state = two.state
+    wider = [schema_of(schema_of().arrow.append(pa.field(n, pa.int32()))) for n in ("a", "b")]
+
+    def late(name: str) -> object:
+        found = state(name)
+        one.evolve(SHARD, wider[0])
+        return found
+
+    two.state = late  # type: ignore[method-assign,assignment]
+    with pytest.raises(Fenced, match="SCHEMA_CHANGED"):
+        two.evolve(SHARD, wider[1])
+
+
+def test_reading_columns_that_are_not_there(client: ShardClient) -> None:
+    """The nearest column is the hint."""
+    client.create(SHARD, schema_of())
+    client.writer(SHARD).append_now(None)
+    with client.reader(SHARD) as reader:
+        with pytest.raises(InvalidUsage, match=r"UNKNOWN_COLUMN.*'V'.*did you mean 'v'"):
+            reader.snapshot(columns=["V"])
+        with pytest.raises(InvalidUsage, match="NO_COLUMNS"):
+            reader.snapshot(columns=[])
+
+
+def test_waiting_for_a_time_is_bounded_and_says_how_far_it_is(client: ShardClient) -> None:
+    """A time that nobody reaches ends in an error with the upper in it."""
+    client.create(SHARD, schema_of())
+    client.writer(SHARD).compare_and_append(None, Frontier(0), Frontier(7))
+    started = client.clock.elapsed_ms()
+    with (
+        client.reader(SHARD) as reader,
+        pytest.raises(Determinate, match=r"NOT_YET_READABLE.*within 5000 ms.*upper is \[7\]"),
+    ):
+        reader.snapshot(7, timeout_ms=5000)
+    assert client.clock.elapsed_ms() - started >= 5000
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (table((1, "a")).drop_columns("v"), "MISSING_COLUMN.*'v'"),
+        (table((1, "a")).append_column("w", [[1]]), "EXTRA_COLUMN.*'w'"),
+        (table((1, "a")).set_column(1, "v", [[1]]), "WRONG_TYPE.*'v'"),
+        (table((None, "a")), "NULL_VALUE.*'id'"),
+        (table((1, "a")).append_column("_ts", [["x"]]), "WRONG_TYPE.*'_ts'"),
+        (table((1, "a")).append_column("_diff", pa.array([None], pa.int64())), "WRONG_TYPE.*_diff"),
+    ],
+)
+def test_rows_that_do_not_fit_name_their_column(
+    client: ShardClient, data: pa.Table, error: str
+) -> None:
+    """Nothing of a table is written when something of it does not fit."""
+    client.create(SHARD, schema_of(NOT_NULL))
+    with pytest.raises(InvalidUsage, match=error):
+        client.writer(SHARD).append_now([data] if "_ts" in data.column_names else [OK, data])
+    assert client.state(SHARD).upper == Frontier(0)
+    assert list(client.location.blob.list(f"{SHARD}/part/")) == []
+
+
+def test_a_location_that_is_not_there_is_not_made_by_reading(tmp_path: Path) -> None:
+    """With `create=False` nothing is written."""
+    with pytest.raises(InvalidUsage, match="LOCATION_NOT_FOUND"):
+        ShardClient.open(f"file://{tmp_path}/nope", create=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_dropping_twice_and_dropping_nothing(client: ShardClient) -> None:
+    """A dropped shard may be dropped again; one that never was cannot be."""
+    with pytest.raises(InvalidUsage, match="SHARD_NOT_FOUND"):
+        client.drop(SHARD)
+    client.create(SHARD, schema_of())
+    client.drop(SHARD)
+    client.drop(SHARD)
+    for act in (client.state, client.writer, client.reader):
+        with pytest.raises(InvalidUsage, match=r"SHARD_DROPPED.*make it again"):
+            act(SHARD)
+    with pytest.raises(InvalidUsage, match="SHARD_DROPPED"):
+        client.hold(SHARD, "h")
+    with pytest.raises(InvalidUsage, match="SHARD_DROPPED"):
+        client.evolve(SHARD, schema_of())
+
+
+def test_a_dropped_shard_leaves_its_tombstone_and_no_blob(world: World) -> None:
+    """The blobs go at once, the log after its grace; the name may be used again."""
+    client = world.client(ShardSettings(validate=True, inline_part_bytes=0, rollup_every=2))
+    client.create(SHARD, schema_of())
+    for _ in range(5):
+        client.writer(SHARD).append_now(table((1, "a")))
+    client.drop(SHARD)
+    assert list(client.location.blob.list(f"{SHARD}/")) == []
+    world.clock.advance(10**9)
+    client.drop(SHARD)
+    fresh = world.client()
+    assert not fresh.exists(SHARD)
+    fresh.create(SHARD, schema_of(OTHER))
+    assert isinstance(fresh.writer(SHARD).append_now(None), Appended)
+    assert client.state(SHARD).schemas == fresh.state(SHARD).schemas
+
+
+def test_a_process_has_one_client_for_one_place(tmp_path: Path) -> None:
+    """Equal settings and options share caches; other settings do not."""
+
+    def at(settings: ShardSettings) -> ShardClient:
+        return shared_client(f"file://{tmp_path}", {}, create=True, settings=settings)
+
+    assert at(SETTINGS) is at(ShardSettings(validate=True))
+    assert at(SETTINGS) is not at(ShardSettings())
+    assert at(SETTINGS).machine(SHARD) is at(SETTINGS).machine(SHARD)
+
+
+def test_errors_survive_the_way_from_an_executor(client: ShardClient) -> None:
+    """Class, code, hint and text are the same after pickling."""
+    with pytest.raises(ShardError) as caught:
+        client.state("nope")
+    copied = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - our own bytes
+    assert type(copied) is InvalidUsage
+    assert (str(copied), copied.code, copied.hint) == (
+        str(caught.value),
+        "SHARD_NOT_FOUND",
+        caught.value.hint,
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        ({"leaseMs": "1"}, "UNKNOWN_SETTING.*'leaseMs'.*lease_ms"),
+        ({"lease_ms": "soon"}, "INVALID_SETTING.*'soon'.*whole number"),
+        ({"lease_ms": "-1"}, "INVALID_SETTING"),
+        ({"rollup_every": "0"}, "INVALID_SETTING.*at least 1"),
+        ({"validate": "1"}, "INVALID_SETTING.*true or false"),
+    ],
+)
+def test_settings_are_checked(values: dict[str, str], error: str) -> None:
+    """An unknown setting or a value that cannot work is refused with what would."""
+    with pytest.raises(InvalidUsage, match=error):
+        ShardSettings.parse(values)
+    parsed = ShardSettings.parse({"lease_ms": "1_000", "validate": "True", "stats_bytes": "0"})
+    assert (parsed.lease_ms, parsed.validate, parsed.stats_bytes) == (1000, True, 0)
+
+
+def test_diffs_of_nothing_are_nothing(client: ShardClient) -> None:
+    """A diff of zero is legal, and shows nowhere but in what was appended."""
+    client.create(SHARD, schema_of())
+    client.writer(SHARD).append_now(updates((1, "a", 5, 0), (2, "b", 5, 2)))
+    with client.reader(SHARD) as reader:
+        assert rows(reader.snapshot()) == Counter({(2, "b"): 2})
