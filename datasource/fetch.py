@@ -88,7 +88,8 @@ class Fetcher:
             file = self._open(part)
             schema = part_schema(written, columns)
             rows = 0
-            for batch in file.iter_batches(BATCH_ROWS, columns=list(columns)):
+            # Tasks run side by side already: threads of Arrow's own would only get in their way.
+            for batch in file.iter_batches(BATCH_ROWS, columns=list(columns), use_threads=False):
                 rows += batch.num_rows
                 yield _exactly(batch, schema)
             if rows != part.rows:

@@ -147,6 +147,7 @@ class _Writer:
             # Commit and abort run in different processes and must mean the same writer. It is
             # anonymous: a shard must not remember every batch write for ever.
             handle.writer = f"job:{attempt}"
+        handle.shard = self._target.shard
         handle.schema = ShardSchema.parse(self._target.schema)
         handle.schema_id = self._target.schema_id
         return handle

@@ -122,6 +122,7 @@ def test_two_processes_with_the_same_work_do_it_once(client: ShardClient) -> Non
     assert contents(client) == expected("query", range(1, 31))
 
 
+@pytest.mark.slow
 def test_a_killed_writer_loses_and_repeats_nothing(client: ShardClient) -> None:
     """SIGKILL at any moment: what was acknowledged is there, and at most one append beyond it."""
     chance = random.Random(20261121)
