@@ -32,7 +32,7 @@ class ShardOptions:
             the path given to `load`/`save`/`start`.
         shard: Name of the shard. Option `shard`, or the last segment of the path.
         storage: Options of the store, such as `s3.endpoint`.
-        settings: Any setting of `ShardSettings`, in camel case, such as `partTargetBytes`.
+        settings: Any setting of `ShardSettings`, in camel case, such as `partBufferBytes`.
     """
 
     location: str
@@ -267,7 +267,7 @@ class _Hint(ValueError):
 
 
 def _setting_names() -> dict[str, str]:
-    """Settings by option name: `partTargetBytes` for `part_target_bytes`."""
+    """Settings by option name: `partBufferBytes` for `part_buffer_bytes`."""
     names = {}
     for setting in fields(ShardSettings):
         first, *rest = setting.name.split("_")

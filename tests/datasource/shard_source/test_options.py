@@ -117,7 +117,7 @@ def test_values_that_mean_nothing_are_refused(name: str, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "near"),
-    [("timestampAsOff", "timestampAsOf"), ("partTargetByte", "partTargetBytes"), ("keys", "key")],
+    [("timestampAsOff", "timestampAsOf"), ("partBufferByte", "partBufferBytes"), ("keys", "key")],
 )
 def test_unknown_options_are_refused(name: str, near: str) -> None:
     """With the nearest name that is known."""
