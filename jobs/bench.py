@@ -23,6 +23,7 @@ from app.bench.appends import measure_appends, measure_contention, measure_openi
 from app.bench.rounds import Measured
 from app.bench.throughput import lineitem, measure_read, measure_write
 from app.session import open_session
+from app.storage_options import add_option_argument, storage_options
 from app.tables import plain_table, utc
 from datasource.clock import SystemClock
 from datasource.errors import ShardError, unknown_name
@@ -56,7 +57,7 @@ def _measure(given: argparse.Namespace, chosen: tuple[str, ...]) -> list[Measure
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
     url = given.location or str(place / "appends")
-    options = dict(word.split("=", 1) for word in given.option)
+    options = storage_options(given.option)
     found: list[Measured] = []
     try:
         if {"write", "read"} & {*chosen}:
@@ -117,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--opened", type=int, default=10_000, help="appends before opening")
     parser.add_argument("--folder", default="data/bench", help="working folder")
     parser.add_argument("--location", help="where to append; default: in the working folder")
-    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
+    add_option_argument(parser)
     return parser
 
 

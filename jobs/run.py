@@ -20,6 +20,7 @@ from typing import Any
 from app.config import Settings, load
 from app.failure import explain
 from app.log import log_to
+from app.storage_options import add_option_argument, storage_options
 from app.terminal import open_console
 from datasource.errors import InvalidUsage, ShardError
 
@@ -65,18 +66,8 @@ def _overrides(given: argparse.Namespace) -> dict[str, dict[str, Any]]:
     demo = {name: getattr(given, name) for name in ("location", "days", "days_per_second")}
     # Paths of a command line count from where it is typed.
     demo["data"] = None if given.data is None else str(given.data.absolute())
-    storage = {}
-    for word in given.option:
-        name, separator, value = word.partition("=")
-        if not separator:
-            raise InvalidUsage(
-                f"'{name}' is not a storage option",
-                code="INVALID_OPTION",
-                hint="write --option NAME=VALUE, such as --option s3.region=eu-central-1",
-            )
-        storage[name] = value
     chosen = {name: value for name, value in demo.items() if value is not None}
-    return {"demo": chosen, "storage": storage}
+    return {"demo": chosen, "storage": storage_options(given.option)}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -91,13 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--days-per-second", type=float, help="how fast they arrive")
     parser.add_argument("--fresh", action="store_true", help="drop what earlier runs have made")
     parser.add_argument("--config", type=Path, help="settings file; default: conf/app.toml")
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="storage option such as s3.endpoint=http://127.0.0.1:9000; may be repeated",
-    )
+    add_option_argument(parser)
     return parser
 
 

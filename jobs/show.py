@@ -15,9 +15,10 @@ from collections.abc import Sequence
 import msgspec
 from rich.console import Console
 
+from app.storage_options import add_option_argument, storage_options
 from app.tables import location_view, shard_view
 from datasource.clock import SystemClock, SystemIds
-from datasource.errors import InvalidUsage, ShardError
+from datasource.errors import ShardError
 from datasource.inspection import inspect_location, inspect_shard
 from datasource.report import LocationReport
 from datasource.stores.open import open_location
@@ -29,7 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run with `arguments` (those of the process by default); the exit status."""
     given = _parser().parse_args(arguments)
     try:
-        report = _look(given.location, given.shard, _options(given.option), with_parts=given.parts)
+        report = _look(
+            given.location, given.shard, storage_options(given.option), with_parts=given.parts
+        )
     except ShardError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -61,25 +64,6 @@ def _show(report: LocationReport, *, one: bool) -> None:
         console.print(shard_view(shard, report.at_ms))
 
 
-def _options(given: Sequence[str]) -> dict[str, str]:
-    """Storage options from `name=value` words.
-
-    Raises:
-        InvalidUsage: A word has no `=`.
-    """
-    options = {}
-    for word in given:
-        name, separator, value = word.partition("=")
-        if not separator or not name:
-            raise InvalidUsage(
-                f"'{name}' is not a storage option",
-                code="INVALID_OPTION",
-                hint="write --option NAME=VALUE, such as --option s3.region=eu-central-1",
-            )
-        options[name] = value
-    return options
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="spark-submit.sh inspect",
@@ -90,13 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("shard", nargs="?", help="one shard in full; without it one line for each")
     parser.add_argument("--json", action="store_true", help="JSON with stable names")
     parser.add_argument("--parts", action="store_true", help="list every part")
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="storage option such as s3.endpoint=http://127.0.0.1:9000; may be repeated",
-    )
+    add_option_argument(parser)
     return parser
 
 

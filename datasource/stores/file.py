@@ -34,7 +34,7 @@ from datasource.location import BlobEntry
 from datasource.stores.objects import CREATED, EXISTS, CreateOutcome, Objects, Unresolved
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -68,10 +68,11 @@ class _Directory:
         self.path = path
         self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        # Bound as a default: at the interpreter's exit the module may be gone before this object.
         fd = getattr(self, "fd", None)
         if fd is not None:
-            os.close(fd)
+            close(fd)
 
 
 class FileObjects(Objects):
