@@ -5,25 +5,56 @@ Reading order:
     batch, trace, state          what is known of a shard: immutable values
     commands/                    how it may change: pure functions
     codec, machine               how a change becomes durable: the one compare-and-set loop
-    stage, write, overwrite      updates in
+    stage, write                 updates in
+    difference, overwrite, upsert  what turns the contents into others, as one append
     plan, fetch, contents, read  updates out
+    where, predicate, prune, rowgroups  and which of them need not be read
     lease, critical              what readers hold back
+    compact, merger, claim       fewer and larger batches, and who is at it
+    gc, history                  what nobody holds; the states before
+    sweep, usage                 what nothing refers to; what every byte is there for
+    retention                    how far back a shard stays readable, whoever reads
     client                       opens all of these
+    maintenance                  all that keeps shards small, as one round or a thread
+    fsck/                        all that is there, compared with all that is said of it
     location, stores/            where it lives
-    shard_source/, shard_sink/   `format("shard")`; only these import pyspark
+    shard_source/, shard_sink/   `format("shard")`
+    native/                      `snapshot`, `changes`, `micro_batch`, `save`: rows by Spark itself
+    txn/, native/transaction     several shards at once, all or nothing
 
-This module imports nothing, so that each part can be used without paying for the others.
-`register(spark)` does by hand what installing the package does by itself.
+Only the last three import pyspark. This module imports nothing, so that each part can be used
+without paying for the others: what it exports is loaded when it is asked for. `register(spark)`
+does by hand what installing the package does by itself.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import importlib
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["register"]
+    from datasource.native.microbatch import micro_batch
+    from datasource.native.reading import changes, snapshot
+    from datasource.native.saving import save
+    from datasource.native.transaction import transaction
+
+__all__ = ["changes", "micro_batch", "register", "save", "snapshot", "transaction"]
+
+_HOMES: Final = {
+    "changes": "datasource.native.reading",
+    "micro_batch": "datasource.native.microbatch",
+    "save": "datasource.native.saving",
+    "snapshot": "datasource.native.reading",
+    "transaction": "datasource.native.transaction",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'datasource' has no attribute '{name}'")
 
 
 def register(spark: SparkSession) -> None:

@@ -19,12 +19,12 @@ from typing import Literal
 import msgspec
 
 from datasource.description import Description
-from datasource.stats import PartStats
+from datasource.stats import NO_STATS, PartStats, decode_stats
 
 __all__ = ["Batch", "Part", "Run", "stamp"]
 
 
-class Part(msgspec.Struct, frozen=True, omit_defaults=True):
+class Part(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One part.
 
     Attributes:
@@ -39,7 +39,7 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
         diff_min: Least diff. `diff_min >= 1` says that the part retracts nothing.
         diff_max: Greatest diff. 1 together with `diff_min == 1`: a plain bag of rows.
         crc32: Checksum of the whole file when its writer knew it.
-        stats: Column statistics within the budget.
+        encoded_stats: Column statistics within the budget, as they are written; see `stats`.
         inline: The rows themselves, as one Arrow record batch message, for a tiny part.
     """
 
@@ -54,7 +54,7 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
     diff_min: int = 1
     diff_max: int = 1
     crc32: int | None = None
-    stats: PartStats | None = None
+    encoded_stats: msgspec.Raw = msgspec.field(default=NO_STATS, name="stats")
     inline: bytes | None = None
 
     @property
@@ -67,12 +67,21 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.ts_min, self.ts_max
 
     @property
+    def stats(self) -> PartStats | None:
+        """Column statistics; None if there are none.
+
+        Decoded anew at each access: a state of 100,000 parts is mostly statistics, decoded they
+        take four times the memory and a second, and a plan without a filter asks for none.
+        """
+        return decode_stats(self.encoded_stats)
+
+    @property
     def retracts(self) -> bool:
         """Whether some row of the part has a negative diff."""
         return self.diff_min < 0
 
 
-class Run(msgspec.Struct, frozen=True):
+class Run(msgspec.Struct, frozen=True, gc=False):
     """Parts in sequence.
 
     Attributes:
@@ -84,7 +93,7 @@ class Run(msgspec.Struct, frozen=True):
     order: Literal["sorted", "none"] = "sorted"
 
 
-class Batch(msgspec.Struct, frozen=True, omit_defaults=True):
+class Batch(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """All updates of one interval.
 
     Attributes:

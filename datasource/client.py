@@ -13,34 +13,49 @@ a fork: the child opens its own.
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import os
-import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from functools import partial
+from typing import TypeVar
 
 from datasource.clock import Clock, IdGenerator, SystemClock, SystemIds
 from datasource.codec import CODE_VERSION
 from datasource.commands.evolve import Evolved, SchemaMismatch, SchemaRefused, evolve_schema
 from datasource.commands.lifecycle import Held, finalise, initial_state, reinitialise
 from datasource.commands.readers import SinceExceeded
+from datasource.commands.retention import checked_retention
+from datasource.compact import compact
 from datasource.critical import SinceHandle, open_since
-from datasource.errors import Determinate, Fenced, Indeterminate, InvalidUsage
-from datasource.ids import check_owner_name, new_id
+from datasource.errors import Fenced, InvalidUsage, ShardError
+from datasource.gc import collect_garbage
+from datasource.ids import check_owner_name, new_id, owner
 from datasource.location import Location
 from datasource.machine import Machine
 from datasource.names import shard_name
 from datasource.read import ReadHandle, current_schema, history_gone, open_reader
+from datasource.retention import set_retention
 from datasource.schema import ShardSchema
 from datasource.settings import ShardSettings
 from datasource.sparktype import Field, type_text
-from datasource.stage import delete_blobs
 from datasource.state import ShardState, is_tombstone
 from datasource.stores.open import open_location
-from datasource.write import WriteHandle
+from datasource.sweep import Swept, sweep
+from datasource.txn.door import Door
+from datasource.txn.protocol import Transactions
+from datasource.txn.redirect import commit_append
+from datasource.txn.rows import TRANSACTIONS
+from datasource.txn.transaction import Isolation, Transaction, run_transaction
+from datasource.usage import ShardUsage, shard_usage
+from datasource.write import Redirect, WriteHandle
 
 __all__ = ["ShardClient", "owner", "shared_client"]
+
+_log = logging.getLogger(__name__)
+
+R = TypeVar("R")
 
 
 class ShardClient:
@@ -49,6 +64,7 @@ class ShardClient:
     Attributes:
         location: The opened location.
         settings: What all handles use.
+        door: Gives readers the states of shards, registered with a transactions shard or not.
     """
 
     def __init__(
@@ -59,7 +75,9 @@ class ShardClient:
         self.settings = settings
         self.clock = clock
         self.ids = ids
+        self.door = Door(self)
         self._machines: dict[str, Machine] = {}
+        self._transactions: dict[str, Transactions] = {}
         self._lock = threading.Lock()
 
     @classmethod
@@ -120,15 +138,17 @@ class ShardClient:
         Raises:
             InvalidUsage: There is no such shard, or it was dropped.
         """
-        machine = self.machine(name)
-        state = machine.state()
-        if is_tombstone(state):
-            raise InvalidUsage(
-                f"shard '{name}' was dropped",
-                code="SHARD_DROPPED",
-                hint="make it again by writing to it",
-            )
-        return state
+        return _alive(self.machine(name).state())
+
+    def readable(self, *names: str, pool: Executor | None = None) -> list[ShardState]:
+        """The states of shards as readers plan from them, none older than this call.
+
+        The upper of a shard that is registered moves with its transactions shard.
+
+        Raises:
+            InvalidUsage: There is no such shard, or it was dropped.
+        """
+        return [_alive(state) for state in self.door.states(names, pool)]
 
     def create(
         self,
@@ -137,8 +157,14 @@ class ShardClient:
         *,
         key: Sequence[str] = (),
         comment: str = "",
+        retain_ms: int | None = None,
     ) -> ShardState:
         """Make shard `name` if it is not there (or was dropped); idempotent.
+
+        Args:
+            key: Columns that order parts, bound them, and identify rows for upserts.
+            comment: Free text kept with a shard that this call makes.
+            retain_ms: Its retention, see `set_retention`; one that is there already keeps its own.
 
         Raises:
             InvalidUsage: It is there with another schema or another key; or the key is not of
@@ -154,6 +180,7 @@ class ShardClient:
             comment=comment,
             version=CODE_VERSION,
             now_ms=self.clock.now_ms(),
+            retain_ms=checked_retention(name, retain_ms),
         )
         state = machine.initialise(fresh)
         if is_tombstone(state):
@@ -195,7 +222,11 @@ class ShardClient:
         """
         self.state(name)
         return open_reader(
-            self.machine(name), since=since, lease_ms=lease_ms, purpose=purpose or owner()
+            self.machine(name),
+            since=since,
+            lease_ms=lease_ms,
+            purpose=purpose or owner(),
+            look=partial(self.door.state, name),
         )
 
     def hold(
@@ -217,6 +248,46 @@ class ShardClient:
         if isinstance(handle, SinceExceeded):
             raise history_gone(self.state(name), since, handle.since)
         return handle
+
+    def transactions(self, name: str = TRANSACTIONS) -> Transactions:
+        """The transactions shard of this location: register, forget, advance. Does no I/O."""
+        found = self._transactions.get(name)
+        return found or self._transactions.setdefault(name, Transactions(self, self.door, name))
+
+    def transaction(
+        self,
+        *,
+        isolation: Isolation = "snapshot",
+        writer: str | None = None,
+        sequence: int | None = None,
+    ) -> Transaction:
+        """A transaction over any shards of the location, which it registers at their first use.
+
+        Args:
+            isolation: "snapshot" refuses to commit if others have changed a shard that is
+                overwritten, upserted or deleted from; "serializable" also one that was read.
+            writer: With `sequence`, a number that grows: the transaction happens once, however
+                often it is tried.
+
+        Raises:
+            InvalidUsage: The arguments contradict each other.
+        """
+        txns = self.transactions()
+        return Transaction(txns, self.door, isolation=isolation, writer=writer, sequence=sequence)
+
+    def run_transaction(
+        self, work: Callable[[Transaction], R], *, isolation: Isolation = "serializable"
+    ) -> R:
+        """What `work` gives, run again in a new transaction after each conflict.
+
+        Raises:
+            Determinate: It met a conflict many times in a row.
+        """
+        return run_transaction(self, partial(self.transaction, isolation=isolation), work)
+
+    def redirect(self, name: str) -> Redirect:
+        """How appends to shard `name` are made if it is registered; for writers of frames."""
+        return lambda request, mark: commit_append(self.transactions(mark.txns), name, request)
 
     def evolve(self, name: str, schema: ShardSchema) -> int:
         """Make `schema` the current one of shard `name`; its id.
@@ -251,19 +322,99 @@ class ShardClient:
             InvalidUsage: There is no such shard, or somebody still reads it.
         """
         machine = self.machine(name)
-        outcome = machine.apply(partial(finalise, despite_holders=frozenset(despite_holders)))
+        state, despite = machine.state(), frozenset(despite_holders)
+        mark = state.registered
+        if mark is not None and mark.shard == state.shard:
+            outcome = self.transactions(name).drop(despite)
+        elif mark is not None and not is_tombstone(state):
+            raise InvalidUsage(
+                f"shard '{name}' is registered with transactions shard '{mark.txns}'",
+                code="SHARD_REGISTERED",
+                hint="forget it first (client.transactions().forget), then drop it",
+            )
+        else:
+            outcome = machine.apply(partial(finalise, despite_holders=despite))
         if isinstance(outcome, Held):
             raise InvalidUsage(
                 f"shard '{name}' is still read by {', '.join(outcome.holders)}",
                 code="SHARD_IN_USE",
                 hint="stop or expire them first",
             )
-        rollups = [rollup.key for rollup in outcome.rollups]
-        delete_blobs(self.location.blob, [*outcome.parts, *rollups])
-        # The tombstone's record holds the whole (empty) state: nothing before it is needed.
-        # Whether that is tidied up now or never, the shard is dropped.
-        with contextlib.suppress(Determinate, Indeterminate):
-            self.location.consensus.truncate(machine.directory, outcome.seqno)
+        try:
+            collect_garbage(machine)
+        except ShardError:
+            # Whether that is tidied up now or later, the shard is dropped.
+            _log.warning(
+                "blobs of a dropped shard left", exc_info=True, extra={"context": {"shard": name}}
+            )
+
+    def set_retention(self, name: str, retain_ms: int | None) -> bool:
+        """Keep shard `name` readable so far back, whoever reads it; False if that was its policy.
+
+        Times from `upper - 1 - retain_ms` on stay readable, and maintenance moves the since along
+        behind them, as far as no reader or hold wants more. What is forgotten does not come back.
+
+        Args:
+            retain_ms: Milliseconds; in the unit of the writers' own clock, if they use another one.
+                None leaves the since to readers: without any it stays.
+
+        Raises:
+            InvalidUsage: There is no such shard, it was dropped, or the number is negative.
+        """
+        self.state(name)
+        return set_retention(self.machine(name), retain_ms)
+
+    def compact(self, name: str, *, force: bool = False) -> int:
+        """Merge batches of shard `name`, invisibly to readers; the number of merges applied.
+
+        Args:
+            force: Merge all that is there into one batch, whatever it costs. By default neighbours
+                of like size are merged, so that each update is written again O(log n) times in its
+                life, and a past that mostly cancels.
+
+        Raises:
+            MissingBlob: A part is not there.
+            Corrupt: A part is not what was written.
+            Indeterminate: A merge may have been applied; the contents are the same either way.
+        """
+        self.state(name)
+        return compact(self.machine(name), force=force)
+
+    def collect_garbage(self, name: str) -> int:
+        """Delete the blobs of shard `name` that nobody can ask for any more; how many there were.
+
+        Also of a shard that was dropped. Readers and pinned holds keep what they need.
+
+        Raises:
+            InvalidUsage: There is no such shard.
+            Determinate: The store did not answer: run it again.
+            Indeterminate: The same.
+        """
+        return collect_garbage(self.machine(name))
+
+    def sweep(self, name: str, *, dry_run: bool = False) -> Swept:
+        """Delete the blobs of shard `name` that nothing refers to and nobody can commit any more.
+
+        Also of a shard that was dropped. Only blobs that are more than 25 hours old.
+
+        Args:
+            dry_run: Only say what would be deleted.
+
+        Raises:
+            InvalidUsage: There is no such shard.
+            Determinate: The store did not answer: run it again.
+            Indeterminate: The same.
+        """
+        needed = partial(self.door.pending_parts, name, fenced=not dry_run)
+        return sweep(self.machine(name), needed=needed, dry_run=dry_run)
+
+    def usage(self, name: str) -> ShardUsage:
+        """What every byte of shard `name` is there for.
+
+        Raises:
+            InvalidUsage: There is no such shard.
+        """
+        return shard_usage(self.machine(name))
 
     def _check_same(self, state: ShardState, schema: ShardSchema, key: tuple[str, ...]) -> None:
         if state.key != key:
@@ -292,11 +443,6 @@ class ShardClient:
         )
 
 
-def owner() -> str:
-    """Who this process is, for the people who look at holds: `host:pid`."""
-    return f"{socket.gethostname()}:{os.getpid()}"
-
-
 _shared: dict[tuple[object, ...], ShardClient] = {}
 _shared_lock = threading.Lock()
 
@@ -318,6 +464,16 @@ def shared_client(
         if key not in _shared:
             _shared[key] = ShardClient.open(url, options, create=create, settings=settings)
         return _shared[key]
+
+
+def _alive(state: ShardState) -> ShardState:
+    if is_tombstone(state):
+        raise InvalidUsage(
+            f"shard '{state.name}' was dropped",
+            code="SHARD_DROPPED",
+            hint="make it again by writing to it",
+        )
+    return state
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -26,8 +26,10 @@ from msgspec import UNSET, UnsetType
 from datasource.batch import Batch
 from datasource.errors import Corrupt, InvalidUsage
 from datasource.state import (
+    Claim,
     CriticalReader,
     LeasedReader,
+    Registration,
     RollupRef,
     ShardState,
     Writer,
@@ -45,10 +47,18 @@ __all__ = [
     "encode_rollup",
 ]
 
-CODE_VERSION: Final = (1, 0)
-"""Version of the state this code writes: `(major, minor)`."""
+CODE_VERSION: Final = (1, 3)
+"""Version of the state this code writes: `(major, minor)`.
+
+1.1 added `cleaned_seqno`; code that drops it makes the next collector begin further back.
+1.2 was never used: code of 1.1 would read it, drop `registered`, and write past transactions.
+1.3 added `claims`, `retain_ms`, `swept_ms` and `registered`."""
 
 _ROLLUP_MAGIC: Final = b"SHRDROL1"
+
+_ROLLUP_BYTES_MAX: Final = 4 << 30
+"""No state is so large unpacked: a million parts with all their statistics are 1 GB. What says that
+it is would be unpacked into memory before anything else could be found wrong with it."""
 
 V = TypeVar("V")
 
@@ -73,6 +83,11 @@ class Diff(msgspec.Struct, frozen=True, omit_defaults=True):
     writers: dict[str, Writer | None] = {}
     rollups: dict[int, RollupRef | None] = {}
     gc_seqno: int | None = None
+    cleaned_seqno: int | None = None
+    claims: dict[str, Claim | None] = {}
+    retain_ms: int | UnsetType | None = UNSET
+    swept_ms: int | None = None
+    registered: Registration | UnsetType | None = UNSET
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -123,6 +138,11 @@ def diff(old: ShardState, new: ShardState) -> Diff:
         writers=_map_diff(old.writers, new.writers),
         rollups=_map_diff(old.rollups, new.rollups),
         gc_seqno=_changed(old.gc_seqno, new.gc_seqno),
+        cleaned_seqno=_changed(old.cleaned_seqno, new.cleaned_seqno),
+        claims=_map_diff(old.claims, new.claims),
+        retain_ms=UNSET if old.retain_ms == new.retain_ms else new.retain_ms,
+        swept_ms=_changed(old.swept_ms, new.swept_ms),
+        registered=UNSET if old.registered == new.registered else new.registered,
     )
 
 
@@ -158,6 +178,11 @@ def apply_diff(state: ShardState, record: Record) -> ShardState:
         writers=_map_apply(state.writers, change.writers),
         rollups=_map_apply(state.rollups, change.rollups),
         gc_seqno=_or(change.gc_seqno, state.gc_seqno),
+        cleaned_seqno=_or(change.cleaned_seqno, state.cleaned_seqno),
+        claims=_map_apply(state.claims, change.claims),
+        retain_ms=state.retain_ms if change.retain_ms is UNSET else change.retain_ms,
+        swept_ms=_or(change.swept_ms, state.swept_ms),
+        registered=state.registered if change.registered is UNSET else change.registered,
         trace=trace,
     )
 
@@ -195,6 +220,8 @@ def decode_rollup(data: bytes, what: str) -> ShardState:
     if data[:8] != _ROLLUP_MAGIC or zlib.crc32(data[12:]).to_bytes(4, "big") != data[8:12]:
         raise _corrupt(what, "wrong magic number or checksum")
     size = int.from_bytes(data[12:20], "big")
+    if size > _ROLLUP_BYTES_MAX:
+        raise _corrupt(what, f"{size} bytes unpacked, of {_ROLLUP_BYTES_MAX} allowed")
     try:
         raw = pa.decompress(data[20:], size, codec="zstd", asbytes=True)
     except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:

@@ -29,7 +29,7 @@ class Contents:
     """Reads rows of one shard by plan.
 
     Attributes:
-        fetcher: Reads parts under the shard's whole schema.
+        fetcher: Reads parts under the shard's whole schema; a filter of its is the reader's.
         key: The shard's key, which runs are sorted by.
         columns: The columns wanted, in order.
     """
@@ -40,7 +40,11 @@ class Contents:
 
     @property
     def _narrow(self) -> Fetcher:
-        return replace(self.fetcher, target=self.target)
+        """Reads the columns wanted, then those that only the filter looks at."""
+        where, whole = self.fetcher.where, self.fetcher.target
+        more = () if where is None else where.columns - set(self.columns)
+        names = (*self.columns, *(name for name in whole.names if name in more))
+        return replace(self.fetcher, target=whole.select(names))
 
     @property
     def target(self) -> ShardSchema:
@@ -56,7 +60,9 @@ class Contents:
                 None gives each row as often as it is there.
         """
         counted = _counted(planned.part) or as_of is not None
-        for batch in self._narrow.fetch(planned, with_ts=False, with_diff=counted):
+        wanted = [*self.columns, *([DIFF] if counted else [])]
+        for found in self._narrow.fetch(planned, with_ts=False, with_diff=counted):
+            batch = found.select(wanted)
             if counted:
                 yield from self._snapshot_rows(pa.Table.from_batches([batch]), as_of)
             else:
@@ -70,7 +76,8 @@ class Contents:
         Raises:
             Corrupt: More copies of a row were retracted than added.
         """
-        # Whether two rows are the same is decided by all columns, so all are read.
+        # Whether two rows are the same is decided by all columns, so all are read. The same rows
+        # pass a filter or do not, so it is applied before they are merged.
         runs = [self.ordered_run(planned) for planned in parts]
         for table in merge_snapshot(runs, self.key):
             yield from self._snapshot_rows(table.select([*self.columns, DIFF]), as_of)
@@ -88,10 +95,11 @@ class Contents:
             InvalidUsage: Some row is retracted.
         """
         part = planned.part
-        for batch in self._narrow.fetch(planned, with_ts=False, with_diff=_counted(part)):
-            if DIFF not in batch.schema.names:
-                yield batch
+        for found in self._narrow.fetch(planned, with_ts=False, with_diff=_counted(part)):
+            if not _counted(part):
+                yield found.select(list(self.columns))
                 continue
+            batch = found.select([*self.columns, DIFF])
             if pc.min(batch.column(DIFF)).as_py() < 0:
                 raise InvalidUsage(
                     f"part '{part.key}' retracts rows, and this stream takes added rows only",

@@ -1,34 +1,52 @@
 """Fetching: a planned part becomes Arrow record batches. Looks at blobs only, never at Consensus.
 
-Decoding streams, a row group's pages at a time, so memory does not grow with the part. A part that
-is missing or damaged is an error that names it; it is never skipped, and no row after it comes out.
+Decoding streams, a few row groups after the other, so memory does not grow with the part. A part
+that is missing or damaged is an error that names it; it is never skipped, and no row after it comes
+out.
 
 Rows come out under the schema that was asked for (older parts are migrated), in the part's order,
-filtered by time, not consolidated.
+filtered by time and by the filter, not consolidated.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from datasource.batch import Part
 from datasource.convert import convert, migrate
-from datasource.errors import InvalidUsage, MissingBlob, ShardError
+from datasource.errors import Corrupt, InvalidUsage, MissingBlob
 from datasource.location import Blob
 from datasource.partfile import damaged, decode_inline, part_schema
-from datasource.plan import PlannedPart
+from datasource.plan import PlannedPart, TimeFilter
+from datasource.prune import audited
+from datasource.rowgroups import RowGroups
 from datasource.schema import DIFF, TS, ShardSchema
+from datasource.where import Where
 
 __all__ = ["BATCH_ROWS", "Fetcher"]
 
 BATCH_ROWS = 1 << 16
 """Rows per record batch: where throughput levels off."""
+
+_BATCH_BYTES: Final = 16 << 20
+"""Decoded size of a record batch, about: wide rows come in batches of fewer."""
+
+_REQUEST_BYTES: Final = 16 << 20
+"""Encoded size of the row groups that are decoded in one go, and asked of a distant store at once:
+large enough to hide the time of a request, small enough to be held in memory."""
+
+_WHOLE_BYTES: Final = 1 << 20
+"""A part of this size or less is one request to a distant store, whatever is wanted of it: its
+footer alone would take two. Its checksum costs nothing then, and covers the footer, in which damage
+may look like another value or, for some, end the process inside of the Parquet library."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,65 +57,120 @@ class Fetcher:
         blob: Where the parts are.
         schemas: The shard's schemas by id.
         target: The schema of the rows that come out: the current one, or a projection of it.
+        where: Only rows that pass come out; its columns are among those of `target`.
     """
 
     blob: Blob
     schemas: Mapping[int, ShardSchema]
     target: ShardSchema
+    where: Where | None = None
 
     def fetch(
-        self, planned: PlannedPart, *, with_ts: bool, with_diff: bool
+        self, planned: PlannedPart, *, with_ts: bool, with_diff: bool, prune: bool = True
     ) -> Iterator[pa.RecordBatch]:
         """The rows of one part: target columns, then `_ts` and `_diff` if asked for.
 
+        Args:
+            planned: The part, or a share of it. Of an audit come no rows.
+            with_ts: Whether to give times.
+            with_diff: Whether to give diffs.
+            prune: Whether row groups in which nothing passes `where` may be left out.
+
         Raises:
             MissingBlob: The part is not there.
-            Corrupt: It is not what was written.
+            Corrupt: It is not what was written; or it has rows that its statistics deny.
         """
+        if planned.audit:
+            self._audit(planned)
+            return
         part = planned.part
         written = self.schemas[part.schema]
         read_ts = part.ts is None and (with_ts or planned.needs_time)
-        columns = [name for name in self.target.names if name in written]
-        if with_diff or not columns:
-            columns.append(DIFF)  # also where only the number of rows is wanted
-        if read_ts:
-            columns.append(TS)
-        narrow = written.select([name for name in self.target.names if name in written])
-        exact = narrow.arrow == self.target.arrow
+        shared = [name for name in self.target.names if name in written]
+        # The diff also where only the number of rows is wanted.
+        columns = [
+            *shared,
+            *([DIFF] if with_diff or not shared else []),
+            *([TS] if read_ts else []),
+        ]
+        exact = part_schema(written, shared).equals(self.target.arrow)
         wanted = [*self.target.names, *([TS] if with_ts else []), *([DIFF] if with_diff else [])]
-        for raw in self._raw(part, written, columns):
+        for raw in self._raw(planned, columns, prune=prune):
             batch = raw
             if planned.needs_time:
                 batch = batch.filter(_time_mask(batch, planned))
-                if batch.num_rows == 0:
-                    continue
             if with_ts and not read_ts:
                 times = pa.repeat(pa.scalar(part.ts, pa.int64()), batch.num_rows)
                 batch = batch.append_column(pa.field(TS, pa.int64(), nullable=False), times)
             if not exact:
-                batch = migrate(batch, narrow, self.target)
-            yield batch.select(wanted)
+                batch = migrate(batch, written, self.target)
+            if self.where is not None:
+                batch = self.where.passes(batch)
+            if batch.num_rows:
+                yield batch.select(wanted)
+
+    def _audit(self, planned: PlannedPart) -> None:
+        """Look whether no row passes, as statistics say.
+
+        Raises:
+            Corrupt: Some row does.
+        """
+        assert self.where is not None, planned
+        names = [name for name in self.target.names if name in self.where.columns]
+        if not names:
+            return
+        narrow = replace(self, target=self.target.select(names))
+        every = msgspec.structs.replace(planned, audit=False, times=TimeFilter(None, None))
+        for batch in narrow.fetch(every, with_ts=False, with_diff=False, prune=False):
+            raise Corrupt(
+                f"statistics say that part '{planned.part.key}' has no row with "
+                f'"{self.where.text:.300}", but it has {batch.slice(0, 1).to_pylist()}',
+                code="FILTER_AUDIT",
+                hint="reads with a filter on these columns miss rows: read without option 'where' "
+                "until it is clear which program wrote the part or its statistics wrongly",
+            )
 
     def _raw(
-        self, part: Part, written: ShardSchema, columns: Sequence[str]
+        self, planned: PlannedPart, columns: Sequence[str], *, prune: bool
     ) -> Iterator[pa.RecordBatch]:
+        """Columns as written, of all rows in the row groups that count."""
+        part = planned.part
+        written = self.schemas[part.schema]
         if part.inline is not None:
             yield decode_inline(part, written).select(columns)
             return
         try:
             file = self._open(part)
-            schema = part_schema(written, columns)
-            rows = 0
-            # Tasks run side by side already: threads of Arrow's own would only get in their way.
-            for batch in file.iter_batches(BATCH_ROWS, columns=list(columns), use_threads=False):
-                rows += batch.num_rows
-                yield _exactly(batch, schema)
-            if rows != part.rows:
+            groups = RowGroups(file.metadata, written)
+            # A share sees some row groups only, so the footer as a whole is checked by each.
+            if (rows := groups.rows(range(groups.count))) != part.rows:
                 raise damaged(part, f"it has {rows} rows, not {part.rows}")
+            chosen = planned.row_groups(groups.count)
+            kept = self._kept(planned, groups, chosen) if prune else chosen
+            schema = part_schema(written, columns)
+            for some in groups.requests(kept, columns, _REQUEST_BYTES):
+                rows = 0
+                for batch in _decoded(file, groups, some, columns):
+                    rows += batch.num_rows
+                    yield _exactly(batch, schema)
+                if rows != groups.rows(some):
+                    raise damaged(part, f"of {groups.rows(some)} rows {rows} can be read")
         except (pa.ArrowException, OSError, KeyError, ValueError, InvalidUsage) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # the store's trouble, not the part's
             raise damaged(part, str(error)) from error
+
+    def _kept(self, planned: PlannedPart, groups: RowGroups, chosen: range) -> Sequence[int]:
+        """The row groups in which some row may pass; of the others some are audited first."""
+        if self.where is None:
+            return chosen
+        kept = []
+        for group in chosen:
+            if groups.may_pass(group, self.where):
+                kept.append(group)
+            elif audited(f"{planned.part.key}#{group}"):
+                self._audit(msgspec.structs.replace(planned, share=(group, groups.count)))
+        return kept
 
     def _open(self, part: Part) -> pq.ParquetFile:
         source = self.blob.open(part.key, part.size_bytes)
@@ -109,18 +182,37 @@ class Fetcher:
             )
         if source.size() != part.size_bytes:
             raise damaged(part, f"it has {source.size()} bytes, not {part.size_bytes}")
-        return pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=False)
+        distant = isinstance(source, pa.PythonFile)
+        if part.size_bytes <= _WHOLE_BYTES:
+            source, distant = pa.BufferReader(_whole(source, part)), False
+        # From afar, all columns of some row groups are asked for at once.
+        return pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=distant)
 
-    def verify(self, part: Part) -> ShardError | None:
-        """What is wrong with a part, all of its bytes considered; None if nothing is."""
-        if part.inline is not None:
-            return None
-        data = self.blob.get(part.key)
-        if data is None:
-            return MissingBlob(f"part '{part.key}' ({part.rows} rows) is not there")
-        if part.crc32 is not None and zlib.crc32(data) != part.crc32:
-            return damaged(part, "its checksum does not match")
-        return None
+
+def _whole(source: pa.NativeFile, part: Part) -> pa.Buffer:
+    """All bytes of a part, which are those that were written as far as its writer knew them."""
+    value = source.read_buffer()
+    if part.crc32 is not None and zlib.crc32(value) != part.crc32:
+        raise damaged(part, "its checksum does not match")
+    return value
+
+
+def _decoded(
+    file: pq.ParquetFile, groups: RowGroups, some: Sequence[int], columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The columns of the row groups `some`, in batches of bounded size."""
+    # What is stored as a dictionary is larger than the footer says, but the writer has bounded row
+    # groups by their decoded size: no batch has more rows than one of them.
+    rows = min(
+        BATCH_ROWS,
+        max(groups.rows([one]) for one in some),
+        int(_BATCH_BYTES / max(groups.row_bytes(some), 1)),
+    )
+    # Tasks run side by side already: threads of Arrow's own would only get in their way.
+    batches: Iterator[pa.RecordBatch] = file.iter_batches(
+        max(rows, 1), row_groups=list(some), columns=list(columns), use_threads=False
+    )
+    return batches
 
 
 def _exactly(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

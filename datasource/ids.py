@@ -8,13 +8,15 @@ it is registered, so a crash between the two loses nothing.
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 from typing import Final, Literal, NewType
 
 from datasource.clock import IdGenerator
 from datasource.errors import InvalidUsage
 
-__all__ = ["SEQNO_FIRST", "Kind", "Seqno", "check_owner_name", "is_id", "new_id"]
+__all__ = ["SEQNO_FIRST", "Kind", "Seqno", "check_owner_name", "is_id", "new_id", "owner"]
 
 Kind = Literal["s", "r", "w", "p", "l", "t"]
 
@@ -51,3 +53,8 @@ def check_owner_name(role: str, name: str) -> str:
             hint="use 1 to 200 characters without control characters",
         )
     return name
+
+
+def owner() -> str:
+    """Who this process is, for the people who look at holds and claims: `host:pid`."""
+    return f"{socket.gethostname()}:{os.getpid()}"

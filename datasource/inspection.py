@@ -9,14 +9,13 @@ nor any handle, so that a look costs no more than reading the states.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from datasource.clock import Clock, SystemIds
-from datasource.codec import apply_diff, decode_record, decode_rollup
 from datasource.errors import Corrupt, MissingBlob, ShardError
+from datasource.history import states_from
 from datasource.location import Location
 from datasource.machine import Machine
-from datasource.names import shard_directory, shard_name
+from datasource.names import shard_name
+from datasource.referenced import wholes
 from datasource.report import (
     DroppedPart,
     LocationReport,
@@ -32,8 +31,6 @@ __all__ = ["inspect_location", "inspect_shard"]
 
 _REPLAY_MAX = 10_000
 """Most log records read to find what only old seqnos need; each may cost a request."""
-
-_SCAN_MAX = 1024
 
 
 def inspect_location(
@@ -77,48 +74,22 @@ def _of(
 
 
 def _report(location: Location, clock: Clock, name: str, *, with_parts: bool) -> ShardReport:
-    state = Machine(name, location, clock, SystemIds(), ShardSettings()).state()
-    dropped = _dropped(location, state)
+    machine = Machine(name, location, clock, SystemIds(), ShardSettings())
+    state = machine.state()
+    dropped = _dropped(machine, state)
     return report_shard(state, clock.now_ms(), dropped=dropped, with_parts=with_parts)
 
 
-def _dropped(location: Location, state: ShardState) -> tuple[DroppedPart, ...] | None:
+def _dropped(machine: Machine, state: ShardState) -> tuple[DroppedPart, ...] | None:
     """What only seqnos before `state`'s still need; None if that cannot be found out."""
     oldest = seqno_since(state)
     if oldest >= state.seqno:
         return ()
-    start = max((seqno for seqno in state.rollups if seqno <= oldest), default=state.base)
+    start = max((seqno for seqno in wholes(state) if seqno <= oldest), default=1)
     if state.seqno - start > _REPLAY_MAX:
         return None
     try:
-        return dropped_parts(s for s in _history(location, state, start) if s.seqno >= oldest)
+        return dropped_parts(states_from(machine, state, oldest))
     except (Corrupt, MissingBlob):
         # The newest state is whole; that older ones are not is for fsck to say.
         return None
-
-
-def _history(location: Location, state: ShardState, start: int) -> Iterator[ShardState]:
-    """The states from seqno `start`, which has a rollup or a whole record, to `state`'s."""
-    consensus, directory = location.consensus, shard_directory(state.name)
-    current: ShardState | None = None
-    if start in state.rollups:
-        key = state.rollups[start].key
-        data = location.blob.get(key)
-        if data is None:
-            raise MissingBlob(f"rollup '{key}' is not there")
-        current = decode_rollup(data, f"rollup '{key}'")
-        yield current
-    while current is None or current.seqno < state.seqno:
-        first = start if current is None else current.seqno + 1
-        records = consensus.scan(directory, first, min(_SCAN_MAX, state.seqno - first + 1))
-        if not records or records[0].seqno != first:
-            raise MissingBlob(f"record {first} of shard '{state.name}' is not there")
-        for found in records:
-            record = decode_record(found.data, f"record {found.seqno} of shard '{state.name}'")
-            if current is None:
-                current = record.state
-                if current is None:
-                    raise Corrupt(f"record {start} of shard '{state.name}' has no whole state")
-            else:
-                current = apply_diff(current, record)
-            yield current

@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
+import msgspec
+
 from datasource.clock import Clock
 from datasource.commands.readers import (
     ReaderMissing,
@@ -28,6 +30,7 @@ from datasource.commands.readers import (
     heartbeat,
     register_leased,
 )
+from datasource.commands.transition import Transition
 from datasource.errors import Determinate, Indeterminate, LeaseExpired, ShardError
 from datasource.frontier import Frontier
 from datasource.ids import new_id
@@ -38,7 +41,7 @@ __all__ = ["Heart", "Lease", "take_lease"]
 
 
 def take_lease(
-    machine: Machine, *, since: int | None, lease_ms: int, purpose: str
+    machine: Machine, *, since: int | None, lease_ms: int, purpose: str, owner: str = ""
 ) -> Lease | SinceExceeded:
     """Register a leased reader that may read at every `as_of >= since`.
 
@@ -47,14 +50,44 @@ def take_lease(
         since: None for the shard's since.
         lease_ms: How long the lease lasts without a heartbeat.
         purpose: Who reads and what for, for people.
+        owner: Who has one lease at a time: those of its earlier runs, which may have been killed,
+            end in the same transition.
     """
     reader = new_id("r", machine.ids)
+    if owner:
+        reader = f"{owner}@{reader}"
     outcome = machine.apply(
-        partial(register_leased, reader=reader, since=since, lease_ms=lease_ms, purpose=purpose)
+        partial(
+            _register,
+            owner=owner,
+            reader=reader,
+            since=since,
+            lease_ms=lease_ms,
+            purpose=purpose,
+        )
     )
     if isinstance(outcome, SinceExceeded):
         return outcome
     return Lease(machine, reader, lease_ms, outcome.since, outcome.seqno)
+
+
+def _register(
+    state: ShardState,
+    now_ms: int,
+    *,
+    owner: str,
+    reader: str,
+    since: int | None,
+    lease_ms: int,
+    purpose: str,
+) -> Transition[Registered | SinceExceeded]:
+    """Register `reader` in place of all earlier ones of `owner`."""
+    if owner:
+        others = {name: r for name, r in state.leased.items() if name.rpartition("@")[0] != owner}
+        state = msgspec.structs.replace(state, leased=others)
+    return register_leased(
+        state, now_ms, reader=reader, since=since, lease_ms=lease_ms, purpose=purpose
+    )
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -45,7 +45,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class BlobEntry:
-    """One object of a listing: its key, size in bytes, and when it was last written (ms)."""
+    """One object of a listing: its key, size in bytes, and when it was last written.
+
+    `modified_ms` is milliseconds since the epoch by the store's own clock; 0 where the store does
+    not say, and then nothing may be concluded from its age.
+    """
 
     key: str
     size_bytes: int
@@ -80,6 +84,21 @@ class Blob(Protocol):
 
     def delete(self, key: str) -> bool:
         """Remove the object; True if work was done. Deleting what is not there is fine."""
+        ...
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """Remove these objects, side by side and in no particular order.
+
+        After an error some are gone and some are not.
+        """
+        ...
+
+    def prune(self, prefix: str, before_ms: int) -> None:
+        """Remove empty directories below `prefix` that have not changed since `before_ms`.
+
+        Only where directories are something by themselves, as on a local disk; what cannot be
+        removed stays, without an error.
+        """
         ...
 
     def list(self, prefix: str) -> Iterator[BlobEntry]:
@@ -182,6 +201,11 @@ class StoreStatistics:
     operations: tuple[OperationStatistics, ...] = ()
 
 
+def _no_entries(prefix: str) -> Iterator[BlobEntry]:
+    del prefix
+    return iter(())
+
+
 @dataclass(frozen=True, slots=True)
 class Location:
     """An opened persist location: its canonical URL and its two stores.
@@ -193,6 +217,10 @@ class Location:
         id: Made when the location was created and stored in it: tells a location from one that
             was later put at the same URL. Empty where nothing is stored.
         statistics: What its store has been asked so far.
+        entries: Every object whose key starts with a prefix, in key order: blobs, records, floors
+            and the location's own. For accounting; what they mean, `blob` and `consensus` say.
+        directories: First steps of all keys that have more than one, sorted: those of shards, and
+            what somebody else put beside them.
     """
 
     url: str
@@ -200,3 +228,5 @@ class Location:
     consensus: Consensus
     id: str = ""
     statistics: Callable[[], StoreStatistics] = StoreStatistics
+    entries: Callable[[str], Iterator[BlobEntry]] = _no_entries
+    directories: Callable[[], list[str]] = list

@@ -33,8 +33,6 @@ from datasource.codec import (
     CODE_VERSION,
     Record,
     apply_diff,
-    decode_record,
-    decode_rollup,
     diff,
     encode_record,
     encode_rollup,
@@ -42,7 +40,6 @@ from datasource.codec import (
 from datasource.commands.rollups import add_rollup
 from datasource.commands.transition import Transition
 from datasource.errors import (
-    Corrupt,
     Determinate,
     Indeterminate,
     InvalidUsage,
@@ -50,8 +47,10 @@ from datasource.errors import (
     ShardError,
     nearest,
 )
+from datasource.fuel import Tank
 from datasource.location import Committed, ExpectationMismatch, Location, VersionedData
 from datasource.names import shard_directory, shard_name
+from datasource.replay import SCAN_MAX, LogReader
 from datasource.settings import ShardSettings
 from datasource.state import RollupRef, ShardState, check, expire, is_tombstone
 
@@ -63,9 +62,6 @@ R = TypeVar("R")
 
 Command = Callable[[ShardState, int], Transition[R]]
 """`(state, now_ms) -> Transition`; pure, and run as often as it takes."""
-
-_SCAN_MAX: Final = 4096
-"""Most records read in one go while catching up."""
 
 _RELOADS_MAX: Final = 8
 """Cold reads in a row that may find their rollup gone: each means that the shard moved on by
@@ -89,6 +85,7 @@ class Machine:
     Attributes:
         name: The shard's name, as its user wrote it.
         location: Where it lives.
+        tank: What this process's writers of the shard may spend on merging.
     """
 
     name: str
@@ -96,6 +93,7 @@ class Machine:
     clock: Clock
     ids: IdGenerator
     settings: ShardSettings
+    tank: Tank = field(default_factory=Tank)
     _state: ShardState | None = None
     _directory: str = ""
     _queue: list[_Pending] = field(default_factory=list)
@@ -113,6 +111,11 @@ class Machine:
     def cached(self) -> ShardState | None:
         """The newest state this process has seen; may be behind."""
         return self._state
+
+    @property
+    def log(self) -> LogReader:
+        """Reads the shard's records and rollups."""
+        return LogReader(self.name, self.location, self.directory)
 
     def state(self) -> ShardState:
         """The shard's state, no older than this call.
@@ -177,12 +180,21 @@ class Machine:
         self._maintain()
         return cast("R", pending.result)
 
-    def wait_for_upper_past(self, time: int, timeout_ms: float) -> ShardState | None:
-        """Wait until the upper is beyond `time`: the state then, or None after `timeout_ms`."""
+    def wait_for_upper_past(
+        self, time: int, timeout_ms: float, look: Callable[[], ShardState] | None = None
+    ) -> ShardState | None:
+        """Wait until the upper is beyond `time`: the state then, or None after `timeout_ms`.
+
+        Args:
+            time: What is to be settled.
+            timeout_ms: How long to wait.
+            look: Gives the state that readers see, no older than the call; None for the shard's.
+        """
+        look = look or self.state
         deadline = self.clock.elapsed_ms() + timeout_ms
         pause = 1.0
         while True:
-            state = self.state()
+            state = look()
             if state.upper.is_beyond(time):
                 return state
             left = deadline - self.clock.elapsed_ms()
@@ -274,7 +286,7 @@ class Machine:
         )
         whole = is_tombstone(new) or new.shard != old.shard
         if whole:
-            new = msgspec.structs.replace(new, base=new.seqno, rollups={})
+            new = msgspec.structs.replace(new, base=new.seqno)
         if self.settings.validate:
             check(new)
         record = Record(
@@ -317,7 +329,7 @@ class Machine:
         state = self._state
         if state is not None and current is not None and current.seqno == state.seqno + 1:
             # The next record need not be the newest: enough to try again, not to refuse.
-            self._install(apply_diff(state, self._decode(current)))
+            self._install(apply_diff(state, self.log.decode(current)))
             return False
         self._refresh()
         return True
@@ -327,14 +339,14 @@ class Machine:
         if state is None:
             return self._load()
         while True:
-            records = self.location.consensus.scan(self.directory, state.seqno + 1, _SCAN_MAX)
+            records = self.location.consensus.scan(self.directory, state.seqno + 1, SCAN_MAX)
             if records and records[0].seqno > state.seqno + 1:
                 return self._load()  # truncated past what we know
             for data in records:
-                state = apply_diff(state, self._decode(data))
+                state = apply_diff(state, self.log.decode(data))
             if records:
                 self._install(state)
-            if len(records) < _SCAN_MAX:
+            if len(records) < SCAN_MAX:
                 return state
 
     def _load(self) -> ShardState | None:
@@ -344,18 +356,15 @@ class Machine:
             head = self.location.consensus.head(self.directory)
             if head is None:
                 return None
-            record = self._decode(head)
-            state = record.state
+            record = self.log.decode(head)
+            state = self.log.whole_before(record)
             if state is None:
-                base = self._base(record)
-                if base is None:
-                    missing = record.rollup[1].key if record.rollup else f"record {record.base}"
-                    continue  # a newer head names a newer one
-                state = self._replay(base)
-                if state is None or state.seqno < head.seqno:
-                    reached = base.seqno if state is None else state.seqno
-                    missing = f"the record after seqno {reached}"
-                    continue
+                missing = record.rollup[1].key if record.rollup else f"record {record.base}"
+                continue  # a newer head names a newer one
+            state = self.log.replayed(state)
+            if state.seqno < head.seqno:
+                missing = f"the record after seqno {state.seqno}"
+                continue
             self._install(state)
             return state
         raise MissingBlob(
@@ -363,45 +372,6 @@ class Machine:
             code="MISSING_STATE",
             hint="run inspect and restore it from a backup; nothing was changed",
         )
-
-    def _base(self, head: Record) -> ShardState | None:
-        """The whole state to start from: the newest rollup, or else the record that has one."""
-        if head.rollup is None:
-            found = self.location.consensus.scan(self.directory, head.base, 1)
-            return self._decode(found[0]).state if found and found[0].seqno == head.base else None
-        seqno, rollup = head.rollup
-        data = self.location.blob.get(rollup.key)
-        if data is None:
-            return None
-        state = decode_rollup(data, f"rollup '{rollup.key}'")
-        if state.seqno != seqno:
-            raise Corrupt(
-                f"rollup '{rollup.key}' holds the state at seqno {state.seqno}, not {seqno}",
-                code="CORRUPT_STATE",
-                hint="another file was put in its place: restore it from a backup",
-            )
-        return state
-
-    def _replay(self, state: ShardState) -> ShardState | None:
-        while True:
-            records = self.location.consensus.scan(self.directory, state.seqno + 1, _SCAN_MAX)
-            if records and records[0].seqno != state.seqno + 1:
-                return None
-            for data in records:
-                state = apply_diff(state, self._decode(data))
-            if len(records) < _SCAN_MAX:
-                return state
-
-    def _decode(self, data: VersionedData) -> Record:
-        what = f"record {data.seqno} of shard '{self.name}'"
-        record = decode_record(data.data, what)
-        if record.seqno != data.seqno:
-            raise Corrupt(
-                f"{what} says that it is record {record.seqno}",
-                code="CORRUPT_STATE",
-                hint="the log was changed by something else than a shard's writers",
-            )
-        return record
 
     def _install(self, state: ShardState) -> None:
         if self._state is None or state.seqno > self._state.seqno:
@@ -434,13 +404,14 @@ class Machine:
         """Store `state` as a rollup and record it; False if another one of its seqno is known."""
         key = f"{self.directory}/rollup/{state.seqno:016x}-{self.ids.token().hex()}"
         data = encode_rollup(state)
+        begun_ms = self.clock.now_ms()
         self.location.blob.set(key, data)
         ref = RollupRef(key, len(data))
 
         def command(current: ShardState, now_ms: int) -> Transition[bool]:
             if current.shard != state.shard or is_tombstone(current):
                 return Transition(None, result=False)
-            return add_rollup(current, now_ms, seqno=state.seqno, rollup=ref)
+            return add_rollup(current, now_ms, seqno=state.seqno, rollup=ref, begun_ms=begun_ms)
 
         pending = _Pending(command)
         with self._commit_lock:

@@ -2,36 +2,32 @@
 
 What is there and not wanted any more is retracted, what is new is added, and rows that are in both
 cost nothing. Readers see the old contents or the new, and a change feed shows only what changed.
-
-The difference is computed against the contents right before the commit; when somebody else appends
-meanwhile, it is computed again. Old and new rows are merged as sorted streams, in bounded memory.
+Old and new rows are merged as sorted streams, in bounded memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
+from typing_extensions import override
 
-from datasource.batch import Part, stamp
-from datasource.commands.append import AlreadyCommitted, Appended, UpperMismatch
-from datasource.contents import Contents
-from datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
-from datasource.frontier import TIME_MIN, Frontier
-from datasource.merge import merge
-from datasource.plan import PlannedPart, TimeFilter, plan_changes
-from datasource.read import contents_of, current_schema, open_reader
+from datasource.commands.append import AlreadyCommitted, Appended
+from datasource.difference import Difference, commit_difference, runs_of, staged_parts
+from datasource.errors import InvalidUsage
+from datasource.frontier import TIME_MIN
+from datasource.machine import Machine
+from datasource.merge import Run, merge
+from datasource.plan import PlannedPart
+from datasource.read import contents_of
 from datasource.schema import TS
 from datasource.stage import Staged, discard
 from datasource.state import ShardState
 from datasource.update import negate
 from datasource.write import WriteHandle
 
-__all__ = ["overwrite"]
-
-_ATTEMPTS = 16
-"""How often a difference is computed anew because somebody else appended meanwhile."""
+__all__ = ["overwrite", "replacement"]
 
 
 def overwrite(
@@ -41,83 +37,57 @@ def overwrite(
 
     Args:
         handle: A writer of the shard.
-        new: The wanted rows, staged without times. Their blobs are deleted in the end, unless an
-            unknown outcome leaves them to the sweeper.
+        new: The wanted rows, staged without times under a schema of the shard. Their blobs are
+            deleted in the end, unless an unknown outcome leaves them to the sweeper.
         sequence: Number of this append of the writer.
         attempt: Id of the attempt that staged them.
 
     Raises:
-        Determinate: Others appended faster than a difference could be computed.
+        Determinate: Others appended faster than the difference could follow.
         InvalidUsage: `new` retracts rows or carries times.
     """
-    blob = handle.machine.location.blob
     try:
-        outcome = _replaced(handle, new, sequence=sequence, attempt=attempt)
-    except Indeterminate:
+        difference = replacement(handle.machine, new)
+    except InvalidUsage:
+        discard(handle.machine.location.blob, new.runs)
         raise
-    except ShardError:
-        discard(blob, new.runs)
-        raise
-    discard(blob, new.runs)
-    return outcome
+    return commit_difference(handle, new, difference, sequence=sequence, attempt=attempt)
 
 
-def _replaced(
-    handle: WriteHandle, new: Staged, *, sequence: int, attempt: str
-) -> Appended | AlreadyCommitted:
-    """Commit the difference, computed as often as it takes; leaves `new` alone."""
-    machine = handle.machine
-    for part in _parts(new):
-        if part.diff_min < 1 or part.ts_min is not None:
-            raise InvalidUsage(
-                f"shard '{machine.name}' cannot be overwritten with changes",
-                code="OVERWRITE_WITH_CHANGES",
-                hint="leave _ts and _diff out, or append",
-            )
-    with open_reader(machine, purpose=f"overwrite by {handle.writer}") as reader:
-        for _ in range(_ATTEMPTS):
-            state = machine.state()
-            entry = state.writers.get(handle.writer)
-            if entry is not None and sequence <= entry.last:
-                return AlreadyCommitted(Frontier(entry.upper), "")
-            # The contents come under the newest schema, which may be newer than the handle's.
-            schema = current_schema(state)
-            stager = replace(handle.stager(), schema=schema, schema_id=state.schema_id)
-            difference = stager.stage(_difference(handle, state, new))
-            outcome = handle.commit_at(difference, state.upper, sequence=sequence, attempt=attempt)
-            if not isinstance(outcome, UpperMismatch):
-                return outcome
-            discard(machine.location.blob, difference.runs)
-            reader.lease.renew()
-    raise Determinate(
-        f"shard '{machine.name}' changed {_ATTEMPTS} times while it was being overwritten",
-        code="CONTENTION",
-        hint="stop its other writers, or append a difference instead",
-    )
+def replacement(machine: Machine, new: Staged) -> Difference:
+    """What makes the rows of `new` the contents of a shard.
+
+    Raises:
+        InvalidUsage: `new` retracts rows or carries times.
+    """
+    for run in new.runs:
+        for part in run.parts:
+            if part.diff_min < 1 or part.ts_min is not None:
+                raise InvalidUsage(
+                    f"shard '{machine.name}' cannot be overwritten with changes",
+                    code="OVERWRITE_WITH_CHANGES",
+                    hint="leave _ts and _diff out, or append",
+                )
+    return _Replacement(machine, new)
 
 
-def _difference(handle: WriteHandle, state: ShardState, new: Staged) -> Iterator[pa.Table]:
-    """What turns the contents of `state` into the rows of `new`, as updates without times."""
-    contents = contents_of(handle.machine, state)
-    runs = [
-        _negated(contents, planned) for planned in plan_changes(state, TIME_MIN, state.upper.time)
-    ]
-    runs += [
-        contents.ordered_run(PlannedPart(part, TimeFilter(None, None), ordered=True))
-        for run in stamp(new.runs, TIME_MIN)
-        for part in run.parts
-    ]
-    # All times are advanced to one, at or after every one of them, so that equal rows meet
-    # whenever they were added.
-    for table in merge(runs, handle.key, since=state.upper.time or TIME_MIN):
-        yield table.drop_columns([TS])
+@dataclass(frozen=True, slots=True)
+class _Replacement(Difference):
+    """Retracts all that is there and adds what is new."""
 
+    machine: Machine
+    new: Staged
 
-def _negated(contents: Contents, planned: PlannedPart) -> Iterator[pa.Table]:
-    for table in contents.ordered_run(planned):
-        yield negate(table)
-
-
-def _parts(staged: Staged) -> Iterator[Part]:
-    for run in staged.runs:
-        yield from run.parts
+    @override
+    def against(
+        self, state: ShardState, there: Sequence[PlannedPart], *, whole: bool
+    ) -> Iterator[pa.Table]:
+        # The contents come under the newest schema, which may be newer than the new rows'.
+        contents = contents_of(self.machine, state)
+        runs: list[Run] = [map(negate, run) for run in runs_of(contents, there)]
+        if whole:
+            runs += runs_of(contents, staged_parts(self.new))
+        # All times are advanced to one, at or after every one of them, so that equal rows meet
+        # whenever they were added.
+        for table in merge(runs, state.key, since=state.upper.time or TIME_MIN):
+            yield table.drop_columns([TS])

@@ -24,6 +24,11 @@ _ZSTD_LEVEL = 1
 """Level 1 writes TPC-H lineitem 1.4 times as fast as level 3, for files 4 % larger."""
 
 
+_ROW_GROUP_BYTES = 32 << 20
+"""Most Arrow bytes of a row group, so that rows as wide as documents are read, split and pruned in
+pieces that fit into memory many times over; ordinary rows reach their number first."""
+
+
 def part_schema(written: ShardSchema, names: Sequence[str]) -> pa.Schema:
     """The Arrow schema of the columns `names` of a part, `_ts` and `_diff` among them."""
     own = {name: pa.field(name, pa.int64(), nullable=False) for name in (TS, DIFF)}
@@ -61,7 +66,7 @@ def encode_parquet(table: pa.Table, *, key: Sequence[str], row_group_rows: int) 
 
     Args:
         key: The columns it is sorted by, noted in the file's metadata for other readers.
-        row_group_rows: Rows per row group.
+        row_group_rows: Rows per row group; fewer where rows are wide.
     """
     sink = pa.BufferOutputStream()
     nested = [i for i, kind in enumerate(table.schema.types) if pa.types.is_nested(kind)]
@@ -81,7 +86,8 @@ def encode_parquet(table: pa.Table, *, key: Sequence[str], row_group_rows: int) 
         store_decimal_as_integer=True,
         sorting_columns=order or None,
     ) as writer:
-        writer.write_table(table, row_group_size=row_group_rows)
+        fitting = _ROW_GROUP_BYTES * table.num_rows // max(table.nbytes, 1)
+        writer.write_table(table, row_group_size=max(1, min(row_group_rows, fitting)))
     return memoryview(sink.getvalue())
 
 

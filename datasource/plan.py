@@ -4,6 +4,9 @@ Two questions: the contents at a time (`plan_snapshot`), and what changed in an 
 (`plan_changes`). The answer is a list of `PlannedPart`: plain data that can be sent anywhere, with
 all that a fetch needs, so that fetching never looks at state.
 
+Parts are then spread over tasks (`pack`): large ones are cut into *shares* of their row groups,
+which needs no look at the file, and small ones go together.
+
 A snapshot must be consolidated only where something was retracted. A part whose diffs are all
 positive, and whose key range no retracting part overlaps, is exact as it is: append-only data does
 not pay for retractions. The others form *groups*: parts whose key ranges overlap, to be merged and
@@ -12,17 +15,21 @@ consolidated together.
 Invariants:
     A plan is a pure function of (state, question). Over a later state with other physical batches
     it has other parts, and the same consolidated meaning.
-    Every update of the question is in exactly one planned part, after the part's time filter.
+    Every update of the question is in exactly one planned part, after the part's time filter; and
+    in exactly one share of it.
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Sequence
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from datasource.batch import Part
+import msgspec
+
+from datasource.batch import Batch, Part
 from datasource.sparktype import path_text
 from datasource.state import ShardState
 from datasource.stats import bounds
@@ -31,18 +38,26 @@ __all__ = [
     "PlannedPart",
     "SnapshotPlan",
     "TimeFilter",
+    "batch_changes",
     "pack",
     "plan_changes",
     "plan_snapshot",
 ]
 
-_OPEN_COST_BYTES: Final = 1 << 20
-"""What opening a part weighs when parts are packed into partitions, in bytes of reading: about the
-time of a request to an object store, at the throughput of one core decoding."""
+_OPEN_COST_BYTES: Final = 256 << 10
+"""What opening a part weighs when parts are packed into partitions, in bytes of reading. On local
+disk it takes as long as decoding 60 KiB, on an object store as two requests. In between, so that
+10,000 tiny parts make about 80 tasks of the default size and not 1 or 10,000."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimeFilter:
+_LISTS_MAX: Final = 10_000
+"""Partitions of one plan, at most: a driver takes milliseconds for each, and sends a kilobyte."""
+
+_SHARE_ROWS: Final = 1 << 14
+"""A share of a part has at least so many rows: fewer than any sensible row group."""
+
+
+class TimeFilter(msgspec.Struct, frozen=True, gc=False):
     """Rows with `lower <= time < upper` belong to the question; None is unbounded."""
 
     lower: int | None
@@ -61,19 +76,33 @@ class TimeFilter:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedPart:
+class PlannedPart(msgspec.Struct, frozen=True, gc=False):
     """One part to fetch, and which of its rows count.
 
     Attributes:
         part: Where the rows are.
         times: The interval of the question, cut to the interval of the part's batch.
         ordered: Whether the part's rows are in the shard's sort order.
+        share: `(i, n)`: only row groups in the i-th of n equal slices are meant (i from 0).
+        audit: Whether statistics say that no row passes the filter, and it is read only to see
+            that this is so; it yields nothing.
     """
 
     part: Part
     times: TimeFilter
     ordered: bool
+    share: tuple[int, int] = (0, 1)
+    audit: bool = False
+
+    def row_groups(self, count: int) -> range:
+        """Which row groups of a part that has `count` are in this share."""
+        index, shares = self.share
+        return range(count * index // shares, count * (index + 1) // shares)
+
+    @property
+    def weight_bytes(self) -> int:
+        """What reading it costs, in bytes of reading."""
+        return self.part.size_bytes // self.share[1] + _OPEN_COST_BYTES
 
     @property
     def needs_time(self) -> bool:
@@ -97,18 +126,21 @@ class SnapshotPlan:
 
 def plan_changes(state: ShardState, lower: int, upper: int | None) -> list[PlannedPart]:
     """The parts that hold the updates with `lower <= time < upper`."""
-    return [
-        planned
-        for batch in state.trace.batches
-        if batch.desc.overlaps(lower, upper)
-        for run in batch.runs
-        for part in run.parts
-        if (
-            planned := _planned(
-                part, _cut(lower, upper, batch.desc.lower, batch.desc.upper), run.order == "sorted"
-            )
-        )
-    ]
+    return [planned for _, parts in batch_changes(state, lower, upper) for planned in parts]
+
+
+def batch_changes(
+    state: ShardState, lower: int, upper: int | None
+) -> Iterator[tuple[Batch, list[PlannedPart]]]:
+    """As `plan_changes`, batch by batch in order of time; costs nothing for batches before."""
+    batches = state.trace.batches
+    first = bisect.bisect_right(batches, lower, key=lambda batch: batch.desc.lower)
+    for index in range(max(first - 1, 0), len(batches)):
+        batch = batches[index]
+        if not batch.desc.overlaps(lower, upper):
+            return
+        times = _cut(lower, upper, batch.desc.lower, batch.desc.upper)
+        yield batch, list(_planned(batch, times))
 
 
 def plan_snapshot(state: ShardState, as_of: int, column: str) -> SnapshotPlan:
@@ -126,14 +158,8 @@ def plan_snapshot(state: ShardState, as_of: int, column: str) -> SnapshotPlan:
         found
         for batch in state.trace.batches
         if batch.desc.lower <= as_of
-        for run in batch.runs
-        for part in run.parts
-        if (
-            found := _planned(
-                part,
-                _cut(_first(batch.desc.lower, part), as_of + 1, None, batch.desc.upper),
-                run.order == "sorted",
-            )
+        for found in _planned(
+            batch, _cut(None, as_of + 1, None, batch.desc.upper), first=batch.desc.lower
         )
     ]
     if not any(p.part.retracts for p in planned):
@@ -146,34 +172,49 @@ def plan_snapshot(state: ShardState, as_of: int, column: str) -> SnapshotPlan:
             touched.append((candidate, span))
         else:
             plain.append(candidate)
-    groups = [
-        tuple(candidate for candidate, span in touched if _meets(span, [hull]))
-        for hull in _hulls([span for _, span in touched])
-    ]
-    return SnapshotPlan(tuple(plain), tuple(groups))
+    return SnapshotPlan(tuple(plain), _groups(touched))
 
 
-def pack(planned: Iterable[PlannedPart], partitions: int) -> list[list[PlannedPart]]:
-    """Spread parts over at most `partitions` lists of like weight, heaviest part first.
+def _groups(touched: Sequence[tuple[PlannedPart, _Range]]) -> tuple[tuple[PlannedPart, ...], ...]:
+    """Parts by what their ranges have to do with each other, directly or through others."""
+    hulls = _hulls([span for _, span in touched])
+    groups: list[list[PlannedPart]] = [[] for _ in hulls]
+    for candidate, span in touched:
+        groups[bisect.bisect_right(hulls, span[0], key=lambda hull: hull[0]) - 1].append(candidate)
+    return tuple(map(tuple, groups))
 
-    The weight of a part is its encoded size and what it costs to open it. The lists' order and
-    contents are a pure function of the arguments.
+
+def pack(planned: Iterable[PlannedPart], target_bytes: int) -> list[list[PlannedPart]]:
+    """Spread parts over lists of about `target_bytes` each, heaviest part first.
+
+    Parts larger than that are cut into shares. The weight of a part is its encoded size and what
+    it costs to open it, so that many tiny parts do not end in one list. Where the lists would be
+    more than a driver schedules with ease, they are larger instead. Their order and contents are a
+    pure function of the arguments.
     """
-    ordered = sorted(planned, key=lambda p: (-p.part.size_bytes, p.part.key))
-    count = max(1, min(partitions, len(ordered)))
-    bins: list[list[PlannedPart]] = [[] for _ in range(count)]
-    weights = [0] * count
-    for item in ordered:
-        lightest = min(range(count), key=weights.__getitem__)
-        bins[lightest].append(item)
-        weights[lightest] += item.part.size_bytes + _OPEN_COST_BYTES
-    return [items for items in bins if items]
+    chosen = list(planned)
+    total = sum(p.weight_bytes for p in chosen)
+    target_bytes = max(target_bytes, -(-total // _LISTS_MAX))
+    items = [share for one in chosen for share in _shares(one, target_bytes)]
+    items.sort(key=lambda p: (-p.weight_bytes, p.part.key, p.share))
+    wanted = -(-total // target_bytes)
+    bins: list[list[PlannedPart]] = [[] for _ in range(min(wanted, len(items)))]
+    lightest = [(0, index) for index in range(len(bins))]
+    for item in items:
+        weight, index = lightest[0]
+        bins[index].append(item)
+        heapq.heapreplace(lightest, (weight + item.weight_bytes, index))
+    return bins
 
 
-def _first(batch_lower: int, part: Part) -> int | None:
-    """The least time that counts, if the part has rows before its batch's lower."""
-    bounds = part.time_bounds
-    return batch_lower if bounds is None or bounds[0] < batch_lower else None
+def _shares(planned: PlannedPart, target_bytes: int) -> Iterator[PlannedPart]:
+    # Row groups are not cut, so more shares than there may be row groups are empty tasks.
+    count = min(-(-planned.part.size_bytes // target_bytes), -(-planned.part.rows // _SHARE_ROWS))
+    if count <= 1 or planned.part.inline is not None:
+        yield planned
+        return
+    for index in range(count):
+        yield msgspec.structs.replace(planned, share=(index, count))
 
 
 def _cut(
@@ -184,11 +225,24 @@ def _cut(
     return TimeFilter(max(lowers, default=None), min(uppers, default=None))
 
 
-def _planned(part: Part, times: TimeFilter, ordered: bool) -> PlannedPart | None:  # noqa: FBT001
-    bounds = part.time_bounds
-    if bounds is not None and times.passes_none(*bounds):
-        return None
-    return PlannedPart(part, times, ordered)
+def _planned(batch: Batch, times: TimeFilter, first: int | None = None) -> Iterator[PlannedPart]:
+    """The parts of a batch that may have rows at `times`.
+
+    Args:
+        batch: Where they are.
+        times: The times that count of every part.
+        first: Of a part with rows before this time, only what is at it and later counts.
+    """
+    later = msgspec.structs.replace(times, lower=first)
+    for run in batch.runs:
+        ordered = run.order == "sorted"
+        for part in run.parts:
+            bounds = part.time_bounds
+            wanted = times
+            if first is not None and (bounds is None or bounds[0] < first):
+                wanted = later
+            if bounds is None or not wanted.passes_none(*bounds):
+                yield PlannedPart(part, wanted, ordered)
 
 
 _Edge = tuple[int, Any]
@@ -207,17 +261,18 @@ def _ranges(planned: Sequence[PlannedPart], column: str) -> list[_Range]:
     written under another type of the column have bounds that do not compare: then none do.
     """
     path = path_text((column,))
-    known = [p.part.stats.columns.get(path) if p.part.stats else None for p in planned]
-    kinds = {stats.kind for stats in known if stats is not None and stats.kind is not None}
+    known = [p.part.stats for p in planned]
+    found = [stats.columns.get(path) if stats else None for stats in known]
+    kinds = {one.kind for one in found if one is not None and one.kind is not None}
     if len(kinds) != 1 or "coll" in kinds:
         return [(_BELOW, _ABOVE)] * len(planned)
     ranges = []
-    for item, stats in zip(planned, known, strict=True):
-        lo, hi = bounds(item.part.stats, path) if stats and item.part.stats else (None, None)
+    for stats, one in zip(known, found, strict=True):
+        lo, hi = bounds(stats, path) if stats else (None, None)
         ranges.append(
             (
-                _BELOW if lo is None or stats is None or stats.nulls else (1, lo),
-                _ABOVE if hi is None or stats is None or stats.nans else (1, hi),
+                _BELOW if lo is None or one is None or one.nulls else (1, lo),
+                _ABOVE if hi is None or one is None or one.nans else (1, hi),
             )
         )
     return ranges

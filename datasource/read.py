@@ -17,7 +17,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -30,6 +30,7 @@ from datasource.errors import Determinate, InvalidUsage
 from datasource.fetch import Fetcher
 from datasource.frontier import EMPTY, Frontier
 from datasource.lease import Heart, Lease, take_lease
+from datasource.location import Blob
 from datasource.machine import Machine
 from datasource.plan import SnapshotPlan, plan_changes, plan_snapshot
 from datasource.schema import ShardSchema
@@ -80,10 +81,15 @@ def contents_of(
     Raises:
         InvalidUsage: A column is not in the schema.
     """
+    return contents_in(machine.location.blob, state, columns)
+
+
+def contents_in(blob: Blob, state: ShardState, columns: Sequence[str] | None = None) -> Contents:
+    """As `contents_of`, of a shard whose parts are in `blob`."""
     schemas = {number: ShardSchema.parse(text) for number, text in state.schemas.items()}
     schema = schemas[state.schema_id]
     wanted = schema.names if columns is None else schema.select(columns).names
-    return Contents(Fetcher(machine.location.blob, schemas, schema), state.key, wanted)
+    return Contents(Fetcher(blob, schemas, schema), state.key, wanted)
 
 
 def latest_readable(state: ShardState) -> int:
@@ -111,9 +117,17 @@ def latest_readable(state: ShardState) -> int:
 
 
 def open_reader(
-    machine: Machine, *, since: int | None = None, lease_ms: int | None = None, purpose: str = ""
+    machine: Machine,
+    *,
+    since: int | None = None,
+    lease_ms: int | None = None,
+    purpose: str = "",
+    look: Callable[[], ShardState] | None = None,
 ) -> ReadHandle:
     """A reader of everything at `as_of >= since`, or from the shard's since.
+
+    `look` gives the states that it reads from, such as those of a registered shard, whose upper
+    moves with its transactions shard; None for the shard's own.
 
     Raises:
         InvalidUsage: There is no such shard, or its history at `since` is gone.
@@ -122,16 +136,19 @@ def open_reader(
     lease = take_lease(machine, since=since, lease_ms=duration, purpose=purpose)
     if isinstance(lease, SinceExceeded):
         raise history_gone(machine.state(), since, lease.since)
-    return ReadHandle(machine, lease)
+    return ReadHandle(machine, lease, look)
 
 
 class ReadHandle:
     """A leased reader. Use it as a context manager, or `close` it."""
 
-    def __init__(self, machine: Machine, lease: Lease) -> None:
+    def __init__(
+        self, machine: Machine, lease: Lease, look: Callable[[], ShardState] | None = None
+    ) -> None:
         """Start renewing `lease` until closed."""
         self.machine = machine
         self.lease = lease
+        self._look = look or machine.state
         self._heart = Heart(lease, machine.clock)
         self._heart.start()
 
@@ -193,10 +210,10 @@ class ReadHandle:
             InvalidUsage: History right after `as_of` is gone; or the shard was dropped.
             LeaseExpired: The handle's lease is gone.
         """
-        self._check(self.machine.state(), as_of)
+        self._check(self._look(), as_of)
         frontier = Frontier(as_of + 1)
         while frontier < until and frontier.time is not None:
-            found = self.machine.wait_for_upper_past(frontier.time, timeout_ms)
+            found = self.machine.wait_for_upper_past(frontier.time, timeout_ms, self._look)
             if found is None:
                 return
             # A compaction that advanced times up to the frontier would make them come twice.
@@ -218,12 +235,12 @@ class ReadHandle:
         return ListenStep(lower, upper, pa.Table.from_batches(batches, schema))
 
     def _readable(self, as_of: int | None, timeout_ms: float) -> tuple[ShardState, int]:
-        state = self.machine.state()
+        state = self._look()
         at = latest_readable(state) if as_of is None else as_of
         self._check(state, at)
-        found = self.machine.wait_for_upper_past(at, timeout_ms)
+        found = self.machine.wait_for_upper_past(at, timeout_ms, self._look)
         if found is None:
-            raise not_yet(self.machine.state(), at, timeout_ms)
+            raise not_yet(self._look(), at, timeout_ms)
         self._check(found, at)
         return found, at
 

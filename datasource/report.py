@@ -22,6 +22,8 @@ import msgspec
 
 from datasource.batch import Batch, Part
 from datasource.frontier import Frontier, meet
+from datasource.referenced import dropped as gone
+from datasource.referenced import part_blobs
 from datasource.schema import ShardSchema
 from datasource.sparktype import Array, Atomic, Field, Map, Record, SparkType
 from datasource.state import CriticalReader, LeasedReader, ShardState, is_tombstone
@@ -177,6 +179,9 @@ class ShardReport(msgspec.Struct, frozen=True):
         inline_parts: Parts that live inside the state, of `inline_bytes` together.
         retracting_parts: Parts that take rows away: reading has to consolidate them.
         dropped_bytes: Parts that only old seqnos still need; null if the log was too long to look.
+        retain_ms: How far before its newest readable time the shard stays readable, whoever reads;
+            null leaves that to readers.
+        swept_ms: When leaked blobs were last looked for; 0 never.
         holders: Leased readers and holds, the one that holds back most first.
         writers: Who has appended, the latest first.
         parts: Every part in order of time; null unless asked for.
@@ -206,6 +211,8 @@ class ShardReport(msgspec.Struct, frozen=True):
     inline_bytes: int
     retracting_parts: int
     dropped_bytes: int | None
+    retain_ms: int | None
+    swept_ms: int
     rollups: tuple[RollupReport, ...]
     holders: tuple[HolderReport, ...]
     writers: tuple[WriterReport, ...]
@@ -280,6 +287,8 @@ def report_shard(
         inline_bytes=state.trace.inline_bytes,
         retracting_parts=sum(part.retracts for part in parts),
         dropped_bytes=None if dropped is None else sum(part.size_bytes for part in dropped),
+        retain_ms=state.retain_ms,
+        swept_ms=state.swept_ms,
         rollups=tuple(
             RollupReport(seqno, ref.key, ref.size_bytes)
             for seqno, ref in sorted(state.rollups.items())
@@ -300,27 +309,13 @@ def dropped_parts(states: Iterable[ShardState]) -> tuple[DroppedPart, ...]:
     before: ShardState | None = None
     for state in states:
         if before is not None:
-            for key, part in _gone(before, state).items():
+            for key, part in gone(before, state).items():
                 dropped[key] = DroppedPart(key, part.size_bytes, before.seqno)
         before = state
     if before is not None:
-        for key in _blobs(before.trace.batches):
+        for key in part_blobs(before):
             dropped.pop(key, None)
     return tuple(dropped.values())
-
-
-def _gone(before: ShardState, after: ShardState) -> dict[str, Part]:
-    """Blobs by key that `after`, the state right after `before`, does not name any more."""
-    old, new = before.trace.batches, after.trace.batches
-    # An append shares all batches with the state before it; comparing identical ones is cheap.
-    if new[: len(old)] == old:
-        return {}
-    kept = _blobs(new)
-    return {key: part for key, part in _blobs(old).items() if key not in kept}
-
-
-def _blobs(batches: Sequence[Batch]) -> dict[str, Part]:
-    return {part.key: part for b in batches for part in b.parts if part.inline is None}
 
 
 # --- what holds back ------------------------------------------------------------------------------

@@ -35,8 +35,22 @@ class ShardSettings:
         lease_ms: How long a reader is believed to live after its last heartbeat. Longer survives
             longer pauses, shorter frees garbage sooner after a crash. 15 min, as persist.
         writer_lease_ms: How long an anonymous writer is remembered. 60 min, as persist.
+        compact_factor: How many neighbouring batches of like size make a merge due. More merges
+            less often and leaves more batches: fewer than this for each tier of sizes, and each
+            update is rewritten once per tier. 16: three rewrites on the way to 10,000 times the
+            size of an append. At least 2.
+        compact_memory_bytes: About how much Arrow memory a merge's inputs take at once; what does
+            not fit is merged in several passes. 256 MiB, with the writer's buffer on top.
+        compact_inline_bytes: How much a writer merges after one of its commits, at most: the
+            encoded bytes that it reads, a row counting as 16 at least and a part as 4096 more. More
+            delays its next append for longer; larger merges wait for maintenance. 8 MiB: less than
+            a second on one core, and enough for a million rows to arrive by hundreds. 0 turns it
+            off.
         rollup_every: A whole state is stored after this many records: what opening a shard reads
             at most. 128, as persist.
+        sweep_every_ms: How often maintenance looks for blobs that nothing refers to. A sweep lists
+            the shard's blobs; more often frees the leavings of crashed writers sooner, but never
+            before they are 25 h old. 6 h.
         commit_timeout_ms: A commit that cannot be decided by then raises `Indeterminate`, one that
             certainly did not happen `Determinate`.
         conflict_pause_ms: Longest pause after a lost race. Pauses are a few commits long, with
@@ -53,7 +67,11 @@ class ShardSettings:
     stats_bytes: int = 1024
     lease_ms: int = 15 * 60 * 1000
     writer_lease_ms: int = 60 * 60 * 1000
+    compact_factor: int = 16
+    compact_memory_bytes: int = 256 * _MIB
+    compact_inline_bytes: int = 8 * _MIB
     rollup_every: int = 128
+    sweep_every_ms: int = 6 * 3600 * 1000
     commit_timeout_ms: int = 60 * 1000
     conflict_pause_ms: int = 1000
     wait_poll_ms: int = 100
@@ -65,10 +83,16 @@ class ShardSettings:
         Raises:
             InvalidUsage: A number is negative, or zero where something must happen.
         """
-        zero_allowed = {"inline_part_bytes", "inline_state_bytes", "stats_bytes"}
+        zero_allowed = {
+            "inline_part_bytes",
+            "inline_state_bytes",
+            "stats_bytes",
+            "compact_inline_bytes",
+        }
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             least = 0 if field.name in zero_allowed or field.type == "bool" else 1
+            least = 2 if field.name == "compact_factor" else least
             if value < least:
                 raise InvalidUsage(
                     f"setting '{field.name}' is {value}",

@@ -161,9 +161,11 @@ def parse_record(text: str) -> Record:
     """
     try:
         value = json.loads(text)
+        parsed = _parse(value, ())
+    except RecursionError as cause:
+        raise _unreadable("it is nested without end") from cause
     except ValueError as cause:
         raise _unreadable(f"it is not JSON: {cause}") from cause
-    parsed = _parse(value, ())
     if not isinstance(parsed, Record):
         raise _unreadable(f"its type is {_dump(value)} where a struct is needed")
     return parsed

@@ -27,7 +27,7 @@ from datasource.location import Blob
 from datasource.partfile import decode_inline, encode_inline, encode_parquet
 from datasource.schema import DIFF, TS, ShardSchema
 from datasource.settings import ShardSettings
-from datasource.stats import PartStats
+from datasource.stats import encode_stats
 from datasource.stats_collect import collect
 from datasource.update import sort_rows
 
@@ -150,17 +150,17 @@ class Stager:
             diff_min=int(diffs.min()),
             diff_max=int(diffs.max()),
             crc32=zlib.crc32(data),
-            stats=self._stats(table, tiny=payload is not None),
+            encoded_stats=self._stats(table, tiny=payload is not None),
             inline=payload,
         )
 
-    def _stats(self, table: pa.Table, *, tiny: bool) -> PartStats:
+    def _stats(self, table: pa.Table, *, tiny: bool) -> msgspec.Raw:
         """Statistics; of an inline part only what tells whom it can have rows in common with.
 
         The rest would be as large as the rows themselves, and there is no fetch for it to save.
         """
         schema = self._first if tiny else self.schema
-        return collect(table, schema, self._first.names, self.settings.stats_bytes)
+        return encode_stats(collect(table, schema, self._first.names, self.settings.stats_bytes))
 
     @cached_property
     def _first(self) -> ShardSchema:

@@ -18,14 +18,16 @@ from typing import Final
 
 import msgspec
 
-from datasource.frontier import Frontier, meet
+from datasource.frontier import TIME_MIN, Frontier, meet
 from datasource.trace import Trace
 from datasource.trace import check as check_trace
 
 __all__ = [
     "STAGE_LIFE_MS",
+    "Claim",
     "CriticalReader",
     "LeasedReader",
+    "Registration",
     "RollupRef",
     "ShardState",
     "Writer",
@@ -33,7 +35,9 @@ __all__ = [
     "expire",
     "holders_since",
     "is_tombstone",
+    "retained_since",
     "seqno_since",
+    "since_bound",
 ]
 
 STAGE_LIFE_MS: Final = 24 * 3600 * 1000
@@ -113,6 +117,40 @@ class RollupRef(msgspec.Struct, frozen=True):
     size_bytes: int
 
 
+class Claim(msgspec.Struct, frozen=True):
+    """Somebody is merging the batches of `[lower, upper)`: others look for work elsewhere.
+
+    It saves work and proves nothing: merges that overlap are harmless, one of them is not applied.
+
+    Attributes:
+        lower: The first time of the batches.
+        upper: Their upper.
+        heartbeat_ms: When the merger was last heard of, by the clock of whoever committed that.
+        lease_ms: The work is free again this long after.
+        purpose: Who it is, in words; shown to people, never parsed.
+    """
+
+    lower: int
+    upper: int | None
+    heartbeat_ms: int
+    lease_ms: int
+    purpose: str
+
+
+class Registration(msgspec.Struct, frozen=True):
+    """The shard is written through a transactions shard of the same location, and only so.
+
+    Attributes:
+        txns: Name of the transactions shard.
+        shard: Its id, `s…`: one that was dropped and made again is another one.
+        time: When the shard was registered there; its upper was at or before that.
+    """
+
+    txns: str
+    shard: str
+    time: int
+
+
 class ShardState(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything that is true of a shard at one seqno.
 
@@ -131,7 +169,14 @@ class ShardState(msgspec.Struct, frozen=True, omit_defaults=True):
         writers: Writers by id or name.
         rollups: Whole states in the blob store, by seqno.
         base: Seqno of the last record that carries a whole state: the first, or a tombstone's.
-        gc_seqno: Everything that only seqnos before this one needed has been requested for GC.
+        gc_seqno: States before this one are given up: what only they needed may be gone. Never
+            beyond a seqno hold; raised before anything is deleted.
+        cleaned_seqno: What only states before this one needed has been deleted.
+        claims: Merges under way, by id.
+        retain_ms: How far before its newest readable time the shard stays readable, whoever reads;
+            None if only readers hold its since.
+        swept_ms: When the last sweep for blobs that nothing refers to ended.
+        registered: Where its writes go through; None for a shard that is written directly.
         trace: Since and batches.
     """
 
@@ -150,6 +195,11 @@ class ShardState(msgspec.Struct, frozen=True, omit_defaults=True):
     rollups: dict[int, RollupRef] = {}
     base: int = 1
     gc_seqno: int = 0
+    cleaned_seqno: int = 0
+    claims: dict[str, Claim] = {}
+    retain_ms: int | None = None
+    swept_ms: int = 0
+    registered: Registration | None = None
     trace: Trace = Trace()
 
     @property
@@ -169,11 +219,9 @@ class ShardState(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def rollup(self) -> tuple[int, RollupRef] | None:
-        """The newest rollup and its seqno."""
-        if not self.rollups:
-            return None
-        seqno = max(self.rollups)
-        return seqno, self.rollups[seqno]
+        """The newest rollup and its seqno; None while the record at `base` is newer."""
+        seqno = max(self.rollups, default=0)
+        return (seqno, self.rollups[seqno]) if seqno >= self.base else None
 
 
 def is_tombstone(state: ShardState) -> bool:
@@ -188,6 +236,30 @@ def holders_since(state: ShardState) -> Frontier | None:
     return meet(map(Frontier, holders)) if holders else None
 
 
+def retained_since(state: ShardState) -> Frontier | None:
+    """The least time that the shard's policy keeps readable; None without a policy.
+
+    Counted back from the newest readable time: right before the upper; of a finished shard, whose
+    every time is readable, that of its last update.
+    """
+    if state.retain_ms is None:
+        return None
+    upper = state.upper.time
+    if upper is not None:
+        newest = upper - 1
+    else:
+        spans = (p.time_bounds for batch in state.trace.batches for p in batch.parts)
+        newest = max((span[1] for span in spans if span), default=TIME_MIN)
+    return Frontier(max(newest - state.retain_ms, TIME_MIN))
+
+
+def since_bound(state: ShardState) -> Frontier | None:
+    """How far the since may go: the meet of all readers and the policy; None without any."""
+    bounds = [holders_since(state), retained_since(state)]
+    given = [bound for bound in bounds if bound is not None]
+    return meet(given) if given else None
+
+
 def seqno_since(state: ShardState) -> int:
     """The least seqno that some reader still needs; this state's own when there is none."""
     holds = [reader.seqno for reader in state.leased.values()]
@@ -196,7 +268,7 @@ def seqno_since(state: ShardState) -> int:
 
 
 def expire(state: ShardState, now_ms: int) -> ShardState:
-    """`state` without the readers and anonymous writers whose lease is over.
+    """`state` without the readers, anonymous writers and claims whose lease is over.
 
     The shard's since is deliberately not recomputed here, only by the next explicit downgrade:
     recomputing on expiry made since leap after a crash (materialize #6885, #15645).
@@ -211,9 +283,15 @@ def expire(state: ShardState, now_ms: int) -> ShardState:
         for name, writer in state.writers.items()
         if writer.lease_ms is None or writer.heartbeat_ms + writer.lease_ms >= now_ms
     }
-    if len(leased) == len(state.leased) and len(writers) == len(state.writers):
+    claims = {
+        name: claim
+        for name, claim in state.claims.items()
+        if claim.heartbeat_ms + claim.lease_ms >= now_ms
+    }
+    was = len(state.leased) + len(state.writers) + len(state.claims)
+    if len(leased) + len(writers) + len(claims) == was:
         return state
-    return msgspec.structs.replace(state, leased=leased, writers=writers)
+    return msgspec.structs.replace(state, leased=leased, writers=writers, claims=claims)
 
 
 def check(state: ShardState) -> None:
@@ -227,6 +305,11 @@ def check(state: ShardState) -> None:
     for name, reader in state.leased.items():
         assert reader.seqno <= state.seqno, (name, reader.seqno, state.seqno)
         assert reader.lease_ms > 0, (name, reader.lease_ms)
+    assert state.cleaned_seqno <= state.gc_seqno <= seqno_since(state), (
+        state.cleaned_seqno,
+        state.gc_seqno,
+        seqno_since(state),
+    )
     for batch in state.trace.batches:
         for part in batch.parts:
             assert part.schema in state.schemas, (part.key, part.schema)

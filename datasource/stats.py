@@ -1,6 +1,7 @@
 """Statistics of a part: what lets a reader skip it, and two parts be known to share no row.
 
     merge_stats(parts) -> PartStats               of several parts together
+    encode_stats(stats), decode_stats(encoded)    as a part carries them
     bounds(stats, path) -> (lo, hi)               None where nothing is known
     may_overlap(a, b, columns) -> bool            False is a proof that they share no row
     stats_size(stats) -> int                      bytes in a shard's state
@@ -27,12 +28,15 @@ import msgspec
 
 __all__ = [
     "BUDGET_BYTES",
+    "NO_STATS",
     "Bound",
     "ColumnStats",
     "Kind",
     "PartStats",
     "bounds",
+    "decode_stats",
     "decoded",
+    "encode_stats",
     "may_overlap",
     "merge_stats",
     "stats_size",
@@ -47,7 +51,7 @@ Kind = Literal[
 ]
 
 
-class ColumnStats(msgspec.Struct, frozen=True, omit_defaults=True):
+class ColumnStats(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What is known of one column or leaf.
 
     Attributes:
@@ -67,16 +71,36 @@ class ColumnStats(msgspec.Struct, frozen=True, omit_defaults=True):
     nans: int = 0
 
 
-class PartStats(msgspec.Struct, frozen=True):
+class PartStats(msgspec.Struct, frozen=True, gc=False):
     """Statistics of one part; `columns` is keyed by path text."""
 
     rows: int
     columns: dict[str, ColumnStats]
 
 
+NO_STATS: Final = msgspec.Raw()
+"""What a part carries that has no statistics."""
+
+_encoder: Final = msgspec.json.Encoder()
+_decoder: Final = msgspec.json.Decoder(PartStats)
+
+
+def encode_stats(stats: PartStats | None) -> msgspec.Raw:
+    """`stats` as a part carries them: JSON."""
+    return NO_STATS if stats is None else msgspec.Raw(_encoder.encode(stats))
+
+
+def decode_stats(encoded: msgspec.Raw) -> PartStats | None:
+    """The statistics that a part carries; None for `NO_STATS` and for what cannot be understood."""
+    try:
+        return _decoder.decode(encoded) if encoded != NO_STATS else None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
 def stats_size(stats: PartStats) -> int:
     """Bytes that `stats` takes in a shard's state."""
-    return len(msgspec.json.encode(stats))
+    return len(_encoder.encode(stats))
 
 
 def decoded(kind: Kind, written: int | str) -> Bound:

@@ -1,6 +1,8 @@
 """Makes the statistics of a part from its rows, within a budget of bytes.
 
     collect(table, schema, keep) -> PartStats
+    exact(table, schema) -> PartStats             of everything, nothing shortened
+    kind_of(field) -> Kind                        None for types without an order
 
 The bounds of text are shortened first, the lower one to a prefix, the upper one to a prefix that
 has been incremented, so that they stay bounds; then whole columns go, the largest first. Time-like
@@ -27,7 +29,7 @@ from datasource.schema import ShardSchema
 from datasource.sparktype import Atomic, Field, Record, path_text
 from datasource.stats import BUDGET_BYTES, ColumnStats, Kind, PartStats, stats_size
 
-__all__ = ["collect"]
+__all__ = ["collect", "exact", "kind_of"]
 
 _TEXT_BYTES: Final = (64, 32, 16, 8)
 """How long a bound of text may be, tried in turn until the budget is met."""
@@ -55,7 +57,7 @@ def collect(
         keep: Columns that are never dropped, whatever the budget: what parts are sorted by.
         budget_bytes: Most bytes of the result, encoded.
     """
-    full = dict(_leaves(table, schema.record.fields))
+    full = exact(table, schema).columns
     columns = full
     for text_bytes in _TEXT_BYTES:
         columns = {path: _shortened(c, text_bytes) for path, c in full.items()}
@@ -63,6 +65,11 @@ def collect(
             break
     fixed = {path_text((name,)) for name in keep}
     return PartStats(table.num_rows, _within(columns, fixed, budget_bytes, table.num_rows))
+
+
+def exact(table: pa.Table, schema: ShardSchema) -> PartStats:
+    """As `collect`, of every column and with whole bounds: what other statistics must enclose."""
+    return PartStats(table.num_rows, dict(_leaves(table, schema.record.fields)))
 
 
 def _within(
@@ -101,7 +108,7 @@ def _field_stats(
 
 
 def _column_stats(column: pa.ChunkedArray, field: Field) -> ColumnStats:
-    kind = _kind_of(field)
+    kind = kind_of(field)
     nulls = column.null_count
     if kind is None:
         return ColumnStats(nulls)
@@ -148,7 +155,8 @@ _KINDS: Final[Mapping[str, Kind]] = {
 }
 
 
-def _kind_of(field: Field) -> Kind | None:
+def kind_of(field: Field) -> Kind | None:
+    """How bounds of the column are written; None for types without an order."""
     if not isinstance(field.type, Atomic):
         return None
     name = field.type.name

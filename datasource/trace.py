@@ -1,8 +1,9 @@
 """The trace: a shard's batches, in order of time, and its since.
 
 The shape follows differential-dataflow's spine: batches carry a *level* (their size class) so that
-merging neighbours of like size keeps their number logarithmic. This module only keeps the sequence
-right; who merges, and when, is maintenance.
+merging neighbours of like size keeps their number logarithmic. This module keeps the sequence right
+and says which neighbours are due (`due_merges`) and when the past is worth being written anew
+(`worn_past`); who merges, and when, is maintenance.
 
 Invariants (`check`):
     Batches are contiguous: the first starts at `TIME_MIN`, each starts where the one before ends.
@@ -13,13 +14,29 @@ Invariants (`check`):
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple
+
 import msgspec
 
 from datasource.batch import Batch
 from datasource.description import Description
 from datasource.frontier import TIME_MIN, Frontier, join
 
-__all__ = ["Trace", "check", "downgrade", "level_of", "push"]
+__all__ = [
+    "Due",
+    "Trace",
+    "check",
+    "downgrade",
+    "due_merges",
+    "level_of",
+    "push",
+    "worn_past",
+]
+
+_WORN_ROWS: Final = 1 << 10
+"""With fewer updates than this a worn past is not worth a merge of its own: that would be a record
+for every few appends, to save what is read in a millisecond."""
 
 
 class Trace(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -76,6 +93,111 @@ def downgrade(trace: Trace, since: Frontier) -> Trace:
     """The trace with its since advanced to `since`; never moved back."""
     new = join((trace.since_frontier, since)).time
     return trace if new == trace.since else msgspec.structs.replace(trace, since=new)
+
+
+class Due(NamedTuple):
+    """Batches `[start, end)` that are to be merged.
+
+    Attributes:
+        alike: Whether all are of one tier: then the first `factor` of them, or more, will do.
+    """
+
+    start: int
+    end: int
+    alike: bool
+
+
+def due_merges(
+    trace: Trace, factor: int, is_free: Callable[[Batch], bool] = lambda _: True
+) -> Iterator[Due]:
+    """Which batches to merge, most urgent first; no two share one.
+
+    Sizes are put into *tiers*, each `factor` times as large as the one below (rounded to a power of
+    two). In shape, tiers do not grow from older batches to newer ones, and fewer than `factor`
+    batches are in each: so there are O(log n) batches with updates. Two things are out of shape:
+
+    - a batch that is larger than those right before it: they are merged with it. This happens to
+      it once, when it arrives, and lifts the others by a tier at least;
+    - `factor` neighbours in one tier: merged, they are in the next one.
+
+    So each update is written again about once per tier. Empty batches are no reason to merge, and
+    one at the end of the trace may still grow and is never part of a merge.
+
+    Args:
+        trace: A shard's.
+        factor: At least 2. More leaves more batches and rewrites less.
+        is_free: Whether a batch may be part of a merge. One that may not parts those before it from
+            those after it, and so does a merge that is named here and not made yet.
+    """
+    width = factor.bit_length() - 1
+    full: list[_Group] = []
+    groups: list[_Group] = []
+    for index, batch in enumerate(trace.batches):
+        if not is_free(batch):
+            full += _full(groups, factor)
+            groups = []
+            continue
+        if batch.is_empty:
+            continue
+        tier, start, count = batch.level // width, index, 1
+        if groups and groups[-1].tier < tier:
+            while groups and groups[-1].tier < tier:
+                start = groups.pop().start
+            yield Due(start, index + 1, alike=False)
+            full += _full(groups, factor)
+            groups = []
+            continue
+        if groups and groups[-1].tier == tier:
+            last = groups.pop()
+            start, count = last.start, last.members + 1
+        groups.append(_Group(tier, start, index + 1, count))
+    for group in reversed([*full, *_full(groups, factor)]):
+        yield Due(group.start, group.end, alike=True)
+
+
+def worn_past(trace: Trace, is_free: Callable[[Batch], bool] = lambda _: True) -> Due | None:
+    """The first batches, if more than half of the updates in them cancel or sum up; or None.
+
+    Tiers bound the number of batches, and what is written; they let a shard whose rows are updated
+    again and again grow to `factor` times its contents, because an update and what takes it back
+    meet only when their tiers are merged. So the batches that lie wholly at or before since, which
+    a merge reduces to contents, are merged when they have twice as many updates as that, and at
+    least as many came after their last such merge as it left: an update pays for two more rewrites.
+
+    Looks at every part, unlike `due_merges`.
+
+    Args:
+        trace: A shard's.
+        is_free: As of `due_merges`; the past ends before one that is not.
+    """
+    kept = rows = net = end = 0
+    for index, batch in enumerate(trace.batches):
+        upper = batch.desc.upper
+        if upper is None or not Frontier(upper - 1) <= trace.since_frontier or not is_free(batch):
+            break
+        if batch.is_empty:
+            continue
+        if not rows and Frontier(upper - 1) <= Frontier(batch.desc.since):
+            kept = batch.rows
+        rows += batch.rows
+        net += sum(part.diff_sum for part in batch.parts)
+        end = index + 1
+    # What the last merge left may be more than it seems, if rows were taken back that never came.
+    worn = rows > 2 * max(net, 0) and rows - kept >= max(kept, 1)
+    return Due(0, end, alike=False) if worn and rows >= _WORN_ROWS else None
+
+
+class _Group(NamedTuple):
+    """Neighbours `[start, end)` of one tier; `members` of them have updates."""
+
+    tier: int
+    start: int
+    end: int
+    members: int
+
+
+def _full(groups: Iterable[_Group], factor: int) -> list[_Group]:
+    return [group for group in groups if group.members >= factor]
 
 
 def check(trace: Trace) -> None:

@@ -20,7 +20,7 @@ they stay: leak rather than dangle.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias
@@ -29,33 +29,41 @@ import msgspec
 import pyarrow as pa
 
 from datasource.batch import Run, stamp
+from datasource.clock import Clock
 from datasource.commands.append import (
     Abandoned,
     AlreadyCommitted,
     Append,
     Appended,
+    AppendResult,
     InlineBackpressure,
+    Redirected,
     StagedTooLong,
     UpperMismatch,
     abandon,
     compare_and_append,
 )
-from datasource.compact import flush_inline
+from datasource.commands.transition import Transition
+from datasource.compact import compact_inline, flush_inline
 from datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
 from datasource.frontier import Frontier
 from datasource.ids import new_id
 from datasource.machine import Machine
 from datasource.schema import ShardSchema
 from datasource.stage import Staged, Stager, discard
+from datasource.state import Registration, ShardState
 
-__all__ = ["Updates", "WriteHandle", "WriteResult"]
+__all__ = ["Decided", "Redirect", "Updates", "WriteHandle", "WriteResult"]
 
 Updates: TypeAlias = pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch | pa.Table]
 """Rows with the shard's columns by name, and optionally `_ts` and `_diff`."""
 
 WriteResult = Appended | AlreadyCommitted | UpperMismatch
 
-_Decided = Appended | AlreadyCommitted | UpperMismatch | StagedTooLong | Abandoned
+Decided: TypeAlias = Appended | AlreadyCommitted | UpperMismatch | StagedTooLong | Abandoned
+
+Redirect: TypeAlias = Callable[[Append, Registration], Decided]
+"""Makes an append by a transaction of one shard. Idempotent; errors as those of an append."""
 
 _ATTEMPTS = 3
 """How often one call repeats an append whose outcome is unknown; each attempt waits for the commit
@@ -73,6 +81,8 @@ class WriteHandle:
         writer: Name or id of the writer.
         durable: Whether the shard remembers the writer for ever.
         sequence: Number of the writer's last append that this handle knows of.
+        txns: Id of the transactions shard whose protocol this handle is part of.
+        redirect: Takes appends to a registered shard; None refuses them.
 
     Appends of one handle are committed one after the other: a number that overtook another would
     make the other one look as if it had happened. Threads whose appends are to be committed
@@ -87,6 +97,8 @@ class WriteHandle:
     writer: str
     durable: bool
     sequence: int = 0
+    txns: str = ""
+    redirect: Redirect | None = None
     _turn: threading.Lock = field(default_factory=threading.Lock)
     _stagers: dict[tuple[int, bool], Stager] = field(default_factory=dict)
 
@@ -240,6 +252,7 @@ class WriteHandle:
             attempt=attempt or new_id("t", self.machine.ids),
             earliest=earliest,
             inline_max_bytes=self.machine.settings.inline_state_bytes,
+            txns=self.txns,
         )
         try:
             with self._turn:
@@ -253,6 +266,8 @@ class WriteHandle:
             raise
         match outcome:
             case Appended():
+                # It is committed, whatever comes of the merges that it has made due.
+                compact_inline(self.machine, (p for run in runs for p in run.parts))
                 return outcome
             case AlreadyCommitted():
                 if outcome.attempt not in {"", request.attempt}:
@@ -277,7 +292,7 @@ class WriteHandle:
                     hint="another attempt of the same work has taken over",
                 )
 
-    def _decided(self, request: Append) -> tuple[_Decided, tuple[Run, ...]]:
+    def _decided(self, request: Append) -> tuple[Decided, tuple[Run, ...]]:
         """Run the append until its outcome is known, flushing inline parts if the state is full.
 
         Returns:
@@ -288,17 +303,20 @@ class WriteHandle:
                 one may have, or may yet.
         """
         unknown: Indeterminate | None = None
+        append = partial(_append_remembered, self.machine.clock, self.machine.clock.elapsed_ms())
         for _ in range(_ATTEMPTS):
             try:
-                outcome = self.machine.apply(partial(compare_and_append, append=request))
+                outcome = self.machine.apply(partial(append, append=request))
                 if isinstance(outcome, InlineBackpressure):
                     flush_inline(self.machine)
-                    outcome = self.machine.apply(partial(compare_and_append, append=request))
+                    outcome = self.machine.apply(partial(append, append=request))
                 if isinstance(outcome, InlineBackpressure):
                     # What is inline cannot be moved, or others filled the room at once.
                     request = replace(request, runs=self._flushed(request.runs))
-                    outcome = self.machine.apply(partial(compare_and_append, append=request))
+                    outcome = self.machine.apply(partial(append, append=request))
                     assert not isinstance(outcome, InlineBackpressure), "nothing inline is left"
+                if isinstance(outcome, Redirected):
+                    outcome = self._redirected(request, outcome.registration)
             except Indeterminate as error:
                 unknown = error
             except ShardError as error:
@@ -306,9 +324,23 @@ class WriteHandle:
                     raise unknown from error
                 raise
             else:
+                if unknown is not None and isinstance(outcome, StagedTooLong):
+                    # An earlier attempt began in time, and may yet arrive.
+                    raise unknown
                 return outcome, request.runs
         assert unknown is not None
         raise unknown
+
+    def _redirected(self, request: Append, registration: Registration) -> Decided:
+        if self.redirect is not None:
+            return self.redirect(request, registration)
+        raise InvalidUsage(
+            f"shard '{self.machine.name}' is registered with the transactions shard "
+            f"'{registration.txns}': direct writes to it are refused",
+            code="SHARD_REGISTERED",
+            hint="write in a transaction (client.transaction()), by Spark, or forget it first "
+            "(client.transactions().forget)",
+        )
 
     def _flushed(self, runs: tuple[Run, ...]) -> tuple[Run, ...]:
         """`runs` with every inline part written to the blob store."""
@@ -324,3 +356,25 @@ class WriteHandle:
             code="SHARD_FINISHED",
             hint="write to another shard, or make this one again after dropping it",
         )
+
+
+def _append_remembered(
+    clock: Clock, began_ms: float, state: ShardState, now_ms: int, *, append: Append
+) -> Transition[AppendResult]:
+    """As `compare_and_append`, if the shard would still know of an earlier attempt.
+
+    An anonymous writer is forgotten some time after its append. One that was suspended for longer,
+    with an answer on its way, must not take that for "it did not happen".
+
+    Raises:
+        Determinate: This attempt comes too late; earlier ones may have happened.
+    """
+    late_ms = clock.elapsed_ms() - began_ms
+    if not append.durable and append.writer not in state.writers and late_ms > append.lease_ms / 2:
+        raise Determinate(
+            f"an append to shard '{state.name}' was begun {late_ms:.0f} ms ago, and its writer is "
+            "forgotten",
+            code="WRITER_FORGOTTEN",
+            hint="append under a writer's name: such appends can be repeated at any time",
+        )
+    return compare_and_append(state, now_ms, append=append)

@@ -4,6 +4,8 @@
     append      compare-and-append: the only way updates get in
     evolve      the schema registry
     rollups     where whole states are stored
+    merge       a merged batch takes the place of others
+    gc          which old states are given up
     lifecycle   initialise, finalise
 
 The machine may run a command many times before one attempt commits, and passes the time of *that*

@@ -22,7 +22,7 @@ from datasource.commands.transition import Transition
 from datasource.description import Description
 from datasource.errors import InvalidUsage
 from datasource.frontier import TIME_MAX, Frontier
-from datasource.state import STAGE_LIFE_MS, ShardState, Writer
+from datasource.state import STAGE_LIFE_MS, Registration, ShardState, Writer
 from datasource.trace import level_of, push
 
 __all__ = [
@@ -32,10 +32,12 @@ __all__ = [
     "AppendResult",
     "Appended",
     "InlineBackpressure",
+    "Redirected",
     "StagedTooLong",
     "UpperMismatch",
     "abandon",
     "compare_and_append",
+    "decided_before",
 ]
 
 _ABANDONED_MAX = 64
@@ -90,8 +92,21 @@ class Abandoned:
     """This attempt was given up and its parts may be gone. Start a new attempt."""
 
 
+@dataclass(frozen=True, slots=True)
+class Redirected:
+    """The shard is written through a transactions shard, and only so. Nothing was appended."""
+
+    registration: Registration
+
+
 AppendResult = (
-    Appended | AlreadyCommitted | UpperMismatch | InlineBackpressure | StagedTooLong | Abandoned
+    Appended
+    | AlreadyCommitted
+    | UpperMismatch
+    | InlineBackpressure
+    | StagedTooLong
+    | Abandoned
+    | Redirected
 )
 
 
@@ -115,6 +130,8 @@ class Append:
             are in the shard already, put there by another writer of the same data, and are left
             out. None refuses rows before `lower`.
         inline_max_bytes: Limit of all inline parts in the state.
+        txns: Id of the transactions shard by whose protocol this append is made; empty for a
+            direct one, which a registered shard refuses.
     """
 
     shard: str
@@ -129,6 +146,7 @@ class Append:
     staged_ms: int | None = None
     earliest: int | None = None
     inline_max_bytes: int = 1 << 20
+    txns: str = ""
 
 
 def compare_and_append(
@@ -148,13 +166,13 @@ def compare_and_append(
             hint="open the writer again, and write the updates again",
         )
     entry = state.writers.get(append.writer)
-    if entry is not None and append.sequence <= entry.last:
-        attempt = entry.attempt if append.sequence == entry.last else ""
-        return Transition(None, AlreadyCommitted(Frontier(entry.upper), attempt))
-    if entry is not None and append.attempt in entry.abandoned:
-        return Transition(None, Abandoned())
+    decided = decided_before(entry, append)
+    if decided is not None:
+        return Transition(None, decided)
     if append.staged_ms is not None and now_ms - append.staged_ms > STAGE_LIFE_MS:
         return Transition(None, StagedTooLong(now_ms - append.staged_ms))
+    if state.registered is not None and state.registered.shard != append.txns:
+        return Transition(None, Redirected(state.registered))
     expected = state.upper if append.lower is None else append.lower
     if state.upper != expected or state.upper.time is None:
         return Transition(None, UpperMismatch(expected, state.upper))
@@ -179,6 +197,16 @@ def compare_and_append(
         state, trace=trace, writers={**state.writers, append.writer: writer}
     )
     return Transition(state, Appended(desc.lower, desc.upper_frontier))
+
+
+def decided_before(entry: Writer | None, append: Append) -> AlreadyCommitted | Abandoned | None:
+    """What is known of this very append, by its writer's entry; None if it is new."""
+    if entry is not None and append.sequence <= entry.last:
+        attempt = entry.attempt if append.sequence == entry.last else ""
+        return AlreadyCommitted(Frontier(entry.upper), attempt)
+    if entry is not None and append.attempt in entry.abandoned:
+        return Abandoned()
+    return None
 
 
 def _still_abandoned(entry: Writer | None, last: int) -> dict[str, int]:
@@ -259,8 +287,11 @@ def abandon(
     """Give up `attempt` at `sequence`; True if it certainly has not and will never be committed.
 
     Only then may its parts be deleted. False when that sequence has been committed, by this
-    attempt or by another one, or when too many attempts are remembered already.
+    attempt or by another one, or when too many attempts are remembered already; and of a registered
+    shard, where a commit is decided elsewhere.
     """
+    if state.registered is not None:
+        return Transition(None, result=False)
     entry = state.writers.get(writer) or Writer(-1, 0, now_ms, lease_ms)
     if sequence <= entry.last:
         return Transition(None, result=False)

@@ -16,7 +16,7 @@ from datasource.commands.transition import Transition
 from datasource.description import Description
 from datasource.frontier import TIME_MIN
 from datasource.schema import ShardSchema
-from datasource.state import RollupRef, ShardState, expire, is_tombstone
+from datasource.state import ShardState, expire, is_tombstone
 from datasource.trace import Trace
 
 __all__ = ["Finalised", "Held", "finalise", "initial_state", "reinitialise"]
@@ -24,17 +24,7 @@ __all__ = ["Finalised", "Held", "finalise", "initial_state", "reinitialise"]
 
 @dataclass(frozen=True, slots=True)
 class Finalised:
-    """The shard is a tombstone. Nobody can refer to these blobs any more.
-
-    Attributes:
-        parts: Blob keys of all parts of the state that was finalised.
-        rollups: Rollups of states before the tombstone.
-        seqno: The tombstone's; no record before it is needed.
-    """
-
-    parts: tuple[str, ...]
-    rollups: tuple[RollupRef, ...]
-    seqno: int
+    """The shard is a tombstone; what it was made of is garbage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +43,7 @@ def initial_state(
     comment: str,
     version: tuple[int, int],
     now_ms: int,
+    retain_ms: int | None = None,
 ) -> ShardState:
     """The state that record 1 of a new shard's log holds."""
     return ShardState(
@@ -65,6 +56,7 @@ def initial_state(
         key=key,
         comment=comment,
         schemas={0: schema.json},
+        retain_ms=retain_ms,
     )
 
 
@@ -76,13 +68,18 @@ def reinitialise(state: ShardState, now_ms: int, *, fresh: ShardState) -> Transi
     """
     if not is_tombstone(state):
         return Transition(None, result=False)
+    # Once the old shard's parts are gone, its log may be, too, up to the tombstone.
+    is_clean = state.cleaned_seqno == state.gc_seqno
     state = msgspec.structs.replace(
         fresh,
         seqno=state.seqno,
         walltime_ms=state.walltime_ms,
         version=state.version,
         created_ms=now_ms,
-        gc_seqno=state.gc_seqno,
+        # What the old shard leaves behind is collected in the new one's time.
+        rollups=state.rollups,
+        gc_seqno=state.seqno if is_clean else state.gc_seqno,
+        cleaned_seqno=state.seqno if is_clean else state.cleaned_seqno,
     )
     return Transition(state, result=True)
 
@@ -96,16 +93,24 @@ def finalise(
         despite_holders: Readers and holds that may be cut off, by id or name.
     """
     if is_tombstone(state):
-        return Transition(None, Finalised((), (), state.base))
+        return Transition(None, Finalised())
     # A refusal commits nothing, and so would expire nobody: a dead reader would hold for ever.
     state = expire(state, now_ms)
     holders = tuple(sorted({*state.leased, *state.critical} - despite_holders))
+    if state.registered is not None:
+        # A transaction that was committed may still be on its way here.
+        holders += (f"transactions shard '{state.registered.txns}'",)
     if holders:
         return Transition(None, Held(holders))
-    parts = tuple(
-        part.key for batch in state.trace.batches for part in batch.parts if part.inline is None
+    state = msgspec.structs.replace(
+        state,
+        leased={},
+        critical={},
+        writers={},
+        claims={},
+        retain_ms=None,
+        registered=None,
+        trace=Trace(since=None, batches=(Batch(Description(TIME_MIN, None, None)),)),
+        gc_seqno=state.seqno + 1,
     )
-    trace = Trace(since=None, batches=(Batch(Description(TIME_MIN, None, None)),))
-    rollups = tuple(state.rollups.values())
-    state = msgspec.structs.replace(state, leased={}, critical={}, writers={}, trace=trace)
-    return Transition(state, Finalised(parts, rollups, state.seqno + 1))
+    return Transition(state, Finalised())

@@ -2,60 +2,116 @@
 
 Invisible to readers, and harmless to repeat, to lose, or to race with another one: a merge whose
 inputs are not there any more, exactly as they were, is not applied.
+
+A merge may sum diffs and drop what cancels, but the sum of all diffs stays. One that changed it has
+lost or invented updates, and is refused whatever else speaks for it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import msgspec
 
-from datasource.batch import Batch
+from datasource.batch import Batch, Part
 from datasource.commands.transition import Transition
+from datasource.description import Description
+from datasource.errors import Corrupt, Determinate
 from datasource.frontier import Frontier
-from datasource.state import ShardState
+from datasource.state import STAGE_LIFE_MS, ShardState
 
-__all__ = ["apply_merge"]
+__all__ = ["apply_merge", "find_batches", "not_conserved", "same_sum", "sum_of_diffs"]
 
 
 def apply_merge(
-    state: ShardState, now_ms: int, *, inputs: tuple[Batch, ...], output: Batch
+    state: ShardState,
+    now_ms: int,
+    *,
+    inputs: tuple[Batch, ...],
+    output: Batch,
+    claim: str = "",
+    staged_ms: int | None = None,
 ) -> Transition[bool]:
     """Put `output` in the place of `inputs`; False if they are not in the trace as they were.
 
-    A merge may sum diffs and drop what cancels, but the sum of all diffs stays: one that changed
-    it would have lost or invented updates, and is a bug of the merge. It cannot be told where an
-    input was trimmed: its parts count rows that are not the batch's.
+    Args:
+        claim: Name of the claim on the inputs, given up with this; empty for none.
+        staged_ms: When the first part of the output was begun; None if nothing was written.
+
+    Raises:
+        Corrupt: `SUM_OF_DIFFS`: the output does not hold what the inputs hold. (Not told where an
+            input was trimmed: its parts count rows that are not the batch's.)
+        Determinate: `STAGED_TOO_LONG`: a sweep may have taken the output's blobs.
     """
-    del now_ms
-    if not any(batch.is_trimmed for batch in inputs):
-        before = sum(part.diff_sum for batch in inputs for part in batch.parts)
-        after = sum(part.diff_sum for part in output.parts)
-        assert before == after, (before, after, output.desc)
     assert output.desc.lower == inputs[0].desc.lower, (output.desc, inputs[0].desc)
     assert output.desc.upper == inputs[-1].desc.upper, (output.desc, inputs[-1].desc)
-
-    batches = state.trace.batches
-    start = next(
-        (i for i, batch in enumerate(batches) if batch.desc.lower == output.desc.lower),
-        len(batches),
-    )
-    end = start + len(inputs)
-    ahead = Frontier(output.desc.since) > state.since
-    if batches[start:end] != inputs or ahead:
+    if not any(batch.is_trimmed for batch in inputs):
+        before = sum_of_diffs(part for batch in inputs for part in batch.parts)
+        after = sum_of_diffs(output.parts)
+        if not same_sum(before, after):
+            raise not_conserved(state.name, output.desc, before, after)
+    start = find_batches(state, inputs)
+    if start is None or Frontier(output.desc.since) > state.since:
         return Transition(None, result=False)
+    if staged_ms is not None and now_ms - staged_ms > STAGE_LIFE_MS:
+        raise Determinate(
+            f"a merge in shard '{state.name}' took {now_ms - staged_ms} ms, longer than staged "
+            "parts are kept",
+            code="STAGED_TOO_LONG",
+            hint="merge it with more tasks, or on a faster machine",
+        )
+    claims = {name: held for name, held in state.claims.items() if name != claim}
+    trace = state.trace
+    end = start + len(inputs)
     inline = sum(batch.inline_bytes for batch in inputs) - output.inline_bytes
     if output.is_empty:
-        # Everything cancelled: an empty batch has no empty neighbour.
-        while start and batches[start - 1].is_empty:
-            start -= 1
-        while end < len(batches) and batches[end].is_empty:
-            end += 1
-        desc = msgspec.structs.replace(
-            output.desc, lower=batches[start].desc.lower, upper=batches[end - 1].desc.upper
-        )
-        output = msgspec.structs.replace(output, desc=desc)
+        start, end, output = _joined(trace.batches, start, end, output)
     trace = msgspec.structs.replace(
-        state.trace,
-        batches=(*batches[:start], output, *batches[end:]),
-        inline_bytes=state.trace.inline_bytes - inline,
+        trace,
+        batches=(*trace.batches[:start], output, *trace.batches[end:]),
+        inline_bytes=trace.inline_bytes - inline,
     )
-    return Transition(msgspec.structs.replace(state, trace=trace), result=True)
+    return Transition(msgspec.structs.replace(state, trace=trace, claims=claims), result=True)
+
+
+def _joined(
+    batches: Sequence[Batch], start: int, end: int, output: Batch
+) -> tuple[int, int, Batch]:
+    """An empty `output` for `[start, end)`, grown over its neighbours that are empty, too."""
+    while start and batches[start - 1].is_empty:
+        start -= 1
+    while end < len(batches) and batches[end].is_empty:
+        end += 1
+    desc = msgspec.structs.replace(
+        output.desc, lower=batches[start].desc.lower, upper=batches[end - 1].desc.upper
+    )
+    return start, end, msgspec.structs.replace(output, desc=desc)
+
+
+def find_batches(state: ShardState, inputs: tuple[Batch, ...]) -> int | None:
+    """Where in the trace `inputs` stand, side by side and as they were; None if they do not."""
+    batches, lower = state.trace.batches, inputs[0].desc.lower
+    start = next((i for i, batch in enumerate(batches) if batch.desc.lower == lower), None)
+    if start is None or batches[start : start + len(inputs)] != inputs:
+        return None
+    return start
+
+
+def sum_of_diffs(parts: Iterable[Part]) -> int:
+    """The sum of all diffs of `parts`, as their writers saw it."""
+    return sum(part.diff_sum for part in parts)
+
+
+def same_sum(one: int, other: int) -> bool:
+    """Whether two sums of diffs agree. Each part's is an int64 that may have wrapped around."""
+    return (one - other) % (1 << 64) == 0
+
+
+def not_conserved(name: str, desc: Description, before: int, after: int) -> Corrupt:
+    """The error for a merge of the interval `desc` whose diffs do not add up."""
+    return Corrupt(
+        f"a merge of [{desc.lower}, {desc.upper}) in shard '{name}' read diffs that add up to "
+        f"{before} and made some that add up to {after}; it was not applied",
+        code="SUM_OF_DIFFS",
+        hint="a part is not what its writer described: run inspect; the shard is as it was",
+    )

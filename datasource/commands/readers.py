@@ -9,18 +9,20 @@ The shard's since is the meet over all holders and moves only at an explicit dow
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import msgspec
 
 from datasource.commands.transition import Transition
+from datasource.errors import InvalidUsage
 from datasource.frontier import Frontier
 from datasource.state import (
     CriticalReader,
     LeasedReader,
     ShardState,
-    holders_since,
     is_tombstone,
+    since_bound,
 )
 from datasource.trace import downgrade
 
@@ -29,13 +31,17 @@ __all__ = [
     "HoldMissing",
     "ReaderMissing",
     "Registered",
+    "SeqnoGone",
     "SinceExceeded",
     "confirm_critical",
+    "describe_critical",
     "downgrade_critical",
     "downgrade_leased",
     "expire_critical",
     "expire_leased",
+    "expire_readers",
     "heartbeat",
+    "pin_critical",
     "register_critical",
     "register_leased",
 ]
@@ -65,6 +71,17 @@ class ReaderMissing:
 @dataclass(frozen=True, slots=True)
 class HoldMissing:
     """The critical reader is not registered: never was, or an admin expired it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeqnoGone:
+    """The state to be pinned has been given up: blobs of it may be gone.
+
+    Attributes:
+        oldest: The least seqno that can still be pinned.
+    """
+
+    oldest: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +153,22 @@ def expire_leased(state: ShardState, now_ms: int, *, reader: str) -> Transition[
     return Transition(msgspec.structs.replace(state, leased=leased), result=True)
 
 
+def expire_readers(
+    state: ShardState, now_ms: int, *, readers: Collection[str]
+) -> Transition[tuple[str, ...]]:
+    """Forget leases by id and holds by name, whoever owns them: for an admin; those it found.
+
+    After it their owners cannot go on. Does not move the shard's since by itself.
+    """
+    del now_ms
+    found = tuple(sorted((state.leased.keys() | state.critical.keys()) & set(readers)))
+    if not found:
+        return Transition(None, ())
+    leased = {name: reader for name, reader in state.leased.items() if name not in found}
+    critical = {name: reader for name, reader in state.critical.items() if name not in found}
+    return Transition(msgspec.structs.replace(state, leased=leased, critical=critical), found)
+
+
 def register_critical(
     state: ShardState,
     now_ms: int,
@@ -193,11 +226,9 @@ def downgrade_critical(
 
     The shard's since is recomputed.
     """
-    entry = state.critical.get(reader)
-    if entry is None:
-        return Transition(None, HoldMissing())
-    if entry.epoch != expected_epoch:
-        return Transition(None, Fencing(entry.epoch))
+    entry = _owned(state, reader, expected_epoch)
+    if not isinstance(entry, CriticalReader):
+        return Transition(None, entry)
     moved = msgspec.structs.replace(
         entry, since=max(Frontier(entry.since), since).time, epoch=epoch, moved_ms=now_ms
     )
@@ -211,15 +242,65 @@ def confirm_critical(
 ) -> Transition[Registered | HoldMissing | Fencing]:
     """Note that the owner of the hold has durably recorded that it exists."""
     del now_ms
-    entry = state.critical.get(reader)
-    if entry is None:
-        return Transition(None, HoldMissing())
-    if entry.epoch != epoch:
-        return Transition(None, Fencing(entry.epoch))
+    entry = _owned(state, reader, epoch)
+    if not isinstance(entry, CriticalReader):
+        return Transition(None, entry)
     answer = Registered(Frontier(entry.since), state.seqno, epoch)
     if entry.confirmed:
         return Transition(None, answer)
     critical = {**state.critical, reader: msgspec.structs.replace(entry, confirmed=True)}
+    return Transition(msgspec.structs.replace(state, critical=critical), answer)
+
+
+def pin_critical(
+    state: ShardState, now_ms: int, *, reader: str, epoch: str, seqno: int | None
+) -> Transition[Registered | HoldMissing | Fencing | SeqnoGone]:
+    """Make the hold keep every blob of the state at `seqno` and of later ones; durably.
+
+    A pin stays through downgrades and changes of owner, until it is cleared or moved. Setting one
+    races with garbage collection, and the state decides: either the collector finds the pin, or
+    the pin finds that the seqno has been given up.
+
+    Args:
+        epoch: The owner's.
+        seqno: Of a state that the owner has seen, later or earlier than one pinned before; None
+            clears the pin. It becomes the answer's seqno.
+
+    Raises:
+        InvalidUsage: There is no such state yet.
+    """
+    entry = _owned(state, reader, epoch)
+    if not isinstance(entry, CriticalReader):
+        return Transition(None, entry)
+    answer = Registered(Frontier(entry.since), state.seqno if seqno is None else seqno, epoch)
+    if entry.seqno == seqno:
+        return Transition(None, answer)
+    if seqno is not None and seqno < state.gc_seqno:
+        return Transition(None, SeqnoGone(state.gc_seqno))
+    if seqno is not None and not 1 <= seqno <= state.seqno:
+        raise InvalidUsage(
+            f"hold '{reader}' cannot pin seqno {seqno} of shard '{state.name}', which is at "
+            f"{state.seqno}",
+            code="SEQNO_UNKNOWN",
+            hint="pin the seqno of a state that was read",
+        )
+    pinned = msgspec.structs.replace(entry, seqno=seqno, moved_ms=now_ms)
+    critical = {**state.critical, reader: pinned}
+    return Transition(msgspec.structs.replace(state, critical=critical), answer)
+
+
+def describe_critical(
+    state: ShardState, now_ms: int, *, reader: str, epoch: str, purpose: str
+) -> Transition[Registered | HoldMissing | Fencing]:
+    """Say in other words what the hold is for, such as that its owner stands still."""
+    del now_ms
+    entry = _owned(state, reader, epoch)
+    if not isinstance(entry, CriticalReader):
+        return Transition(None, entry)
+    answer = Registered(Frontier(entry.since), state.seqno, epoch)
+    if entry.purpose == purpose:
+        return Transition(None, answer)
+    critical = {**state.critical, reader: msgspec.structs.replace(entry, purpose=purpose)}
     return Transition(msgspec.structs.replace(state, critical=critical), answer)
 
 
@@ -242,9 +323,17 @@ def expire_critical(
     return Transition(msgspec.structs.replace(state, critical=critical), result=True)
 
 
+def _owned(state: ShardState, reader: str, epoch: str) -> CriticalReader | HoldMissing | Fencing:
+    """The since hold `reader` if it is owned under `epoch`, or else why not."""
+    entry = state.critical.get(reader)
+    if entry is None:
+        return HoldMissing()
+    return entry if entry.epoch == epoch else Fencing(entry.epoch)
+
+
 def _recompute_since(state: ShardState) -> ShardState:
-    """`state` with its since moved up to the meet of all holders; a tombstone stays one."""
-    held = holders_since(state)
+    """`state` with its since as far up as all holders and the policy allow; a tombstone as is."""
+    held = since_bound(state)
     if held is None or is_tombstone(state):
         return state
     return msgspec.structs.replace(state, trace=downgrade(state.trace, held))

@@ -1,34 +1,47 @@
-"""Rollups: where whole states are stored, so that reading one needs few log records."""
+"""Rollups: where whole states are stored, so that reading one needs few log records.
+
+Invariants:
+    A rollup that is forgotten is never recorded again: it may be deleted by its seqno alone.
+    One that was begun longer than `STAGE_LIFE_MS` ago is never recorded: it may be swept.
+"""
 
 from __future__ import annotations
 
 import msgspec
 
 from datasource.commands.transition import Transition
-from datasource.state import RollupRef, ShardState
+from datasource.state import STAGE_LIFE_MS, RollupRef, ShardState, is_tombstone
 
-__all__ = ["add_rollup", "remove_rollups"]
+__all__ = ["add_rollup", "oldest_whole"]
+
+
+def oldest_whole(state: ShardState) -> int:
+    """Seqno of the whole state that the oldest state still needed is made from; 0 if none is known.
+
+    Rollups and records before it are not needed: every state from `cleaned_seqno` on, and so every
+    one from `gc_seqno` on, follows it. Of a shard that was dropped, and whose parts are gone, only
+    the newest record is needed, which is whole.
+    """
+    if is_tombstone(state) and state.cleaned_seqno == state.gc_seqno:
+        return state.base
+    return max((s for s in (*state.rollups, state.base) if s <= state.cleaned_seqno), default=0)
 
 
 def add_rollup(
-    state: ShardState, now_ms: int, *, seqno: int, rollup: RollupRef
+    state: ShardState, now_ms: int, *, seqno: int, rollup: RollupRef, begun_ms: int | None = None
 ) -> Transition[bool]:
-    """Record where the state at `seqno` is stored; False if somebody else's already is."""
-    del now_ms
+    """Record where the state at `seqno` is stored.
+
+    False if somebody else's already is, or if it comes so late that nobody needs it, or that a
+    sweep may have taken it.
+
+    Args:
+        begun_ms: When its writer began, by the writer's clock; None if there is no blob to lose.
+    """
+    if begun_ms is not None and now_ms - begun_ms > STAGE_LIFE_MS:
+        return Transition(None, result=False)
     existing = state.rollups.get(seqno)
-    if existing is not None:
+    if existing is not None or seqno < oldest_whole(state):
         return Transition(None, existing == rollup)
     rollups = {**state.rollups, seqno: rollup}
     return Transition(msgspec.structs.replace(state, rollups=rollups), result=True)
-
-
-def remove_rollups(
-    state: ShardState, now_ms: int, *, seqnos: frozenset[int]
-) -> Transition[tuple[RollupRef, ...]]:
-    """Forget rollups; answers with those that this call removed."""
-    del now_ms
-    removed = tuple(ref for seqno, ref in state.rollups.items() if seqno in seqnos)
-    if not removed:
-        return Transition(None, ())
-    rollups = {seqno: ref for seqno, ref in state.rollups.items() if seqno not in seqnos}
-    return Transition(msgspec.structs.replace(state, rollups=rollups), removed)

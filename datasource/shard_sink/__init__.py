@@ -1,8 +1,12 @@
 """The shard as a Spark sink: tasks stage parts, the driver appends them at once.
 
-    executor   `write(rows)`            stages sorted parts, returns their descriptions
-    driver     `commit(messages)`       one append, stamped `max(upper, now)`
+    executor   `write(rows)`            unwraps the envelope, stages sorted parts, describes them
+    driver     `commit(messages)`       one append, stamped `max(upper, now)`: of the parts, or of
+                                        what they change (upsert, overwrite)
     driver     `abort(messages)`        gives the attempt up for good, then deletes its parts
+
+`frame` says what a frame's columns are for, `envelope` makes of its rows what is staged, `target`
+finds or makes the shard, `append` and `sink` commit.
 
 Exactly once: a streaming commit is identified by (query id, batchId), a batch write by
 (`txnAppId`, `txnVersion`) if they are given, and the shard remembers the last number of each for

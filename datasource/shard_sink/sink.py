@@ -2,12 +2,13 @@
 
 Spark makes a writer in a helper process for every micro-batch, ships a pickled copy to the tasks,
 and makes yet another one to commit: they share nothing but the messages. An attempt's id therefore
-travels in the writer that the tasks get, and comes back in their messages.
+travels in the writer that the tasks get, and comes back in their messages; so does what the tasks
+took the shard for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -22,16 +23,19 @@ from typing_extensions import override
 
 from datasource.client import ShardClient
 from datasource.clock import SystemIds
-from datasource.errors import Determinate, InvalidUsage
-from datasource.ids import new_id
+from datasource.errors import InvalidUsage
+from datasource.ids import check_owner_name, new_id
 from datasource.names import shard_directory
-from datasource.overwrite import overwrite as overwrite_contents
+from datasource.overwrite import overwrite
 from datasource.schema import ShardSchema
-from datasource.settings import ShardSettings
-from datasource.shard_sink.target import Target, resolve
+from datasource.shard_sink.append import append
+from datasource.shard_sink.envelope import Unwrapper
+from datasource.shard_sink.frame import read_frame
+from datasource.shard_sink.target import Target, find, resolve
 from datasource.shard_source.options import SinkOptions, parse_sink
 from datasource.shard_source.planner import open_client
 from datasource.stage import Staged, Stager, discard
+from datasource.upsert import CARRIER_ID, upsert
 from datasource.write import WriteHandle
 
 __all__ = ["ShardBatchWriter", "ShardStreamWriter", "batch_writer", "stream_writer"]
@@ -44,11 +48,15 @@ class StagedMessage(WriterCommitMessage):
     Attributes:
         staged: Its parts.
         attempt: The attempt that it belongs to.
+        shard: Id of the shard that they are for.
+        schema_id: The shard's schema that the rows were fitted to.
         query: Id of the streaming query; empty in a batch write.
     """
 
     staged: Staged
     attempt: str
+    shard: str
+    schema_id: int
     query: str
 
 
@@ -65,18 +73,21 @@ def batch_writer(
             shard is there.
     """
     parsed = parse_sink(options)
+    frame = read_frame(parsed, schema)
     mode = parsed.save_mode or ("overwrite" if overwrite else "append")
     client = open_client(parsed, create=True)
-    there = client.exists(parsed.shard)
-    if there and mode == "errorifexists":
+    found = find(client, parsed.shard)
+    if found is not None and mode == "errorifexists":
         raise InvalidUsage(
             f"shard '{parsed.shard}' is already there",
             code="SHARD_EXISTS",
             hint="use mode append or overwrite, or saveMode ignore",
         )
-    skip = there and mode == "ignore"
-    target = resolve(client, parsed, schema)
-    return ShardBatchWriter(parsed, target, replace=mode == "overwrite", skip=skip)
+    if found is not None and mode == "ignore":
+        return NoWriter()
+    _check_mode(parsed, replace=mode == "overwrite")
+    target = resolve(client, parsed, frame, found)
+    return ShardBatchWriter(parsed, target, replace=mode == "overwrite")
 
 
 def stream_writer(
@@ -84,12 +95,25 @@ def stream_writer(
 ) -> DataSourceStreamArrowWriter:
     """The writer of one micro-batch; with `overwrite` (output mode complete) of its contents."""
     parsed = parse_sink(options)
-    target = resolve(open_client(parsed, create=True), parsed, schema)
+    _check_mode(parsed, replace=overwrite)
+    frame = read_frame(parsed, schema)
+    client = open_client(parsed, create=True)
+    target = resolve(client, parsed, frame, find(client, parsed.shard))
     return ShardStreamWriter(parsed, target, replace=overwrite)
 
 
+def _check_mode(options: SinkOptions, *, replace: bool) -> None:
+    if replace and options.envelope != "append":
+        raise InvalidUsage(
+            f"envelope '{options.envelope}' changes what is in shard '{options.shard}', and mode "
+            "overwrite or complete replaces all of it",
+            code="INVALID_OPTION",
+            hint="use mode append, or leave the envelope out",
+        )
+
+
 class _Writer:
-    """What both writers share: staging in tasks, and giving up an attempt."""
+    """What both writers share: staging in tasks, committing, and giving up an attempt."""
 
     def __init__(self, options: SinkOptions, target: Target, *, replace: bool) -> None:
         self._options = options
@@ -100,57 +124,73 @@ class _Writer:
     def _stage(self, rows: Iterator[pa.RecordBatch], query: str) -> StagedMessage:
         """Stage a task's rows. Runs in an executor, once per task attempt."""
         client = open_client(self._options)
-        settings: ShardSettings = self._options.settings
+        target, unwrapper = self._target, self._target.unwrapper
         stager = Stager(
             blob=client.location.blob,
             directory=shard_directory(self._options.shard),
-            schema=ShardSchema.parse(self._target.schema),
-            schema_id=self._target.schema_id,
-            key=self._target.key,
-            settings=settings,
+            schema=unwrapper.staged_schema,
+            schema_id=CARRIER_ID if unwrapper.carries else target.schema_id,
+            key=target.key,
+            settings=self._options.settings,
             clock=client.clock,
             ids=client.ids,
         )
-        return StagedMessage(stager.stage(self._target.fit(rows)), self._attempt, query)
+        staged = stager.stage(map(unwrapper.unwrap, rows))
+        return StagedMessage(staged, self._attempt, target.shard, target.schema_id, query)
 
     def _append(self, messages: Messages, writer: str | None, sequence: int) -> None:
-        staged, attempt = _gathered(messages)
-        client = open_client(self._options)
-        state = client.state(self._options.shard)
-        if state.shard != self._target.shard:
-            raise Determinate(
-                f"shard '{self._options.shard}' was dropped and made again during the write",
-                code="SHARD_CHANGED",
-                hint="write again",
-            )
-        handle = self._handle(client, writer, attempt)
+        """Commit what all tasks of an attempt staged."""
+        known = _known(messages)
+        assert len(known) == len(messages), "a commit needs the message of every task"
+        attempts = {message.attempt for message in known}
+        assert len(attempts) == 1, attempts
+        (attempt,) = attempts
+        staged = _together([message.staged for message in known])
+        handle = self._handle(writer, known[0])
+        frame = self._target.frame
+        unwrapper = Unwrapper(frame, handle.schema, handle.key)
         if self._replace:
-            overwrite_contents(handle, staged, sequence=sequence, attempt=attempt)
+            overwrite(handle, staged, sequence=sequence, attempt=attempt)
+        elif unwrapper.carries:
+            carriers = unwrapper.staged_schema
+            upsert(handle, staged, carriers, sequence=sequence, attempt=attempt)
         else:
-            handle.commit(staged, sequence=sequence, attempt=attempt)
+            append(handle, staged, timed=frame.timed, sequence=sequence, attempt=attempt)
 
     def _give_up(self, messages: Messages, writer: str | None, sequence: int) -> None:
         """Delete what the attempt staged, once no commit of it can land any more."""
-        known = [message for message in messages if isinstance(message, StagedMessage)]
+        known = _known(messages)
         if not known:
             return
-        client = open_client(self._options)
-        handle = self._handle(client, writer, known[0].attempt)
+        handle = self._handle(writer, known[0])
         if handle.abandon(known[0].attempt, sequence):
             for message in known:
-                discard(client.location.blob, message.staged.runs)
+                discard(handle.machine.location.blob, message.staged.runs)
 
-    def _handle(self, client: ShardClient, writer: str | None, attempt: str) -> WriteHandle:
-        """A handle of the writer with this name; None makes one up that lasts for one attempt."""
-        handle = client.writer(self._options.shard, writer)
-        if writer is None:
+    def _handle(self, writer: str | None, message: StagedMessage) -> WriteHandle:
+        """A handle of the writer with this name; None makes one up that lasts for one attempt.
+
+        It reads nothing: a shard that is not the one staged for refuses the append itself.
+        """
+        client = open_client(self._options)
+        return WriteHandle(
+            machine=client.machine(self._options.shard),
+            shard=message.shard,
+            schema=self._schema(client, message.schema_id),
+            schema_id=message.schema_id,
+            key=self._target.key,
             # Commit and abort run in different processes and must mean the same writer. It is
             # anonymous: a shard must not remember every batch write for ever.
-            handle.writer = f"job:{attempt}"
-        handle.shard = self._target.shard
-        handle.schema = ShardSchema.parse(self._target.schema)
-        handle.schema_id = self._target.schema_id
-        return handle
+            writer=f"job:{message.attempt}" if writer is None else writer,
+            durable=writer is not None,
+            redirect=client.redirect(self._options.shard),
+        )
+
+    def _schema(self, client: ShardClient, schema_id: int) -> ShardSchema:
+        """The schema that the tasks fitted rows to; this writer may have found a newer one."""
+        if schema_id == self._target.schema_id:
+            return ShardSchema.parse(self._target.schema)
+        return ShardSchema.parse(client.state(self._options.shard).schemas[schema_id])
 
 
 class ShardStreamWriter(_Writer, DataSourceStreamArrowWriter):
@@ -177,64 +217,64 @@ class ShardStreamWriter(_Writer, DataSourceStreamArrowWriter):
     @override
     def abort(self, messages: Messages, batchId: int) -> None:
         """Give the attempt up. Spark also calls this when `commit` raised after it took effect."""
-        if any(isinstance(message, StagedMessage) for message in messages):
+        if _known(messages):
             self._give_up(messages, _query_writer(messages), batchId)
 
 
 class ShardBatchWriter(_Writer, DataSourceArrowWriter):
-    """Writes one frame as one append, or as one difference to what is there."""
-
-    def __init__(self, options: SinkOptions, target: Target, *, replace: bool, skip: bool) -> None:
-        """Remember what to do; `skip` writes nothing, the shard being there already."""
-        super().__init__(options, target, replace=replace)
-        self._skip = skip
+    """Writes one frame: as one append, or as one difference to what is there."""
 
     @override
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage a task's rows."""
-        if self._skip:
-            return StagedMessage(Staged((), 0, 0, 0), self._attempt, "")
         return self._stage(iterator, "")
+
+    def stage(self, rows: Iterator[pa.RecordBatch]) -> Staged:
+        """As `write`, for whoever commits by other means."""
+        return self._stage(rows, "").staged
 
     @override
     def commit(self, messages: Messages) -> None:
         """Append everything at once."""
-        if not self._skip:
-            self._append(messages, *self._identity())
+        self._append(messages, *self._identity())
 
     @override
     def abort(self, messages: Messages) -> None:
         """Give the attempt up."""
-        if not self._skip:
-            self._give_up(messages, *self._identity())
+        self._give_up(messages, *self._identity())
 
     def _identity(self) -> tuple[str | None, int]:
         options = self._options
         if options.txn_app_id is None or options.txn_version is None:
             return None, 0
-        return f"app:{options.txn_app_id}", options.txn_version
+        return check_owner_name("writer", f"app:{options.txn_app_id}"), options.txn_version
+
+
+class NoWriter(DataSourceArrowWriter):
+    """Writes nothing: the shard is there already, and the write is to be ignored then."""
+
+    @override
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Leave the rows unread."""
+        return WriterCommitMessage()
+
+
+def _known(messages: Messages) -> list[StagedMessage]:
+    return [message for message in messages if isinstance(message, StagedMessage)]
 
 
 def _query_writer(messages: Messages) -> str:
-    queries = {m.query for m in messages if isinstance(m, StagedMessage)}
+    queries = {message.query for message in _known(messages)}
     assert len(queries) == 1, queries
     return f"query:{queries.pop()}"
 
 
-def _gathered(messages: Messages) -> tuple[Staged, str]:
-    """All parts of one attempt, and its id."""
-    known = [message for message in messages if isinstance(message, StagedMessage)]
-    assert len(known) == len(messages), "a commit needs the message of every task"
-    attempts = {message.attempt for message in known}
-    assert len(attempts) == 1, attempts
-    staged = [message.staged for message in known]
+def _together(staged: Sequence[Staged]) -> Staged:
+    """What several tasks staged as one."""
     begun = [s.staged_ms for s in staged if s.runs]
-    return (
-        Staged(
-            tuple(run for s in staged for run in s.runs),
-            min(begun, default=0),
-            sum(s.rows for s in staged),
-            sum(s.size_bytes for s in staged),
-        ),
-        attempts.pop(),
+    return Staged(
+        tuple(run for s in staged for run in s.runs),
+        min(begun, default=0),
+        sum(s.rows for s in staged),
+        sum(s.size_bytes for s in staged),
     )

@@ -10,18 +10,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql.types import LongType, StructType
 
 from datasource.client import ShardClient
-from datasource.convert import migrate
 from datasource.errors import InvalidUsage, nearest
 from datasource.evolution import Incompatible, evolve
 from datasource.read import current_schema
-from datasource.schema import RESERVED, ShardSchema
+from datasource.schema import ShardSchema
+from datasource.shard_sink.envelope import Unwrapper, spelled
+from datasource.shard_sink.frame import AFTER, BEFORE, Frame
 from datasource.shard_source.options import SinkOptions
 from datasource.sparktype import Field, Record, type_text
+from datasource.state import ShardState, is_tombstone
 
-__all__ = ["Target", "frame_schema", "resolve"]
+__all__ = ["Target", "find", "resolve"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,138 +31,163 @@ class Target:
 
     Attributes:
         shard: Id of the shard.
-        schema_id: The schema that the parts are written with.
+        schema_id: The schema that rows are fitted to.
         schema: Its JSON text.
-        frame: The frame's own columns as a schema, JSON text; without `_ts` and `_diff`.
         key: The shard's key.
+        frame: What the frame's columns are for.
     """
 
     shard: str
     schema_id: int
     schema: str
-    frame: str
     key: tuple[str, ...]
+    frame: Frame
+
+    @property
+    def unwrapper(self) -> Unwrapper:
+        """Turns the frame's rows into what is staged."""
+        return Unwrapper(self.frame, ShardSchema.parse(self.schema), self.key)
 
     def fit(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The frame's rows as rows of the shard: missing columns null, narrower types widened."""
-        frame, schema = ShardSchema.parse(self.frame), ShardSchema.parse(self.schema)
-        # Names may differ in case only; Spark treats them as the same.
-        renamed = _renamed(frame, schema)
-        for batch in batches:
-            names = [renamed.get(name, name) for name in batch.schema.names]
-            yield migrate(batch.rename_columns(names), _as(frame, renamed), schema)
+        """What to stage for the frame's rows."""
+        return map(self.unwrapper.unwrap, batches)
 
 
-def frame_schema(struct: StructType) -> ShardSchema:
-    """The schema of a frame's rows, leaving out the columns that make them updates.
-
-    Raises:
-        InvalidUsage: A column's type cannot be kept in a shard, or `_ts`/`_diff` are no longs.
-    """
-    for field in struct.fields:
-        if field.name in RESERVED and not isinstance(field.dataType, LongType):
-            raise InvalidUsage(
-                f"column '{field.name}' is {field.dataType.simpleString()}, not bigint",
-                code="WRONG_TYPE",
-                hint="_ts is a time (int64) and _diff a number of copies added or removed",
-            )
-    own = StructType([field for field in struct.fields if field.name not in RESERVED])
-    return ShardSchema.parse(own.json())
+def find(client: ShardClient, name: str) -> ShardState | None:
+    """The state of shard `name`; None if it is not there or was dropped."""
+    state = client.machine(name).refresh()
+    return None if state is None or is_tombstone(state) else state
 
 
-def resolve(client: ShardClient, options: SinkOptions, struct: StructType) -> Target:
-    """The target of a write of frames with schema `struct`; makes the shard if it is not there.
+def resolve(
+    client: ShardClient, options: SinkOptions, frame: Frame, found: ShardState | None
+) -> Target:
+    """The target of a write of frames like `frame`; makes the shard if it was not found.
 
     Raises:
         InvalidUsage: The frame does not fit the shard; names the column.
     """
-    frame = frame_schema(struct)
     name = options.shard
-    if not client.exists(name):
-        client.create(name, frame, key=options.key or (), comment=options.comment)
-    state = client.state(name)
-    if options.key is not None and options.key != state.key:
-        raise InvalidUsage(
-            f"shard '{name}' has the key ({', '.join(state.key)}), not ({', '.join(options.key)})",
-            code="KEY_MISMATCH",
-            hint="leave option 'key' out: it only counts when the write makes the shard",
-        )
+    _check_key(options, found)
+    state = found or client.create(
+        name,
+        frame.row_schema,
+        key=options.key or (),
+        comment=options.comment,
+        retain_ms=options.retain_ms,
+    )
     schema = current_schema(state)
+    rows = _kept(frame, schema)
     if options.merge_schema:
-        merged = _merged(schema, frame)
+        merged = _merged(schema, rows)
         if merged != schema:
             client.evolve(name, merged)
             state = client.state(name)
             schema = current_schema(state)
-    _check_fits(name, frame, schema)
-    return Target(state.shard, state.schema_id, schema.json, frame.json, state.key)
+    target = Target(state.shard, state.schema_id, schema.json, state.key, frame)
+    _check_fits(name, rows, schema, f"{AFTER}." if options.envelope == "debezium" else "")
+    if frame.before:
+        _check_fits(name, ShardSchema.parse(frame.before), schema, f"{BEFORE}.")
+    if target.unwrapper.carries:
+        _check_carries(target, name)
+    if options.retain_ms is not None and options.retain_ms != state.retain_ms:
+        # Once the frame is known to fit: a write that is refused changes nothing.
+        client.set_retention(name, options.retain_ms)
+    return target
 
 
-def _renamed(frame: ShardSchema, schema: ShardSchema) -> dict[str, str]:
-    """The shard's spelling of each of the frame's columns that is spelled otherwise."""
-    folded = {name.lower(): name for name in schema.names}
-    return {
-        name: folded[name.lower()]
-        for name in frame.names
-        if name not in schema and name.lower() in folded
-    }
+def _check_key(options: SinkOptions, found: ShardState | None) -> None:
+    name, wanted = options.shard, options.key
+    if found is not None and wanted is not None and wanted != found.key:
+        raise InvalidUsage(
+            f"shard '{name}' has the key ({', '.join(found.key)}), not ({', '.join(wanted)})",
+            code="KEY_MISMATCH",
+            hint="leave option 'key' out: it only counts when the write makes the shard",
+        )
+    if options.envelope == "upsert" and not (wanted if found is None else found.key):
+        raise InvalidUsage(
+            f"shard '{name}' has no key, and envelope 'upsert' replaces rows by their key",
+            code="KEY_NEEDED",
+            hint="set option 'key' when the write makes the shard; a shard's key never changes",
+        )
 
 
-def _as(frame: ShardSchema, renamed: dict[str, str]) -> ShardSchema:
-    fields = (
-        Field(renamed.get(f.name, f.name), f.type, f.nullable, f.metadata)
-        for f in frame.record.fields
-    )
-    return ShardSchema(Record(tuple(fields)))
+def _check_carries(target: Target, name: str) -> None:
+    """Refuse frames whose rows have no key, or whose columns carriers keep for themselves."""
+    schema = target.unwrapper.staged_schema
+    frame = target.frame
+    images = [("", frame.rows), (f"{BEFORE}.", frame.before)]
+    for prefix, text in images:
+        known = {n.lower() for n in ShardSchema.parse(text).names} if text else None
+        for column in target.key:
+            if known is not None and column.lower() not in known:
+                raise InvalidUsage(
+                    f"the frame lacks column '{prefix}{column}', which is in the key of shard "
+                    f"'{name}'",
+                    code="MISSING_COLUMN",
+                    hint=f"add it: it is {type_text(schema.field(column).type)}",
+                )
 
 
-def _merged(schema: ShardSchema, frame: ShardSchema) -> ShardSchema:
+def _kept(frame: Frame, schema: ShardSchema) -> ShardSchema:
+    """The columns of the row that are meant for the shard.
+
+    All of them, but an ordering column only if the shard has it.
+    """
+    rows = spelled(frame.row_schema, schema)
+    if frame.envelope != "upsert" or not frame.order:
+        return rows
+    order = frame.order[0].lower()
+    names = [name for name in rows.names if name.lower() != order or name in schema]
+    return rows.select(names) if len(names) < len(rows.names) else rows
+
+
+def _merged(schema: ShardSchema, rows: ShardSchema) -> ShardSchema:
     """`schema` with the frame's new columns at its end, and its wider types."""
-    spelled = _as(frame, _renamed(frame, schema))
     fields = []
     for old in schema.record.fields:
         fields.append(old)
-        if old.name in spelled:
-            wanted = spelled.field(old.name)
+        if old.name in rows:
+            wanted = rows.field(old.name)
             wider = Field(old.name, wanted.type, old.nullable, old.metadata)
             one, other = (ShardSchema(Record((field,))) for field in (old, wider))
             if isinstance(evolve(one, other), ShardSchema):
                 fields[-1] = wider
     added = [
         Field(f.name, f.type, nullable=True, metadata=f.metadata)
-        for f in spelled.record.fields
+        for f in rows.record.fields
         if f.name not in schema
     ]
     return ShardSchema(Record((*fields, *added)))
 
 
-def _check_fits(name: str, frame: ShardSchema, schema: ShardSchema) -> None:
-    """Refuse a frame whose rows cannot be rows of the shard."""
-    spelled = _as(frame, _renamed(frame, schema))
-    for column in spelled.names:
+def _check_fits(name: str, rows: ShardSchema, schema: ShardSchema, prefix: str) -> None:
+    """Refuse rows that cannot be rows of the shard; `prefix` says where in the frame they are."""
+    spelt = spelled(rows, schema)
+    for column in spelt.names:
         if column not in schema:
             near = nearest(column, schema.names)
             raise InvalidUsage(
-                f"column '{column}' of the frame is not in shard '{name}'",
+                f"column '{prefix}{column}' of the frame is not in shard '{name}'",
                 code="EXTRA_COLUMN",
                 hint=f"did you mean '{near}'?" if near else "drop it, or set mergeSchema to true",
             )
     for field in schema.record.fields:
-        if field.name not in spelled:
+        if field.name not in spelt:
             if not field.nullable:
                 raise InvalidUsage(
-                    f"the frame lacks column '{field.name}', which shard '{name}' needs",
+                    f"the frame lacks column '{prefix}{field.name}', which shard '{name}' needs",
                     code="MISSING_COLUMN",
                     hint=f"add it: it is {type_text(field.type)} and never null",
                 )
             continue
-        mine = spelled.field(field.name)
+        mine = spelt.field(field.name)
         # Whether nulls are in the data is checked row by row; a frame's schema seldom knows.
         given = Field(field.name, mine.type, field.nullable, field.metadata)
         one, other = (ShardSchema(Record((f,))) for f in (given, field))
         if isinstance(evolve(one, other), Incompatible):
             raise InvalidUsage(
-                f"column '{field.name}' is {type_text(mine.type)} in the frame and "
+                f"column '{prefix}{field.name}' is {type_text(mine.type)} in the frame and "
                 f"{type_text(field.type)} in shard '{name}'",
                 code="WRONG_TYPE",
                 hint="cast it, or set mergeSchema to true if the shard's type can be widened",

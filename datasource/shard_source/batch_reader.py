@@ -1,17 +1,21 @@
-"""Batch reads: the contents of a shard at one time, or its change feed."""
+"""Batch reads: the contents of shards at one time, or their change feed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from typing_extensions import override
 
 from datasource.client import ShardClient
-from datasource.frontier import Frontier
+from datasource.errors import InvalidUsage
+from datasource.frontier import Frontier, meet
 from datasource.plan import plan_changes, plan_snapshot
 from datasource.read import (
+    current_schema,
     first_sort_column,
     history_gone,
     latest_readable,
@@ -20,8 +24,13 @@ from datasource.read import (
 from datasource.shard_source.options import SourceOptions
 from datasource.shard_source.partition import ShardPartition, read_partition
 from datasource.shard_source.planner import Planner, batch_guard, open_client
+from datasource.shard_source.shape import Shape
+from datasource.state import ShardState
 
 __all__ = ["ShardBatchReader"]
+
+_STARTS_MAX: Final = 16
+"""How often in a row a plan may find that history went on under it."""
 
 
 class ShardBatchReader(DataSourceReader):
@@ -31,57 +40,95 @@ class ShardBatchReader(DataSourceReader):
     (later actions reuse the plan), and ships it to executors for `read`.
     """
 
-    def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
+    def __init__(self, options: SourceOptions, shape: Shape) -> None:
         """Remember what to read; no I/O."""
         self._options = options
-        self._columns = columns
+        self._shape = shape
 
     @override
     def partitions(self) -> Sequence[InputPartition]:
-        """Take a lease, then plan from a state read after it.
+        """Take leases, then plan from states read after them.
+
+        Several shards are read at one time, or over one interval: together they are consistent.
 
         Raises:
-            InvalidUsage: The time asked for is before the shard's since.
+            InvalidUsage: The time asked for is before a shard's since.
             Determinate: It was not settled within `waitTimeout`.
         """
         client = open_client(self._options)
+        options = self._options
+        asked = options.starting_timestamp if options.read_change_feed else options.timestamp_as_of
+        for _ in range(_STARTS_MAX - 1):
+            try:
+                return self._planned(client)
+            except InvalidUsage as error:
+                # Between the look and the lease, others may have let the time go that was chosen.
+                if error.code != "HISTORY_GONE" or asked is not None:
+                    raise
+        return self._planned(client)
+
+    def _planned(self, client: ShardClient) -> list[ShardPartition]:
+        states = client.readable(*self._options.inputs)
         if self._options.read_change_feed:
-            return self._changes(client)
-        state = client.state(self._options.shard)
+            return self._changes(client, states)
         asked = self._options.timestamp_as_of
-        as_of = latest_readable(state) if asked is None else asked
-        planner = self._planner(client, as_of, as_of)
-        plan = plan_snapshot(planner.state, as_of, first_sort_column(planner.state))
-        return planner.snapshot(plan)
+        as_of = common_time(states) if asked is None else asked
+        planners = [self._planner(client, index, as_of, as_of) for index in range(len(states))]
+        return [
+            partition
+            for planner in planners
+            for partition in planner.snapshot(
+                plan_snapshot(planner.state, as_of, first_sort_column(planner.state))
+            )
+        ]
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition; runs in executors, once per task attempt."""
         return read_partition(partition)
 
-    def _changes(self, client: ShardClient) -> list[ShardPartition]:
-        state = client.state(self._options.shard)
+    def _changes(self, client: ShardClient, states: list[ShardState]) -> list[ShardPartition]:
         start, end = self._options.starting_timestamp, self._options.ending_timestamp
-        since = state.since.time or 0
         # At since itself older updates have been advanced to it: what happened there is not known
         # apart from what happened before, unless nothing was ever compacted away.
-        first = since + 1 if since else 0
-        lower = first if start is None else start
-        if lower < first:
-            raise history_gone(state, lower - 1, state.since)
-        upper = state.upper if end is None else Frontier(end)
+        firsts = [state.since.time + 1 if state.since.time else 0 for state in states]
+        lower = max(firsts) if start is None else start
+        for state, first in zip(states, firsts, strict=True):
+            if lower < first:
+                raise history_gone(state, lower - 1, state.since)
+        upper = meet(state.upper for state in states) if end is None else Frontier(end)
         if upper <= Frontier(lower):
             return []
         settled = lower if upper.time is None else upper.time - 1
-        planner = self._planner(client, max(lower - 1, since), settled)
-        return planner.updates(plan_changes(planner.state, lower, upper.time))
+        return [
+            partition
+            for index, first in enumerate(firsts)
+            for planner in [self._planner(client, index, max(lower, first) - 1, settled)]
+            for partition in planner.updates(plan_changes(planner.state, lower, upper.time))
+        ]
 
-    def _planner(self, client: ShardClient, as_of: int, settled: int) -> Planner:
+    def _planner(self, client: ShardClient, index: int, as_of: int, settled: int) -> Planner:
         """A planner over a state, protected at `as_of`, whose upper is beyond `settled`."""
-        name = self._options.shard
-        guard = batch_guard(client, name, as_of)
+        name = self._options.inputs[index]
+        guard = batch_guard(client, name, max(as_of, 0))
         timeout = self._options.wait_timeout_ms
-        state = client.machine(name).wait_for_upper_past(settled, timeout)
+        look = partial(client.door.state, name)
+        state = client.machine(name).wait_for_upper_past(settled, timeout, look)
         if state is None:
-            raise not_yet(client.state(name), settled, timeout)
-        return Planner(self._options, state, self._columns, guard)
+            raise not_yet(look(), settled, timeout)
+        self._shape.check(index, name, current_schema(state))
+        return Planner(self._options.of(name), state, self._shape, index, guard)
+
+
+def common_time(states: Sequence[ShardState]) -> int:
+    """The greatest time that all shards can be read at now.
+
+    Raises:
+        InvalidUsage: One of them has no contents yet, or was dropped.
+    """
+    open_ends = [state for state in states if not state.upper.is_empty]
+    if not open_ends:
+        return max(map(latest_readable, states))
+    # History of another shard may begin only after this: then the read waits for the slow one.
+    since = max(state.since.time or 0 for state in states)
+    return max(min(map(latest_readable, open_ends)), since)

@@ -1,37 +1,61 @@
-"""Deciding what a micro-batch reads: pure functions of a state and a frontier.
+"""Deciding what a micro-batch reads: pure functions of planned parts and a frontier.
 
 (Materialize: the `descs` operator of `shard_source`, which picks parts and times on one worker.)
+
+A range of changes is cut by time. It ends where the times of a part begin, so that no part is read
+twice if that can be helped; only a part that is too much by itself (a backlog that compaction has
+merged into one) is cut inside of its times, as if its rows were spread evenly over them. A snapshot
+has one time, and is cut between *units* instead: a part, or a group of parts that must be
+consolidated together.
+
+Invariants:
+    The least step is always admitted: a limit slows a stream, it never stops it.
+    The order of a snapshot's units is part of what an offset means. It is a pure function of the
+    states that the offset names; another order needs another version of the offset.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from datasource.frontier import Frontier
-from datasource.plan import PlannedPart, plan_changes
+import numpy as np
+import numpy.typing as npt
+
+from datasource.frontier import Frontier, meet
+from datasource.plan import PlannedPart, batch_changes, plan_changes, plan_snapshot
+from datasource.read import first_sort_column
 from datasource.state import ShardState
 
-__all__ = ["Limits", "has_news", "next_frontier"]
+__all__ = [
+    "Limits",
+    "SnapshotUnit",
+    "cut_units",
+    "first_time",
+    "horizon",
+    "news",
+    "next_frontier",
+    "snapshot_units",
+    "stop_before",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """How much one micro-batch may read; None is unlimited. The first one reached counts."""
 
-    size_bytes: int | None = None
-    rows: int | None = None
-    parts: int | None = None
+    size_bytes: float | None = None
+    rows: float | None = None
+    parts: float | None = None
 
-    def admits(self, planned: list[PlannedPart]) -> bool:
-        """Whether all of `planned` fit into one micro-batch."""
+    def admit(self, size_bytes: float, rows: float, parts: float) -> bool:
+        """Whether so much fits into one micro-batch."""
         return (
-            (self.parts is None or len(planned) <= self.parts)
-            and (self.rows is None or sum(p.part.rows for p in planned) <= self.rows)
-            and (
-                self.size_bytes is None
-                or sum(p.part.size_bytes for p in planned) <= self.size_bytes
-            )
+            (self.parts is None or parts <= self.parts)
+            and (self.rows is None or rows <= self.rows)
+            and (self.size_bytes is None or size_bytes <= self.size_bytes)
         )
 
     @property
@@ -40,43 +64,185 @@ class Limits:
         return self.size_bytes is None and self.rows is None and self.parts is None
 
 
-def has_news(state: ShardState, lower: int, upper: Frontier) -> bool:
-    """Whether there is any update with `lower <= time < upper`, as far as metadata tell."""
-    return bool(plan_changes(state, lower, upper.time))
+# --- changes: cut by time ----------------------------------------------------------------------
 
 
-def next_frontier(state: ShardState, lower: int, upper: Frontier, limits: Limits) -> Frontier:
-    """The end of the range that starts at `lower`: as far towards `upper` as `limits` allow.
+def news(states: Iterable[ShardState], lower: int, upper: Frontier) -> list[PlannedPart]:
+    """The parts of all shards with updates in `lower <= time < upper`, as far as metadata tell."""
+    return [part for state in states for part in plan_changes(state, lower, upper.time)]
 
-    Ranges end where a batch or a part's times end, so that no part is read twice if it can be
-    helped. The least such step is always admitted: a limit slows a stream, it never stops it.
+
+def horizon(states: Iterable[ShardState], lower: int, upper: Frontier, limits: Limits) -> Frontier:
+    """How far towards `upper` it is enough to look: more than `limits` admit lies before it.
+
+    So a micro-batch of a long backlog costs what it reads, and not what is left.
     """
     if limits.unlimited:
         return upper
-    ends = _ends(state, lower, upper)
-    # What a range reads only grows with its end, so both questions are answered by bisection:
-    # where is the first end with any part, and where is the last one within the limits?
-    first = bisect_left(ends, True, key=lambda end: has_news(state, lower, end))
-    if first == len(ends):
+    for state in states:
+        size_bytes = rows = 0.0
+        parts = 0
+        for batch, found in batch_changes(state, lower, upper.time):
+            shares = [(_last_time(p) - first_time(p) + 1) / _span(p) for p in found]
+            size_bytes += sum(p.part.size_bytes * s for p, s in zip(found, shares, strict=True))
+            rows += sum(p.part.rows * s for p, s in zip(found, shares, strict=True))
+            parts += len(found)
+            if not limits.admit(size_bytes, rows, parts):
+                upper = meet((upper, batch.desc.upper_frontier))
+                break
+    return upper
+
+
+def first_time(planned: PlannedPart) -> int:
+    """The least time at which a part may have rows that count."""
+    bounds = planned.part.time_bounds
+    assert bounds is not None, planned.part.key
+    return bounds[0] if planned.times.lower is None else max(bounds[0], planned.times.lower)
+
+
+def next_frontier(planned: Sequence[PlannedPart], upper: Frontier, limits: Limits) -> Frontier:
+    """The end of the range that `planned` is the news of: as far towards `upper` as `limits` allow.
+
+    Args:
+        planned: `news` up to `upper`; not empty.
+        upper: The greatest end there is.
+        limits: Of one micro-batch.
+    """
+    if limits.unlimited:
         return upper
-    least = len(plan_changes(state, lower, ends[first].time))
+    load = _Load.of(planned)
+    if load.fits(load.last + 1, limits):
+        return upper
+    # What a range reads grows with its end, so the greatest end within the limits is found by
+    # bisection over times; the least end that reads anything is admitted in any case.
+    low, high = load.first + 1, load.last + 1
+    while high - low > 1:
+        middle = low + (high - low) // 2
+        low, high = (middle, high) if load.fits(middle, limits) else (low, middle)
+    if load.cuts_a_part(low):
+        whole = load.starts[bisect_right(load.starts, low) - 1]
+        if whole > load.first and not load.cuts_a_part(whole):
+            return Frontier(whole)
+    return Frontier(low)
 
-    def too_much(end: Frontier) -> bool:
-        planned = plan_changes(state, lower, end.time)
-        return len(planned) > least and not limits.admits(planned)
 
-    return ends[bisect_left(ends, True, lo=first + 1, key=too_much) - 1]
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """How much of some parts lies before a time.
+
+    Attributes:
+        first: Least time of any row.
+        last: Greatest one.
+        starts: Times at which parts begin, ascending, each once.
+    """
+
+    first: int
+    last: int
+    starts: list[int]
+    _lower: npt.NDArray[np.int64]
+    _upper: npt.NDArray[np.int64]
+    _spans: npt.NDArray[np.float64]
+    _sizes: npt.NDArray[np.float64]
+    _rows: npt.NDArray[np.float64]
+
+    @classmethod
+    def of(cls, planned: Sequence[PlannedPart]) -> _Load:
+        lower = np.fromiter(map(first_time, planned), np.int64, len(planned))
+        upper = np.fromiter(map(_last_time, planned), np.int64, len(planned))
+        return cls(
+            int(lower.min()),
+            int(upper.max()),
+            np.unique(lower).tolist(),
+            lower,
+            upper,
+            np.fromiter(map(_span, planned), np.float64, len(planned)),
+            np.fromiter((item.part.size_bytes for item in planned), np.float64, len(planned)),
+            np.fromiter((item.part.rows for item in planned), np.float64, len(planned)),
+        )
+
+    def fits(self, end: int, limits: Limits) -> bool:
+        """Whether everything before `end` is within the limits."""
+        touched = self._lower < end
+        shares = self._before(end)[touched] / self._spans[touched]
+        return limits.admit(
+            float(self._sizes[touched] @ shares),
+            float(self._rows[touched] @ shares),
+            int(touched.sum()),
+        )
+
+    def cuts_a_part(self, end: int) -> bool:
+        """Whether some part has times on both sides of `end`."""
+        return bool(np.any((self._lower < end) & (self._upper >= end)))
+
+    def _before(self, end: int) -> npt.NDArray[np.float64]:
+        """How many of each part's times lie before `end`."""
+        return (np.minimum(self._upper, end - 1) - self._lower + 1).astype(np.float64)
 
 
-def _ends(state: ShardState, lower: int, upper: Frontier) -> list[Frontier]:
-    """Where a range may end, ascending, the last one being `upper`."""
-    candidates = {upper}
-    for batch in state.trace.batches:
-        if not batch.desc.overlaps(lower, upper.time):
-            continue
-        candidates.add(min(batch.desc.upper_frontier, upper))
-        for part in batch.parts:
-            bounds = part.time_bounds
-            if bounds is not None and lower < bounds[1] + 1:
-                candidates.add(min(Frontier(bounds[1] + 1), upper))
-    return sorted(end for end in candidates if end > Frontier(lower))
+def _last_time(planned: PlannedPart) -> int:
+    bounds = planned.part.time_bounds
+    assert bounds is not None, planned.part.key
+    upper = planned.times.upper
+    return bounds[1] if upper is None else min(bounds[1], upper - 1)
+
+
+def _span(planned: PlannedPart) -> int:
+    """How many times there are from a part's first row to its last."""
+    bounds = planned.part.time_bounds
+    assert bounds is not None, planned.part.key
+    return bounds[1] - bounds[0] + 1
+
+
+def stop_before(planned: Iterable[PlannedPart], unreadable: Collection[str]) -> int | None:
+    """The least time of an unreadable part, which the frontier may reach and not pass.
+
+    It does not matter which part was looked at first, or how good the later ones are.
+
+    Args:
+        planned: The news.
+        unreadable: Keys of parts that are missing or damaged.
+    """
+    return min((first_time(p) for p in planned if p.part.key in unreadable), default=None)
+
+
+# --- snapshots: cut between units --------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotUnit:
+    """What a snapshot is cut into at the finest.
+
+    Attributes:
+        input: Which shard it is of, by its place among the query's.
+        kind: One `plain` part, or a `group` of parts that are consolidated together.
+        parts: The part, or the group.
+    """
+
+    input: int
+    kind: Literal["plain", "group"]
+    parts: tuple[PlannedPart, ...]
+
+
+def snapshot_units(states: Sequence[ShardState], as_of: int) -> list[SnapshotUnit]:
+    """The units of the snapshot of all shards at `as_of`, in the order that offsets count in."""
+    units = []
+    for index, state in enumerate(states):
+        plan = plan_snapshot(state, as_of, first_sort_column(state))
+        found = [SnapshotUnit(index, "group", group) for group in plan.groups]
+        found += [SnapshotUnit(index, "plain", (part,)) for part in plan.plain]
+        units += sorted(found, key=lambda unit: min(item.part.key for item in unit.parts))
+    return units
+
+
+def cut_units(units: Sequence[SnapshotUnit], done: int, limits: Limits) -> int:
+    """How many units have been read after the piece that starts at `done`; at least one more."""
+    if limits.unlimited:
+        return len(units)
+    size_bytes = rows = parts = 0
+    for count, unit in enumerate(units[done:], start=done):
+        size_bytes += sum(item.part.size_bytes for item in unit.parts)
+        rows += sum(item.part.rows for item in unit.parts)
+        parts += len(unit.parts)
+        if count > done and not limits.admit(size_bytes, rows, parts):
+            return count
+    return len(units)

@@ -5,7 +5,9 @@ Two holds with two purposes:
     The *since hold*, a critical reader named in the query's offsets. It is durable and has no
     lease: it makes a restart after any downtime possible. It stands at `frontier - 1` (at `as_of`
     before the first range is read), is written before the offset that needs it is published, and
-    is moved by `commit` only.
+    is moved by `commit` only; by `holdBehind` less than that, if the user asks for it.
+    While a snapshot is read in pieces, the since hold also *pins* the seqno that the pieces are
+    planned from: durably, so that any restart finds the same list of parts, and all of them.
     The *seqno hold*, a lease of this run. It keeps the blobs of the plan under way from garbage
     collection, and is renewed by a timer while a micro-batch takes an hour. Losing it fails the
     attempt, never the data.
@@ -25,9 +27,13 @@ from datasource.commands.readers import (
     Fencing,
     HoldMissing,
     Registered,
+    SeqnoGone,
     SinceExceeded,
+    describe_critical,
     downgrade_critical,
     downgrade_leased,
+    expire_critical,
+    pin_critical,
 )
 from datasource.commands.transition import Transition
 from datasource.critical import SinceHandle, open_since
@@ -50,12 +56,14 @@ class StreamHolds:
         epoch: This run's fencing token.
         purpose: Who reads, for people.
         interval_ms: The holds are moved at most this often.
+        behind_ms: How far the since hold stays behind what has been read.
     """
 
     machine: Machine
     epoch: str
     purpose: str
     interval_ms: int
+    behind_ms: int = 0
     _since: SinceHandle | None = None
     _lease: Lease | None = None
     _heart: Heart | None = None
@@ -106,15 +114,43 @@ class StreamHolds:
         assert self._since is not None
         self._since.confirm()
 
+    def pin(self, seqno: int) -> bool:
+        """Pin the state at `seqno` and its blobs, durably, until `advance`. False if it is gone.
+
+        Raises:
+            Fenced: Another run of the query owns the hold now.
+            LeaseExpired: An admin expired the hold.
+        """
+        assert self._since is not None
+        outcome = self.machine.apply(
+            partial(pin_critical, reader=self._since.name, epoch=self.epoch, seqno=seqno)
+        )
+        if isinstance(outcome, SeqnoGone):
+            return False
+        self._since.owned(outcome)
+        return True
+
+    def describe(self, status: str) -> None:
+        """Let whoever looks at the shard see what the stream does; errors as `pin`."""
+        assert self._since is not None
+        purpose = f"{self.purpose}; {status}" if status else self.purpose
+        outcome = self.machine.apply(
+            partial(describe_critical, reader=self._since.name, epoch=self.epoch, purpose=purpose)
+        )
+        self._since.owned(outcome)
+
     def protect(self, since: int) -> ShardState:
         """A state whose blobs stay until the next `advance`; the lease is there before it is read.
+
+        It is the newest that this process has seen, so a micro-batch whose end was just chosen
+        costs no look at the store.
 
         Raises:
             InvalidUsage: History at `since` is gone.
         """
         if self._lease is not None and self._heart is not None and self._heart.lost is None:
-            state = self.machine.state()
-            if self._lease.reader in state.leased:
+            state = self.machine.cached
+            if state is not None and self._lease.reader in state.leased:
                 return state
         self._drop_lease()
         lease = take_lease(
@@ -122,44 +158,63 @@ class StreamHolds:
             since=since,
             lease_ms=self.machine.settings.lease_ms,
             purpose=self.purpose,
+            owner=self._since.name if self._since else "",
         )
         if isinstance(lease, SinceExceeded):
             raise history_gone(self.machine.state(), since, lease.since)
         self._lease = lease
         self._heart = Heart(lease, self.machine.clock)
         self._heart.start()
-        return self.machine.state()
+        return self.machine.cached or self.machine.state()
 
-    def advance(self, frontier: Frontier) -> None:
-        """Everything before `frontier` has been read and committed: move both holds.
+    def advance(self, time: int) -> None:
+        """Everything before `time` has been read and committed: move both holds, drop the pin.
 
         Raises:
             Fenced: Another run of the query owns the hold now.
             LeaseExpired: An admin expired the hold.
         """
         assert self._since is not None
+        cached = self.machine.cached
+        entry = cached.critical.get(self._since.name) if cached else None
+        unpin = entry is not None and entry.seqno is not None
         now = self.machine.clock.elapsed_ms()
-        if not frontier.is_empty and now - self._moved_ms < self.interval_ms:
+        if not unpin and now - self._moved_ms < self.interval_ms:
             return
         self._moved_ms = now
-        if frontier.is_empty:
-            self._since.expire()
-            self._drop_lease()
-            return
-        assert frontier.time is not None
-        since = Frontier(max(frontier.time - 1, 0))
+        since = Frontier(max(time - 1 - self.behind_ms, 0))
         # What the finished plan needed, nobody needs now, and the next one plans from a state at
         # least this new: no part is in flight between two micro-batches.
-        cached = self.machine.cached
         seqno = cached.seqno if cached else 0
         outcome = self.machine.apply(
-            partial(_advance, since=since, handle=self._since, lease=self._lease, seqno=seqno)
+            partial(
+                _advance,
+                since=since,
+                handle=self._since,
+                lease=self._lease,
+                seqno=seqno,
+                unpin=unpin,
+            )
         )
         self._since.since = self._since.owned(outcome).since
 
+    def give_up(self, name: str) -> None:
+        """Everything was read, and nothing more will come: no hold is needed any more."""
+        if self._since is not None:
+            self._since.expire()
+        else:
+            self.machine.apply(partial(expire_critical, reader=name))
+        self.release()
+
     def release(self) -> None:
-        """Give the lease up; the since hold stays for the next run."""
+        """Give the lease up; the since hold stays for the next run.
+
+        Nothing depends on it: the next run's lease takes its place, and it ends by itself.
+        """
+        lease = self._lease
         self._drop_lease()
+        if lease is not None:
+            lease.release()
 
     def _open(self, name: str, as_of: int, *, confirmed: bool) -> Frontier:
         handle = open_since(
@@ -189,16 +244,16 @@ def _advance(
     handle: SinceHandle,
     lease: Lease | None,
     seqno: int,
+    unpin: bool,
 ) -> Transition[Registered | HoldMissing | Fencing]:
     """Both downgrades in one transition: one record per micro-batch, not two."""
+    name, epoch = handle.name, handle.epoch
     if lease is not None:
         moved = downgrade_leased(state, now_ms, reader=lease.reader, since=since, seqno=seqno)
         state = moved.state or state
+    if unpin:
+        let_go = pin_critical(state, now_ms, reader=name, epoch=epoch, seqno=None)
+        state = let_go.state or state
     return downgrade_critical(
-        state,
-        now_ms,
-        reader=handle.name,
-        expected_epoch=handle.epoch,
-        epoch=handle.epoch,
-        since=since,
+        state, now_ms, reader=name, expected_epoch=epoch, epoch=epoch, since=since
     )

@@ -2,30 +2,51 @@
 
     {"v": 1, "init": true}                                          before anything is read
     {"v": 1, "shard": "s…", "hold": "…", "as_of": 17, "frontier": 42}
+    {"v": 2, "shards": ["s…", "s…"], "hold": "…", "as_of": 17, "frontier": 42}
+    {"v": 2, "shards": ["s…"], "hold": "…", "as_of": 17, "frontier": 17,
+     "snapshot": {"seqnos": [5], "done": 3}}
 
 A range of two offsets stands for updates: `[frontier, frontier')` each at its own time, and for the
-first range, from `init`, the snapshot at `as_of` and then the changes after it. All that is needed
-to plan a range again, in another process, at any later time, is in its two offsets; the *end* of
-the first range is what fixes `as_of`.
+first range, from `init`, the snapshot at `as_of`. All that is needed to plan a range again, in
+another process, at any later time, is in its two offsets; the *end* of the first range is what
+fixes `as_of`.
+
+A snapshot that is read in pieces stays at frontier `as_of` until its last piece. Its list of units
+is planned from the states at `seqnos`, which durable seqno holds keep, and `done` counts the units
+that have been read: whoever continues counts in the same list.
+
+Several shards have one frontier. An update of any of them before it has been read.
 
 Rules (after Delta's `DeltaSourceOffset`):
-    An offset is a pure function of the frontier. It never carries a seqno, or an upper that moved
-    without data: Spark compares offsets as text, and would run a micro-batch for each new text.
+    An offset is a pure function of what has been read. It never carries a seqno that ticks, or an
+    upper that moved without data: Spark compares offsets as text, and would run a micro-batch for
+    each new text.
     The order of the keys is fixed, for the same reason. Names in it are for ever.
+    Each is written in the least version that can say it.
     A newer version, another shard, and moving back are refused.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from datasource.errors import InvalidUsage
 from datasource.frontier import Frontier
 
-__all__ = ["OFFSET_VERSION", "START", "ShardOffset", "Start", "check_advance", "parse_offset"]
+__all__ = [
+    "OFFSET_VERSION",
+    "START",
+    "ShardOffset",
+    "SnapshotCut",
+    "Start",
+    "check_advance",
+    "check_shards",
+    "parse_offset",
+]
 
-OFFSET_VERSION: Final = 1
+OFFSET_VERSION: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +55,23 @@ class Start:
 
     def json(self) -> dict[str, Any]:
         """The offset as Spark stores it."""
-        return {"v": OFFSET_VERSION, "init": True}
+        return {"v": 1, "init": True}
 
 
 START: Final = Start()
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotCut:
+    """A place between two pieces of a snapshot.
+
+    Attributes:
+        seqnos: The state of each shard that the list of units is planned from.
+        done: How many units have been read.
+    """
+
+    seqnos: tuple[int, ...]
+    done: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,27 +79,45 @@ class ShardOffset:
     """Everything before `frontier` has been read.
 
     Attributes:
-        shard: Id of the shard.
-        hold: Name of the query's since hold on it.
+        shards: Ids of the shards, in the order of the query's inputs.
+        hold: Name of the query's since hold on each of them.
         as_of: Time of the snapshot that the query started from.
-        frontier: Exclusive end of what has been read; empty once the shard is finished and all of
-            it has been read.
+        frontier: Exclusive end of what has been read; empty once all shards are finished and
+            everything has been read.
+        cut: Where in the snapshot, while that is under way; `frontier` is `as_of` then.
     """
 
-    shard: str
+    shards: tuple[str, ...]
     hold: str
     as_of: int
     frontier: Frontier
+    cut: SnapshotCut | None = None
 
     def json(self) -> dict[str, Any]:
         """The offset as Spark stores it; keys always in this order."""
-        return {
-            "v": OFFSET_VERSION,
-            "shard": self.shard,
+        if len(self.shards) == 1 and self.cut is None:
+            return {
+                "v": 1,
+                "shard": self.shards[0],
+                "hold": self.hold,
+                "as_of": self.as_of,
+                "frontier": self.frontier.time,
+            }
+        value: dict[str, Any] = {
+            "v": 2,
+            "shards": list(self.shards),
             "hold": self.hold,
             "as_of": self.as_of,
             "frontier": self.frontier.time,
         }
+        if self.cut is not None:
+            value["snapshot"] = {"seqnos": list(self.cut.seqnos), "done": self.cut.done}
+        return value
+
+    @property
+    def position(self) -> tuple[Frontier, int]:
+        """What moves forward: the frontier, and before that the units of the snapshot."""
+        return self.frontier, self.cut.done if self.cut else 0
 
 
 def parse_offset(value: dict[str, Any]) -> Start | ShardOffset:
@@ -74,6 +126,8 @@ def parse_offset(value: dict[str, Any]) -> Start | ShardOffset:
     Raises:
         InvalidUsage: It is not an offset of a shard stream, or one of a newer version.
     """
+    if not isinstance(value, dict):  # an edited checkpoint may hold any JSON
+        raise _foreign(value)
     named = value.get("v")
     version: int = named if type(named) is int else 0  # a bool is an int, too
     if version > OFFSET_VERSION:
@@ -83,49 +137,117 @@ def parse_offset(value: dict[str, Any]) -> Start | ShardOffset:
             code="NEWER_OFFSET",
             hint="upgrade Shardline here; nothing was changed",
         )
-    if version == OFFSET_VERSION:
-        if value.get("init") is True and len(value) == len(START.json()):
-            return START
-        found = _fields(value)
-        if found is not None:
-            return found
-    raise InvalidUsage(
+    if version == 1 and value.get("init") is True and len(value) == len(START.json()):
+        return START
+    shards = [value.get("shard")] if version == 1 else value.get("shards")
+    found = _fields(value, shards, value.get("snapshot")) if version in {1, 2} else None
+    if found is not None:
+        return found
+    raise _foreign(value)
+
+
+def _foreign(value: object) -> InvalidUsage:
+    return InvalidUsage(
         f"the checkpoint holds {value!r:.200}, which is not an offset of a shard stream",
         code="FOREIGN_OFFSET",
         hint="each query needs a checkpoint of its own; this one belongs to another source",
     )
 
 
-def _fields(value: dict[str, Any]) -> ShardOffset | None:
-    shard, hold = value.get("shard"), value.get("hold")
-    as_of, frontier = value.get("as_of"), value.get("frontier", "absent")
-    if (
-        isinstance(shard, str)
+def _fields(value: dict[str, Any], shards: Any, snapshot: Any) -> ShardOffset | None:
+    hold, as_of, frontier = value.get("hold"), value.get("as_of"), value.get("frontier", "absent")
+    if not (
+        isinstance(shards, list)
+        and shards
+        and all(isinstance(shard, str) for shard in shards)
         and isinstance(hold, str)
         and type(as_of) is int
         and (frontier is None or type(frontier) is int)
     ):
-        return ShardOffset(shard, hold, as_of, Frontier(frontier))
+        return None
+    if snapshot is None:
+        return ShardOffset(tuple(shards), hold, as_of, Frontier(frontier))
+    cut = _cut(snapshot, len(shards))
+    if cut is None or frontier != as_of:
+        return None
+    return ShardOffset(tuple(shards), hold, as_of, Frontier(frontier), cut)
+
+
+def _cut(value: Any, shards: int) -> SnapshotCut | None:
+    if not isinstance(value, dict):
+        return None
+    seqnos, done = value.get("seqnos"), value.get("done")
+    if (
+        isinstance(seqnos, list)
+        and len(seqnos) == shards
+        and all(type(seqno) is int for seqno in seqnos)
+        and type(done) is int
+    ):
+        return SnapshotCut(tuple(seqnos), done)
     return None
 
 
-def check_advance(start: Start | ShardOffset, end: Start | ShardOffset) -> None:
-    """Refuse a range that does not go forward on one shard.
+def check_advance(start: Start | ShardOffset, end: Start | ShardOffset, who: str) -> None:
+    """Refuse a range that does not go forward in one stream.
+
+    Args:
+        start: Where the range starts.
+        end: Where it ends.
+        who: The stream, in words.
 
     Raises:
-        InvalidUsage: `end` is of another shard or hold, or lies before `start`.
+        InvalidUsage: `end` is of another stream, or lies before `start`.
     """
     if isinstance(start, Start):
         return
-    if isinstance(end, Start) or end.frontier < start.frontier:
+    if isinstance(end, Start) or end.position < start.position:
         raise InvalidUsage(
-            f"the range from {start.json()} to {end.json()} goes back",
+            f"{who}: the range from {start.json()} to {end.json()} goes back",
             code="OFFSET_WENT_BACK",
             hint="the checkpoint was edited or mixed with another one; restore it",
         )
-    if (end.shard, end.hold, end.as_of) != (start.shard, start.hold, start.as_of):
+    pinned = (start.cut.seqnos, end.cut.seqnos) if start.cut and end.cut else ((), ())
+    if (end.shards, end.hold, end.as_of) != (start.shards, start.hold, start.as_of) or (
+        pinned[0] != pinned[1]
+    ):
         raise InvalidUsage(
-            f"the range from {start.json()} to {end.json()} is of two different streams",
+            f"{who}: the range from {start.json()} to {end.json()} is of two different streams",
             code="FOREIGN_OFFSET",
             hint="each query needs a checkpoint of its own; restore this one",
+        )
+
+
+def check_shards(offset: ShardOffset, inputs: Sequence[tuple[str, str]], who: str) -> None:
+    """Refuse an offset of other shards than those that the query reads now.
+
+    Args:
+        offset: From the checkpoint.
+        inputs: Name and id of each shard, in order.
+        who: The stream, in words.
+
+    Raises:
+        InvalidUsage: Some shard is another one, or there are more or fewer.
+    """
+    if len(offset.shards) != len(inputs):
+        raise InvalidUsage(
+            f"{who}: the checkpoint belongs to a stream of {len(offset.shards)} shards, and "
+            f"{len(inputs)} are read now",
+            code="FOREIGN_OFFSET",
+            hint="a query keeps its shards: read another set with a new checkpoint",
+        )
+    for shard, (name, found) in zip(offset.shards, inputs, strict=True):
+        if shard == found:
+            continue
+        if found in offset.shards:
+            hint = "the shards are named in another order: restore that of the first start"
+        else:
+            hint = (
+                "the shard was dropped and made again, or the query reads another one now: use a "
+                "new checkpoint"
+            )
+        raise InvalidUsage(
+            f"{who}: the checkpoint (hold '{offset.hold}') belongs to shard {shard}, but '{name}' "
+            f"is {found}",
+            code="FOREIGN_OFFSET",
+            hint=hint,
         )

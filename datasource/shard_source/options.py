@@ -1,26 +1,45 @@
-"""The options of `format("shard")`: text from Spark, parsed once, each error naming its option.
+"""The options of `format("shard")`, what each means, and which exclude each other.
 
-Spark hands over every key in lower case, so keys are matched without case. Unknown ones are refused
-with the nearest known name. What each means is said here and nowhere else.
+What an option means is said here and nowhere else. Unknown ones are refused (`given.py`).
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from datetime import UTC, datetime
-from typing import Final, Literal, TypeVar, get_args
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Literal, get_args
+from zoneinfo import ZoneInfo
 
-from datasource.errors import InvalidUsage, unknown_name
+from datasource.errors import InvalidUsage
 from datasource.settings import ShardSettings
+from datasource.shard_source.given import (
+    Given,
+    parse_count,
+    parse_duration,
+    parse_flag,
+    parse_names,
+    parse_size,
+    parse_time,
+)
+from datasource.where import Condition
 
-__all__ = ["SaveMode", "ShardOptions", "SinkOptions", "SourceOptions", "parse_sink", "parse_source"]
+__all__ = [
+    "Envelope",
+    "Feed",
+    "SaveMode",
+    "ShardOptions",
+    "SinkOptions",
+    "SourceOptions",
+    "parse_sink",
+    "parse_source",
+]
 
 SaveMode = Literal["append", "overwrite", "errorifexists", "ignore"]
+Envelope = Literal["append", "diff", "upsert", "debezium"]
 
-T = TypeVar("T")
+ChangeFormat = Literal["diff", "cdf"]
+Feed = Literal["rows", "diff", "cdf"]
+"""What comes out: rows; updates with `_ts` and `_diff`; or changes as Delta names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +49,8 @@ class ShardOptions:
     Attributes:
         location: URL of the persist location. Option `location`, or all but the last segment of
             the path given to `load`/`save`/`start`.
-        shard: Name of the shard. Option `shard`, or the last segment of the path.
+        shard: Name of the shard. Option `shard`, or the last segment of the path. Empty where a
+            read names several (`shards`).
         storage: Options of the store, such as `s3.endpoint`.
         settings: Any setting of `ShardSettings`, in camel case, such as `partBufferBytes`.
     """
@@ -46,17 +66,32 @@ class SourceOptions(ShardOptions):
     """Options of a read.
 
     Attributes:
+        shards: `shards`: names, separated by commas: all of them are read up to one common
+            frontier. A row is `_input` (the shard's name) and one struct per shard, all null but
+            its own. The path is then the location.
         timestamp_as_of: `timestampAsOf`: contents at this time; for a stream, the snapshot that it
             starts from. Default: the latest that can be read.
         read_change_feed: `readChangeFeed`: rows carry `_ts` and `_diff`. A batch read then gives
             changes instead of contents. A stream without it gives added rows only, and fails at
             the first retraction.
+        change_format: `changeFormat`: how a change feed says what changed; setting it asks for one.
+            "diff" (default): `_ts` and `_diff`. "cdf", as Delta and Iceberg have it: `_change_type`
+            (insert or delete; one row for each copy), `_commit_timestamp` (null past what Spark's
+            timestamps hold) and `_commit_version` (the update's time).
+        append_only: `appendOnly`: says outright what a stream without `readChangeFeed` is.
         starting_timestamp: `startingTimestamp`: changes at this time and later. Default: all that
             can still be told apart.
         ending_timestamp: `endingTimestamp`: changes before this time only; a stream ends there.
         snapshot: `snapshot`: whether a stream starts with the contents ("include") or only with
             what changes after them ("exclude").
-        columns: `columns`: names, separated by commas; only these are read. Default: all.
+        columns: `columns`: names, separated by commas; only these are read. Default: all. Of
+            several shards: `shard.column`; a shard that is not named is read whole.
+        where: `where`: a boolean SQL expression over the shard's columns; only rows for which it
+            is true come out, of contents, changes and streams alike, and what holds none of them
+            is not read. Columns are compared with literals: = <> < <= > >= <=> in, between, like
+            'prefix%', is null, joined by and, or, not. Columns that only it names need not be
+            among `columns`. Of several shards each must have them. Timestamps without a zone are
+            in `timeZone`.
         max_bytes: `maxBytesPerTrigger`: encoded bytes of parts per micro-batch.
         max_rows: `maxRowsPerTrigger`: updates per micro-batch.
         max_files: `maxFilesPerTrigger`: parts per micro-batch. Of all three limits the first one
@@ -66,24 +101,55 @@ class SourceOptions(ShardOptions):
         hold: `hold`: name of the stream's since hold; make it unique per query. Default: a name
             made up when the query first runs, kept in its checkpoint.
         hold_interval_ms: `holdInterval`: the stream moves its holds at most this often.
+        hold_behind_ms: `holdBehind`: the since hold stays this far behind what has been read, so
+            that a checkpoint rolled back by hand can be read on from. Default: 0, which allows for
+            the micro-batches that Spark itself repeats.
+        on_missing_part: `onMissingPart`: what a stream does at a part that is missing or damaged.
+            "fail" (default): the micro-batch fails, and a restart tries again. "freeze": every
+            part is read and checked before its range is published; the frontier stays at the
+            first one that is unreadable, the query stays alive, and goes on when it is back.
+        freeze_timeout_ms: `freezeTimeout`: a stream frozen for longer fails. Default: never.
         wait_timeout_ms: `waitTimeout`: how long a batch read waits until its time is settled.
-        partition_bytes: `partitionBytes`: encoded bytes of parts per partition, about.
+        partition_bytes: `partitionBytes`: encoded bytes of parts per partition, about. Larger parts
+            are read by several tasks, row group by row group, and small ones go together. Never
+            more than 10,000 partitions.
     """
 
+    shards: tuple[str, ...] = ()
     timestamp_as_of: int | None = None
     read_change_feed: bool = False
+    change_format: ChangeFormat = "diff"
+    append_only: bool = False
     starting_timestamp: int | None = None
     ending_timestamp: int | None = None
     snapshot: Literal["include", "exclude"] = "include"
     columns: tuple[str, ...] | None = None
+    where: Condition | None = None
     max_bytes: int | None = None
     max_rows: int | None = None
     max_files: int | None = None
     progress_interval_ms: int = 10_000
     hold: str | None = None
     hold_interval_ms: int = 1_000
+    hold_behind_ms: int = 0
+    on_missing_part: Literal["fail", "freeze"] = "fail"
+    freeze_timeout_ms: int | None = None
     wait_timeout_ms: int = 60_000
     partition_bytes: int = 32 << 20
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of all shards that are read."""
+        return self.shards or (self.shard,)
+
+    @property
+    def feed(self) -> Feed:
+        """What comes out."""
+        return self.change_format if self.read_change_feed else "rows"
+
+    def of(self, shard: str) -> SourceOptions:
+        """These options for one of the inputs alone."""
+        return replace(self, shard=shard, shards=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +161,25 @@ class SinkOptions(ShardOptions):
         comment: `comment`: text kept with a shard that the write makes.
         merge_schema: `mergeSchema`: evolve the shard's schema to take the frame's new columns and
             wider types.
+        retain_ms: `retainHistory`: an interval such as '7 days': the shard stays readable so far
+            back, whoever reads, and maintenance forgets what is older. It becomes the policy of
+            the shard, whoever made it. Default: leaves it as it is; a new shard has none, and its
+            since moves with its readers.
+        envelope: `envelope`: what a row of the frame says. "append": it is added, or what its
+            `_diff` and `_ts` say if there are such columns. "diff": the same, and `_diff` must be
+            there. "upsert": it replaces all rows of its key; see `delete_column` for deletes; a
+            null in the key is a value like any other. "debezium": it is a change event with
+            `before` and `after`; the shard has the columns of `after`. Without a key `before` is
+            retracted and `after` added; with one, `after` replaces the rows of its key.
+        ordering_column: `orderingColumn`: of several rows with one key in one micro-batch the one
+            with the greatest value here wins (null is least, NaN greatest); of equal ones the one
+            whose other columns sort last, and any of them over a delete. Without the option such
+            rows are an error, unless they are identical. With "upsert" a column of the frame that
+            the shard need not have: a shard that the write makes keeps it, one that is there does
+            not get it. With "debezium" a column of the event or a field in it, `source.lsn`.
+        delete_column: `deleteColumn`: boolean column of an upserted frame, never kept: true
+            deletes the key's rows. Without the option a row deletes whose columns outside of the
+            key are all null.
         save_mode: `saveMode`: what a batch write does when the shard exists. Spark lets a Python
             source see only its modes `append` and `overwrite`, so the other two are an option:
             `df.write.format("shard").mode("append").option("saveMode", "ignore")`.
@@ -106,24 +191,35 @@ class SinkOptions(ShardOptions):
     key: tuple[str, ...] | None = None
     comment: str = ""
     merge_schema: bool = False
+    retain_ms: int | None = None
+    envelope: Envelope = "append"
+    ordering_column: str | None = None
+    delete_column: str | None = None
     save_mode: SaveMode | None = None
     txn_app_id: str | None = None
     txn_version: int | None = None
 
 
 _SOURCE: Final = (
+    "shards",
     "timestampAsOf",
     "readChangeFeed",
+    "changeFormat",
+    "appendOnly",
     "startingTimestamp",
     "endingTimestamp",
     "snapshot",
     "columns",
+    "where",
     "maxBytesPerTrigger",
     "maxRowsPerTrigger",
     "maxFilesPerTrigger",
     "progressInterval",
     "hold",
     "holdInterval",
+    "holdBehind",
+    "onMissingPart",
+    "freezeTimeout",
     "waitTimeout",
     "partitionBytes",
 )
@@ -131,16 +227,14 @@ _SINK: Final = (
     "key",
     "comment",
     "mergeSchema",
+    "retainHistory",
+    "envelope",
+    "orderingColumn",
+    "deleteColumn",
     "saveMode",
     "txnAppId",
     "txnVersion",
 )
-_PLACE: Final = ("location", "shard", "path")
-_IGNORED: Final = frozenset({"checkpointlocation", "queryname", "timezone"})
-"""Spark's own, which it passes along. `timeZone` is read where a date-time is parsed."""
-
-_UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-_SIZES: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def parse_source(options: Mapping[str, str]) -> SourceOptions:
@@ -149,37 +243,71 @@ def parse_source(options: Mapping[str, str]) -> SourceOptions:
     Raises:
         InvalidUsage: An option is unknown, missing, or its value means nothing.
     """
-    given = _Given(options, _SOURCE)
+    given = Given(options, _SOURCE)
     zone = given.value("timeZone", ZoneInfo, default=ZoneInfo("UTC"))
+    shards = given.value("shards", parse_names) or ()
+    formats: tuple[ChangeFormat, ...] = get_args(ChangeFormat)
+    change_format = given.choice("changeFormat", formats)
     parsed = SourceOptions(
-        *given.place(),
-        timestamp_as_of=given.value("timestampAsOf", lambda text: _time(text, zone)),
-        read_change_feed=given.value("readChangeFeed", _flag) or False,
-        starting_timestamp=given.value("startingTimestamp", lambda text: _time(text, zone)),
-        ending_timestamp=given.value("endingTimestamp", lambda text: _time(text, zone)),
+        *given.place(several=bool(shards)),
+        shards=shards,
+        timestamp_as_of=given.value("timestampAsOf", lambda text: parse_time(text, zone)),
+        read_change_feed=given.value(
+            "readChangeFeed", parse_flag, default=change_format is not None
+        ),
+        change_format=change_format or "diff",
+        append_only=given.value("appendOnly", parse_flag, default=False),
+        starting_timestamp=given.value("startingTimestamp", lambda text: parse_time(text, zone)),
+        ending_timestamp=given.value("endingTimestamp", lambda text: parse_time(text, zone)),
         snapshot=given.choice("snapshot", ("include", "exclude")) or "include",
-        columns=given.value("columns", _names),
-        max_bytes=given.value("maxBytesPerTrigger", _size),
-        max_rows=given.value("maxRowsPerTrigger", _count),
-        max_files=given.value("maxFilesPerTrigger", _count),
-        progress_interval_ms=given.value("progressInterval", _duration, default=10_000),
+        columns=given.value("columns", parse_names),
+        where=given.value("where", lambda text: Condition(text, zone.key)),
+        max_bytes=given.value("maxBytesPerTrigger", parse_size),
+        max_rows=given.value("maxRowsPerTrigger", parse_count),
+        max_files=given.value("maxFilesPerTrigger", parse_count),
+        progress_interval_ms=given.value("progressInterval", parse_duration, default=10_000),
         hold=given.text("hold"),
-        hold_interval_ms=given.value("holdInterval", _duration, default=1_000),
-        wait_timeout_ms=given.value("waitTimeout", _duration, default=60_000),
-        partition_bytes=given.value("partitionBytes", _size, default=32 << 20),
+        hold_interval_ms=given.value("holdInterval", parse_duration, default=1_000),
+        hold_behind_ms=given.value("holdBehind", parse_duration, default=0),
+        on_missing_part=given.choice("onMissingPart", ("fail", "freeze")) or "fail",
+        freeze_timeout_ms=given.value("freezeTimeout", parse_duration),
+        wait_timeout_ms=given.value("waitTimeout", parse_duration, default=60_000),
+        partition_bytes=given.value("partitionBytes", parse_size, default=32 << 20),
     )
     _check_times(parsed)
+    if change_format is not None and not parsed.read_change_feed:
+        raise _exclude("changeFormat", "readChangeFeed=false", "the first is about a change feed")
+    if parsed.append_only and parsed.read_change_feed:
+        raise _exclude(
+            "appendOnly", "readChangeFeed", "without either, a stream gives the rows that are added"
+        )
+    if len(set(shards)) < len(shards):
+        raise InvalidUsage(
+            f"option 'shards' names a shard twice: {', '.join(shards)}",
+            code="INVALID_OPTION",
+            hint="name each once; join the frame with itself if that is what is wanted",
+        )
     return parsed
+
+
+def _exclude(one: str, other: str, hint: str) -> InvalidUsage:
+    return InvalidUsage(
+        f"options '{one}' and '{other}' exclude each other", code="INVALID_OPTION", hint=hint
+    )
 
 
 def parse_sink(options: Mapping[str, str]) -> SinkOptions:
     """The options of a write; errors as `parse_source`."""
-    given = _Given(options, _SINK)
+    given = Given(options, _SINK)
     parsed = SinkOptions(
         *given.place(),
-        key=given.value("key", _names),
+        key=given.value("key", parse_names),
         comment=given.text("comment") or "",
-        merge_schema=given.value("mergeSchema", _flag) or False,
+        merge_schema=given.value("mergeSchema", parse_flag) or False,
+        retain_ms=given.value("retainHistory", parse_duration),
+        envelope=given.choice("envelope", get_args(Envelope)) or "append",
+        ordering_column=given.text("orderingColumn"),
+        delete_column=given.text("deleteColumn"),
         save_mode=given.choice("saveMode", get_args(SaveMode)),
         txn_app_id=given.text("txnAppId"),
         txn_version=given.value("txnVersion", int),
@@ -190,7 +318,22 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
             code="INVALID_OPTION",
             hint="set both: the writer's name, and a number that grows with each write",
         )
+    _check_envelope(parsed)
     return parsed
+
+
+def _check_envelope(parsed: SinkOptions) -> None:
+    given: tuple[tuple[str, str | None, tuple[Envelope, ...]], ...] = (
+        ("orderingColumn", parsed.ordering_column, ("upsert", "debezium")),
+        ("deleteColumn", parsed.delete_column, ("upsert",)),
+    )
+    for name, column, envelopes in given:
+        if column is not None and parsed.envelope not in envelopes:
+            raise InvalidUsage(
+                f"option '{name}' means nothing with envelope '{parsed.envelope}'",
+                code="INVALID_OPTION",
+                hint=f"set envelope to {' or '.join(envelopes)}, or leave '{name}' out",
+            )
 
 
 def _check_times(parsed: SourceOptions) -> None:
@@ -201,156 +344,16 @@ def _check_times(parsed: SourceOptions) -> None:
             code="INVALID_OPTION",
             hint="the end is exclusive",
         )
-    if start is not None and parsed.timestamp_as_of is not None:
+    as_of = parsed.timestamp_as_of
+    if as_of is not None and end is not None and end <= as_of:
         raise InvalidUsage(
-            "options 'timestampAsOf' and 'startingTimestamp' exclude each other",
+            f"option 'endingTimestamp' ({end}) is not after 'timestampAsOf' ({as_of})",
             code="INVALID_OPTION",
-            hint="the first starts with a snapshot at that time, the second with changes from then",
+            hint="a stream starts with the contents at the first and ends before the second",
         )
-
-
-class _Given:
-    """Options as given, looked up without case."""
-
-    def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
-        self._values = {name.lower(): text for name, text in options.items()}
-        if "provider" in self._values:
-            raise InvalidUsage(
-                "a shard cannot be a catalog table: Spark 4.3 keeps the options of one to itself "
-                "when a Python source reads it",
-                code="CATALOG_TABLE",
-                hint="CREATE TEMPORARY VIEW … USING shard OPTIONS (path '…') works",
-            )
-        self._storage = {k: v for k, v in self._values.items() if "." in k}
-        self._settings = _setting_names()
-        names = (*_PLACE, *known, *self._settings)
-        accepted = {name.lower() for name in names} | _IGNORED
-        for name in self._values:
-            if name not in accepted and "." not in name:
-                raise unknown_name("option", name, names)
-
-    def text(self, name: str) -> str | None:
-        return self._values.get(name.lower())
-
-    def value(self, name: str, parse: Callable[[str], T], default: T | None = None) -> T:
-        text = self.text(name)
-        if text is None:
-            return default  # type: ignore[return-value]  # None where the caller's type has it
-        try:
-            return parse(text.strip())
-        except InvalidUsage:
-            raise
-        except (ValueError, ZoneInfoNotFoundError) as error:
-            hint = str(error) if isinstance(error, _Hint) else "see the documentation of the option"
-            raise InvalidUsage(
-                f"option '{name}' cannot be '{text}'", code="INVALID_OPTION", hint=hint
-            ) from error
-
-    def choice(self, name: str, choices: tuple[T, ...]) -> T | None:
-        def parse(text: str) -> T:
-            for choice in choices:
-                if str(choice) == text.lower():
-                    return choice
-            raise _Hint("one of " + ", ".join(map(str, choices)))
-
-        return self.value(name, parse)
-
-    def place(self) -> tuple[str, str, Mapping[str, str], ShardSettings]:
-        location, shard = _place(self.text("location"), self.text("shard"), self.text("path"))
-        names = {name.lower(): setting for name, setting in self._settings.items()}
-        chosen = {names[k]: text for k, text in self._values.items() if k in names}
-        return location, shard, self._storage, ShardSettings.parse(chosen)
-
-
-class _Hint(ValueError):
-    """What a value should have been."""
-
-
-def _setting_names() -> dict[str, str]:
-    """Settings by option name: `partBufferBytes` for `part_buffer_bytes`."""
-    names = {}
-    for setting in fields(ShardSettings):
-        first, *rest = setting.name.split("_")
-        names[first + "".join(word.capitalize() for word in rest)] = setting.name
-    return names
-
-
-def _place(location: str | None, shard: str | None, path: str | None) -> tuple[str, str]:
-    """Location and shard, from their own options or from a path that names both."""
-    if path is not None:
-        if location is not None and shard is not None:
-            raise InvalidUsage(
-                "a path and the options 'location' and 'shard' are given together",
-                code="INVALID_OPTION",
-                hint="a path names location and shard in one; leave it out, or the options",
-            )
-        trimmed = path.rstrip("/")
-        if location is None and shard is None:
-            head, _, last = trimmed.rpartition("/")
-            if head and last and not head.endswith((":", "/")):
-                return head, last
-            raise InvalidUsage(
-                f"the path '{path}' does not name a location and a shard in it",
-                code="INVALID_OPTION",
-                hint="use 'LOCATION/SHARD', such as s3://bucket/prefix/orders",
-            )
-        location, shard = (trimmed, shard) if location is None else (location, trimmed)
-    for name, value in (("location", location), ("shard", shard)):
-        if not value:
-            raise InvalidUsage(
-                f"option '{name}' is missing",
-                code="MISSING_OPTION",
-                hint="give a path 'LOCATION/SHARD', or the options 'location' and 'shard'",
-            )
-    assert location is not None
-    assert shard is not None
-    return location, shard
-
-
-def _time(text: str, zone: ZoneInfo) -> int:
-    """Milliseconds since the epoch, from a number or an ISO date-time in `zone`."""
-    if re.fullmatch(r"\d+", text):
-        return int(text)
-    try:
-        parsed = datetime.fromisoformat(text)
-    except ValueError:
-        raise _Hint(
-            "milliseconds since the epoch, or a date-time such as 2026-11-20 12:00:00"
-        ) from None
-    aware = parsed if parsed.tzinfo else parsed.replace(tzinfo=zone)
-    delta = aware - datetime(1970, 1, 1, tzinfo=UTC)
-    return (delta.days * 86_400 + delta.seconds) * 1000 + delta.microseconds // 1000
-
-
-def _flag(text: str) -> bool:
-    if text.lower() in {"true", "false"}:
-        return text.lower() == "true"
-    raise _Hint("true or false")
-
-
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(","))
-    if not all(names):
-        raise _Hint("column names separated by commas")
-    return names
-
-
-def _count(text: str) -> int:
-    if re.fullmatch(r"[1-9]\d*", text):
-        return int(text)
-    raise _Hint("a whole number of at least 1")
-
-
-def _size(text: str) -> int:
-    match = re.fullmatch(r"(\d+)\s*([kmgt]?)(?:i?b)?", text.lower())
-    if match is None or int(match[1]) < 1:
-        raise _Hint("a size such as 1048576, 512k or 1g")
-    return int(match[1]) * _SIZES[match[2]]
-
-
-def _duration(text: str) -> int:
-    match = re.fullmatch(r"(\d+)\s*([a-z]*)", text.lower())
-    unit = _UNITS.get(match[2] or "ms") if match else None
-    if match is None or unit is None:
-        raise _Hint("a duration such as 500ms, 10s, 5min or 1h")
-    return int(match[1]) * unit
+    if start is not None and as_of is not None:
+        raise _exclude(
+            "timestampAsOf",
+            "startingTimestamp",
+            "the first starts with a snapshot at that time, the second with changes from then",
+        )

@@ -8,10 +8,10 @@ was lost.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Final, Literal
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -19,16 +19,25 @@ from pyspark.sql.datasource import InputPartition
 from datasource.client import ShardClient, shared_client
 from datasource.commands.readers import heartbeat
 from datasource.contents import Contents
-from datasource.errors import MissingBlob, ShardError
+from datasource.errors import Corrupt, MissingBlob, ShardError
 from datasource.fetch import Fetcher
 from datasource.plan import PlannedPart
+from datasource.readahead import read_ahead
 from datasource.schema import ShardSchema
 from datasource.shard_source.options import ShardOptions
+from datasource.shard_source.shape import Shape
+from datasource.where import Where
 
-__all__ = ["Guard", "Kind", "ShardPartition", "read_partition"]
+__all__ = ["Guard", "Kind", "ShardPartition", "fetch_partition", "read_partition"]
 
 
 Kind = Literal["plain", "group", "changes", "inserts"]
+
+_NEAR: Final = ("file:", "memory:")
+"""Stores that are not waited for: tasks side by side keep the cores busy with decoding."""
+
+_AHEAD: Final = 3
+"""Record batches read ahead of a distant store: with them all row groups of its next request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +66,9 @@ class ShardPartition(InputPartition):
         schemas: Schemas by id, as JSON text; those that the parts need and the current one.
         schema_id: The current one.
         key: The shard's key.
-        columns: Columns wanted, in order.
+        shape: What the rows look like.
+        index: Which of the read's inputs this is of.
+        where: Only rows that pass are wanted.
         kind: Of a snapshot, `plain` parts as they are or a `group` to be consolidated; of an
             interval, `changes` with their times and diffs or `inserts` without.
         as_of: For a snapshot that is read as updates: their time.
@@ -69,7 +80,9 @@ class ShardPartition(InputPartition):
     schemas: Mapping[int, str]
     schema_id: int
     key: tuple[str, ...]
-    columns: tuple[str, ...]
+    shape: Shape
+    index: int
+    where: Where | None
     kind: Kind
     as_of: int | None
     parts: tuple[PlannedPart, ...]
@@ -77,36 +90,44 @@ class ShardPartition(InputPartition):
 
 
 def read_partition(partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition, exactly under the schema that Spark was told.
+    """The rows of a partition, through this process's client; as `fetch_partition`.
 
     For a plan without partitions Spark makes one up, which has no rows.
+    """
+    if isinstance(partition, ShardPartition):
+        options = partition.options
+        client = shared_client(
+            options.location, options.storage, create=False, settings=options.settings
+        )
+        yield from fetch_partition(client, partition)
+
+
+def fetch_partition(client: ShardClient, partition: ShardPartition) -> Iterator[pa.RecordBatch]:
+    """The rows of a partition, exactly under the schema that Spark was told.
 
     Runs in an executor's Python worker, once per task attempt; several attempts may run at the
     same time. Reads only.
 
     Raises:
-        MissingBlob: A part is gone; says whether the lease was lost or not.
-        Corrupt: A part is damaged.
+        MissingBlob: A part is gone; says who lost or deleted it.
+        Corrupt: A part is damaged; says which times are concerned.
     """
-    if not isinstance(partition, ShardPartition):
-        return
-    options = partition.options
-    client = shared_client(
-        options.location, options.storage, create=False, settings=options.settings
-    )
     schemas = {number: ShardSchema.parse(text) for number, text in partition.schemas.items()}
-    fetcher = Fetcher(client.location.blob, schemas, schemas[partition.schema_id])
-    contents = Contents(fetcher, partition.key, partition.columns)
+    fetcher = Fetcher(client.location.blob, schemas, schemas[partition.schema_id], partition.where)
+    contents = Contents(fetcher, partition.key, partition.shape.columns(partition.index))
+    fetched = _rows(contents, partition)
+    near = client.location.url.startswith(_NEAR)
+    batches = fetched if near else read_ahead(fetched, _AHEAD)
     _renew(client, partition)
     try:
-        for batch in _rows(contents, partition):
+        for batch in partition.shape.rows(partition.index, batches):
             yield batch
             _renew(client, partition)
-    except MissingBlob as error:
+    except (MissingBlob, Corrupt) as error:
         raise _explained(client, partition, error) from error
 
 
-def _rows(contents: Contents, partition: ShardPartition) -> Iterator[pa.RecordBatch]:
+def _rows(contents: Contents, partition: ShardPartition) -> Generator[pa.RecordBatch]:
     match partition.kind:
         case "group":
             yield from contents.group(partition.parts, partition.as_of)
@@ -148,18 +169,32 @@ _renewed: dict[str, int] = {}
 _RENEWED_MAX = 1000
 
 
-def _explained(client: ShardClient, partition: ShardPartition, error: MissingBlob) -> MissingBlob:
-    state = client.machine(partition.options.shard).state()
-    reader = partition.guard.reader
+def _explained(
+    client: ShardClient, partition: ShardPartition, error: MissingBlob | Corrupt
+) -> MissingBlob | Corrupt:
+    """`error` with what only the shard's state tells: who is to blame, and which times it is."""
+    name = partition.options.shard
+    state = client.machine(name).state()
+    what = f"{error.detail} (shard '{name}', {_times(partition)})"
+    reader, lease_ms = partition.guard.reader, partition.guard.lease_ms
+    if isinstance(error, Corrupt):
+        return Corrupt(what, code=error.code, hint=error.hint)
     if reader in state.leased:
         return MissingBlob(
-            f"{error.detail}, although lease {reader} of this read is alive",
+            f"{what}, although lease {reader} of this read is alive",
             code="BLOB_DELETED",
             hint="something else than Shardline deleted it: restore it; nothing is skipped",
         )
     return MissingBlob(
-        f"{error.detail}: lease {reader} of this read was lost "
-        f"(it lasts {partition.guard.lease_ms} ms without a heartbeat)",
+        f"{what}: lease {reader} of this read was lost "
+        f"(it lasts {lease_ms} ms without a heartbeat), so it may have been collected",
         code="LEASE_LOST",
         hint="read again with a fresh load() or restart the query; a longer leaseMs helps",
     )
+
+
+def _times(partition: ShardPartition) -> str:
+    """The times that the parts of a partition have rows at, in words."""
+    bounds = [planned.part.time_bounds for planned in partition.parts]
+    known = [bound for bound in bounds if bound is not None]
+    return f"times {min(a for a, _ in known)} to {max(b for _, b in known)}"

@@ -9,15 +9,21 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from datasource.client import ShardClient, owner, shared_client
 from datasource.commands.readers import SinceExceeded
 from datasource.frontier import Frontier
 from datasource.lease import Lease, take_lease
 from datasource.plan import PlannedPart, SnapshotPlan, pack
-from datasource.read import history_gone
+from datasource.prune import Pruner
+from datasource.read import current_schema, history_gone
 from datasource.shard_source.options import ShardOptions, SourceOptions
 from datasource.shard_source.partition import Guard, Kind, ShardPartition
+from datasource.shard_source.shape import Shape
 from datasource.state import ShardState
+from datasource.stats import NO_STATS
+from datasource.where import Where
 
 __all__ = ["Planner", "batch_guard", "open_client"]
 
@@ -31,18 +37,20 @@ def open_client(options: ShardOptions, *, create: bool = False) -> ShardClient:
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """Turns planned parts into partitions.
+    """Turns planned parts of one input into partitions.
 
     Attributes:
-        options: Of the read.
+        options: Of the read, for this input alone.
         state: What was planned from.
-        columns: The columns wanted.
+        shape: What the rows look like.
+        index: Which of the read's inputs this is.
         guard: The lease that protects the plan.
     """
 
     options: SourceOptions
     state: ShardState
-    columns: tuple[str, ...]
+    shape: Shape
+    index: int
     guard: Guard
 
     def snapshot(self, plan: SnapshotPlan, as_of: int | None = None) -> list[ShardPartition]:
@@ -52,41 +60,74 @@ class Planner:
             plan: What to read.
             as_of: Give updates at this time; None gives rows.
         """
+        pruner = self._pruner
+        kept = plan if pruner is None else pruner.keep_snapshot(plan)
         return [
-            *self._packed("plain", plan.plain, as_of),
-            *(self._partition("group", group, as_of) for group in plan.groups),
+            *self._packed("plain", kept.plain, as_of),
+            *self._partitions("group", kept.groups, as_of),
         ]
 
     def updates(self, planned: Sequence[PlannedPart]) -> list[ShardPartition]:
         """Partitions of an interval's updates, or of the rows it adds if no feed was asked for."""
-        return self._packed("changes" if self.options.read_change_feed else "inserts", planned)
+        pruner = self._pruner
+        kept = planned if pruner is None else pruner.keep(planned)
+        return self._packed("changes" if self.options.read_change_feed else "inserts", kept)
+
+    @property
+    def where(self) -> Where | None:
+        """The filter of the read, over this input's rows.
+
+        Raises:
+            InvalidUsage: It names what the input has not, or compares what does not go together.
+        """
+        condition = self.options.where
+        return None if condition is None else condition.bind(current_schema(self.state))
+
+    @property
+    def _pruner(self) -> Pruner | None:
+        where = self.where
+        return None if where is None else Pruner(where, self.state.schemas)
 
     def _packed(
         self, kind: Kind, planned: Sequence[PlannedPart], as_of: int | None = None
     ) -> list[ShardPartition]:
-        size = sum(p.part.size_bytes for p in planned)
-        count = -(-size // self.options.partition_bytes)
-        return [self._partition(kind, parts, as_of) for parts in pack(planned, count)]
+        return self._partitions(kind, pack(planned, self.options.partition_bytes), as_of)
 
-    def _partition(
-        self, kind: Kind, parts: Iterable[PlannedPart], as_of: int | None
-    ) -> ShardPartition:
-        chosen = tuple(parts)
-        ids = {self.state.schema_id, *(planned.part.schema for planned in chosen)}
-        options = self.options
-        return ShardPartition(
-            options=ShardOptions(
-                options.location, options.shard, options.storage, options.settings
-            ),
-            schemas={number: self.state.schemas[number] for number in ids},
-            schema_id=self.state.schema_id,
-            key=self.state.key,
-            columns=self.columns,
-            kind=kind,
-            as_of=as_of,
-            parts=chosen,
-            guard=self.guard,
-        )
+    def _partitions(
+        self, kind: Kind, shares: Iterable[Iterable[PlannedPart]], as_of: int | None
+    ) -> list[ShardPartition]:
+        """One partition for each of `shares`."""
+        state, given = self.state, self.options
+        options = ShardOptions(given.location, given.shard, given.storage, given.settings)
+        where = self.where
+        partitions = []
+        for parts in shares:
+            chosen = tuple(map(_slim, parts))
+            ids = {state.schema_id, *(planned.part.schema for planned in chosen)}
+            partitions.append(
+                ShardPartition(
+                    options=options,
+                    schemas={number: state.schemas[number] for number in ids},
+                    schema_id=state.schema_id,
+                    key=state.key,
+                    shape=self.shape,
+                    index=self.index,
+                    where=where,
+                    kind=kind,
+                    as_of=as_of,
+                    parts=chosen,
+                    guard=self.guard,
+                )
+            )
+        return partitions
+
+
+def _slim(planned: PlannedPart) -> PlannedPart:
+    """Without statistics, which have served: a part's are larger than all else that is sent."""
+    part = planned.part
+    return msgspec.structs.replace(
+        planned, part=msgspec.structs.replace(part, encoded_stats=NO_STATS)
+    )
 
 
 _leases: dict[tuple[object, ...], tuple[Lease, int]] = {}

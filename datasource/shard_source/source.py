@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import cast
 
@@ -13,24 +12,18 @@ from pyspark.sql.datasource import (
     DataSourceStreamWriter,
     DataSourceWriter,
 )
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import StructType
 from typing_extensions import override
 
-from datasource.errors import InvalidUsage
 from datasource.read import current_schema
-from datasource.schema import DIFF, TS
 from datasource.shard_sink.sink import batch_writer, stream_writer
 from datasource.shard_source.batch_reader import ShardBatchReader
-from datasource.shard_source.options import SourceOptions, parse_source
+from datasource.shard_source.options import parse_source
 from datasource.shard_source.planner import open_client
+from datasource.shard_source.shape import Shape
 from datasource.shard_source.stream import ShardStreamReader
 
 __all__ = ["ShardDataSource"]
-
-_UPDATE = (
-    StructField(TS, LongType(), nullable=False),
-    StructField(DIFF, LongType(), nullable=False),
-)
 
 
 class ShardDataSource(DataSource):
@@ -38,7 +31,8 @@ class ShardDataSource(DataSource):
 
     Rows have the shard's columns. A batch read gives the contents at one time; a stream starts with
     them and goes on with every row that is added, and fails at the first one that is retracted.
-    With `readChangeFeed=true` either gives updates: the columns, then `_ts` and `_diff`.
+    With `readChangeFeed=true` either gives updates: the columns, then `_ts` and `_diff`, or with
+    `changeFormat=cdf` what Delta's users know. `shards=a,b,c` reads several up to one frontier.
 
     (Spark asks for the schema before it says whether a batch or a stream is loaded, and gives the
     same options in both cases. So what tells rows from updates has to be an option; this one means
@@ -53,16 +47,17 @@ class ShardDataSource(DataSource):
 
     @override
     def schema(self) -> StructType:
-        """The schema of a read: of the shard, or of the columns asked for, as it is now.
+        """The schema of a read: that of its shards, or of the columns asked for, as it is now.
 
         Called once per `load()`, in a helper process.
         """
         options = parse_source(self._given)
-        state = open_client(options).state(options.shard)
-        schema = current_schema(state)
-        chosen = schema if options.columns is None else schema.select(options.columns)
-        struct = StructType.fromJson(json.loads(chosen.json))
-        return StructType([*struct.fields, *_UPDATE]) if options.read_change_feed else struct
+        client = open_client(options)
+        schemas = [current_schema(client.state(name)) for name in options.inputs]
+        if options.where is not None:
+            for schema in schemas:
+                options.where.bind(schema)  # what cannot be meant is refused at load(), by name
+        return Shape.now(options, schemas).struct
 
     @property
     def _given(self) -> Mapping[str, str]:
@@ -71,12 +66,12 @@ class ShardDataSource(DataSource):
     @override
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse_source(self._given)
-        return ShardBatchReader(options, _wanted(options, schema))
+        return ShardBatchReader(options, Shape.of(options, schema))
 
     @override
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = parse_source(self._given)
-        return ShardStreamReader(options, _wanted(options, schema))
+        return ShardStreamReader(options, Shape.of(options, schema))
 
     @override
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -85,21 +80,3 @@ class ShardDataSource(DataSource):
     @override
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         return stream_writer(self._given, schema, overwrite=overwrite)
-
-
-def _wanted(options: SourceOptions, schema: StructType) -> tuple[str, ...]:
-    """The shard's columns in a schema that Spark hands back: ours, or one that the user gave.
-
-    Raises:
-        InvalidUsage: The user's schema leaves out the columns of an update.
-    """
-    names = schema.names
-    if not options.read_change_feed:
-        return tuple(names)
-    if tuple(names[-2:]) != (TS, DIFF):
-        raise InvalidUsage(
-            f"a change feed's schema must end with '{TS}' and '{DIFF}', not {names[-2:]}",
-            code="SCHEMA_MISMATCH",
-            hint="leave schema() out and choose columns with the option 'columns'",
-        )
-    return tuple(names[:-2])

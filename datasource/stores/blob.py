@@ -14,7 +14,7 @@ from datasource.location import Blob, BlobEntry
 from datasource.names import check_segments, has_control
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
@@ -50,6 +50,14 @@ class ObjectBlob(Blob):
         return self._objects.delete(_checked(key))
 
     @override
+    def delete_many(self, keys: Sequence[str]) -> None:
+        self._objects.delete_many([_checked_listed(key) for key in keys])
+
+    @override
+    def prune(self, prefix: str, before_ms: int) -> None:
+        self._objects.prune(_checked(prefix), before_ms)
+
+    @override
     def list(self, prefix: str) -> Iterator[BlobEntry]:
         if has_control(prefix) or ".." in prefix.split("/"):
             raise InvalidUsage(f"prefix {prefix!r} can match no key", code="INVALID_KEY")
@@ -64,6 +72,12 @@ def _checked(key: str) -> str:
             code="INVALID_KEY",
             hint="blobs live in <shard>/part/ and <shard>/rollup/",
         )
+    return key
+
+
+def _checked_listed(key: str) -> str:
+    """`key` as it was listed: Hadoop leaves `a/b/` in a bucket to mark a directory."""
+    _checked(key.removesuffix("/"))
     return key
 
 

@@ -204,6 +204,10 @@ class Faulty(Objects):
         return self._inner.open(key, size_bytes, via or self)
 
     @override
+    def prune(self, prefix: str, before_ms: int) -> None:
+        self._inner.prune(prefix, before_ms)
+
+    @override
     def entries(
         self, prefix: str, start_after: str = "", limit: int | None = None
     ) -> Iterator[BlobEntry]:

@@ -45,6 +45,9 @@ __all__ = ["FileObjects"]
 _DIRECTORIES_MAX: Final = 128
 """Open directories kept; a log has two, so this many serve 64 shards without reopening."""
 
+_KEPT_LEVELS: Final = 2
+"""Directories of fewer steps than two below the root stay: a location's shards, and their kinds."""
+
 _TMP: Final = "_tmp"
 _AT_FDCWD: Final = -100
 _AT_SYMLINK_FOLLOW: Final = 0x400
@@ -134,12 +137,45 @@ class FileObjects(Objects):
         except OSError as error:
             raise self._failed("delete", key, error) from error
         # Not fsynced: a delete that a power cut undoes is garbage once more, and deleted again.
+        self._remove_empty(key.rpartition("/")[0])
         return True
 
     @override
     def delete_many(self, keys: Sequence[str]) -> None:
         for key in keys:
             self.delete(key)
+
+    def _remove_empty(self, directory: str) -> None:
+        """Remove `directory` and those above it that are empty, down to `<shard>/<kind>/`."""
+        # What Spark wrote has a directory of its own, which nobody writes to any more once its
+        # files go. The ones above are written to all the time.
+        while directory.count("/") >= _KEPT_LEVELS and self._remove(directory):
+            directory = directory.rpartition("/")[0]
+
+    def _remove(self, directory: str) -> bool:
+        try:
+            os.rmdir(self._path(directory))  # noqa: PTH106 - text in, text out
+        except OSError:
+            return False
+        self._directories.pop(directory, None)
+        return True
+
+    @override
+    def prune(self, prefix: str, before_ms: int) -> None:
+        directory = prefix.rstrip("/")
+        for name in self._names(directory):
+            if name.endswith("/"):
+                self._prune(f"{directory}/{name[:-1]}", before_ms)
+
+    def _prune(self, directory: str, before_ms: int) -> None:
+        # Their ages before anything is removed: removing a directory makes the one above it young.
+        try:
+            changed_ms = os.stat(self._path(directory)).st_mtime_ns // 1_000_000  # noqa: PTH116
+        except FileNotFoundError:
+            return
+        self.prune(directory, before_ms)
+        if changed_ms < before_ms and directory.count("/") >= _KEPT_LEVELS:
+            self._remove(directory)
 
     def _link_key(self, key: str, value: bytes | memoryview) -> tuple[_Directory, bool]:
         parent, _, name = key.rpartition("/")

@@ -17,6 +17,11 @@ the head. With that, for a seqno s and the time t of an observation:
     if s was not below the floor at t, then until t + grace s has not been deleted,
 
 so a create of s that succeeds, a record found at s, and the absence of s are all to be believed.
+The grace is counted by our own clock, from when we first knew of the floor. A process that does not
+live as long as that goes by the store's time stamp of the floor, and allows the two clocks, and the
+time between stamping and storing, an hour (`CLOCKS_MS`) on top. With half of the grace, which no
+observer uses, they may be off by one and a half hours together. Where a store has no time stamps,
+such processes leave it to others.
 We use half of the grace, for clocks that tick differently; beyond it we look at the floor again,
 *afterwards*: if s is not below it now, nothing at s was ever deleted. A head observed at t is such
 an observation for every s >= head, because no floor is above the head. This is why an append that
@@ -38,7 +43,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from typing_extensions import override
 
-from datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
+from datasource.errors import Corrupt, Determinate, Indeterminate, InvalidUsage, ShardError
 from datasource.location import Committed, Consensus, ExpectationMismatch, VersionedData
 from datasource.names import shard_name
 from datasource.stores.entry import decode_entry, encode_entry, entry_key, entry_seqno, is_entry
@@ -48,7 +53,7 @@ if TYPE_CHECKING:
     from datasource.clock import Clock, IdGenerator
     from datasource.stores.objects import Objects
 
-__all__ = ["DEADLINE_MS", "GRACE_MS", "RECORD_BYTES_MAX", "NumberedLog"]
+__all__ = ["CLOCKS_MS", "DEADLINE_MS", "GRACE_MS", "RECORD_BYTES_MAX", "NumberedLog"]
 
 GRACE_MS: Final = 60 * 60 * 1000
 """Between publishing a floor and deleting below it. Longer outlasts longer stalls of a writer in
@@ -59,6 +64,10 @@ DEADLINE_MS: Final = 30 * 1000
 
 RECORD_BYTES_MAX: Final = 64 << 20
 """A record is sent in one request, which no client may split: splitting loses the condition."""
+
+CLOCKS_MS: Final = 60 * 60 * 1000
+"""How much the store's clock and ours may disagree, or one of them jump, where a grace is counted
+from a time stamp of the store."""
 
 _FLOOR: Final = struct.Struct(">Q")
 
@@ -89,6 +98,7 @@ class _View(NamedTuple):
         floor_at_ms: When `floor` was the newest.
         floor_since_ms: When we first knew it published: from then on the grace is counted.
         cleaned: Below it we have deleted.
+        missed: Where the last scan that found nothing had looked; 0 before the first.
     """
 
     head: VersionedData | None = None
@@ -98,6 +108,7 @@ class _View(NamedTuple):
     floor_at_ms: float = _NEVER
     floor_since_ms: float = _NEVER
     cleaned: int = 1
+    missed: int = 0
 
     @property
     def head_seqno(self) -> int:
@@ -267,7 +278,9 @@ class NumberedLog(Consensus):
         records: list[VersionedData] = []
         prefix = f"{shard}/log/"
         asked_at = self._clock.elapsed_ms()
-        width = _CHUNK_MIN
+        # Where nothing was a moment ago there is most likely still nothing: a reader that waits for
+        # news pays for one request each time it looks.
+        width = 1 if self._view(shard).missed == first else _CHUNK_MIN
         while len(records) < limit:
             start = first + len(records)
             keys = [
@@ -282,9 +295,11 @@ class NumberedLog(Consensus):
                     if records:
                         self._objects.settle(f"{shard}/log")
                         self._saw_head(shard, records[-1], asked_at)
+                    else:
+                        self._remember(shard, self._view(shard)._replace(missed=first))
                     return records
                 records.append(VersionedData(seqno, decode_entry(self._objects.url, key, value)[1]))
-            width = min(2 * width, _CHUNK_MAX)
+            width = min(max(2 * width, _CHUNK_MIN), _CHUNK_MAX)
         if records:
             self._objects.settle(f"{shard}/log")
         return records
@@ -318,8 +333,7 @@ class NumberedLog(Consensus):
 
     def _delete_below_floor(self, shard: str) -> int:
         view = self._view(shard)
-        waited_ms = self._clock.elapsed_ms() - view.floor_since_ms
-        if view.floor <= view.cleaned or waited_ms < self._grace_ms:
+        if view.floor <= view.cleaned or not self._is_grace_over(shard, view):
             return 0
         prefix = f"{shard}/log/"
         last_kept = entry_key(prefix, view.floor)
@@ -328,6 +342,16 @@ class NumberedLog(Consensus):
         self._objects.delete_many(keys)
         self._remember(shard, self._view(shard)._replace(cleaned=view.floor))
         return len(keys)
+
+    def _is_grace_over(self, shard: str, view: _View) -> bool:
+        """Whether a grace has passed since the newest floor was published."""
+        if self._clock.elapsed_ms() - view.floor_since_ms >= self._grace_ms:
+            return True
+        newest = next(self._objects.entries(f"{shard}/floor/", limit=1), None)
+        if newest is None or newest.modified_ms <= 0 or entry_seqno(newest.key) != view.floor_index:
+            return False
+        age_ms = self._clock.now_ms() - newest.modified_ms
+        return age_ms >= self._grace_ms + CLOCKS_MS
 
     # ------------------------------------------------------------------------------------ floor
 
@@ -364,7 +388,14 @@ class NumberedLog(Consensus):
         return self._saw_floor(shard, index, floor, asked_at)
 
     def _decode_floor(self, key: str, value: bytes) -> int:
-        floor: int = _FLOOR.unpack(decode_entry(self._objects.url, key, value)[1])[0]
+        payload = decode_entry(self._objects.url, key, value)[1]
+        if len(payload) != _FLOOR.size:
+            raise Corrupt(
+                f"'{key}' at '{self._objects.url}' is not a floor: it has {len(payload)} bytes",
+                code="CORRUPT_LOG_ENTRY",
+                hint="restore the object from a backup; do not delete it",
+            )
+        floor: int = _FLOOR.unpack(payload)[0]
         return floor
 
     # ---------------------------------------------------------------------------------- memory

@@ -159,6 +159,11 @@ class Metered(Objects):
             self._inner.delete_many(keys)
 
     @override
+    def prune(self, prefix: str, before_ms: int) -> None:
+        with self._measured("delete"):
+            self._inner.prune(prefix, before_ms)
+
+    @override
     def entries(
         self, prefix: str, start_after: str = "", limit: int | None = None
     ) -> Iterator[BlobEntry]:

@@ -108,6 +108,14 @@ class Objects(Protocol):
         """Remove these objects, those that exist; concurrent, in no particular order."""
         ...
 
+    def prune(self, prefix: str, before_ms: int) -> None:
+        """Remove empty directories below `prefix` that have not changed since `before_ms`.
+
+        Only a file system has any; elsewhere this does nothing. Never the first two levels, in
+        which every writer keeps its files. What cannot be removed stays.
+        """
+        del prefix, before_ms
+
     def entries(
         self, prefix: str, start_after: str = "", limit: int | None = None
     ) -> Iterator[BlobEntry]:

@@ -92,6 +92,8 @@ def compose_location(
         consensus=NumberedLog(patient, clock=clock, ids=ids, grace_ms=marker.grace_ms),
         id=marker.location_id,
         statistics=metered.statistics,
+        entries=patient.entries,
+        directories=patient.directories,
     )
 
 

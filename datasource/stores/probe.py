@@ -116,7 +116,7 @@ def _decode(stored: bytes, url: str) -> Marker:
             and grace_ms >= 0
         ):
             return Marker(version, location_id, grace_ms)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         pass
     raise Corrupt(
         f"'{_MARKER}' at '{url}' is not the marker of a location",

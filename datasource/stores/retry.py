@@ -1,10 +1,17 @@
 """Repeats what is safe to repeat, a bounded number of times, with jittered exponential pauses.
 
+Of many keys asked for at once only those are asked for again that failed, nearly: each half by
+itself. Where one request of seven fails, not one of many lots of 64 would ever come through whole.
+
 Reads, deletes and `put` are: a blob's key is written with one value only. `create` is not: whether
 it happened must be found out first, which its caller does. `InvalidUsage` and `Corrupt` cannot get
 better and pass through.
 
-Invariants: the last error is raised as it came; nothing is tried more than `attempts_max` times.
+Invariants:
+    the last error is raised as it came;
+    no key is asked for alone more than `attempts_max` times;
+    nothing is repeated `PATIENCE_MS` after the first attempt, so that a server which takes requests
+    and never answers is given up after that and one request's own time.
 """
 
 from __future__ import annotations
@@ -27,12 +34,15 @@ if TYPE_CHECKING:
     from datasource.clock import Clock, IdGenerator
     from datasource.location import BlobEntry
 
-__all__ = ["ATTEMPTS_MAX", "Retrying"]
+__all__ = ["ATTEMPTS_MAX", "PATIENCE_MS", "Retrying"]
 
 T = TypeVar("T")
 
 ATTEMPTS_MAX: Final = 6
 """With the pauses below, some three seconds: what a restart of a load balancer takes."""
+
+PATIENCE_MS: Final = 60_000.0
+"""Twice the longest silence of a server that a request endures by default."""
 
 _PAUSE_MS: Final = 50.0
 _PAUSE_MAX_MS: Final = 2000.0
@@ -57,15 +67,44 @@ class Retrying(Objects):
         self._ids = ids
         self._attempts_max = attempts_max
 
-    def _patiently(self, attempt: Callable[[], T]) -> T:
+    def _patiently(self, attempt: Callable[[], T], gives_up_at: float | None = None) -> T:
+        if gives_up_at is None:
+            gives_up_at = self._clock.elapsed_ms() + PATIENCE_MS
         pause_ms = _PAUSE_MS
         for _ in range(self._attempts_max - 1):
             try:
                 return attempt()
             except (Determinate, Indeterminate):
-                self._clock.wait(threading.Event(), pause_ms * (0.5 + self._ids.jitter()))
+                self._pause(pause_ms, gives_up_at)
                 pause_ms = min(3 * pause_ms, _PAUSE_MAX_MS)
         return attempt()
+
+    def _in_halves(
+        self,
+        attempt: Callable[[Sequence[str]], list[T]],
+        keys: Sequence[str],
+        gives_up_at: float | None = None,
+    ) -> list[T]:
+        """One attempt at all `keys`, and if it fails at each half of them."""
+        if gives_up_at is None:
+            gives_up_at = self._clock.elapsed_ms() + PATIENCE_MS
+        if len(keys) < 2:  # noqa: PLR2004 - what has no halves
+            return self._patiently(lambda: attempt(keys), gives_up_at)
+        try:
+            return attempt(keys)
+        except (Determinate, Indeterminate):
+            self._pause(_PAUSE_MS, gives_up_at)
+        half = len(keys) // 2
+        return [
+            *self._in_halves(attempt, keys[:half], gives_up_at),
+            *self._in_halves(attempt, keys[half:], gives_up_at),
+        ]
+
+    def _pause(self, pause_ms: float, gives_up_at: float) -> None:
+        """Wait before another attempt; raises the error at hand if it is too late for one."""
+        if self._clock.elapsed_ms() >= gives_up_at:
+            raise  # noqa: PLE0704 - called where an error is being handled
+        self._clock.wait(threading.Event(), pause_ms * (0.5 + self._ids.jitter()))
 
     @override
     def create(self, key: str, value: bytes) -> CreateOutcome:
@@ -81,7 +120,7 @@ class Retrying(Objects):
 
     @override
     def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
-        return self._patiently(lambda: self._inner.get_many(keys))
+        return self._in_halves(self._inner.get_many, keys)
 
     @override
     def open(
@@ -106,7 +145,15 @@ class Retrying(Objects):
 
     @override
     def delete_many(self, keys: Sequence[str]) -> None:
-        self._patiently(lambda: self._inner.delete_many(keys))
+        def attempt(some: Sequence[str]) -> list[None]:
+            self._inner.delete_many(some)
+            return []
+
+        self._in_halves(attempt, keys)
+
+    @override
+    def prune(self, prefix: str, before_ms: int) -> None:
+        self._inner.prune(prefix, before_ms)
 
     @override
     def entries(

@@ -11,7 +11,11 @@ Only this module knows s3fs, and it trusts little of it:
 - every value is sent in one request, because its multi-part path loses conditions;
 - instances belong to one process: after a fork a new one is made.
 
-Invariants: a value that was cut short on its way is an error, never a short value.
+Invariants:
+    a value that was cut short on its way is an error, never a short value;
+    every request has an end: connecting, twice the longest silence, and its value at
+    `_SLOWEST_BYTES_PER_S`. The client's own time-outs only bound silence, so a server that sends a
+    byte now and then would hold a reader for ever.
 """
 
 from __future__ import annotations
@@ -222,13 +226,14 @@ class S3Objects(Objects):
             arguments["Key"] = self._prefix + key
         # The client's own time-outs do not cover all of its waiting: one for "100 Continue" is
         # without end.
-        async with asyncio.timeout(self._patience_s(arguments.get("Body", b""))):
+        async with asyncio.timeout(self._patience_s(len(arguments.get("Body", b"")))):
             return await self._fs()._call_s3(method, Bucket=self._bucket, **arguments)  # noqa: SLF001
 
-    def _patience_s(self, body: bytes) -> float:
+    def _patience_s(self, size_bytes: int) -> float:
+        """How long a request may take that sends or brings so many bytes."""
         options = self._options
         waiting_s = (options.connect_timeout_ms + 2 * options.read_timeout_ms) / 1000
-        return waiting_s + len(body) / _SLOWEST_BYTES_PER_S
+        return waiting_s + size_bytes / _SLOWEST_BYTES_PER_S
 
     async def _fetch(self, key: str, **bounds: str) -> bytes | None:
         try:
@@ -238,7 +243,8 @@ class S3Objects(Objects):
             if status == HTTPStatus.NOT_FOUND and code != "NoSuchBucket":
                 return None
             raise
-        async with response["Body"] as body:
+        patience_s = self._patience_s(response["ContentLength"])
+        async with asyncio.timeout(patience_s), response["Body"] as body:
             value: bytes = await body.read()
         if len(value) != response["ContentLength"]:
             raise _TruncatedError(f"{len(value)} of {response['ContentLength']} bytes arrived")

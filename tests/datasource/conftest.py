@@ -20,6 +20,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what stories and golden files say now, to be read before it is committed",
     )
+    parser.addoption(
+        "--fault-seeds", type=int, default=None, help="seeds of each test of an unreliable wire"
+    )
+    parser.addoption(
+        "--power-cuts", type=int, default=None, help="of a real file system; and all imagined ones"
+    )
+    parser.addoption(
+        "--fuzz-rounds", type=int, default=None, help="damaged values per kind that is fuzzed"
+    )
 
 
 @pytest.fixture

@@ -28,13 +28,23 @@ from datasource.codec import (
 )
 from datasource.description import Description
 from datasource.errors import Corrupt, InvalidUsage
-from datasource.state import CriticalReader, LeasedReader, RollupRef, ShardState, Writer
-from datasource.stats import ColumnStats, PartStats
+from datasource.state import (
+    Claim,
+    CriticalReader,
+    LeasedReader,
+    Registration,
+    RollupRef,
+    ShardState,
+    Writer,
+)
+from datasource.stats import ColumnStats, PartStats, encode_stats
 from datasource.trace import Trace
 from support.commands import SCHEMAS, first_state, histories
 from support.strategies import bounded
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
+GOLDEN_1_1 = Path(__file__).parents[1] / "golden" / "v1.1"
+GOLDEN_1_3 = Path(__file__).parents[1] / "golden" / "v1.3"
 
 
 def record_of(old: ShardState, new: ShardState) -> Record:
@@ -121,7 +131,7 @@ BLOB = Part(
     diff_min=-2,
     diff_max=3,
     crc32=4294967295,
-    stats=STATS,
+    encoded_stats=encode_stats(STATS),
 )
 INLINE = Part(
     key="pfedcba9876543210fedcba9876543210",
@@ -188,14 +198,52 @@ WHOLE = Record(
     state=STATE,
 )
 
-FILES = {"record-diff.json": DIFF, "record-whole.json": WHOLE}
+assert DIFF.diff is not None
+COLLECTED = msgspec.structs.replace(STATE, version=(1, 1), cleaned_seqno=12)
+CLEANING = msgspec.structs.replace(
+    DIFF, version=(1, 1), diff=msgspec.structs.replace(DIFF.diff, cleaned_seqno=16)
+)
+MAINTAINED = msgspec.structs.replace(
+    COLLECTED,
+    version=(1, 3),
+    claims={"m1": Claim(5, 20, 1_700_000_000_040, 60_000, "a merge on host:1")},
+    retain_ms=3_600_000,
+    swept_ms=1_700_000_000_041,
+    registered=Registration("_txns", "s0123456789abcdef0123456789abcdef", 19),
+)
+assert CLEANING.diff is not None
+MAINTAINING = msgspec.structs.replace(
+    CLEANING,
+    version=(1, 3),
+    diff=msgspec.structs.replace(
+        CLEANING.diff,
+        claims={"m1": None, "m2": Claim(5, None, 1_700_000_000_042, 60_000, "a merge on host:2")},
+        retain_ms=None,
+        swept_ms=1_700_000_000_043,
+        registered=None,
+    ),
+)
+
+FILES = {
+    GOLDEN / "record-diff.json": DIFF,
+    GOLDEN / "record-whole.json": WHOLE,
+    GOLDEN_1_1 / "record-diff.json": CLEANING,
+    GOLDEN_1_1 / "record-whole.json": msgspec.structs.replace(
+        WHOLE, version=(1, 1), state=COLLECTED
+    ),
+    GOLDEN_1_3 / "record-diff.json": MAINTAINING,
+    GOLDEN_1_3 / "record-whole.json": msgspec.structs.replace(
+        WHOLE, version=(1, 3), state=MAINTAINED
+    ),
+}
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_records_of_version_1_stay_readable(name: str, request: pytest.FixtureRequest) -> None:
-    """A record that version 1 wrote is read as what it meant, and written the same today."""
-    path, expected = GOLDEN / name, FILES[name]
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_records_of_every_version_stay_readable(path: Path, request: pytest.FixtureRequest) -> None:
+    """A record that a version wrote is read as what it meant, and written the same today."""
+    name, expected = path.name, FILES[path]
     if request.config.getoption("--rewrite", default=False) and not path.exists():
+        path.parent.mkdir(exist_ok=True)
         path.write_bytes(encode_record(expected))
     recorded = path.read_bytes()
     assert decode_record(recorded, name) == expected
@@ -205,18 +253,24 @@ def test_records_of_version_1_stay_readable(name: str, request: pytest.FixtureRe
     )
 
 
-def test_rollups_of_version_1_stay_readable(request: pytest.FixtureRequest) -> None:
-    """A rollup that version 1 wrote is read as what it meant; compression may differ."""
-    path = GOLDEN / "rollup.bin"
+@pytest.mark.parametrize(
+    ("folder", "state"), [(GOLDEN, STATE), (GOLDEN_1_1, COLLECTED), (GOLDEN_1_3, MAINTAINED)]
+)
+def test_rollups_of_every_version_stay_readable(
+    folder: Path, state: ShardState, request: pytest.FixtureRequest
+) -> None:
+    """A rollup that a version wrote is read as what it meant; compression may differ."""
+    path = folder / "rollup.bin"
     if request.config.getoption("--rewrite", default=False) and not path.exists():
-        path.write_bytes(encode_rollup(STATE))
-    assert decode_rollup(path.read_bytes(), "rollup") == STATE
+        path.write_bytes(encode_rollup(state))
+    assert decode_rollup(path.read_bytes(), "rollup") == state
 
 
 def test_golden_states_leave_no_field_at_its_default() -> None:
     """A field that no golden file shows could be renamed without a test noticing."""
-    shown = (GOLDEN / "record-whole.json").read_text() + (GOLDEN / "record-diff.json").read_text()
-    for kind in (Record, Diff, ShardState, Trace, Part, CriticalReader, LeasedReader, Writer):
+    shown = "".join(path.read_text() for path in FILES)
+    kinds = (Record, Diff, ShardState, Trace, Part, CriticalReader, LeasedReader, Writer)
+    for kind in (*kinds, Claim, Registration):
         for field in msgspec.structs.fields(kind):
             assert f'"{field.encode_name}"' in shown, (kind, field.name)
 
@@ -235,7 +289,9 @@ def test_one_minor_version_ahead_is_read() -> None:
     data = json.loads(encode_record(DIFF))
     data["diff"]["from_the_future"] = {"a": [1]}
     data["diff"]["batches"][2][0]["desc"].append("more")
-    ahead = json.dumps({**data, "version": [major, minor + 1], "novel": 1}).encode()
+    ahead = json.dumps(
+        {**data, "version": [major, minor + 1], "novel": 1}, separators=(",", ":")
+    ).encode()
     decoded = decode_record(ahead, "a record")
     assert decoded == msgspec.structs.replace(DIFF, version=(major, minor + 1))
     state = msgspec.structs.replace(STATE, version=(major, minor + 1))

@@ -97,6 +97,17 @@ def hold(client: ShardClient) -> None:
     assert client.hold(SHARD, "report").downgrade(Frontier(9)) == Frontier(9)
 
 
+def compact(client: ShardClient) -> None:
+    append(client)
+    client.compact(SHARD, force=True)
+    assert len(client.state(SHARD).trace.batches) == 1
+
+
+def collect(client: ShardClient) -> None:
+    compact(client)
+    client.collect_garbage(SHARD)
+
+
 def read(client: ShardClient) -> None:
     with client.reader(SHARD) as reader:
         assert rows(reader.snapshot(9)) == rows(FIRST)
@@ -115,6 +126,9 @@ DEEDS = {
     "evolve": Deed(evolve, SETTINGS, Counter((*row, None) for row in rows(FIRST).elements())),
     "hold": Deed(hold, SETTINGS, rows(FIRST)),
     "read": Deed(read, SETTINGS, rows(FIRST)),
+    "compact": Deed(compact, BLOBS, BOTH),
+    "compact-pieces": Deed(compact, dataclasses.replace(PIECES, compact_memory_bytes=1), BOTH),
+    "collect": Deed(collect, dataclasses.replace(BLOBS, rollup_every=2), BOTH),
     "drop": Deed(lambda client: client.drop(SHARD), BLOBS, None),
 }
 

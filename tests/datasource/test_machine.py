@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from datasource.client import ShardClient
-from datasource.codec import Record, encode_record, encode_rollup
+from datasource.codec import CODE_VERSION, Record, encode_record, encode_rollup
 from datasource.commands.readers import heartbeat, register_leased
 from datasource.errors import Corrupt, Determinate, Indeterminate, InvalidUsage, MissingBlob
 from datasource.frontier import Frontier
@@ -23,7 +23,7 @@ ROLLUPS = replace(SETTINGS, rollup_every=4)
 
 
 def filled(world: World, appends: int, rollup_every: int = 128) -> ShardClient:
-    client = world.client(replace(SETTINGS, rollup_every=rollup_every))
+    client = world.client(replace(SETTINGS, rollup_every=rollup_every, compact_inline_bytes=0))
     client.create(SHARD, schema_of())
     writer = client.writer(SHARD)
     for number in range(appends):
@@ -266,7 +266,7 @@ def test_state_of_a_newer_version_is_refused_and_left_alone(world: World) -> Non
     """Nothing is read from it, and nothing is written to it."""
     client = filled(world, 2)
     state = client.state(SHARD)
-    newer = msgspec.structs.replace(state, seqno=state.seqno + 1, version=(1, 2))
+    newer = msgspec.structs.replace(state, seqno=state.seqno + 1, version=(1, 9))
     record = Record(seqno=newer.seqno, token="", walltime_ms=1, version=newer.version, state=newer)
     forge(world, newer.seqno, encode_record(record))
     for one in (client, world.client()):
@@ -281,11 +281,12 @@ def test_the_newest_version_that_contributed_is_kept(world: World) -> None:
     """Older code that goes on writing does not hide that a newer one was there."""
     client = filled(world, 1)
     state = client.state(SHARD)
-    newer = msgspec.structs.replace(state, seqno=state.seqno + 1, version=(1, 1))
+    ahead = (CODE_VERSION[0], CODE_VERSION[1] + 1)
+    newer = msgspec.structs.replace(state, seqno=state.seqno + 1, version=ahead)
     record = Record(
-        seqno=newer.seqno, token="", walltime_ms=newer.walltime_ms, version=(1, 1), state=newer
+        seqno=newer.seqno, token="", walltime_ms=newer.walltime_ms, version=ahead, state=newer
     )
     forge(world, newer.seqno, encode_record(record))
     client.writer(SHARD).append_now(None)
-    assert client.state(SHARD).version == (1, 1)
+    assert client.state(SHARD).version == ahead
     assert encode_rollup(client.state(SHARD))

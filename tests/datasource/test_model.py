@@ -1,8 +1,10 @@
 """Any interleaving of commands by two processes, against a plain list of updates.
 
 Two clients share a store and nothing else; each may be restarted, and each may lose
-acknowledgements. After every step, since and upper have not gone back and no reader has been cut
-off; at any moment, a snapshot at any time and the changes after it are what the list adds up to.
+acknowledgements. Either merges batches and collects garbage whenever it likes. After every step,
+since and upper have not gone back, no reader has been cut off, and every state that somebody holds
+can be rebuilt, with all of its parts; at any moment, a snapshot at any time and the changes after
+it are what the list adds up to.
 """
 
 from __future__ import annotations
@@ -10,8 +12,10 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, assume, settings
@@ -28,11 +32,14 @@ from typing_extensions import override
 
 from datasource.client import ShardClient
 from datasource.commands.append import AlreadyCommitted, UpperMismatch
+from datasource.commands.readers import Registered, SeqnoGone, pin_critical
 from datasource.critical import SinceHandle
 from datasource.errors import Determinate, Fenced, InvalidUsage
 from datasource.frontier import Frontier
+from datasource.history import state_at
 from datasource.overwrite import overwrite
 from datasource.read import ReadHandle
+from datasource.state import ShardState
 from datasource.stores.faulty import Fault, Faulty
 from support.shards import TINY, World, dangling, schema_of
 
@@ -105,6 +112,8 @@ class Shards(RuleBasedStateMachine):
         self.readers: dict[str, tuple[ReadHandle, int]] = {}
         self.holds: dict[str, SinceHandle] = {}
         self.owners: list[SinceHandle] = []
+        self.pins: dict[str, ShardState] = {}
+        self.named: set[str] = set()
         self.model = Model()
         self.alive = False
 
@@ -117,9 +126,13 @@ class Shards(RuleBasedStateMachine):
     def client(self, name: str) -> ShardClient:
         if name not in self.clients:
             store = Faulty(self.world.objects(), clock=self.world.clock, ids=self.world.ids)
-            tiny = dataclasses.replace(TINY, inline_part_bytes=0, part_buffer_bytes=64)
+            tiny = dataclasses.replace(TINY, compact_factor=2)
+            if name == "b":
+                tiny = dataclasses.replace(
+                    tiny, inline_part_bytes=0, part_buffer_bytes=64, compact_memory_bytes=1
+                )
             self.stores[name] = store
-            self.clients[name] = self.world.client(TINY if name == "a" else tiny, store)
+            self.clients[name] = self.world.client(tiny, store)
         return self.clients[name]
 
     # -- the shard --------------------------------------------------------------------------------
@@ -153,7 +166,7 @@ class Shards(RuleBasedStateMachine):
             with pytest.raises(InvalidUsage, match="SHARD_DROPPED"):
                 reader.snapshot(timeout_ms=1)
             reader.close()
-        self.readers, self.holds, self.owners = {}, {}, []
+        self.readers, self.holds, self.owners, self.pins = {}, {}, [], {}
 
     @rule(name=CLIENTS)
     def restart(self, name: str) -> None:
@@ -379,6 +392,56 @@ class Shards(RuleBasedStateMachine):
             with pytest.raises(Fenced):
                 self.owners.pop().downgrade(Frontier(10**15))
 
+    # -- maintenance ------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.alive)
+    @rule(name=CLIENTS, force=st.booleans())
+    def compact(self, name: str, force: bool) -> None:
+        self.client(name).compact(SHARD, force=force)
+        batches = self.world.client().state(SHARD).trace.batches
+        assert not force or sum(not batch.is_empty for batch in batches) <= 1
+        assert self.client(name).compact(SHARD, force=force) == 0
+
+    @rule(name=CLIENTS)
+    def collect_garbage(self, name: str) -> None:
+        self.client(name).collect_garbage(SHARD)
+        state = self.world.client().machine(SHARD).state()
+        if not self.readers and not self.pins:
+            # Parts that were staged and not appended are not garbage yet: nobody can tell.
+            stored = {entry.key for entry in self.world.objects().entries(f"{SHARD}/part/")}
+            assert stored & self.named == blobs_of(state)
+
+    @rule(hours=st.integers(0, 2))
+    def wait(self, hours: int) -> None:
+        """Long enough for the log to be truncated, with heartbeats in between."""
+        self.world.clock.advance(hours * LEASE_MS // 4)
+        for reader, _ in self.readers.values():
+            reader.lease.renew()
+
+    @precondition(lambda self: self.alive and self.holds)
+    @rule(data=st.data(), back=st.integers(0, 6))
+    def pin(self, data: st.DataObject, back: int) -> None:
+        name = data.draw(st.sampled_from(sorted(self.holds)))
+        machine = self.client("a").machine(SHARD)
+        newest = machine.state()
+        seqno = max(newest.seqno - back, 1)
+        outcome = machine.apply(
+            partial(pin_critical, reader=name, epoch=self.holds[name].epoch, seqno=seqno)
+        )
+        if isinstance(outcome, SeqnoGone):
+            assert seqno < newest.gc_seqno
+        else:
+            assert isinstance(outcome, Registered)
+            self.pins[name] = state_at(machine, seqno)
+
+    @precondition(lambda self: self.pins)
+    @rule(data=st.data())
+    def unpin(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.pins)))
+        machine = self.client("b").machine(SHARD)
+        machine.apply(partial(pin_critical, reader=name, epoch=self.holds[name].epoch, seqno=None))
+        del self.pins[name]
+
     # -- what always holds ------------------------------------------------------------------------
 
     @invariant()
@@ -397,6 +460,20 @@ class Shards(RuleBasedStateMachine):
         for name, hold in self.holds.items():
             assert Frontier(state.critical[name].since) == hold.since >= state.since
         assert dangling(machine, state) == []
+        self.named |= blobs_of(state)
+        held = [state_at(machine, reader.lease.seqno) for reader, _ in self.readers.values()]
+        for name, pinned in self.pins.items():
+            held.append(state_at(machine, pinned.seqno))
+            assert held[-1] == pinned
+            assert state.critical[name].seqno == pinned.seqno
+        for old in held:
+            # Rollups that an old state knew of are not its own: newer ones take their place.
+            assert dangling(machine, msgspec.structs.replace(old, rollups={})) == []
+
+
+def blobs_of(state: ShardState) -> set[str]:
+    parts = (part for batch in state.trace.batches for part in batch.parts)
+    return {part.key for part in parts if part.inline is None}
 
 
 def rows_of(table: pa.Table) -> list[Row]:

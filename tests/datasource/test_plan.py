@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
 import msgspec
@@ -15,7 +14,7 @@ from datasource.description import Description
 from datasource.frontier import Frontier
 from datasource.plan import PlannedPart, TimeFilter, pack, plan_changes, plan_snapshot
 from datasource.state import ShardState
-from datasource.stats import ColumnStats, PartStats
+from datasource.stats import ColumnStats, PartStats, encode_stats
 from datasource.trace import Trace
 from support.commands import first_state, part
 from support.shards import SETTINGS, World, schema_of, updates
@@ -33,7 +32,7 @@ def ranged(name: str, lo: int | None, hi: int | None, **changes: object) -> Part
     """A part whose column `a` lies between two bounds, nulls where a bound is unknown."""
     nulls = int(lo is None)
     stats = PartStats(1, {"a": ColumnStats(nulls, "int", lo, hi)})
-    return part(name, ts=1, stats=stats, **changes)
+    return part(name, ts=1, encoded_stats=encode_stats(stats), **changes)
 
 
 def state_of(*parts: Part) -> ShardState:
@@ -92,27 +91,65 @@ def test_times_of_other_batches_are_not_counted_twice() -> None:
     assert plan_changes(state, 16, 20) == []
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 1 << 24)), max_size=30),
-    st.integers(0, 8),
-)
+MIB = 1 << 20
+ALWAYS = TimeFilter(None, None)
+
+
+def sized(*sizes: int) -> list[PlannedPart]:
+    parts = [part(f"p{i}", size_bytes=size, rows=1 + size // 2) for i, size in enumerate(sizes)]
+    return [PlannedPart(one, ALWAYS, ordered=True) for one in parts]
+
+
+@given(st.lists(st.integers(0, 1 << 24), max_size=30), st.integers(1 << 16, 1 << 23))
 @bounded
-def test_packing_keeps_every_part_once(sizes: list[tuple[int, int]], partitions: int) -> None:
-    """All parts, in at most as many lists as asked for, none empty, and no list overloaded."""
-    every = TimeFilter(None, None)
-    parts = [
-        PlannedPart(part(f"p{i}-{name}", size_bytes=size), every, ordered=True)
-        for i, (name, size) in enumerate(sizes)
-    ]
-    packed = pack(parts, partitions)
-    assert Counter(keys([one for some in packed for one in some])) == Counter(keys(parts))
-    assert len(packed) <= max(partitions, 1)
+def test_packing_keeps_every_share_once(sizes: list[int], target_bytes: int) -> None:
+    """All parts whole, in no empty list, none overloaded, whatever order they come in."""
+    parts = sized(*sizes)
+    packed = pack(parts, target_bytes)
+    shares: dict[str, list[tuple[int, int]]] = {}
+    for one in (one for some in packed for one in some):
+        shares.setdefault(one.part.key, []).append(one.share)
+    assert {key: sorted(found) for key, found in shares.items()} == {
+        one.part.key: [(i, n) for i in range(n)]
+        for one in parts
+        for n in [max(1, -(-one.part.size_bytes // target_bytes))]
+    }
     assert all(packed)
-    assert pack(parts[::-1], partitions) == packed
-    if len(packed) > 1:
-        weights = [sum(one.part.size_bytes + (1 << 20) for one in some) for some in packed]
-        heaviest = max(one.part.size_bytes + (1 << 20) for one in parts)
-        assert max(weights) <= min(weights) + heaviest
+    assert pack(parts[::-1], target_bytes) == packed
+    weights = [sum(one.weight_bytes for one in some) for some in packed]
+    heaviest = max((one.weight_bytes for some in packed for one in some), default=0)
+    assert max(weights, default=0) <= min(weights, default=0) + heaviest
+
+
+def test_a_part_is_not_cut_finer_than_row_groups_are() -> None:
+    """A few wide rows are one task, however small a partition may be."""
+    wide = PlannedPart(part("p", size_bytes=MIB, rows=10), ALWAYS, ordered=True)
+
+    assert [one.share for some in pack([wide], 1) for one in some] == [(0, 1)]
+
+
+def test_a_large_part_is_many_tasks_and_tiny_parts_are_few() -> None:
+    """A gigabyte makes 32 tasks of the default size; 10,000 parts of some kilobytes about 80."""
+    assert [len(some) for some in pack(sized(1024 * MIB), 32 * MIB)] == [1] * 32
+    tiny = pack(sized(*[4096] * 10_000), 32 * MIB)
+    assert 50 <= len(tiny) <= 100
+    assert {len(some) for some in tiny} <= {len(tiny[0]), len(tiny[0]) - 1}
+    assert len(pack(sized(*[MIB] * 4), 32 * MIB)) == 1
+    assert pack([], 32 * MIB) == []
+
+
+def test_a_plan_has_no_more_lists_than_a_driver_can_bear() -> None:
+    """Of 20,000 large parts; they grow instead."""
+    packed = pack(sized(*[64 * MIB] * 20_000), 32 * MIB)
+    assert len(packed) == 10_000
+    assert {one.share for some in packed for one in some} == {(0, 1)}
+
+
+def test_inline_parts_are_never_cut() -> None:
+    """They have no row groups."""
+    [one] = sized(100 * MIB)
+    inline = msgspec.structs.replace(one, part=msgspec.structs.replace(one.part, inline=b"rows"))
+    assert pack([inline], MIB) == [[inline]]
 
 
 def test_a_key_range_bounds_what_a_retraction_costs(world: World) -> None:

@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 
 from datasource.schema import ShardSchema
 from datasource.sparktype import Record, SparkType, path_text
-from datasource.stats import ColumnStats, PartStats, bounds, may_overlap, merge_stats, stats_size
+from datasource.stats import (
+    ColumnStats,
+    PartStats,
+    bounds,
+    decode_stats,
+    encode_stats,
+    may_overlap,
+    merge_stats,
+    stats_size,
+)
 from datasource.stats_collect import collect
 from support.strategies import (
     PLAIN_TYPES,
@@ -245,4 +254,10 @@ def test_merging_forgets_what_one_part_does_not_know() -> None:
     assert merge_stats([]) == PartStats(0, {})
 
 
-# --- filters -----------------------------------------------------------------------------------
+def test_statistics_that_cannot_be_understood_are_none() -> None:
+    """A hint in another shape than today's tells nothing; it is no reason not to read the part."""
+    stats = PartStats(2, {"id": ColumnStats(0, "int", 1, 2)})
+    assert decode_stats(encode_stats(stats)) == stats
+    assert decode_stats(encode_stats(None)) is None
+    for strange in (b"5", b'{"rows":"many"}', b'{"rows":1,"columns":{"id":{"nulls":-'):
+        assert decode_stats(msgspec.Raw(strange)) is None

@@ -1,10 +1,11 @@
-"""The sequence of batches: contiguous, fused where idle, and never saying more than is known."""
+"""The sequence of batches: contiguous, fused where idle, few; it says no more than is known."""
 
 from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,8 +14,18 @@ from datasource.batch import Batch, Run
 from datasource.description import Description
 from datasource.frontier import EMPTY, Frontier
 from datasource.state import ShardState, holders_since, is_tombstone, seqno_since
-from datasource.trace import Trace, check, downgrade, level_of, push
+from datasource.trace import (
+    Trace,
+    check,
+    downgrade,
+    due_merges,
+    level_of,
+    push,
+    worn_past,
+)
 from support.commands import histories, part
+from support.merging import next_merge
+from support.shards import SETTINGS
 from support.strategies import bounded
 
 BLOB = (Run((part(ts=3),)),)
@@ -135,3 +146,192 @@ def shown(trace: Trace, before: int) -> Counter[tuple[str, int]]:
         for time in one.time_bounds or ()
         if held.desc.covers(time) and time < before
     )
+
+
+# --- what is merged next -------------------------------------------------------------------------
+
+
+def trace_of(*sizes: int) -> Trace:
+    """Batches with this many updates, one after the other; 0 is an interval without any."""
+    trace = Trace()
+    for number, size in enumerate(sizes):
+        some = (part(f"p{number}", rows=size, ts=number),) if size else ()
+        runs = (Run(some),) if some else ()
+        trace = push(trace, Batch(Description(number, number + 1, 0), runs, level_of(size)))
+    return trace
+
+
+def merge_at(trace: Trace, start: int, end: int) -> Trace:
+    merged = trace.batches[start:end]
+    size = sum(batch.rows for batch in merged)
+    one = Batch(
+        Description(merged[0].desc.lower, merged[-1].desc.upper, 0),
+        (Run((part("m", rows=size, ts=merged[0].desc.lower),)),),
+        level_of(size),
+    )
+    return msgspec.structs.replace(
+        trace, batches=(*trace.batches[:start], one, *trace.batches[end:])
+    )
+
+
+def test_neighbours_of_like_size_are_due_together() -> None:
+    """As many as the factor says, and all of them when they are more."""
+    assert next_merge(trace_of(1, 1, 1), 4) is None
+    assert next_merge(trace_of(1, 1, 1, 1), 4) == (0, 4)
+    assert next_merge(trace_of(*[1] * 9), 4) == (0, 9)
+    assert next_merge(trace_of(900, *[1] * 5), 4) == (1, 6)
+
+
+def test_small_batches_before_a_large_one_are_merged_with_it() -> None:
+    """Otherwise they would be out of reach of those of their size that come later."""
+    assert next_merge(trace_of(1, 100), 4) == (0, 2)
+    assert next_merge(trace_of(5000, 1, 20, 1, 100), 4) == (1, 3)
+    assert next_merge(trace_of(5000, 100, 1), 4) is None
+
+
+def test_an_empty_batch_at_the_end_is_left_to_grow() -> None:
+    """It would be another one by the time a merge of it is applied."""
+    assert next_merge(trace_of(1, 1, 1, 1, 0), 4) == (0, 4)
+    assert next_merge(trace_of(0), 2) is None
+    assert next_merge(Trace(), 2) is None
+
+
+def test_what_is_taken_or_too_much_does_not_keep_the_rest_from_being_merged() -> None:
+    """Batches that are not free part those before them from those after; so does a merge itself."""
+
+    def found(trace: Trace, *taken: int) -> list[tuple[int, int, bool]]:
+        free = {b.desc.lower for n, b in enumerate(trace.batches) if n not in taken}
+        return [(*due,) for due in due_merges(trace, 4, lambda b: b.desc.lower in free)]
+
+    assert found(trace_of(*[1] * 12)) == [(0, 12, True)]
+    assert found(trace_of(*[1] * 12), 5, 6) == [(7, 12, True), (0, 5, True)]
+    assert found(trace_of(*[1] * 12), 2, 10) == [(3, 10, True)]
+    assert found(trace_of(1, 100, *[1] * 4)) == [(0, 2, False), (2, 6, True)]
+    assert found(trace_of(1, 100, *[1] * 4), 0) == [(2, 6, True)]
+    assert found(trace_of(1, 100, *[1] * 4), 1) == [(2, 6, True)]
+
+
+@bounded
+@given(
+    st.lists(st.integers(0, 3) | st.integers(0, 5000), max_size=60),
+    st.sets(st.integers(0, 59)),
+    st.integers(2, 16),
+)
+def test_due_merges_are_apart_and_free(sizes: list[int], taken: set[int], factor: int) -> None:
+    """None shares a batch with another one, none has one that is taken, each has two at least."""
+    trace = trace_of(*sizes)
+    used: set[int] = set()
+    free = {b.desc.lower for n, b in enumerate(trace.batches) if n not in taken}
+    for due in due_merges(trace, factor, lambda b: b.desc.lower in free):
+        span = set(range(due.start, due.end))
+        assert not span & (used | taken)
+        used |= span
+        full = [b for b in trace.batches[due.start : due.end] if not b.is_empty]
+        assert len(full) >= (factor if due.alike else 2)
+        width = factor.bit_length() - 1
+        tiers = [b.level // width for b in full]
+        assert (len(set(tiers)) == 1) == due.alike
+        assert due.alike or max(tiers[:-1]) < tiers[-1]
+
+
+@bounded
+@given(st.lists(st.integers(0, 3) | st.integers(0, 5000), max_size=300), st.integers(2, 16))
+def test_batches_stay_few_and_rewrites_too(sizes: list[int], factor: int) -> None:
+    """Whatever the sizes: fewer than `factor` batches per tier, each rewritten once per tier."""
+    trace, written = Trace(), 0
+    for number, size in enumerate(sizes):
+        more = trace_of(*[0] * number, size).batches[-1:]
+        moved = Description(number, number + 1, 0)
+        trace = push(trace, msgspec.structs.replace(more[0], desc=moved))
+        while due := next_merge(trace, factor):
+            trace = merge_at(trace, *due)
+            written += trace.batches[due[0]].rows
+    total = sum(sizes)
+    tiers = level_of(total) // (factor.bit_length() - 1) + 1
+    assert sum(not batch.is_empty for batch in trace.batches) <= (factor - 1) * tiers
+    # A tier per rewrite, one more for arriving larger than those before.
+    assert written <= total * (tiers + 1)
+    assert sum(batch.rows for batch in trace.batches) == total
+
+
+def churn(trace: Trace, rows: int, change: int) -> Trace:
+    """One more batch: `rows` updates whose diffs add up to `change`."""
+    at = trace.upper.time
+    assert at is not None
+    some = part(f"p{at}", rows=rows, ts=at, diff_sum=change)
+    return push(trace, Batch(Description(at, at + 1, 0), (Run((some,)),), level_of(rows)))
+
+
+def test_a_past_that_cancels_is_written_anew() -> None:
+    """Once as much came as there was; what since keeps apart does not count."""
+    trace = merge_past(churn(Trace(), 1000, 1000), 1000)
+    for _ in range(9):
+        trace = churn(trace, 100, 0)
+    assert worn_past(downgrade(trace, Frontier(9))) is None
+    trace = churn(churn(trace, 100, 0), 100, 0)
+    late = downgrade(trace, Frontier(11))
+    assert worn_past(late) == (0, 12, False)
+    assert worn_past(downgrade(trace, Frontier(9))) is None
+    assert worn_past(late, lambda b: b.desc.lower != 10) is None
+    assert worn_past(msgspec.structs.replace(late, since=None)) == (0, 12, False)
+
+
+def test_more_rows_than_before_are_no_wear() -> None:
+    """A shard that is only added to is never written again for this."""
+    trace = merge_past(churn(Trace(), 1000, 1000), 1000)
+    for _ in range(50):
+        trace = churn(trace, 1000, 1000)
+    assert worn_past(downgrade(trace, Frontier(50))) is None
+
+
+def test_few_large_batches_are_a_worn_past_too() -> None:
+    """A bulk update of a large table need not wait for others like it."""
+    trace = merge_past(churn(Trace(), 10**6, 10**6), 10**6)
+    trace = churn(trace, 2 * 10**6, 0)
+    assert worn_past(downgrade(trace, Frontier(1))) == (0, 2, False)
+    small = merge_past(churn(Trace(), 10, 10), 10)
+    assert worn_past(downgrade(churn(small, 20, 0), Frontier(1))) is None
+
+
+def merge_past(trace: Trace, left: int) -> Trace:
+    """All batches as one, consolidated to the last time, with so many updates left."""
+    desc = Description(0, trace.upper.time, trace.upper.time)
+    net = sum(p.diff_sum for b in trace.batches for p in b.parts)
+    runs = (Run((part("m", rows=left, ts=0, diff_sum=net),)),) if left else ()
+    return msgspec.structs.replace(trace, batches=(Batch(desc, runs, level_of(left)),))
+
+
+@bounded
+@given(st.lists(st.tuples(st.integers(0, 6000), st.integers(-6000, 6000)), max_size=200))
+def test_a_past_is_not_written_again_and_again(moves: list[tuple[int, int]]) -> None:
+    """Also where rows are taken back that never came, and a merge cannot reduce it to contents."""
+    trace, appended, written, live = Trace(), 0, 0, 0
+    for rows, wish in moves:
+        change = max(-rows, min(rows, wish))
+        if rows:
+            trace, appended = churn(trace, rows, change), appended + rows
+            live += change
+        assert trace.upper.time is not None
+        trace = downgrade(trace, Frontier(max(trace.upper.time - 1, 0)))
+        if due := worn_past(trace):
+            assert due.end == len(trace.batches)
+            trace = merge_past(trace, abs(live))
+            written += abs(live)
+            assert worn_past(trace) is None
+    assert written <= 2 * appended
+
+
+def test_ten_thousand_appends_are_written_four_times_and_leave_few_batches() -> None:
+    """The numbers behind the default factor."""
+    trace, written = Trace(), 0
+    for number in range(10_000):
+        size = 100
+        one = Batch(
+            Description(number, number + 1, 0), (Run((part("p", rows=size, ts=number),)),), 7
+        )
+        trace, written = push(trace, one), written + size
+        while due := next_merge(trace, SETTINGS.compact_factor):
+            trace = merge_at(trace, *due)
+            written += trace.batches[due[0]].rows
+    assert written <= 4 * 1_000_000
+    assert len(trace.batches) <= 45

@@ -7,161 +7,178 @@ failed commit abort with the same messages; after a crash do all of it again as 
 from __future__ import annotations
 
 import itertools
-import pickle
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
+import pyarrow as pa
 import pytest
-from pyspark import TaskContext
 
 from datasource.errors import ShardError
-from datasource.shard_sink import sink
 from support.shards import TINY, Crash, Mortal, World, dangling, rows, table
+from support.sink import SHARD, engine
 
 if TYPE_CHECKING:
-    from datasource.client import ShardClient
     from support.shards import Effect
+    from support.sink import Engine
 
-OPTIONS = {"location": "memory://unused", "shard": "out"}
-SHARD = "out"
+Rows = list[tuple[int | None, str | None]]
 
+ROWS = table((0, "")).schema
+EVENTS = pa.schema([pa.field("before", pa.struct(ROWS)), pa.field("after", pa.struct(ROWS))])
 
-class FakeContext:
-    """What a task sees of its query."""
-
-    def getLocalProperty(self, key: str) -> str:  # noqa: N802 - Spark's name
-        assert key == "sql.streaming.queryId"
-        return "query-1"
+FIRST: list[Rows] = [[(n, "first") for n in range(20)], [(n, "first") for n in range(20, 25)]]
+SECOND: list[Rows] = [[(n, "second") for n in range(15, 30)], [(3, "first"), (4, None)]]
 
 
-class Engine:
-    """Plays Spark: processes share nothing but pickled writers and messages."""
+class Way(NamedTuple):
+    """One way to write: options, output mode, the frame's columns, and what is there in the end."""
 
-    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.world = world
-        self._patch = monkeypatch
-        monkeypatch.setattr(TaskContext, "get", FakeContext)
+    options: dict[str, str]
+    overwrite: bool
+    kind: pa.Schema
+    expected: Counter[tuple[int | None, str | None]]
 
-    def process(self, objects: Mortal | None = None) -> ShardClient:
-        """A new process: whatever the sink opens from here on is this client."""
-        client = self.world.client(TINY, objects)
-        self._patch.setattr(sink, "open_client", lambda *_, **__: client)
-        return client
-
-    def writer(self, *, overwrite: bool) -> Any:
-        from pyspark.sql.types import LongType, StringType, StructField, StructType
-
-        struct = StructType([StructField("id", LongType()), StructField("v", StringType())])
-        return sink.stream_writer(OPTIONS, struct, overwrite=overwrite)
-
-    def micro_batch(self, number: int, *tasks: list[tuple[int, str]], overwrite: bool) -> None:
-        """One attempt at one micro-batch, as Spark runs it in one process of ours."""
-        writer = self.writer(overwrite=overwrite)
-        messages = [
-            pickle.loads(pickle.dumps(writer)).write(iter(table(*rows_).to_batches()))  # noqa: S301
-            for rows_ in tasks
-        ]
-        committer = self.writer(overwrite=overwrite)
-        try:
-            committer.commit(messages, number)
-        except ShardError:
-            self.writer(overwrite=overwrite).abort(messages, number)
-            raise
+    def task(self, some: Rows) -> pa.Table:
+        if self.kind == ROWS:
+            return table(*some)
+        events = [{"before": None, "after": {"id": n, "v": v}} for n, v in some]
+        return pa.Table.from_pylist(events, self.kind)
 
 
-FIRST = [[(n, "first") for n in range(20)], [(n, "first") for n in range(20, 25)]]
-SECOND = [[(n, "second") for n in range(30)], [(3, "first"), (4, "first")]]
+def chained(*parts: Rows) -> Counter[tuple[int | None, str | None]]:
+    return Counter(itertools.chain(*parts))
+
+
+UPSERTED: Counter[tuple[int | None, str | None]] = Counter(
+    [(n, "first") for n in range(15) if n != 4] + [(n, "second") for n in range(15, 30)]
+)
+WAYS = {
+    "append": Way({}, False, ROWS, chained(*FIRST, *SECOND)),
+    "complete": Way({}, True, ROWS, chained(*SECOND)),
+    "upsert": Way({"envelope": "upsert", "key": "id"}, False, ROWS, UPSERTED),
+    "debezium": Way(
+        {"envelope": "debezium", "key": "id"},
+        False,
+        EVENTS,
+        UPSERTED + Counter([(4, None)]),
+    ),
+}
+
+
+def run(engine: Engine, way: Way, number: int, tasks: list[Rows]) -> None:
+    engine.micro_batch(number, *map(way.task, tasks), overwrite=way.overwrite)
 
 
 @pytest.mark.parametrize("lasts", [None, 1, 3], ids=["killed", "failed", "outage"])
 @pytest.mark.parametrize("effect", ["none", "done", "late"])
-@pytest.mark.parametrize("overwrite", [False, True], ids=["append", "complete"])
+@pytest.mark.parametrize("name", WAYS)
 def test_a_micro_batch_broken_anywhere_lands_once(
-    monkeypatch: pytest.MonkeyPatch, effect: Effect, lasts: int | None, overwrite: bool
+    effect: Effect, lasts: int | None, name: str
 ) -> None:
     """Whatever operation fails, and however, the replay leaves the contents as if nothing had."""
-    first = Counter(itertools.chain(*FIRST))
-    second = Counter(itertools.chain(*SECOND))
-    expected = second if overwrite else first + second
+    way = WAYS[name]
     for at in itertools.count():
         world = World()
-        engine = Engine(world, monkeypatch)
-        engine.process()
-        engine.micro_batch(0, *FIRST, overwrite=overwrite)
-        store = Mortal(world.objects(), at, effect, lasts=lasts)
-        attempt_broken(engine, store, overwrite)
-        store.deliver()
-        engine.process()
-        engine.micro_batch(1, *SECOND, overwrite=overwrite)
-        engine.process()
-        engine.micro_batch(1, *SECOND, overwrite=overwrite)
+        with engine(way.kind, way.options, world) as spark:
+            run(spark, way, 0, FIRST)
+            store = Mortal(world.objects(), at, effect, lasts=lasts)
+            attempt_broken(spark, store, way)
+            store.deliver()
+            for _ in range(2):
+                spark.process()
+                run(spark, way, 1, SECOND)
 
-        client = world.client(TINY)
-        assert dangling(client.machine(SHARD)) == [], store.failed
-        with client.reader(SHARD) as reader:
-            assert rows(reader.snapshot()) == expected, store.failed
-        world.close()
+            client = world.client(TINY)
+            assert dangling(client.machine(SHARD)) == [], store.failed
+            with client.reader(SHARD) as reader:
+                assert rows(reader.snapshot()) == way.expected, store.failed
         if not store.failed:
             return
         assert at < 300, store.failed
 
 
-def attempt_broken(engine: Engine, store: Mortal, overwrite: bool) -> None:
+def attempt_broken(spark: Engine, store: Mortal, way: Way) -> None:
     try:
-        engine.process(store)
-        engine.micro_batch(1, *SECOND, overwrite=overwrite)
+        spark.process(store)
+        run(spark, way, 1, SECOND)
     except (Crash, ShardError):
         assert store.failed, "refused without a fault"
 
 
-def test_two_drivers_interleaved(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", WAYS)
+def test_a_replay_reads_and_leaves_nothing(name: str) -> None:
+    """What has been committed is known before any work is done; the replay's parts are deleted."""
+    way = WAYS[name]
+    with engine(way.kind, way.options) as spark:
+        run(spark, way, 0, FIRST)
+        run(spark, way, 1, SECOND)
+        before = spark.client.state(SHARD)
+        tasks = [way.task(some) for some in SECOND]
+        messages = spark.stage(spark.writer(overwrite=way.overwrite), *tasks)
+        spark.process()
+        spark.writer(overwrite=way.overwrite).commit(messages, 1)
+
+        assert spark.client.state(SHARD) == before
+        assert spark.blobs() == spark.parts()
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_two_drivers_interleaved(name: str) -> None:
     """Two drivers of one query stage the same micro-batch; whoever commits second adds nothing."""
-    world = World()
-    engine = Engine(world, monkeypatch)
-    client = engine.process()
-    writers = [engine.writer(overwrite=False) for _ in range(2)]
-    messages = [
-        [writer.write(iter(table(*part).to_batches())) for part in FIRST] for writer in writers
-    ]
-    for writer, staged in zip(writers, messages, strict=True):
-        writer.commit(staged, 0)
+    way = WAYS[name]
+    with engine(way.kind, way.options) as spark:
+        run(spark, way, 0, FIRST)
+        writers = [spark.writer(overwrite=way.overwrite) for _ in range(2)]
+        tasks = [way.task(some) for some in SECOND]
+        messages = [spark.stage(writer, *tasks) for writer in writers]
+        for writer, staged in zip(writers, messages, strict=True):
+            writer.commit(staged, 1)
 
-    with client.reader(SHARD) as reader:
-        assert rows(reader.snapshot()) == Counter(itertools.chain(*FIRST))
-    kept = {
-        part.key
-        for batch in client.state(SHARD).trace.batches
-        for part in batch.parts
-        if part.inline is None
-    }
-    assert {entry.key for entry in world.objects().entries("out/part/")} == kept
+        with spark.client.reader(SHARD) as reader:
+            assert rows(reader.snapshot()) == way.expected
+        assert spark.blobs() == spark.parts()
 
 
-def test_an_aborted_attempt_can_never_be_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", WAYS)
+def test_a_task_that_ran_twice_counts_once(name: str) -> None:
+    """Of several attempts of a task, retried or speculative, only what its message says is used."""
+    way = WAYS[name]
+    with engine(way.kind, way.options) as spark:
+        run(spark, way, 0, FIRST)
+        writer = spark.writer(overwrite=way.overwrite)
+        tasks = [way.task(some) for some in SECOND]
+        spark.stage(writer, *tasks)
+        writer.commit(spark.stage(writer, *tasks), 1)
+
+        with spark.client.reader(SHARD) as reader:
+            assert rows(reader.snapshot()) == way.expected
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_an_aborted_attempt_can_never_be_committed(name: str) -> None:
     """A commit that wakes up after its abort is refused: its parts are gone."""
-    world = World()
-    engine = Engine(world, monkeypatch)
-    client = engine.process()
-    writer = engine.writer(overwrite=False)
-    messages = [writer.write(iter(table(*part).to_batches())) for part in FIRST]
-    engine.writer(overwrite=False).abort([messages[0], None], 0)
+    way = WAYS[name]
+    with engine(way.kind, way.options) as spark:
+        writer = spark.writer(overwrite=way.overwrite)
+        messages = spark.stage(writer, *map(way.task, FIRST))
+        spark.writer(overwrite=way.overwrite).abort([messages[0], None], 0)
 
-    with pytest.raises(ShardError, match="ABANDONED"):
-        writer.commit(messages, 0)
-    assert dangling(client.machine(SHARD)) == []
-    assert not client.state(SHARD).trace.batches
+        with pytest.raises(ShardError, match=r"ABANDONED|MISSING_BLOB"):
+            writer.commit(messages, 0)
+        assert dangling(spark.client.machine(SHARD)) == []
+        assert not spark.client.state(SHARD).trace.batches
 
 
-def test_an_abort_after_a_commit_deletes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", WAYS)
+def test_an_abort_after_a_commit_deletes_nothing(name: str) -> None:
     """Spark aborts when `commit` raised, even if it had taken effect: what is in use stays."""
-    world = World()
-    engine = Engine(world, monkeypatch)
-    client = engine.process()
-    writer = engine.writer(overwrite=False)
-    messages = [writer.write(iter(table(*part).to_batches())) for part in FIRST]
-    writer.commit(messages, 0)
-    writer.abort(messages, 0)
+    way = WAYS[name]
+    with engine(way.kind, way.options) as spark:
+        writer = spark.writer(overwrite=way.overwrite)
+        messages = spark.stage(writer, *map(way.task, FIRST))
+        writer.commit(messages, 0)
+        writer.abort(messages, 0)
 
-    assert dangling(client.machine(SHARD)) == []
-    with client.reader(SHARD) as reader:
-        assert rows(reader.snapshot()) == Counter(itertools.chain(*FIRST))
+        assert dangling(spark.client.machine(SHARD)) == []
+        with spark.client.reader(SHARD) as reader:
+            assert rows(reader.snapshot()) == chained(*FIRST)

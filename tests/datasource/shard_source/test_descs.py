@@ -9,7 +9,7 @@ from datasource.client import ShardClient
 from datasource.frontier import EMPTY, Frontier
 from datasource.schema import ShardSchema
 from datasource.settings import ShardSettings
-from datasource.shard_source.descs import Limits, has_news, next_frontier
+from datasource.shard_source.descs import Limits, horizon, news, next_frontier
 from datasource.state import ShardState
 
 
@@ -33,7 +33,8 @@ def steps(state: ShardState, limits: Limits) -> list[int | None]:
     ends: list[int | None] = []
     lower: int | None = 0
     while lower is not None and Frontier(lower) < state.upper:
-        lower = next_frontier(state, lower, state.upper, limits).time
+        planned = news([state], lower, state.upper)
+        lower = (next_frontier(planned, state.upper, limits) if planned else state.upper).time
         ends.append(lower)
     return ends
 
@@ -52,17 +53,42 @@ def test_without_limits_everything_is_read(request: pytest.FixtureRequest) -> No
         (Limits(parts=2), [20, 40]),
         (Limits(rows=3), [10, 20, 40]),
         (Limits(rows=6), [20, 40]),
-        (Limits(rows=1), [10, 20, 40]),
-        (Limits(size_bytes=1), [10, 20, 40]),
+        (Limits(rows=1), [1, 2, 10, 11, 12, 20, 21, 22, 40]),
+        (Limits(rows=2), [2, 10, 12, 20, 22, 40]),
+        (Limits(size_bytes=1), [1, 2, 3, 11, 12, 13, 21, 22, 23, 40]),
         (Limits(rows=6, parts=1), [10, 20, 40]),
     ],
 )
 def test_limits(request: pytest.FixtureRequest, limits: Limits, ends: list[int | None]) -> None:
-    """Each micro-batch takes as much as fits, and always one step; times without data are free."""
+    """Each micro-batch takes as much as fits, and always one step; times without data are free.
+
+    Parts are not read in pieces unless one alone is too much.
+    """
     state = shard(request.node.name, (0, 10, 3), (10, 20, 3), (20, 30, 3), (30, 40, 0))
     found = steps(state, limits)
 
     assert found == ends
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [Limits(rows=n) for n in (1, 2, 3, 5, 8, 100)]
+    + [Limits(parts=n) for n in (1, 2, 3)]
+    + [Limits(size_bytes=1), Limits(size_bytes=5000), Limits(rows=4, parts=2), Limits()],
+)
+def test_looking_no_further_than_the_horizon_is_enough(
+    request: pytest.FixtureRequest, limits: Limits
+) -> None:
+    """From every time, the end is the same as if the whole backlog had been looked at."""
+    batches = [(10 * n, 10 * n + 10, n % 4) for n in range(12)]
+    state = shard(request.node.name, *batches)
+    for lower in range(120):
+        near = horizon([state], lower, state.upper, limits)
+        whole, some = (news([state], lower, end) for end in (state.upper, near))
+        assert bool(whole) == bool(some)
+        if whole:
+            end = next_frontier(some, near, limits)
+            assert end == next_frontier(whole, state.upper, limits), lower
 
 
 def test_a_finished_shard_ends(request: pytest.FixtureRequest) -> None:
@@ -72,6 +98,5 @@ def test_a_finished_shard_ends(request: pytest.FixtureRequest) -> None:
     client.writer("in").compare_and_append(None, Frontier(10), EMPTY)
     state = client.state("in")
 
-    assert next_frontier(state, 0, state.upper, Limits()) == EMPTY
-    assert not has_news(state, 10, EMPTY)
-    assert has_news(state, 0, EMPTY)
+    assert next_frontier(news([state], 0, EMPTY), state.upper, Limits()) == EMPTY
+    assert not news([state], 10, EMPTY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,39 @@ from hypothesis import strategies as st
 
 from datasource.errors import InvalidUsage
 from datasource.frontier import EMPTY, Frontier
-from datasource.shard_source.offsets import START, ShardOffset, Start, check_advance, parse_offset
+from datasource.shard_source.offsets import (
+    START,
+    ShardOffset,
+    SnapshotCut,
+    Start,
+    check_advance,
+    parse_offset,
+)
 
 SHARD = "s0123456789abcdef0123456789abcdef"
+OTHER = "sfedcba9876543210fedcba9876543210"
 GOLDEN = Path(__file__).parents[2] / "golden" / "v1" / "offsets.json"
 RELEASED: list[Start | ShardOffset] = [
     START,
-    ShardOffset(SHARD, "copy", 17, Frontier(42)),
-    ShardOffset(SHARD, "stream-0f", 0, EMPTY),
+    ShardOffset((SHARD,), "copy", 17, Frontier(42)),
+    ShardOffset((SHARD,), "stream-0f", 0, EMPTY),
+    ShardOffset((SHARD, OTHER), "join", 17, Frontier(42)),
+    ShardOffset((SHARD,), "copy", 17, Frontier(17), SnapshotCut((5,), 3)),
+    ShardOffset((SHARD, OTHER), "join", 0, Frontier(0), SnapshotCut((5, 8), 120)),
 ]
+
+
+def piece(seqnos: object = (1,), done: object = 0, frontier: object = 1) -> dict[str, object]:
+    """An offset inside of a snapshot, as JSON gives it."""
+    cut = {"seqnos": list(seqnos) if isinstance(seqnos, tuple) else seqnos, "done": done}
+    return {
+        "v": 2,
+        "shards": [SHARD],
+        "hold": "h",
+        "as_of": 1,
+        "frontier": frontier,
+        "snapshot": cut,
+    }
 
 
 def test_released_offsets_stay_readable() -> None:
@@ -38,7 +63,7 @@ def test_released_offsets_stay_readable() -> None:
 )
 def test_an_offset_survives_its_json(hold: str, as_of: int, frontier: int | None) -> None:
     """Any offset comes back from the text that Spark stores."""
-    offset = ShardOffset(SHARD, hold, as_of, Frontier(frontier))
+    offset = ShardOffset((SHARD,), hold, as_of, Frontier(frontier))
 
     assert parse_offset(json.loads(json.dumps(offset.json()))) == offset
 
@@ -46,8 +71,15 @@ def test_an_offset_survives_its_json(hold: str, as_of: int, frontier: int | None
 @pytest.mark.parametrize(
     ("value", "code"),
     [
-        ({"v": 2, "init": True}, "NEWER_OFFSET"),
-        ({"v": 2, "anything": "else"}, "NEWER_OFFSET"),
+        ({"v": 3, "init": True}, "NEWER_OFFSET"),
+        ({"v": 3, "anything": "else"}, "NEWER_OFFSET"),
+        ({"v": 2, "init": True}, "FOREIGN_OFFSET"),
+        ({"v": 2, "shard": SHARD, "hold": "h", "as_of": 1, "frontier": 2}, "FOREIGN_OFFSET"),
+        ({"v": 2, "shards": [], "hold": "h", "as_of": 1, "frontier": 2}, "FOREIGN_OFFSET"),
+        (piece(seqnos=[1, 2]), "FOREIGN_OFFSET"),
+        (piece(seqnos=["1"]), "FOREIGN_OFFSET"),
+        (piece(done=None), "FOREIGN_OFFSET"),
+        (piece(frontier=2), "FOREIGN_OFFSET"),
         ({}, "FOREIGN_OFFSET"),
         ({"v": True, "init": True}, "FOREIGN_OFFSET"),
         ({"v": "1", "init": True}, "FOREIGN_OFFSET"),
@@ -71,25 +103,40 @@ def test_what_is_no_offset_is_refused(value: dict[str, Any], code: str) -> None:
 @pytest.mark.parametrize(
     ("start", "end", "code"),
     [
-        (ShardOffset(SHARD, "h", 1, Frontier(5)), START, "OFFSET_WENT_BACK"),
+        (ShardOffset((SHARD,), "h", 1, Frontier(5)), START, "OFFSET_WENT_BACK"),
         (
-            ShardOffset(SHARD, "h", 1, Frontier(5)),
-            ShardOffset(SHARD, "h", 1, Frontier(4)),
+            ShardOffset((SHARD,), "h", 1, Frontier(5)),
+            ShardOffset((SHARD,), "h", 1, Frontier(4)),
             "OFFSET_WENT_BACK",
         ),
         (
-            ShardOffset(SHARD, "h", 1, EMPTY),
-            ShardOffset(SHARD, "h", 1, Frontier(4)),
+            ShardOffset((SHARD,), "h", 1, EMPTY),
+            ShardOffset((SHARD,), "h", 1, Frontier(4)),
             "OFFSET_WENT_BACK",
         ),
         (
-            ShardOffset(SHARD, "h", 1, Frontier(5)),
-            ShardOffset("s" + "f" * 32, "h", 1, Frontier(6)),
+            ShardOffset((SHARD,), "h", 1, Frontier(5)),
+            ShardOffset(("s" + "f" * 32,), "h", 1, Frontier(6)),
             "FOREIGN_OFFSET",
         ),
         (
-            ShardOffset(SHARD, "h", 1, Frontier(5)),
-            ShardOffset(SHARD, "h", 2, Frontier(6)),
+            ShardOffset((SHARD,), "h", 1, Frontier(5)),
+            ShardOffset((SHARD,), "h", 2, Frontier(6)),
+            "FOREIGN_OFFSET",
+        ),
+        (
+            ShardOffset((SHARD,), "h", 1, Frontier(1), SnapshotCut((5,), 3)),
+            ShardOffset((SHARD,), "h", 1, Frontier(1), SnapshotCut((5,), 2)),
+            "OFFSET_WENT_BACK",
+        ),
+        (
+            ShardOffset((SHARD,), "h", 1, Frontier(2)),
+            ShardOffset((SHARD,), "h", 1, Frontier(1), SnapshotCut((5,), 4)),
+            "OFFSET_WENT_BACK",
+        ),
+        (
+            ShardOffset((SHARD,), "h", 1, Frontier(1), SnapshotCut((5,), 3)),
+            ShardOffset((SHARD,), "h", 1, Frontier(1), SnapshotCut((6,), 4)),
             "FOREIGN_OFFSET",
         ),
     ],
@@ -99,16 +146,20 @@ def test_a_range_goes_forward_on_one_shard(
 ) -> None:
     """A range that goes back, or joins two streams, is refused."""
     with pytest.raises(InvalidUsage) as caught:
-        check_advance(start, end)
+        check_advance(start, end, "stream of 'in'")
 
     assert caught.value.code == code
 
 
 def test_ranges_that_go_forward_are_fine() -> None:
     """From the start to anywhere, to the same place, and to the end."""
-    here = ShardOffset(SHARD, "h", 1, Frontier(5))
+    here = ShardOffset((SHARD,), "h", 1, Frontier(5))
+    first = ShardOffset((SHARD,), "h", 1, Frontier(1), SnapshotCut((5,), 3))
 
-    check_advance(START, START)
-    check_advance(START, here)
-    check_advance(here, here)
-    check_advance(here, ShardOffset(SHARD, "h", 1, EMPTY))
+    check_advance(START, START, "stream")
+    check_advance(START, here, "stream")
+    check_advance(here, here, "stream")
+    check_advance(START, first, "stream")
+    check_advance(first, replace(first, cut=SnapshotCut((5,), 4)), "stream")
+    check_advance(first, here, "stream")
+    check_advance(here, ShardOffset((SHARD,), "h", 1, EMPTY), "stream")

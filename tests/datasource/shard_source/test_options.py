@@ -80,7 +80,16 @@ def test_sizes(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "ms"), [("7", 7), ("7ms", 7), ("2s", 2000), ("1 min", 60_000), ("1d", 86_400_000)]
+    ("text", "ms"),
+    [
+        ("7", 7),
+        ("7ms", 7),
+        ("2s", 2000),
+        ("1 min", 60_000),
+        ("1d", 86_400_000),
+        ("7 days", 7 * 86_400_000),
+        ("INTERVAL 1 hour 30 minutes", 5_400_000),
+    ],
 )
 def test_durations(text: str, ms: int) -> None:
     """Durations take units; a bare number is milliseconds."""
@@ -98,6 +107,8 @@ def test_durations(text: str, ms: int) -> None:
         ("maxBytesPerTrigger", "1q"),
         ("maxFilesPerTrigger", "1.5"),
         ("progressInterval", "1 fortnight"),
+        ("progressInterval", "1 hour 30"),
+        ("progressInterval", "interval"),
         ("columns", "a,,b"),
         ("snapshot", "maybe"),
         ("readChangeFeed", "1"),
@@ -146,3 +157,35 @@ def test_a_transaction_needs_both_of_its_options() -> None:
 def test_sparks_own_options_are_let_through() -> None:
     """What Spark passes along by itself is not an unknown option."""
     assert parse_sink({**PLACE, "checkpointLocation": "/c", "queryName": "q"}).shard == "orders"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"startingTimestamp": "5", "endingTimestamp": "5"}, "is not after 'startingTimestamp'"),
+        ({"timestampAsOf": "5", "endingTimestamp": "5"}, "is not after 'timestampAsOf'"),
+        ({"timestampAsOf": "5", "startingTimestamp": "5"}, "exclude each other"),
+        ({"changeFormat": "cdf", "readChangeFeed": "false"}, "exclude each other"),
+        ({"appendOnly": "true", "readChangeFeed": "true"}, "exclude each other"),
+        ({"appendOnly": "true", "changeFormat": "cdf"}, "exclude each other"),
+        ({"changeFormat": "csv"}, "cannot be 'csv'"),
+        ({"onMissingPart": "skip"}, "one of fail, freeze"),
+        ({"failOnDataLoss": "false"}, "unknown option"),
+        ({"shards": "a,b"}, "goes with the location alone"),
+    ],
+)
+def test_options_that_contradict_are_refused(given: dict[str, str], said: str) -> None:
+    """Each error names the options and says why they cannot both be meant."""
+    place = {"location": "/lake", "shard": "in"}
+
+    with pytest.raises(InvalidUsage, match=said):
+        parse_source({**place, **given})
+
+
+def test_several_shards_are_named_once_below_one_location() -> None:
+    """The path, or option `location`, is the location; a shard named twice is refused."""
+    options = parse_source({"path": "/lake/", "shards": "a, b"})
+
+    assert (options.location, options.inputs) == ("/lake", ("a", "b"))
+    with pytest.raises(InvalidUsage, match="names a shard twice"):
+        parse_source({"path": "/lake", "shards": "a,b,a"})

@@ -17,7 +17,7 @@ from datasource.stores.open import compose_location, open_location, open_objects
 from datasource.stores.retry import Retrying
 from support.check_log import Ack, check_log
 from support.clock import ManualClock, SeededIds
-from support.fault_proxy import FAULTS, FaultProxy, fault_proxy
+from support.fault_proxy import FAULTS, FAULTS_OF_GET, FaultProxy, fault_proxy
 from support.log_worker import append_many
 from support.s3_server import S3Server, free_port, options_for
 
@@ -220,7 +220,7 @@ def _open(place: Place, endpoint: str) -> Location:
 
 
 @pytest.mark.s3
-@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "truncate_get"])
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault not in FAULTS_OF_GET])
 def test_one_fault_of_a_put_on_the_wire_does_not_show(
     s3_place: Place, proxy: FaultProxy, fault: str
 ) -> None:

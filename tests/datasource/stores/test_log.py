@@ -157,6 +157,27 @@ def test_an_append_after_an_append_costs_one_request(memory_place: Place) -> Non
     assert {k: last[k] - after[k] for k in last if last[k] != after[k]} == {"get": 1}
 
 
+def test_waiting_for_a_record_costs_one_request_a_look(memory_place: Place) -> None:
+    """A reader at the end of a log asks for the next record and for nothing else."""
+    consensus = memory_place.open().consensus
+    _fill(consensus, "s", 3)
+    location = memory_place.open()
+    assert [r.seqno for r in location.consensus.scan("s", 1, 100)] == [1, 2, 3]
+    assert location.consensus.scan("s", 4, 100) == []
+
+    def gets() -> int:
+        return sum(o.calls for o in location.statistics().operations if o.operation == "get")
+
+    before = gets()
+    for _ in range(10):
+        assert location.consensus.scan("s", 4, 100) == []
+    assert gets() - before == 10
+
+    for seqno in range(4, 20):
+        consensus.compare_and_set("s", seqno - 1, b"x")
+    assert [r.seqno for r in location.consensus.scan("s", 4, 100)] == list(range(4, 20))
+
+
 def test_a_cold_head_costs_one_list_and_one_get(memory_place: Place) -> None:
     """However long the log is."""
     _fill(memory_place.open().consensus, "s", 40)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,12 +12,13 @@ from datasource.errors import Indeterminate
 from datasource.location import Committed, ExpectationMismatch, VersionedData
 from datasource.stores.entry import entry_key
 from datasource.stores.faulty import Faulty
-from datasource.stores.log import NumberedLog
+from datasource.stores.log import CLOCKS_MS, NumberedLog
 from support.clock import ManualClock, SeededIds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from datasource.location import BlobEntry
     from datasource.stores.objects import CreateOutcome, Objects
     from support.places import Place
 
@@ -41,6 +43,22 @@ class Stalling(Faulty):
         return outcome
 
 
+class Skewed(ManualClock):
+    """The wall clock of somebody else, ahead of `other`; time passes alike."""
+
+    def __init__(self, other: ManualClock, ahead_ms: int) -> None:
+        super().__init__()
+        self._other, self._ahead_ms = other, ahead_ms
+
+    @override
+    def now_ms(self) -> int:
+        return self._other.now_ms() + self._ahead_ms
+
+    @override
+    def elapsed_ms(self) -> float:
+        return self._other.elapsed_ms()
+
+
 class World:
     """One store and one clock, seen by any number of handles."""
 
@@ -53,6 +71,12 @@ class World:
     def log(self, grace_ms: float = _GRACE_MS, objects: Objects | None = None) -> NumberedLog:
         store = objects or self._place.objects(self.clock, self.ids)
         return NumberedLog(store, clock=self.clock, ids=self.ids, grace_ms=grace_ms)
+
+    def skewed(self, ahead_ms: int) -> NumberedLog:
+        """A process whose wall clock is ahead of the store's."""
+        store = self._place.objects(self.clock, self.ids)
+        clock = Skewed(self.clock, ahead_ms)
+        return NumberedLog(store, clock=clock, ids=self.ids, grace_ms=_GRACE_MS)
 
     def stalling(self) -> Stalling:
         return Stalling(self.raw, clock=self.clock, ids=self.ids)
@@ -166,6 +190,52 @@ def test_another_handle_finishes_what_a_crashed_one_announced(world: World) -> N
     assert successor.truncate("s", 5) == 4
 
 
+@pytest.fixture
+def stamped_world(memory_place: Place) -> World:
+    """A store that stamps objects with the test's clock."""
+    return World(memory_place)
+
+
+def test_processes_that_live_for_a_moment_finish_what_others_announced(
+    stamped_world: World,
+) -> None:
+    """By the store's time stamp of the floor, and an hour more for the clocks."""
+    world = stamped_world
+    _fill(world.log(), 1, 9)
+    world.log().truncate("s", 5)
+    world.clock.advance(_GRACE_MS + CLOCKS_MS - 1)
+    assert world.log().truncate("s", 5) == 0
+    world.clock.advance(1)
+    assert world.log().truncate("s", 8) == 4
+    assert len(list(world.raw.entries("s/floor/"))) == 2, "and the next one is announced"
+    assert world.log().truncate("s", 8) == 0
+    world.clock.advance(_GRACE_MS + CLOCKS_MS)
+    assert world.log().truncate("s", 8) == 3
+    assert world.seqnos() == [8, 9]
+
+
+def test_without_time_stamps_only_a_process_that_waits_deletes(stamped_world: World) -> None:
+    """Nothing is concluded from a time that the store does not tell."""
+
+    class Timeless(Faulty):
+        @override
+        def entries(
+            self, prefix: str, start_after: str = "", limit: int | None = None
+        ) -> Iterator[BlobEntry]:
+            found = super().entries(prefix, start_after, limit)
+            return (replace(entry, modified_ms=0) for entry in found)
+
+    world = stamped_world
+    _fill(world.log(), 1, 9)
+    world.log().truncate("s", 5)
+    world.clock.advance(100 * CLOCKS_MS)
+    store = Timeless(world.raw, clock=world.clock, ids=world.ids)
+    log = world.log(objects=store)
+    assert log.truncate("s", 5) == 0
+    world.clock.advance(_GRACE_MS)
+    assert log.truncate("s", 5) == 4
+
+
 def test_truncation_leaves_foreign_objects_alone(world: World) -> None:
     """What is no entry is not ours to delete."""
     log = world.log(grace_ms=0)
@@ -218,6 +288,39 @@ def test_the_regression_bites_without_the_floor_check(any_world: World) -> None:
 
     assert outcome == Committed(2)
     assert b"zombie" not in {record.data for record in any_world.log().scan("s", 1, 99)}
+
+
+def _overtaken_in_a_moment(world: World, ahead_ms: int) -> Committed | ExpectationMismatch:
+    """A writer stalls in its create; processes of a moment truncate, as soon as they dare."""
+    _fill(world.log(), 1, 1)
+    store = world.stalling()
+    sleeper = world.log(objects=store)
+    assert sleeper.head("s") == _record(1)
+
+    def meanwhile() -> None:
+        _fill(world.log(), 2, 9)
+        world.log().truncate("s", 8)
+        while world.skewed(ahead_ms).truncate("s", 8) == 0:
+            world.clock.advance(_GRACE_MS / 20)
+
+    store.meanwhile = meanwhile
+    return sleeper.compare_and_set("s", 1, b"zombie")
+
+
+@pytest.mark.parametrize("ahead_ms", [-CLOCKS_MS, 0, CLOCKS_MS])
+def test_a_stalled_writer_is_safe_from_processes_of_a_moment(
+    stamped_world: World, ahead_ms: int
+) -> None:
+    """The same schedule, with a wall clock an hour off: deleting comes late enough."""
+    with pytest.raises(Indeterminate, match="truncated beyond it"):
+        _overtaken_in_a_moment(stamped_world, ahead_ms)
+    assert stamped_world.log().head("s") == _record(9)
+
+
+def test_clocks_that_are_further_off_than_allowed_do_break_it(stamped_world: World) -> None:
+    """Test of the test, and what the hour is for."""
+    outcome = _overtaken_in_a_moment(stamped_world, int(CLOCKS_MS + _GRACE_MS))
+    assert outcome == Committed(2)
 
 
 def test_what_a_stalled_writer_left_behind_is_cleared_by_the_next_truncation(world: World) -> None:

@@ -1,0 +1,90 @@
+"""Claims: who is merging what, so that others look for work elsewhere.
+
+A claim covers the interval of the batches that are merged. It saves work and proves nothing: a
+merge is applied because its inputs are still there (`commands/merge`), never because of a claim,
+and a claim that was lost, stolen by a wrong clock or never taken costs at most the work.
+
+What may be concluded from a claim: somebody has said, less than its lease ago, that they are at it.
+One that nobody renews runs out, and its batches are free.
+
+Invariants:
+    When a claim is taken its inputs are in the trace, and no other live claim covers any of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from datasource.batch import Batch
+from datasource.commands.merge import find_batches
+from datasource.commands.transition import Transition
+from datasource.description import Description
+from datasource.state import Claim, ShardState, expire
+
+__all__ = ["ClaimResult", "Claimed", "InputsGone", "Taken", "claim", "live_claims", "release"]
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The range is the caller's, until its lease is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Somebody else is at it; `by` says who."""
+
+    by: Claim
+
+
+@dataclass(frozen=True, slots=True)
+class InputsGone:
+    """The batches are not in the trace any more: there is nothing to be merged."""
+
+
+ClaimResult = Claimed | Taken | InputsGone
+
+
+def claim(
+    state: ShardState,
+    now_ms: int,
+    *,
+    name: str,
+    inputs: tuple[Batch, ...],
+    lease_ms: int,
+    purpose: str,
+) -> Transition[ClaimResult]:
+    """Claim the range of `inputs` as `name`; or renew that, if it is claimed as `name` already.
+
+    A claim that ran out while its owner was busy is taken again, unless somebody else came.
+
+    Args:
+        inputs: Neighbouring batches, at least one.
+        lease_ms: The claim is over this long after it was last renewed.
+        purpose: Who it is, for people.
+    """
+    alive = expire(state, now_ms)
+    if find_batches(alive, inputs) is None:
+        return Transition(None, InputsGone())
+    lower, upper = inputs[0].desc.lower, inputs[-1].desc.upper
+    for other, held in alive.claims.items():
+        if other != name and Description(lower, upper).overlaps(held.lower, held.upper):
+            return Transition(None, Taken(held))
+    mine = Claim(lower, upper, now_ms, lease_ms, purpose)
+    claims = {**alive.claims, name: mine}
+    return Transition(msgspec.structs.replace(alive, claims=claims), Claimed())
+
+
+def release(state: ShardState, now_ms: int, *, name: str) -> Transition[bool]:
+    """Give the claim `name` up; False if there is none."""
+    del now_ms
+    if name not in state.claims:
+        return Transition(None, result=False)
+    claims = {other: held for other, held in state.claims.items() if other != name}
+    return Transition(msgspec.structs.replace(state, claims=claims), result=True)
+
+
+def live_claims(state: ShardState, now_ms: int) -> tuple[Claim, ...]:
+    """The claims that have not run out."""
+    return tuple(expire(state, now_ms).claims.values())

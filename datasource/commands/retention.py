@@ -1,0 +1,66 @@
+"""Retention: how far back a shard stays readable, whoever reads it.
+
+A shard with a policy of `retain_ms` is readable at every time from `upper - 1 - retain_ms` on (its
+newest readable time less the policy), and no longer than that unless somebody holds more. The
+policy is one more holder of the since, with two differences: it goes with the upper by itself, and
+it moves the since where there is no reader at all.
+
+Times are on the shard's own clock. Where its writers use one that is not milliseconds, `retain_ms`
+counts in that clock's unit: nothing here looks at the time of day. A shard that stands still keeps
+what it has.
+
+Invariants:
+    The since is never moved beyond a holder, beyond the newest readable time, or back.
+    Without a policy only readers move the since.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from datasource.commands.transition import Transition
+from datasource.errors import InvalidUsage
+from datasource.frontier import TIME_MAX, Frontier
+from datasource.state import ShardState, expire, is_tombstone, since_bound
+from datasource.trace import downgrade
+
+__all__ = ["checked_retention", "retain", "set_retention"]
+
+
+def checked_retention(name: str, retain_ms: int | None) -> int | None:
+    """`retain_ms`, if it can be the policy of shard `name`; errors as `set_retention`."""
+    if retain_ms is not None and not 0 <= retain_ms <= TIME_MAX:
+        raise InvalidUsage(
+            f"shard '{name}' cannot retain {retain_ms} ms of history",
+            code="INVALID_RETENTION",
+            hint=f"use 0 to {TIME_MAX}, or none to leave it to readers",
+        )
+    return retain_ms
+
+
+def set_retention(state: ShardState, now_ms: int, *, retain_ms: int | None) -> Transition[bool]:
+    """Make `retain_ms` the shard's policy, None for none; False if it is, or the shard is dropped.
+
+    What is kept from now on: what has been forgotten already does not come back.
+
+    Raises:
+        InvalidUsage: It is negative, or greater than any time.
+    """
+    del now_ms
+    checked_retention(state.name, retain_ms)
+    if is_tombstone(state) or state.retain_ms == retain_ms:
+        return Transition(None, result=False)
+    return Transition(msgspec.structs.replace(state, retain_ms=retain_ms), result=True)
+
+
+def retain(state: ShardState, now_ms: int) -> Transition[Frontier]:
+    """Move the since to where the policy and all holders allow; answers where it is then."""
+    if state.retain_ms is None or is_tombstone(state):
+        return Transition(None, state.since)
+    # A reader whose lease is over holds nothing, also when nobody else has committed since.
+    alive = expire(state, now_ms)
+    bound = since_bound(alive)
+    if bound is None or bound <= state.since:
+        return Transition(None, state.since)
+    trace = downgrade(alive.trace, bound)
+    return Transition(msgspec.structs.replace(alive, trace=trace), trace.since_frontier)

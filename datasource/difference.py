@@ -1,0 +1,230 @@
+"""Differences: updates that depend on what a shard holds, computed from it and appended atomically.
+
+A difference is worth only as much as the contents that it was computed from are still there. It is
+therefore appended only if the shard's upper has not moved. If somebody else has appended meanwhile,
+nothing is computed again: what `overwrite` and `upsert` retract is a sum over the updates that are
+there, so it is enough to add what they would retract of those that came.
+
+Invariants:
+    - Whoever has committed before is told so before anything is read or staged.
+    - The rows that a difference was computed from are protected by a lease until it is appended.
+    - One append holds parts of one schema, the shard's newest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final, Protocol
+
+import pyarrow as pa
+
+from datasource import batch
+from datasource.commands.append import AlreadyCommitted, Appended, UpperMismatch
+from datasource.contents import Contents
+from datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
+from datasource.fetch import BATCH_ROWS
+from datasource.frontier import TIME_MIN, Frontier
+from datasource.merge import Run
+from datasource.plan import PlannedPart, TimeFilter, plan_changes
+from datasource.read import current_schema, open_reader
+from datasource.stage import Staged, discard
+from datasource.state import ShardState
+from datasource.update import sort_rows
+from datasource.write import WriteHandle
+
+__all__ = ["Difference", "commit_difference", "runs_of", "staged_parts"]
+
+_ATTEMPTS: Final = 64
+"""How often somebody else may append between two looks at the shard before the write gives up."""
+
+_BUFFER_BYTES: Final = 64 << 20
+"""Arrow memory of one part. Less than a writer's: a large buffer is there to sort much at once, and
+a difference is in order."""
+
+_JOINED_ROWS: Final = 4 * BATCH_ROWS
+"""Rows of small parts that are sorted together."""
+
+
+class Difference(Protocol):
+    """What to append, given what is there."""
+
+    def against(
+        self, state: ShardState, there: Sequence[PlannedPart], *, whole: bool
+    ) -> Iterator[pa.Table]:
+        """Updates without times, under the newest schema of `state`, in the shard's sort order.
+
+        Args:
+            state: The shard's.
+            there: Updates of the shard.
+            whole: Whether they are its contents: what is wanted must then be added, and what must
+                go of `there` be retracted. Otherwise they were added later: only the second.
+        """
+        ...
+
+
+def commit_difference(
+    handle: WriteHandle, new: Staged, difference: Difference, *, sequence: int, attempt: str
+) -> Appended | AlreadyCommitted:
+    """Append a difference to the contents right before the commit.
+
+    Args:
+        handle: A writer of the shard; changed to write under its newest schema.
+        new: What `difference` reads. These blobs are deleted in the end, unless an unknown outcome
+            leaves them to the sweeper.
+        difference: What to append.
+        sequence: Number of this append of the writer.
+        attempt: Id of the attempt.
+
+    Raises:
+        Determinate: Others appended faster than the difference could follow.
+        Indeterminate: It may have happened: repeat it with the same sequence number.
+    """
+    blob = handle.machine.location.blob
+    try:
+        outcome = _committed(handle, difference, sequence=sequence, attempt=attempt)
+    except Indeterminate:
+        raise
+    except ShardError:
+        discard(blob, new.runs)
+        raise
+    discard(blob, new.runs)
+    return outcome
+
+
+def _committed(
+    handle: WriteHandle, difference: Difference, *, sequence: int, attempt: str
+) -> Appended | AlreadyCommitted:
+    machine = handle.machine
+    entry = machine.state().writers.get(handle.writer)
+    if entry is not None and sequence <= entry.last:
+        return AlreadyCommitted(Frontier(entry.upper), "")
+    pending = _Pending(handle, difference)
+    with open_reader(machine, purpose=f"write by {handle.writer}") as reader:
+        for _ in range(_ATTEMPTS):
+            state = machine.state()
+            reader.lease.check(state)
+            if state.shard != handle.shard:
+                # Before the rows are read: they carry schema ids of the shard that is gone.
+                raise _changed(state)
+            staged = pending.follow(state)
+            outcome = handle.commit_at(staged, state.upper, sequence=sequence, attempt=attempt)
+            if not isinstance(outcome, UpperMismatch):
+                return outcome
+            reader.lease.renew()
+    pending.drop()
+    raise Determinate(
+        f"shard '{machine.name}' changed {_ATTEMPTS} times while a difference to it was written",
+        code="CONTENTION",
+        hint="stop its other writers, or append a difference instead",
+    )
+
+
+def _changed(state: ShardState) -> InvalidUsage:
+    return InvalidUsage(
+        f"shard '{state.name}' was dropped and made again since this writer was opened",
+        code="SHARD_CHANGED",
+        hint="open the writer again, and write the updates again",
+    )
+
+
+class _Pending:
+    """A staged difference that follows the shard until it can be appended."""
+
+    def __init__(self, handle: WriteHandle, difference: Difference) -> None:
+        self._handle = handle
+        self._difference = difference
+        self._base: ShardState | None = None
+        self._staged = Staged((), 0, 0, 0)
+
+    def follow(self, state: ShardState) -> Staged:
+        """The difference to the contents of `state`, staged."""
+        base, self._base = self._base, state
+        if base is None or base.upper.time is None or not _grown(base, state):
+            self.drop()
+            self._handle.schema = current_schema(state)
+            self._handle.schema_id = state.schema_id
+            self._stage(state, plan_changes(state, TIME_MIN, state.upper.time), whole=True)
+        elif base.upper != state.upper:
+            came = plan_changes(state, base.upper.time, state.upper.time)
+            self._stage(state, came, whole=False)
+        return self._staged
+
+    def drop(self) -> None:
+        """Delete what is staged."""
+        discard(self._handle.machine.location.blob, self._staged.runs)
+        self._staged = Staged((), 0, 0, 0)
+
+    def _stage(self, state: ShardState, there: Sequence[PlannedPart], *, whole: bool) -> None:
+        stager = self._handle.stager()
+        buffer_bytes = min(stager.settings.part_buffer_bytes, _BUFFER_BYTES)
+        frugal = replace(stager, settings=replace(stager.settings, part_buffer_bytes=buffer_bytes))
+        try:
+            more = frugal.stage(self._difference.against(state, there, whole=whole))
+        except BaseException:
+            self.drop()
+            raise
+        held = self._staged
+        # The updates came in order, so their parts are one run.
+        run = (
+            (batch.Run(tuple(part for run in more.runs for part in run.parts)),)
+            if more.runs
+            else ()
+        )
+        self._staged = Staged(
+            (*held.runs, *run),
+            held.staged_ms if held.runs else more.staged_ms,
+            held.rows + more.rows,
+            held.size_bytes + more.size_bytes,
+        )
+
+
+def _grown(base: ShardState, state: ShardState) -> bool:
+    """Whether `state` is `base` with more updates, which can be told from those of `base`.
+
+    Updates below since may have been advanced to it, and then stand among those that came.
+    """
+    same = base.shard == state.shard and base.schema_id == state.schema_id
+    return same and state.since < base.upper
+
+
+def runs_of(contents: Contents, planned: Iterable[PlannedPart]) -> list[Run]:
+    """The parts as sorted runs to merge, small ones sorted together.
+
+    A merge pays for each of its runs at every step, and holds a table of each: thousands of parts
+    of a few rows are cheaper as one run, and need no more memory.
+    """
+    large: list[list[PlannedPart]] = []
+    small: list[list[PlannedPart]] = []
+    room = 0
+    for item in planned:
+        rows = item.part.rows
+        if rows >= BATCH_ROWS:
+            large.append([item])
+            continue
+        if rows > room:
+            small.append([])
+            room = _JOINED_ROWS
+        small[-1].append(item)
+        room -= rows
+    return [_run(contents, group) for group in (*large, *small)]
+
+
+def _run(contents: Contents, group: Sequence[PlannedPart]) -> Iterator[pa.Table]:
+    tables = (table for planned in group for table in contents.ordered_run(planned))
+    if len(group) == 1:
+        yield from tables
+        return
+    if held := list(tables):
+        joined = sort_rows(pa.concat_tables(held), contents.key)
+        for start in range(0, joined.num_rows, BATCH_ROWS):
+            yield joined.slice(start, BATCH_ROWS)
+
+
+def staged_parts(staged: Staged) -> list[PlannedPart]:
+    """All of what was staged without times, planned to be read."""
+    return [
+        PlannedPart(part, TimeFilter(None, None), ordered=run.order == "sorted")
+        for run in batch.stamp(staged.runs, TIME_MIN)
+        for part in run.parts
+    ]

@@ -1,0 +1,154 @@
+"""Fsck: everything that a location holds, compared with everything that is said of it.
+
+    check_location(objects, clock)               every shard, and the location itself
+    check_location(objects, clock, shard="orders")
+
+    findings    what can be found, with codes and hints            listing   what objects there are
+    log         records, floors, rollups: replayed to the head     states    invariants of a state
+    parts       bytes and rows of parts                            shard     one shard, all of it
+    transactions                                                   what is under way between shards
+
+What a caller relies on: no finding is reported of a shard that only Shardline has written to,
+however it was used, killed or raced with; and a finding names the object, so that it can be
+restored. Shallow, the log is replayed and every blob is there in its size; deep, every row of
+every part is read and compared with its description.
+
+Not told apart: a record that another shard's writer could have written here just so, with the same
+times and sizes; a location has checksums, and no signatures.
+
+Invariants:
+    Nothing is written, deleted or leased.
+    Works on bare objects: also where the location cannot be opened any more.
+    Memory is bounded by the shard's state, the descriptions of parts, and a few record batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from datasource.clock import Clock, SystemIds
+from datasource.errors import Corrupt, InvalidUsage, nearest
+from datasource.fsck.findings import (
+    KINDS,
+    Finding,
+    Findings,
+    FsckReport,
+    Kind,
+    Severity,
+    ShardCheck,
+)
+from datasource.fsck.log import Place
+from datasource.fsck.shard import check_shard
+from datasource.fsck.transactions import TransactionsCheck
+from datasource.names import shard_directory, shard_name
+from datasource.stores.objects import Objects
+from datasource.stores.probe import ensure_location
+
+__all__ = [
+    "KINDS",
+    "Finding",
+    "FsckReport",
+    "Kind",
+    "Severity",
+    "ShardCheck",
+    "check_location",
+]
+
+Progress = Callable[[str, int], None]
+"""Called with a shard's name and how many more of its records or parts have been looked at."""
+
+
+def check_location(
+    objects: Objects,
+    clock: Clock,
+    *,
+    shard: str | None = None,
+    deep: bool = True,
+    progress: Progress = lambda _shard, _count: None,
+) -> FsckReport:
+    """Check every shard at `objects`, or only `shard`.
+
+    Args:
+        objects: The store, with patience for its errors.
+        clock: When it was looked at.
+        shard: Name of one shard; None for all, and for what else there is.
+        deep: Decode every part and compare its rows with what the state says of them.
+        progress: Told how far it is.
+
+    Raises:
+        InvalidUsage: There is no such shard; or nothing at all; or the location was made by newer
+            code.
+        Determinate: The store did not answer.
+    """
+    at_ms = clock.now_ms()
+    found = Findings()
+    directories = _directories(objects)
+    _check_marker(objects, clock, directories, found)
+    wanted = _wanted(objects, directories, shard, found)
+    looked = []
+    for directory in wanted:
+        name = shard_name(directory)
+
+        def advance(count: int, name: str = name) -> None:
+            progress(name, count)
+
+        looked.append(check_shard(Place(objects, directory, advance), deep=deep))
+    states = {one.state.name: one.state for one in looked if one.state is not None}
+    checks = list(map(TransactionsCheck(objects, states).complete, looked))
+    return FsckReport(
+        location=objects.url,
+        at_ms=at_ms,
+        deep=deep,
+        findings=found.sorted(),
+        shards=tuple(sorted(checks, key=lambda check: check.shard)),
+    )
+
+
+def _directories(objects: Objects) -> list[str]:
+    """Every directory with something in it but the location's own."""
+    return [
+        name
+        for name in objects.directories()
+        if name[0] not in "_." and next(objects.entries(f"{name}/", limit=1), None) is not None
+    ]
+
+
+def _check_marker(objects: Objects, clock: Clock, directories: list[str], found: Findings) -> None:
+    try:
+        # Refusing writes nothing, and so needs no identifiers.
+        ensure_location(objects, clock=clock, ids=SystemIds(), if_missing="refuse", grace_ms=0)
+    except Corrupt as error:
+        found.add("MARKER_DAMAGED", "_shardline", error.detail)
+    except InvalidUsage as error:
+        if error.code != "LOCATION_NOT_FOUND" or not any(map(_is_shard, directories)):
+            raise
+        found.add("MARKER_MISSING", "_shardline", f"'_shardline' at '{objects.url}' is not there")
+
+
+def _wanted(
+    objects: Objects, directories: list[str], shard: str | None, found: Findings
+) -> list[str]:
+    """The directories to check."""
+    if shard is not None:
+        directory = shard_directory(shard)
+        if directory in directories:
+            return [directory]
+        names = [shard_name(name) for name in directories if _is_shard(name)]
+        near = nearest(shard, names)
+        raise InvalidUsage(
+            f"no shard '{shard}' at {objects.url}",
+            code="SHARD_NOT_FOUND",
+            hint=f"did you mean '{near}'?" if near else "inspect lists the shards",
+        )
+    for name in directories:
+        if not _is_shard(name):
+            found.add("FOREIGN_DIRECTORY", name, f"directory '{name}' cannot be a shard's")
+    return [name for name in directories if _is_shard(name)]
+
+
+def _is_shard(directory: str) -> bool:
+    try:
+        shard_name(directory)
+    except InvalidUsage:
+        return False
+    return True

@@ -1,0 +1,265 @@
+"""What a check can find, with a stable code each: how bad it is, and what to do about it.
+
+    Finding                     one thing that is not as it must be
+    FsckReport, ShardCheck      what was looked at, and what was found
+    KINDS                       every code: severity and hint
+
+`damage` means that something was lost or is wrong, and that some read or write fails or, where it
+would not be noticed, could give wrong rows. `warning` means that reads are right all the same.
+Codes and field names are stable; new ones may come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+__all__ = ["KINDS", "Finding", "Findings", "FsckReport", "Kind", "Severity", "ShardCheck"]
+
+Severity = Literal["damage", "warning"]
+
+
+class Kind(NamedTuple):
+    """What all findings of one code have in common."""
+
+    severity: Severity
+    hint: str
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something that is not as it must be.
+
+    Attributes:
+        code: Stable name of the condition.
+        severity: "damage" if something is lost or wrong, "warning" if reads are right all the same.
+        subject: What it is about: the key of an object, `record 17`, the name of a hold …
+        detail: What is wrong, with the values.
+        hint: What to do about it.
+    """
+
+    code: str
+    severity: Severity
+    subject: str
+    detail: str
+    hint: str
+
+
+class ShardCheck(msgspec.Struct, frozen=True):
+    """What was looked at of one shard, and what was found.
+
+    Attributes:
+        shard: Its name; its directory where that names no shard.
+        seqno: The newest state that was checked; null if none could be made.
+        records: Log records decoded and applied.
+        rollups: Whole states compared with what the log says.
+        parts: Parts looked at, those that only older states name among them.
+        rows: Updates decoded; 0 unless the check was deep.
+        size_bytes: Encoded size of the parts.
+        unreferenced: Blobs that no state names: staged and not appended yet, or left by a crash.
+        unreferenced_bytes: Their size.
+        findings: Nothing if all is well.
+    """
+
+    shard: str
+    seqno: int | None
+    records: int
+    rollups: int
+    parts: int
+    rows: int
+    size_bytes: int
+    unreferenced: int
+    unreferenced_bytes: int
+    findings: tuple[Finding, ...]
+
+
+class FsckReport(msgspec.Struct, frozen=True):
+    """A check of a location, or of one shard.
+
+    Attributes:
+        location: Canonical URL.
+        at_ms: When it began, by the checker's clock.
+        deep: Whether parts were decoded and compared with what the state says of them.
+        findings: About the location itself.
+        shards: In order of their names.
+    """
+
+    location: str
+    at_ms: int
+    deep: bool
+    findings: tuple[Finding, ...]
+    shards: tuple[ShardCheck, ...]
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing at all was found."""
+        return not self.findings and not any(shard.findings for shard in self.shards)
+
+
+@dataclass(slots=True)
+class Findings:
+    """Collects what is found; one finding for each code and subject."""
+
+    found: dict[tuple[str, str], Finding] = field(default_factory=dict)
+    _about: str = ""
+
+    def add(self, code: str, subject: str, detail: str) -> None:
+        """Note that `subject` is not as it must be."""
+        kind = KINDS[code]
+        finding = Finding(code, kind.severity, subject, detail + self._about, kind.hint)
+        self.found.setdefault((code, subject), finding)
+
+    def take(self, others: Findings) -> None:
+        """Add what somebody else has collected."""
+        for finding in others.found.values():
+            self.add(finding.code, finding.subject, finding.detail)
+
+    @contextmanager
+    def about(self, what: str) -> Iterator[None]:
+        """Everything added inside of the block says `what` as well."""
+        before, self._about = self._about, f" ({what})" if what else ""
+        try:
+            yield
+        finally:
+            self._about = before
+
+    def __contains__(self, key: tuple[str, str]) -> bool:
+        return key in self.found
+
+    def sorted(self) -> tuple[Finding, ...]:
+        """Damage first, then by code and subject."""
+        return tuple(sorted(self.found.values(), key=lambda f: (f.severity, f.code, f.subject)))
+
+
+_RESTORE = "restore the object from a backup of the location"
+_UPGRADE = "check with a newer Shardline; nothing else of the shard was looked at"
+_FOREIGN = "something else wrote there; look what it is and move it away"
+_REBUILD = (
+    "the state is wrong, and no tool can know what it was: restore the shard's directory from a "
+    "backup, and report this if only Shardline wrote to it"
+)
+_LAST_GOOD = (
+    "restore the record from a backup; the states before it can be read as long as a rollup is "
+    "older, those after it from the next rollup on"
+)
+_PART = (
+    "restore the part from a backup; without one its rows are lost: write the shard anew from its "
+    "source, under another name"
+)
+_DESCRIPTION = (
+    "reads that trust the description are wrong: find out which program wrote the part, and write "
+    "the shard anew from its source, under another name"
+)
+_ROLLUP = (
+    "restore it from a backup; while an older rollup and the records after it are there, readers "
+    "that know a newer one are not affected"
+)
+_FLOOR = "restore the floor log from a backup; until then let nobody truncate (no gc, no drop)"
+
+KINDS: Final[Mapping[str, Kind]] = {
+    # --- the location
+    "MARKER_MISSING": Kind("damage", "restore _shardline from a backup; nothing opens without it"),
+    "MARKER_DAMAGED": Kind("damage", "restore _shardline from a backup; nothing opens without it"),
+    "FOREIGN_DIRECTORY": Kind("warning", _FOREIGN),
+    "SHARD_WITHOUT_LOG": Kind("damage", "restore its log/ and floor/, or delete the directory"),
+    # --- the log
+    "FOREIGN_LOG_OBJECT": Kind(
+        "damage", "it can hide the newest record: look what it is and move it away"
+    ),
+    "RECORD_MISSING": Kind("damage", _LAST_GOOD),
+    "HEAD_MISSING": Kind(
+        "warning",
+        "either this is a copy that was made while the shard was written, and all is well, or the "
+        "newest records were lost: then restore log/ before anybody writes",
+    ),
+    "RECORD_DAMAGED": Kind("damage", _LAST_GOOD),
+    "RECORD_MISPLACED": Kind("damage", _LAST_GOOD),
+    "RECORD_UNFIT": Kind("damage", _LAST_GOOD),
+    "NEWER_VERSION": Kind("damage", _UPGRADE),
+    "STATE_UNREADABLE": Kind(
+        "damage",
+        "nobody can open the shard: restore what the other findings name, or the directory",
+    ),
+    "FLOOR_DAMAGED": Kind("damage", _FLOOR),
+    "FLOOR_GAP": Kind("damage", _FLOOR),
+    "FLOOR_BACKWARDS": Kind("damage", _FLOOR),
+    "FLOOR_BEYOND_HEAD": Kind(
+        "damage", "records after the head were lost, or the floor is another shard's: restore log/"
+    ),
+    "FLOOR_PAST_NEEDED": Kind("damage", _FLOOR),
+    # --- rollups
+    "ROLLUP_MISSING": Kind("damage", _ROLLUP),
+    "ROLLUP_DAMAGED": Kind("damage", _ROLLUP),
+    "ROLLUP_MISPLACED": Kind("damage", _ROLLUP),
+    "ROLLUP_DIFFERS": Kind("damage", _ROLLUP),
+    # --- the state
+    "NAME_MISMATCH": Kind(
+        "damage", "the directory was renamed or copied: give it the name of its shard again"
+    ),
+    "BATCH_GAP": Kind("damage", _REBUILD),
+    "BATCH_INTERVAL": Kind("damage", _REBUILD),
+    "BATCH_SINCE": Kind("damage", _REBUILD),
+    "EMPTY_NEIGHBOURS": Kind("warning", "harmless but never made by Shardline: compact the shard"),
+    "INLINE_BYTES": Kind("damage", _REBUILD),
+    "PART_UNDESCRIBED": Kind("damage", _REBUILD),
+    "PART_INTERVAL": Kind("damage", _REBUILD),
+    "FOREIGN_PART": Kind(
+        "damage", "the state refers to another shard's blob, which may go away at any moment"
+    ),
+    "SCHEMA_UNKNOWN": Kind("damage", _REBUILD),
+    "SCHEMA_IDS": Kind("damage", _REBUILD),
+    "SCHEMA_UNREADABLE": Kind("damage", _REBUILD),
+    "ROLLUP_AHEAD": Kind("damage", _REBUILD),
+    "READER_INCONSISTENT": Kind("damage", "expire the reader and start it again"),
+    "SINCE_PAST_HOLDER": Kind(
+        "damage", "history that the holder counts on is gone: start it again from a new snapshot"
+    ),
+    "GC_PAST_HOLD": Kind(
+        "damage", "blobs that the holder counts on may be gone: start it from a new snapshot"
+    ),
+    "GC_MARKS": Kind("damage", _REBUILD),
+    "WRITER_INCONSISTENT": Kind(
+        "damage", "appends of this writer may be repeated or lost: compare them with their source"
+    ),
+    "STATE_INVARIANT": Kind("damage", _REBUILD),
+    "HOLD_UNREADABLE": Kind(
+        "damage",
+        "a query that is in the middle of its snapshot cannot go on: restore what is missing, or "
+        "start it with a new checkpoint",
+    ),
+    "TXNS_MISSING": Kind(
+        "damage", "nobody can write to the shard: restore the transactions shard from a backup"
+    ),
+    "TXNS_OTHER": Kind(
+        "damage",
+        "the transactions shard was dropped and made again: restore the old one from a backup",
+    ),
+    "TXNS_ROW_DAMAGED": Kind("damage", "restore the parts of the transactions shard from a backup"),
+    "TXNS_PART_MISSING": Kind(
+        "damage", "restore it from a backup; readers of the shard wait for it"
+    ),
+    # --- parts
+    "PART_MISSING": Kind("damage", _PART),
+    "PART_SIZE": Kind("damage", _PART),
+    "PART_CHECKSUM": Kind("damage", _PART),
+    "PART_UNREADABLE": Kind("damage", _PART),
+    "PART_COLUMNS": Kind("damage", _PART),
+    "PART_ROWS": Kind("damage", _PART),
+    "PART_DIFFS": Kind("damage", _DESCRIPTION),
+    "PART_TIMES": Kind("damage", _DESCRIPTION),
+    "PART_STATISTICS": Kind("damage", _DESCRIPTION),
+    "RUN_NOT_SORTED": Kind("damage", _DESCRIPTION),
+    "NEGATIVE_ROWS": Kind(
+        "warning",
+        "a writer retracted rows that were never there, and reads fail: find them in the change "
+        "feed by their negative diffs, and append them again",
+    ),
+    "DIFF_OVERFLOW": Kind("warning", "write smaller diffs: one row is there more than 2^63 times"),
+    # --- what else is there
+    "FOREIGN_OBJECT": Kind("warning", _FOREIGN),
+    "LEFT_BEHIND": Kind("warning", "nothing needs it: run sweep"),
+}
+"""Every code that a check can give."""

@@ -1,0 +1,284 @@
+"""Parts: whether each is there, is what was written, and is what the state says of it.
+
+    check_parts(place, blob, walked, listing, found, depth)
+
+Shallow, a part is looked up in the listing: there, and of the right size. Deep, its bytes are read:
+checksum, columns, number of rows, diffs, times, order, and whether statistics enclose every value;
+and rows that are retracted more often than they were added are looked for. Parts are read side by
+side, each as a stream of record batches: memory does not grow with them.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from datasource.batch import Part
+from datasource.convert import convert
+from datasource.errors import Corrupt, InvalidUsage, MissingBlob
+from datasource.fsck.findings import Findings
+from datasource.location import Blob
+from datasource.ordering import compare_rows, order_rows, take
+from datasource.partfile import decode_inline, part_schema
+from datasource.rowgroups import RowGroups
+from datasource.schema import DIFF, TS, ShardSchema
+from datasource.sparktype import path_text
+from datasource.stats import PartStats, bounds, merge_stats
+from datasource.stats_collect import exact
+from datasource.update import row_columns
+
+__all__ = ["PartFacts", "check_there", "examine_parts"]
+
+_THREADS: Final = 8
+_PIECE_BYTES: Final = 8 << 20
+_BATCH_ROWS: Final = 1 << 16
+_BATCH_BYTES: Final = 16 << 20
+
+
+@dataclass(slots=True)
+class PartFacts:
+    """What a look at the rows of one part found.
+
+    Attributes:
+        part: Its description.
+        readable: Whether all rows could be decoded.
+        ordered: Whether they are in the shard's order, as far as they were read.
+        first, last: Its first and its last row; None if they were not read.
+        found: What is wrong with it.
+    """
+
+    part: Part
+    readable: bool = False
+    ordered: bool = True
+    first: pa.Table | None = None
+    last: pa.Table | None = None
+    found: Findings = field(default_factory=Findings)
+
+
+def check_there(part: Part, sizes: Mapping[str, int], found: Findings) -> bool:
+    """Whether the part is there and of the right size."""
+    size = sizes.get(part.key) if part.inline is None else len(part.inline)
+    if size is None:
+        found.add("PART_MISSING", part.key, f"part '{part.key}' ({part.rows} rows) is not there")
+    elif size != part.size_bytes:
+        found.add(
+            "PART_SIZE", part.key, f"part '{part.key}' has {size} bytes, not {part.size_bytes}"
+        )
+    return size == part.size_bytes
+
+
+def examine_parts(
+    blob: Blob, parts: Sequence[Part], schemas: Mapping[int, ShardSchema], key: tuple[str, ...]
+) -> Iterator[PartFacts]:
+    """Read `parts` side by side and compare them with what is said of them; in order.
+
+    Raises:
+        Determinate: The store did not answer.
+    """
+    with ThreadPoolExecutor(_THREADS, "fsck") as pool:
+        # In pieces: what waits for its turn is bounded, however many parts there are.
+        for start in range(0, len(parts), 64 * _THREADS):
+            some = parts[start : start + 64 * _THREADS]
+            yield from pool.map(lambda part: _examined(blob, part, schemas, key), some)
+
+
+def _examined(
+    blob: Blob, part: Part, schemas: Mapping[int, ShardSchema], key: tuple[str, ...]
+) -> PartFacts:
+    facts = PartFacts(part)
+    written = schemas.get(part.schema)
+    if written is None or not _is_whole(blob, part, facts.found):
+        return facts
+    try:
+        sums = _Sums(part, written, key, facts)
+        for batch in _batches(blob, part, written, facts.found):
+            sums.add(batch)
+        facts.readable = sums.compare()
+    except MissingBlob as error:
+        facts.found.add("PART_MISSING", part.key, error.detail)
+    except (pa.ArrowException, OSError, KeyError, ValueError, InvalidUsage, Corrupt) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the store's trouble, not the part's
+        why = error.detail if isinstance(error, (InvalidUsage, Corrupt)) else str(error)
+        facts.found.add("PART_UNREADABLE", part.key, f"part '{part.key}': {why:.300}")
+    return facts
+
+
+# --- bytes -------------------------------------------------------------------------------------
+
+
+def _is_whole(blob: Blob, part: Part, found: Findings) -> bool:
+    """Whether the part's bytes have the checksum that its writer noted, if it did."""
+    if part.crc32 is None:
+        return True
+    checksum = 0
+    if part.inline is not None:
+        checksum = zlib.crc32(part.inline)
+    else:
+        source = blob.open(part.key, part.size_bytes)
+        if source is None:
+            found.add("PART_MISSING", part.key, f"part '{part.key}' went away")
+            return False
+        while piece := source.read(_PIECE_BYTES):
+            checksum = zlib.crc32(piece, checksum)
+    if checksum == part.crc32:
+        return True
+    found.add("PART_CHECKSUM", part.key, f"the checksum of part '{part.key}' does not match")
+    return False
+
+
+def _batches(
+    blob: Blob, part: Part, written: ShardSchema, found: Findings
+) -> Iterator[pa.RecordBatch]:
+    """All rows of the part, every column as it was written, `_ts` unless it is in the state."""
+    if part.inline is not None:
+        yield decode_inline(part, written)
+        return
+    source = blob.open(part.key, part.size_bytes)
+    if source is None:
+        raise MissingBlob(f"part '{part.key}' went away")
+    file = pq.ParquetFile(source, page_checksum_verification=True)
+    names = [*written.names, *([TS] if part.ts is None else []), DIFF]
+    there = file.schema_arrow.names
+    if sorted(there) != sorted(names):
+        found.add(
+            "PART_COLUMNS", part.key, f"part '{part.key}' has the columns {there}, not {names}"
+        )
+        if not set(names) <= set(there):
+            return
+    groups = RowGroups(file.metadata, written)
+    width = max(groups.row_bytes(range(groups.count)), 1)
+    rows = max(1, min(_BATCH_ROWS, int(_BATCH_BYTES / width)))
+    schema = part_schema(written, names)
+    for batch in file.iter_batches(rows, columns=names, use_threads=False):
+        # A dot in a name selects more than was asked for.
+        columns = [convert(batch.column(f.name), f.type, (f.name,)) for f in schema]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+# --- rows --------------------------------------------------------------------------------------
+
+
+class _Sums:
+    """Adds up what the rows of a part are, and compares it with what the state says."""
+
+    def __init__(
+        self, part: Part, written: ShardSchema, key: tuple[str, ...], facts: PartFacts
+    ) -> None:
+        self._part = part
+        self._facts = facts
+        self._key = key
+        self._rows = 0
+        self._diffs: list[tuple[int, int, int]] = []
+        self._times: list[tuple[int, int]] = []
+        self._nulls: set[str] = set()
+        self._required = [f.name for f in written.record.fields if not f.nullable]
+        self._described = _described(part, written)
+        self._stats: PartStats | None = None
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """One more batch of rows."""
+        if batch.num_rows == 0:
+            return
+        self._rows += batch.num_rows
+        diffs = batch.column(DIFF).to_numpy()
+        self._diffs.append((_total(diffs), int(diffs.min()), int(diffs.max())))
+        if TS in batch.schema.names:
+            times = batch.column(TS).to_numpy()
+            self._times.append((int(times.min()), int(times.max())))
+        self._nulls |= {name for name in self._required if batch.column(name).null_count}
+        table = pa.Table.from_batches([batch])
+        if self._described is not None:
+            more = exact(table, self._described)
+            self._stats = merge_stats([self._stats, more]) if self._stats else more
+        self._order(table)
+
+    def _order(self, table: pa.Table) -> None:
+        facts = self._facts
+        columns = list(self._key) or row_columns(table)
+        steps_back = facts.last is not None and compare_rows(facts.last, 0, table, 0, columns) > 0
+        if steps_back or order_rows(table, columns).indices is not None:
+            facts.ordered = False
+        if facts.first is None:
+            facts.first = take(table, np.array([0])).select(columns)
+        facts.last = take(table, np.array([table.num_rows - 1])).select(columns)
+
+    def compare(self) -> bool:
+        """Find what is not as the state says; False if the rows are not the part's at all."""
+        part, key, found = self._part, self._part.key, self._facts.found
+        if ("PART_COLUMNS", key) in found:
+            return False
+        if self._nulls:
+            found.add("PART_COLUMNS", key, f"part '{key}' has nulls in {sorted(self._nulls)}")
+        if self._rows != part.rows:
+            found.add("PART_ROWS", key, f"part '{key}' has {self._rows} rows, not {part.rows}")
+            return False
+        sums = sum(total for total, _, _ in self._diffs)
+        least, most = min(d[1] for d in self._diffs), max(d[2] for d in self._diffs)
+        said = (part.diff_sum, part.diff_min, part.diff_max)
+        if (sums, least, most) != said:
+            detail = f"sum, least and greatest diff are {(sums, least, most)}, not {said}"
+            found.add("PART_DIFFS", key, f"of part '{key}' {detail}")
+        times = (
+            (min(t[0] for t in self._times), max(t[1] for t in self._times))
+            if self._times
+            else None
+        )
+        if times is not None and times != part.time_bounds:
+            detail = f"part '{key}' has rows at {times}, not {part.time_bounds}"
+            found.add("PART_TIMES", key, detail)
+        if part.stats is not None:
+            wrong = _wrong_stats(part.stats, self._stats, part.rows)
+            if wrong:
+                found.add("PART_STATISTICS", key, f"of part '{key}' {wrong}")
+        return True
+
+
+def _total(diffs: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> int:
+    """The exact sum: in halves, which cannot overflow."""
+    return (int((diffs >> 32).sum()) << 32) + int((diffs & 0xFFFFFFFF).sum())
+
+
+def _described(part: Part, written: ShardSchema) -> ShardSchema | None:
+    """The columns that the part's statistics speak of."""
+    if part.stats is None:
+        return None
+    paths = part.stats.columns
+    names = [
+        name
+        for name in written.names
+        if any(p == path_text((name,)) or p.startswith(path_text((name,)) + ".") for p in paths)
+    ]
+    return written.select(names) if names else None
+
+
+def _wrong_stats(said: PartStats, found: PartStats | None, rows: int) -> str:
+    """What statistics say that is not so; empty if all of it is."""
+    if said.rows != rows:
+        return f"statistics say that it has {said.rows} rows"
+    for path, column in said.columns.items():
+        actual = None if found is None else found.columns.get(path)
+        if found is None or actual is None:
+            return f"statistics speak of a column {path} that it has not"
+        if (column.nulls, column.nans) != (actual.nulls, actual.nans):
+            return (
+                f"statistics of {path} say {column.nulls} nulls and {column.nans} NaN, "
+                f"it has {actual.nulls} and {actual.nans}"
+            )
+        if column.kind is None:
+            continue
+        if column.kind != actual.kind:
+            return f"statistics of {path} are of kind {column.kind}, its values {actual.kind}"
+        (lo, hi), (least, most) = bounds(said, path), bounds(found, path)
+        if (lo is not None and least is not None and least < lo) or (  # type: ignore[operator]
+            hi is not None and most is not None and most > hi  # type: ignore[operator]
+        ):
+            return f"statistics of {path} say {lo!r} to {hi!r}, it has {least!r} to {most!r}"
+    return ""

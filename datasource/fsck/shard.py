@@ -1,0 +1,243 @@
+"""The check of one shard: its log, state and parts, and whatever else lies in its directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import msgspec
+
+from datasource.batch import Part, Run
+from datasource.contents import Contents
+from datasource.errors import Corrupt, InvalidUsage, ShardError
+from datasource.fetch import Fetcher
+from datasource.fsck.findings import Findings, ShardCheck
+from datasource.fsck.listing import Listing, list_shard
+from datasource.fsck.log import Place, Walked, walk_log
+from datasource.fsck.parts import PartFacts, check_there, examine_parts
+from datasource.fsck.states import schemas_of
+from datasource.names import shard_name
+from datasource.ordering import compare_rows
+from datasource.plan import plan_snapshot
+from datasource.read import first_sort_column, latest_readable
+from datasource.schema import ShardSchema
+from datasource.state import ShardState, is_tombstone
+from datasource.stores.blob import ObjectBlob
+from datasource.stores.entry import entry_seqno, is_entry
+
+__all__ = ["Looked", "check_shard"]
+
+_LOOKS_MAX: Final = 3
+"""How often a shard that moves on meanwhile is looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """A check, and what else whoever checks several shards together wants to know.
+
+    Attributes:
+        check: What is reported.
+        state: The newest state; None if it cannot be made.
+        head: Seqno of the newest record that was listed.
+    """
+
+    check: ShardCheck
+    state: ShardState | None
+    head: int
+
+
+def check_shard(place: Place, *, deep: bool) -> Looked:
+    """Look at the shard in `place`; again if it changed meanwhile and something was found.
+
+    A part that is not there may have been merged and collected since the state was read. So of a
+    shard that moves, only what is found each time is true.
+
+    Args:
+        place: The shard's.
+        deep: Decode the parts and compare their rows with what the state says of them.
+
+    Raises:
+        Determinate: The store did not answer.
+    """
+    looked = _look(place, deep=deep)
+    for _ in range(_LOOKS_MAX - 1):
+        if not looked.check.findings or _head(place) == looked.head:
+            break
+        before = {(f.code, f.subject) for f in looked.check.findings}
+        looked = _look(place, deep=deep)
+        again = tuple(f for f in looked.check.findings if (f.code, f.subject) in before)
+        looked = replace(looked, check=msgspec.structs.replace(looked.check, findings=again))
+    return looked
+
+
+def _head(place: Place) -> int:
+    newest = next(place.objects.entries(f"{place.directory}/log/", limit=1), None)
+    return entry_seqno(newest.key) if newest is not None and is_entry(newest.key) else 0
+
+
+def _look(place: Place, *, deep: bool) -> Looked:
+    found = Findings()
+    listing = list_shard(place.objects, place.directory)
+    if listing.records:
+        walked = walk_log(place, listing, found)
+    else:
+        walked = Walked()
+        objects = len(listing.parts) + len(listing.rollups) + len(listing.floors)
+        detail = f"'{place.directory}' has {objects} objects of a shard and no record of its log"
+        found.add("SHARD_WITHOUT_LOG", place.directory, detail)
+    rows = _check_parts(place, listing, walked, found, deep=deep)
+    for key in listing.foreign:
+        if key not in listing.foreign_entries:
+            found.add("FOREIGN_OBJECT", key, f"'{key}' is nothing that Shardline writes")
+    for key in sorted(walked.dropped & listing.parts.keys() - walked.needed.keys()):
+        found.add("LEFT_BEHIND", key, f"part '{key}' was collected and is still there")
+    spare = _unreferenced(listing, walked)
+    state = walked.newest or walked.last
+    check = ShardCheck(
+        shard=_name(place.directory, state),
+        seqno=None if state is None else state.seqno,
+        records=walked.records,
+        rollups=walked.rollups,
+        parts=len(walked.needed),
+        rows=rows,
+        size_bytes=sum(part.size_bytes for part in walked.needed.values()),
+        unreferenced=len(spare),
+        unreferenced_bytes=sum(spare.values()),
+        findings=found.sorted(),
+    )
+    return Looked(check, walked.newest, listing.head)
+
+
+def _name(directory: str, state: ShardState | None) -> str:
+    if state is not None:
+        return state.name
+    try:
+        return shard_name(directory)
+    except InvalidUsage:
+        return directory
+
+
+def _unreferenced(listing: Listing, walked: Walked) -> dict[str, int]:
+    """Sizes of the blobs that no state of the log names."""
+    state = walked.newest
+    if state is None:
+        return {}
+    rollups = {ref.key for ref in state.rollups.values()}
+    spare = {key: size for key, size in listing.parts.items() if key not in walked.named}
+    return spare | {key: size for key, size in listing.rollups.items() if key not in rollups}
+
+
+# --- parts -------------------------------------------------------------------------------------
+
+
+def _check_parts(
+    place: Place, listing: Listing, walked: Walked, found: Findings, *, deep: bool
+) -> int:
+    """Check the parts that somebody may read; the number of updates decoded."""
+    state = walked.newest or walked.last
+    if state is None:
+        return 0
+    runs = [run for batch in state.trace.batches for run in batch.runs]
+    live = {part.key for run in runs for part in run.parts}
+    old = [part for key, part in walked.needed.items() if key not in live]
+    # Parts that only held states name are read by themselves: a merge has rewritten their runs.
+    runs += [Run((part,), "none") for part in old]
+    there: list[tuple[Run, Part]] = []
+    for run in runs:
+        for part in run.parts:
+            with found.about("" if part.key in live else _OLD):
+                if ("PART_UNDESCRIBED", part.key) in found:
+                    continue  # there is nothing to compare its rows with
+                if check_there(part, listing.parts, found):
+                    there.append((run, part))
+    if not deep:
+        place.advance(len(there))
+        return 0
+    return _Examiner(place, state, schemas_of(state, found), live, found).examine(there)
+
+
+_UNMERGED: Final = {
+    "NEGATIVE_MULTIPLICITY": "NEGATIVE_ROWS",
+    "RUN_NOT_SORTED": "RUN_NOT_SORTED",
+}
+"""What a merge that fails has found, by its own code."""
+
+_OLD: Final = "only older states name it, and a reader holds one of them"
+
+
+@dataclass(frozen=True, slots=True)
+class _Examiner:
+    """Decodes parts and takes in what is found."""
+
+    place: Place
+    state: ShardState
+    schemas: Mapping[int, ShardSchema]
+    live: set[str]
+    found: Findings
+
+    def examine(self, there: list[tuple[Run, Part]]) -> int:
+        """Check the rows of parts, in runs; the number of updates decoded."""
+        blob = ObjectBlob(self.place.objects)
+        parts = [part for _, part in there]
+        rows = 0
+        readable: set[str] = set()
+        before: tuple[Run, PartFacts] | None = None
+        examined = examine_parts(blob, parts, self.schemas, self.state.key)
+        for (run, part), facts in zip(there, examined, strict=True):
+            with self.found.about("" if part.key in self.live else _OLD):
+                self.found.take(facts.found)
+            if facts.readable:
+                rows += part.rows
+                readable.add(part.key)
+                self._order(before[1] if before and before[0] is run else None, run, facts)
+            before = (run, facts) if facts.readable else None
+            self.place.advance(1)
+        self._contents(blob, readable)
+        return rows
+
+    def _order(self, before: PartFacts | None, run: Run, facts: PartFacts) -> None:
+        """Find rows of a sorted run that are not."""
+        if run.order != "sorted" or facts.first is None:
+            return
+        key = facts.part.key
+        if not facts.ordered:
+            self.found.add("RUN_NOT_SORTED", key, f"the rows of part '{key}' are not in order")
+        elif (
+            before is not None
+            and before.last is not None
+            and before.last.column_names == facts.first.column_names
+            and compare_rows(before.last, 0, facts.first, 0, facts.first.column_names) > 0
+        ):
+            detail = f"part '{key}' begins before the end of '{before.part.key}' of the same run"
+            self.found.add("RUN_NOT_SORTED", key, detail)
+
+    def _contents(self, blob: ObjectBlob, readable: set[str]) -> None:
+        """Find rows that were removed more often than they were added."""
+        state = self.state
+        if is_tombstone(state) or len(self.schemas) < len(state.schemas):
+            return
+        schema = self.schemas[state.schema_id]
+        contents = Contents(Fetcher(blob, self.schemas, schema), state.key, schema.names)
+        try:
+            at = latest_readable(state)
+        except InvalidUsage:
+            return  # nothing was ever appended
+        for group in plan_snapshot(state, at, first_sort_column(state)).groups:
+            if not all(planned.part.key in readable for planned in group):
+                continue
+            subject = f"contents at {at}"
+            try:
+                _exhaust(contents.group(group, at))
+            except Corrupt as error:
+                code = _UNMERGED.get(error.code, "PART_UNREADABLE")
+                self.found.add(code, subject, f"{subject}: {error.detail}")
+            except ShardError as error:
+                if error.code != "DIFF_OVERFLOW":
+                    raise
+                self.found.add("DIFF_OVERFLOW", subject, f"{subject}: {error.detail}")
+
+
+def _exhaust(batches: Iterator[object]) -> None:
+    for _ in batches:
+        pass

@@ -1,0 +1,104 @@
+"""Transactions: whether what a registered shard is written through is there, and what is under way.
+
+What was committed for a shard and is not in its state yet lives in its transactions shard only:
+the parts are in the shard's own directory, and nothing but a row names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from datasource.errors import Corrupt, ShardError
+from datasource.fsck.findings import Findings, ShardCheck
+from datasource.fsck.log import Place
+from datasource.fsck.shard import Looked, check_shard
+from datasource.names import shard_directory
+from datasource.read import contents_in
+from datasource.state import Registration, ShardState, is_tombstone
+from datasource.stores.blob import ObjectBlob
+from datasource.stores.objects import Objects
+from datasource.txn.ledger import Ledger, fold
+from datasource.txn.rows import Row
+
+__all__ = ["TransactionsCheck"]
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionsCheck:
+    """Completes the checks of shards of one location.
+
+    Attributes:
+        objects: The store.
+        states: Of the shards that were looked at, by name.
+    """
+
+    objects: Objects
+    states: Mapping[str, ShardState]
+    _pending: dict[str, list[Row]] = field(default_factory=dict)
+
+    def complete(self, looked: Looked) -> ShardCheck:
+        """The check of a shard, with what is wrong with its transactions.
+
+        Raises:
+            Determinate: The store did not answer.
+        """
+        state = looked.state
+        mark = None if state is None else state.registered
+        if state is None or mark is None or is_tombstone(state) or mark.shard == state.shard:
+            return looked.check
+        found = Findings({(f.code, f.subject): f for f in looked.check.findings})
+        txns = self.states.get(mark.txns)
+        if txns is None:
+            # Not looked at in this check, or not readable: then that is its own finding.
+            txns = self._state(mark.txns)
+        if txns is None or is_tombstone(txns):
+            detail = f"it is registered with '{mark.txns}', which is not there"
+            found.add("TXNS_MISSING", mark.txns, detail)
+        elif txns.shard != mark.shard:
+            found.add("TXNS_OTHER", mark.txns, _other(mark, txns))
+        else:
+            self._check_pending(state, txns, found)
+        return msgspec.structs.replace(looked.check, findings=found.sorted())
+
+    def _check_pending(self, state: ShardState, txns: ShardState, found: Findings) -> None:
+        if txns.name not in self._pending:
+            self._pending[txns.name] = self._rows(txns)
+        for row in self._pending[txns.name]:
+            if row.shard != state.shard or row.data is None or state.upper.is_beyond(row.at):
+                continue
+            try:
+                parts = [part for run in row.commit().runs for part in run.parts]
+            except Corrupt as error:
+                found.add("TXNS_ROW_DAMAGED", row.id, error.detail)
+                continue
+            gone = [p for p in parts if p.inline is None and not self._is_there(p.key)]
+            # It may have been applied, merged and collected since the state was read.
+            if gone and (now := self._state(state.name)) and not now.upper.is_beyond(row.at):
+                for part in gone:
+                    detail = (
+                        f"part '{part.key}', committed at {row.at} and not applied, is not there"
+                    )
+                    found.add("TXNS_PART_MISSING", part.key, detail)
+
+    def _rows(self, txns: ShardState) -> list[Row]:
+        """What may not be in its data shard yet; nothing where that cannot be read."""
+        upper = txns.upper.time
+        try:
+            rows = fold(contents_in(ObjectBlob(self.objects), txns), txns, 0, {})
+            return Ledger.of(txns.shard, upper or 0, rows).pending()
+        except ShardError:
+            return []  # a finding of the transactions shard itself
+
+    def _state(self, name: str) -> ShardState | None:
+        place = Place(self.objects, shard_directory(name))
+        return check_shard(place, deep=False).state
+
+    def _is_there(self, key: str) -> bool:
+        return any(entry.key == key for entry in self.objects.entries(key, limit=1))
+
+
+def _other(mark: Registration, txns: ShardState) -> str:
+    return f"it is registered with '{mark.txns}' {mark.shard}, and that is now {txns.shard}"

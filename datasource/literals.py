@@ -1,0 +1,368 @@
+"""Literals of SQL and columns: one compared with the other, as Spark would coerce the two.
+
+    compare(column, operator, literal, zone) -> Predicate
+    is_among(column, literals, zone, null) -> Predicate
+
+A literal is brought to the column's own type, so that nothing is cast when rows are looked at: what
+lies between two values of the column is rounded to the side that the operator needs, what lies
+outside of its range makes the answer the same for all values.
+
+Invariants:
+    The predicate gives what Spark gives for every value of the column. Where that would need the
+    column to be rounded to a double, literals for which it matters are refused.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import math
+import re
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from typing import Final, NoReturn
+from typing import Literal as OneOf
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from datasource.predicate import Compare, In, Not, Operator, Path, Predicate
+from datasource.sparktype import Atomic, Field, decimal_of, path_text, type_text
+from datasource.stats import Bound, Kind
+from datasource.stats_collect import kind_of
+
+__all__ = ["Column", "Literal", "LiteralKind", "Unfit", "compare", "is_among", "timestamp_us"]
+
+LiteralKind = OneOf[
+    "null",
+    "boolean",
+    "integer",
+    "decimal",
+    "double",
+    "float",
+    "string",
+    "binary",
+    "date",
+    "timestamp",
+    "timestamp_ntz",
+    "time",
+    "interval",
+]
+
+
+class Unfit(ValueError):
+    """Why a literal and a column do not go together, in words for a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A literal as written.
+
+    Attributes:
+        kind: Its SQL type. integer, decimal, double and float are numbers without an exponent or
+            a point, with a point, with an exponent or a D, and with an F.
+        value: bool for boolean, bytes for binary, microseconds for interval; otherwise its text.
+    """
+
+    kind: LiteralKind
+    value: bool | bytes | int | str
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column or a field inside of one."""
+
+    path: Path
+    field: Field
+
+    @property
+    def kind(self) -> Kind | None:
+        """What its values are; None if they have no order."""
+        return kind_of(self.field)
+
+
+def compare(column: Column, operator: Operator, literal: Literal, zone: str) -> Predicate:
+    """`column operator literal`; the literal is not null.
+
+    Raises:
+        Unfit: The two do not go together.
+    """
+    kind = _comparable(column)
+    if kind in ("int", "dec"):
+        return _stepped(column, kind, operator, _exact(column, literal))
+    return Compare(column.path, kind, operator, _value(column, kind, literal, zone))
+
+
+def is_among(column: Column, literals: Sequence[Literal], zone: str, *, null: bool) -> Predicate:
+    """`column in (literals)`, of which none is null but, if `null` says so, one more.
+
+    Raises:
+        Unfit: One of them and the column do not go together.
+    """
+    kind = _comparable(column)
+    if kind not in ("int", "dec"):
+        values = [_value(column, kind, literal, zone) for literal in literals]
+        return In(column.path, kind, tuple(values), null)
+    if len({literal.kind in ("double", "float") for literal in literals}) > 1:
+        raise Unfit("the list mixes doubles with exact numbers, which rounds them all")
+    # What the column cannot be, no row is.
+    equal = [_stepped(column, kind, "=", _exact(column, literal)) for literal in literals]
+    found = tuple(one.value for one in equal if isinstance(one, Compare))
+    return In(column.path, kind, found, null)
+
+
+def _comparable(column: Column) -> Kind:
+    if column.kind == "coll":
+        raise Unfit(f"'{path_text(column.path)}' has a collation")
+    if column.kind is None:
+        raise _of_type(column)
+    return column.kind
+
+
+def _of_type(column: Column) -> Unfit:
+    return Unfit(f"'{path_text(column.path)}' is of type {type_text(column.field.type)}")
+
+
+# --- whole and decimal numbers -------------------------------------------------------------------
+
+_BITS: Final[Mapping[str, int]] = {"byte": 8, "short": 16, "integer": 32, "long": 64}
+
+_EXACT_DOUBLE: Final = 2**53
+"""Whole numbers below it are doubles, and no other is rounded to one of them."""
+
+_DOUBLE_DIGITS: Final = 15
+"""Decimals of so many digits are told apart by doubles, and in the same order."""
+
+_EXPONENT_MAX: Final = 400
+"""Of literals: beyond any decimal and any double."""
+
+
+def _exact(column: Column, literal: Literal) -> Fraction:
+    """The number that a column of whole or decimal numbers is compared with."""
+    if literal.kind in ("integer", "decimal"):
+        return Fraction(_decimal(str(literal.value)))
+    if literal.kind not in ("double", "float"):
+        raise _of_type(column)
+    number = _float(literal)
+    if not math.isfinite(number):
+        raise _of_type(column)
+    name = _name(column)
+    precision_and_scale = decimal_of(name)
+    if precision_and_scale is None:
+        if name == "long" and abs(number) >= _EXACT_DOUBLE:
+            raise Unfit("a long would be rounded to be compared with a double of this size")
+        return Fraction(number)
+    written = _decimal(str(literal.value))
+    digits = max(precision_and_scale[0], len(written.normalize().as_tuple().digits))
+    if literal.kind == "float" or digits > _DOUBLE_DIGITS:
+        raise Unfit(f"a {name} would be rounded to be compared with a {literal.kind}")
+    return Fraction(written)
+
+
+def _decimal(text: str) -> Decimal:
+    number = Decimal(text)
+    if number and abs(number.adjusted()) > _EXPONENT_MAX:
+        raise Unfit("its exponent is too large")
+    return number
+
+
+def _stepped(column: Column, kind: Kind, operator: Operator, literal: Fraction) -> Predicate:
+    """A comparison of values that go in steps: `literal` is cut to one of them."""
+    scale, low, high = _steps(column)
+    units = literal * 10**scale
+    floor = math.floor(units)
+    if units != floor:
+        if operator == "=":
+            return In(column.path, kind, ())
+        operator = "<=" if operator in ("<", "<=") else ">"
+    never, always = _beyond(operator, floor, low, high)
+    if never or always:
+        nothing = In(column.path, kind, ())
+        return nothing if never else Not(nothing)
+    value = floor if kind == "int" else _scaled(floor, scale)
+    return Compare(column.path, kind, operator, value)
+
+
+def _steps(column: Column) -> tuple[int, int, int]:
+    """Digits behind the point, and the least and greatest value in units of the last one."""
+    name = _name(column)
+    precision_and_scale = decimal_of(name)
+    if precision_and_scale is None:
+        top = 1 << (_BITS[name] - 1)
+        return 0, -top, top - 1
+    precision, scale = precision_and_scale
+    return scale, 1 - 10**precision, 10**precision - 1
+
+
+def _beyond(operator: Operator, value: int, low: int, high: int) -> tuple[bool, bool]:
+    """Whether no, and whether every, number from `low` to `high` relates so to `value`."""
+    match operator:
+        case "=":
+            return not low <= value <= high, False
+        case "<":
+            return value <= low, value > high
+        case "<=":
+            return value < low, value >= high
+        case ">":
+            return value >= high, value < low
+        case _:
+            return value > high, value <= low
+
+
+def _scaled(units: int, scale: int) -> Decimal:
+    return Decimal((int(units < 0), tuple(map(int, str(abs(units)))), -scale))
+
+
+def _name(column: Column) -> str:
+    assert isinstance(column.field.type, Atomic), column
+    return column.field.type.name
+
+
+def _float(literal: Literal) -> float:
+    number = float(str(literal.value))
+    if literal.kind != "float" or not math.isfinite(number):
+        return number
+    try:
+        (single,) = struct.unpack("f", struct.pack("f", number))
+    except OverflowError:
+        return math.copysign(math.inf, number)
+    return float(single)
+
+
+# --- everything else -----------------------------------------------------------------------------
+
+
+def _value(column: Column, kind: Kind, literal: Literal, zone: str) -> Bound:
+    """The literal as a value of the column."""
+    convert = _CONVERT.get((kind, literal.kind))
+    if convert is None:
+        raise _of_type(column)
+    return convert(literal, zone)
+
+
+def _as_is(literal: Literal, zone: str) -> Bound:
+    del zone
+    return literal.value
+
+
+def _number(literal: Literal, zone: str) -> float:
+    del zone
+    return _float(literal)
+
+
+_DATE = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})")
+_CLOCK = re.compile(r"(\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,6}))?)?")
+_TIMESTAMP = re.compile(rf"({_DATE.pattern})(?:[ T]({_CLOCK.pattern})\s*([A-Za-z+-][\w/+:-]*)?)?")
+_OFFSET = re.compile(r"(?:UTC|GMT)?([+-])(\d{1,2}):(\d{2})")
+
+_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - stands for timestamps without a zone
+_EPOCH_UTC: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MICROSECOND: Final = dt.timedelta(microseconds=1)
+
+
+def _days(literal: Literal, zone: str) -> int:
+    del zone
+    return _date(str(literal.value)).toordinal() - _EPOCH.toordinal()
+
+
+def _date(text: str) -> dt.date:
+    found = _DATE.fullmatch(text.strip())
+    if found is None:
+        _unreadable(text, "a date such as 2026-01-31")
+    try:
+        return dt.date(*map(int, found.groups()))
+    except ValueError as error:
+        raise Unfit(f"'{text}' is no date: {error}") from error
+
+
+def _instant(literal: Literal, zone: str) -> int:
+    return timestamp_us(str(literal.value), zone)
+
+
+def timestamp_us(text: str, zone: str) -> int:
+    """Microseconds since the epoch of a date or a date and time; in `zone` if it names none.
+
+    As in Spark, a local time that a clock change skips is as much later, and of one that comes
+    twice the first is meant.
+    """
+    local, own = _local(text)
+    return (local.replace(tzinfo=_zone(own or zone)) - _EPOCH_UTC) // _MICROSECOND
+
+
+def _wall_clock(literal: Literal, zone: str) -> int:
+    del zone
+    text = str(literal.value)
+    local, own = _local(text)
+    if own is not None:
+        raise Unfit(f"'{text}' has a time zone, and the column has none")
+    return (local - _EPOCH) // _MICROSECOND
+
+
+def _local(text: str) -> tuple[dt.datetime, str | None]:
+    """Date and time as on a wall, and the zone that stands behind them."""
+    found = _TIMESTAMP.fullmatch(text.strip())
+    if found is None:
+        _unreadable(text, "a timestamp such as 2026-01-31 12:00:00")
+    day, clock, zone = found[1], found[5], found[10]
+    time = _time(clock) if clock else dt.time()
+    return dt.datetime.combine(_date(day), time), zone
+
+
+def _time(text: str) -> dt.time:
+    found = _CLOCK.fullmatch(text.strip())
+    if found is None:
+        _unreadable(text, "a time such as 07:30:00")
+    hour, minute, second, fraction = found.groups()
+    micros = int((fraction or "0").ljust(6, "0"))
+    try:
+        return dt.time(int(hour), int(minute), int(second or 0), micros)
+    except ValueError as error:
+        raise Unfit(f"'{text}' is no time: {error}") from error
+
+
+@functools.cache
+def _zone(name: str) -> dt.tzinfo:
+    if name in ("Z", "UTC", "GMT"):
+        return dt.UTC
+    if found := _OFFSET.fullmatch(name):
+        span = dt.timedelta(hours=int(found[2]), minutes=int(found[3]))
+        return dt.timezone(span if found[1] == "+" else -span)
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise Unfit(f"there is no time zone '{name}'") from error
+
+
+def _nanos_of_day(literal: Literal, zone: str) -> int:
+    del zone
+    time = _time(str(literal.value))
+    seconds = (time.hour * 60 + time.minute) * 60 + time.second
+    return (seconds * 1_000_000 + time.microsecond) * 1000
+
+
+def _unreadable(text: str, wanted: str) -> NoReturn:
+    raise Unfit(f"'{text}' is not {wanted}")
+
+
+_CONVERT: Final[Mapping[tuple[Kind, LiteralKind], Callable[[Literal, str], Bound]]] = {
+    ("bool", "boolean"): _as_is,
+    ("float", "integer"): _number,
+    ("float", "decimal"): _number,
+    ("float", "double"): _number,
+    ("float", "float"): _number,
+    ("str", "string"): _as_is,
+    ("bin", "binary"): _as_is,
+    ("date", "date"): _days,
+    ("date", "string"): _days,
+    ("ts", "timestamp"): _instant,
+    ("ts", "timestamp_ntz"): _instant,
+    ("ts", "date"): _instant,
+    ("ts", "string"): _instant,
+    ("ntz", "timestamp_ntz"): _wall_clock,
+    ("ntz", "date"): _wall_clock,
+    ("ntz", "string"): _wall_clock,
+    ("time", "time"): _nanos_of_day,
+    ("dt", "interval"): _as_is,
+}
+"""What is compared with what; numbers with steps are `_exact`'s."""

@@ -1,0 +1,288 @@
+"""The work of a merge: the parts of several batches become one sorted run, in bounded memory.
+
+    sources(inputs)                  what is read, small parts pooled
+    Merger.of(state, inputs, …)      how it is read and written
+    merger.merge(sources) -> Merged  the run, and what went in
+
+Updates of one row and time are summed, and times before `since` become it, so that what was added
+and taken away long ago is gone. Small parts are read and sorted together, and what then still does
+not fit side by side is merged in several passes.
+
+It looks at blobs only, never at Consensus, so it runs wherever the rows are: in a writer's process
+as well as in an executor's task, which merges one range of the rows (`contents.fetcher.where`).
+
+Invariants:
+    The diffs that were read and those that were written have the same sum, in each pass, or nothing
+    comes out and what was written is deleted.
+    Blobs that an earlier pass wrote are deleted when the merge ends, however it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from datasource.batch import Batch, Part, Run
+from datasource.commands.merge import not_conserved, same_sum, sum_of_diffs
+from datasource.contents import Contents
+from datasource.description import Description
+from datasource.fetch import BATCH_ROWS, Fetcher
+from datasource.merge import merge
+from datasource.plan import PlannedPart, TimeFilter
+from datasource.schema import DIFF, ShardSchema
+from datasource.stage import Stager, discard
+from datasource.state import ShardState
+from datasource.update import sort_rows
+
+__all__ = [
+    "Merged",
+    "Merger",
+    "Source",
+    "Tally",
+    "check_read",
+    "merge_since",
+    "sources",
+    "span",
+    "weigh",
+]
+
+_DECODED: Final = 4
+"""How much larger updates are in memory than in a part, roughly."""
+
+_ROW_BYTES: Final = 16
+"""What a row weighs at least: well compressed ones take their time all the same."""
+
+_OPEN_BYTES: Final = 4096
+"""What a part weighs beyond its bytes: opening it, and its share of a record."""
+
+
+def weigh(parts: Iterable[Part]) -> int:
+    """How much work it is to merge `parts`, in encoded bytes to read."""
+    return sum(max(part.size_bytes, _ROW_BYTES * part.rows) + _OPEN_BYTES for part in parts)
+
+
+@dataclass(slots=True)
+class Tally:
+    """Updates that went by.
+
+    Attributes:
+        rows: How many.
+        diffs: The sum of their diffs, in arithmetic modulo 2**64.
+    """
+
+    rows: int = 0
+    diffs: int = 0
+
+    def add(self, updates: pa.Table) -> None:
+        """Count the rows of `updates`."""
+        self.rows += updates.num_rows
+        for chunk in updates.column(DIFF).chunks:
+            self.diffs += int(chunk.to_numpy().sum(dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Parts that are read as one run.
+
+    Attributes:
+        parts: What to read.
+        pooled: Whether they are read at once and sorted together; otherwise they are in order, one
+            part after the other.
+        passing: Whether an earlier pass of the same merge has written them.
+    """
+
+    parts: tuple[PlannedPart, ...]
+    pooled: bool
+    passing: bool = False
+
+    def memory_bytes(self, row_bytes: int, share: float) -> int:
+        """About how much of it is in memory while `share` of its rows are merged: see `merge`."""
+        rows = sum(planned.part.rows for planned in self.parts)
+        decoded = max(_DECODED * sum(p.part.size_bytes for p in self.parts), row_bytes * rows)
+        return int(decoded * share) if self.pooled else decoded * min(rows, 2 * BATCH_ROWS) // rows
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What a merge has made.
+
+    Attributes:
+        runs: One run of staged parts; none if nothing is left.
+        read: The updates that went in.
+    """
+
+    runs: tuple[Run, ...]
+    read: Tally
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Merger:
+    """Merges parts of one shard as a state describes them.
+
+    Attributes:
+        name: The shard's name.
+        desc: What is merged: for errors.
+        contents: Reads them under the current schema; a filter of its fetcher's says which range of
+            their rows is merged.
+        stager: Writes what comes out.
+        since: Times before it become it; None leaves them alone.
+        memory_bytes: About how much may be in memory at once.
+        share: Which share of the rows the filter lets through, about.
+        progress: Called for every piece that was read; may raise to end the merge.
+    """
+
+    name: str
+    desc: Description
+    contents: Contents
+    stager: Stager
+    since: int | None
+    memory_bytes: int
+    share: float = 1.0
+    progress: Callable[[], None] = _nothing
+
+    @classmethod
+    def of(cls, state: ShardState, inputs: tuple[Batch, ...], stager: Stager) -> Merger:
+        """A merger of `inputs`, batches of `state`.
+
+        Args:
+            stager: Its blob store, key and settings are the merger's, too.
+        """
+        schemas = {number: ShardSchema.parse(text) for number, text in state.schemas.items()}
+        fetcher = Fetcher(stager.blob, schemas, stager.schema)
+        return cls(
+            name=state.name,
+            desc=span(inputs),
+            contents=Contents(fetcher, state.key, stager.schema.names),
+            stager=stager,
+            since=merge_since(state, inputs),
+            memory_bytes=stager.settings.compact_memory_bytes,
+        )
+
+    def merge(self, wanted: Sequence[Source]) -> Merged:
+        """The sum of `wanted` as one run, staged.
+
+        Raises:
+            MissingBlob: A part is not there.
+            Corrupt: A part is not what was written; or diffs were lost or invented.
+        """
+        passing: list[Run] = []
+        read = Tally()
+        try:
+            left = list(wanted)
+            while len(fitting := self._fitting(left)) < len(left):
+                run = self._staged(fitting, read)
+                passing += run
+                left = [*left[len(fitting) :], *map(_passed, run)]
+            return Merged(self._staged(left, read), read)
+        finally:
+            discard(self.stager.blob, passing)
+
+    def _fitting(self, wanted: list[Source]) -> list[Source]:
+        """As many of the first ones as fit into memory side by side; two at least."""
+        row_bytes = 8 * (len(self.contents.columns) + 2)
+        total = 0
+        for count, source in enumerate(wanted):
+            total += source.memory_bytes(row_bytes, self.share)
+            if total > self.memory_bytes and count >= 2:  # noqa: PLR2004 - fewer is no merge
+                return wanted[:count]
+        return wanted
+
+    def _staged(self, wanted: Sequence[Source], read: Tally) -> tuple[Run, ...]:
+        here = Tally()
+        runs = [self._run(source, (here,) if source.passing else (here, read)) for source in wanted]
+        staged = self.stager.stage(merge(runs, self.contents.key, self.since))
+        parts = tuple(part for run in staged.runs for part in run.parts)
+        if not same_sum(here.diffs, sum_of_diffs(parts)):
+            discard(self.stager.blob, staged.runs)
+            raise not_conserved(self.name, self.desc, here.diffs, sum_of_diffs(parts))
+        return (Run(parts),) if parts else ()
+
+    def _run(self, source: Source, tallies: Sequence[Tally]) -> Iterator[pa.Table]:
+        tables = chain.from_iterable(map(self.contents.ordered_run, source.parts))
+        counted = self._counted(tables, tallies)
+        if not source.pooled:
+            yield from counted
+        elif held := list(counted):
+            yield sort_rows(pa.concat_tables(held), self.contents.key)
+
+    def _counted(self, tables: Iterable[pa.Table], tallies: Sequence[Tally]) -> Iterator[pa.Table]:
+        for table in tables:
+            self.progress()
+            for tally in tallies:
+                tally.add(table)
+            yield table
+
+
+def check_read(name: str, inputs: Sequence[Batch], read: Tally) -> None:
+    """Make sure that all of `inputs` was read, as far as the state tells what that is.
+
+    Where a batch is trimmed it does not: its parts have rows that are not the batch's.
+
+    Raises:
+        Corrupt: `SUM_OF_DIFFS`: parts do not hold what their writers said.
+    """
+    if any(batch.is_trimmed for batch in inputs):
+        return
+    rows = sum(batch.rows for batch in inputs)
+    expected = sum_of_diffs(part for batch in inputs for part in batch.parts)
+    if rows != read.rows or not same_sum(expected, read.diffs):
+        raise not_conserved(name, span(inputs), expected, read.diffs)
+
+
+def span(inputs: Sequence[Batch]) -> Description:
+    """The interval that neighbouring batches fill together."""
+    return Description(inputs[0].desc.lower, inputs[-1].desc.upper)
+
+
+def merge_since(state: ShardState, inputs: Sequence[Batch]) -> int | None:
+    """The time that earlier ones become when `inputs` are merged; None for none.
+
+    The shard's since may be beyond the merged interval, and readers leave out what is not inside.
+    """
+    upper = inputs[-1].desc.upper
+    ends = (state.since.time, None if upper is None else upper - 1)
+    return min((time for time in ends if time is not None), default=None)
+
+
+def sources(inputs: Iterable[Batch]) -> list[Source]:
+    """The runs of all batches; small ones are pooled, for thousands would be slow to merge."""
+    found: list[Source] = []
+    pool: list[PlannedPart] = []
+    pooled_rows = 0
+    for batch in inputs:
+        times = TimeFilter(batch.desc.lower, batch.desc.upper)
+        for run in batch.runs:
+            planned = tuple(PlannedPart(p, times, run.order == "sorted") for p in run.parts)
+            rows = sum(part.rows for part in run.parts)
+            if rows > BATCH_ROWS:
+                found += _large(planned)
+                continue
+            if pooled_rows + rows > BATCH_ROWS:
+                found.append(Source(tuple(pool), pooled=True))
+                pool, pooled_rows = [], 0
+            pool += planned
+            pooled_rows += rows
+    return [*found, Source(tuple(pool), pooled=True)] if pool else found
+
+
+def _large(planned: tuple[PlannedPart, ...]) -> list[Source]:
+    """A run as it is; the parts of one without an order each by themselves, to be sorted."""
+    if planned[0].ordered:
+        return [Source(planned, pooled=False)]
+    return [Source((part,), pooled=True) for part in planned]
+
+
+def _passed(run: Run) -> Source:
+    """What an earlier pass has written."""
+    everything = TimeFilter(None, None)
+    planned = tuple(PlannedPart(p, everything, ordered=True) for p in run.parts)
+    return Source(planned, pooled=False, passing=True)

@@ -1,0 +1,45 @@
+"""Rows that Spark does not read itself: the partitions' own Arrow fetch, inside of a native frame.
+
+Parts that live in the state are decoded here and now; they are tiny, and there are few. All others
+are fetched by tasks, with the very function that `format("shard")` runs there.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from datasource.native.jvm import Token, local_rows
+from datasource.shard_source.partition import ShardPartition, read_partition
+
+__all__ = ["fetched_by_tasks", "fetched_here"]
+
+
+def fetched_by_tasks(
+    spark: SparkSession, partitions: Sequence[InputPartition], schema: StructType
+) -> tuple[DataFrame, Token]:
+    """The rows of `partitions`, whatever they are, read by Python workers; and their token."""
+    pickled = [(pickle.dumps(partition),) for partition in partitions]
+    source = spark.createDataFrame(pickled, "partition binary")
+    return source.mapInArrow(_read, schema), Token.of_source(source)
+
+
+def _read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for pickled in batch.column(0):
+            yield from read_partition(pickle.loads(pickled.as_py()))  # noqa: S301 - our own
+
+
+def fetched_here(
+    spark: SparkSession, partitions: Sequence[ShardPartition], schema: StructType
+) -> DataFrame:
+    """The rows of `partitions` as a local relation."""
+    batches = [batch for partition in partitions for batch in read_partition(partition)]
+    if not batches:
+        return spark.createDataFrame([], schema)
+    return local_rows(spark, batches, schema)

@@ -1,0 +1,130 @@
+"""Consolidation as Spark expressions: one row per row, its number of copies in `_diff`.
+
+What makes two rows the same is `rowkey`'s to say, and Spark's grouping differs from it in two
+points: it takes -0.0 for 0.0, and strings of a collation for equal that are not. Both are put right
+by what is grouped by. Where a type's values cannot be told apart that way (maps, variants, numbers
+with a point inside of other values), `consolidates` says so, and Arrow fetch does it.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+
+from datasource.errors import Corrupt, InvalidUsage
+from datasource.native.types import quoted
+from datasource.schema import DIFF, ShardSchema
+from datasource.sparktype import Array, Atomic, Field, Record, SparkType
+
+__all__ = ["consolidate", "consolidates", "repeat"]
+
+_SPAN = 16
+"""Copies of a row are made in steps of two to this, so that no array of them grows beyond it."""
+
+_FLOATS = ("float", "double")
+_APART = ("variant", "geometry", "geography")
+
+
+def consolidates(schema: ShardSchema) -> bool:
+    """Whether Spark can tell rows of this schema apart as `rowkey` does."""
+    return all(_groups(field, top=True) for field in schema.record.fields)
+
+
+def _groups(field: Field, *, top: bool) -> bool:
+    return (top or field.collations == "null") and _tells(field, field.type, top=top)
+
+
+def _tells(field: Field, kind: SparkType, *, top: bool) -> bool:
+    match kind:
+        case Atomic(name):
+            if name.startswith(_APART):
+                return False
+            return top or not (name in _FLOATS or name.startswith("string collate"))
+        case Array(element, _):
+            return field.collations == "null" and _tells(field, element, top=False)
+        case Record(fields):
+            return all(_groups(inner, top=False) for inner in fields)
+    return False
+
+
+def consolidate(updates: DataFrame, schema: ShardSchema) -> DataFrame:
+    """The columns of `schema`, and how often each row is there; rows that are not are left out.
+
+    Args:
+        updates: The columns and `_diff`; what stands between is dropped.
+        schema: All columns of the shard: together they say which rows are the same.
+    """
+    keys: list[Column] = []
+    back: list[Column] = []
+    for number, field in enumerate(schema.record.fields):
+        column, name = quoted(field.name), f"k{number}"
+        metadata = updates.schema[field.name].metadata
+        collation = _collation(field)
+        if field.type in (Atomic("float"), Atomic("double")):
+            # Greater or equal and not less, not equal: an equality would be put in for the column.
+            zero = (column >= 0.0) & (column <= 0.0)
+            negative = zero & column.cast("string").startswith("-")
+            keys += [column.alias(name), negative.alias(f"n{number}")]
+            minus_zero = F.lit(-0.0).cast(updates.schema[field.name].dataType)
+            value = F.when(quoted(f"n{number}"), minus_zero).otherwise(quoted(name))
+        elif collation is not None:
+            keys.append(F.collate(column, "UTF8_BINARY").alias(name))
+            value = F.collate(quoted(name), collation)
+        else:
+            keys.append(column.alias(name))
+            value = quoted(name)
+        back.append(value.alias(field.name, metadata=metadata))
+    summed = updates.groupBy(*keys).agg(F.try_sum(DIFF).alias(DIFF))
+    return summed.select(*back, _checked().alias(DIFF)).where(F.col(DIFF) > 0)
+
+
+def _collation(field: Field) -> str | None:
+    name = field.type.name if isinstance(field.type, Atomic) else ""
+    return name.removeprefix("string collate ") if name.startswith("string collate ") else None
+
+
+def _checked() -> Column:
+    """The sum of a row's diffs; an error if it cannot be right.
+
+    A value and not a condition: Spark would look at other conditions first, and drop what fails
+    them without having asked this one.
+    """
+    overflow = InvalidUsage(
+        "the diffs of one row add up to more than an int64 holds",
+        code="DIFF_OVERFLOW",
+        hint="a diff counts copies of a row; write smaller ones",
+    )
+    negative = Corrupt(
+        "a row has been removed more often than it was added",
+        code="NEGATIVE_MULTIPLICITY",
+        hint="a writer retracted rows that were never there; find it in the change feed by "
+        "its negative diffs, and add the rows back to repair the shard",
+    )
+    total = F.col(DIFF)
+    return (
+        F.when(total.isNull(), F.raise_error(F.lit(str(overflow))).cast("bigint"))
+        .when(total < 0, F.raise_error(F.lit(str(negative))).cast("bigint"))
+        .otherwise(total)
+    )
+
+
+def repeat(rows: DataFrame) -> DataFrame:
+    """Each row as many times as its `_diff` says, without it."""
+    names = [name for name in rows.columns if name != DIFF]
+    step_name, copy_name = _fresh("_step", names), _fresh("_copy", names)
+    copies, step = F.col(DIFF), quoted(step_name)
+    own = [quoted(name) for name in names]
+    last = F.shiftright(copies - 1, _SPAN)
+    left = F.least(copies - F.shiftleft(step, _SPAN), F.lit(1 << _SPAN).cast("bigint"))
+    there = rows.where(F.col(DIFF) > 0)
+    steps = there.select("*", F.explode(F.sequence(F.lit(0).cast("bigint"), last)).alias(step_name))
+    each = F.explode(F.array_repeat(F.lit(0), left.cast("int"))).alias(copy_name)
+    return steps.select(*own, each).select(*own)
+
+
+def _fresh(name: str, taken: list[str]) -> str:
+    """`name`, or one like it that is not taken in any case."""
+    folded = {other.lower() for other in taken}
+    while name in folded:
+        name += "_"
+    return name

@@ -1,0 +1,181 @@
+"""What a part's description says, from the footer of a Parquet file that another writer made.
+
+Bounds are taken only where a footer's mean what ours mean: of plain columns with a natural order,
+not of numbers with a point (footers do not count NaN), not of anything nested. What is left out may
+hold anything, which is always right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from datasource.batch import Part
+from datasource.errors import MissingBlob
+from datasource.location import Blob, BlobEntry
+from datasource.schema import DIFF, TS, ShardSchema
+from datasource.sparktype import Atomic, Field, arrow_field, path_text
+from datasource.stats import PartStats, encode_stats
+from datasource.stats_collect import collect
+
+__all__ = ["Describer"]
+
+_UNBOUNDED = ("float", "double", "variant", "void", "geometry", "geography", "time(")
+
+_Bounds = list[tuple[Any, Any]]
+"""Least and greatest value of each row group that has any, as the file stores values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Describer:
+    """Describes parts of one shard.
+
+    Attributes:
+        blob: Where they are.
+        schema: What they were written with.
+        schema_id: Under which it is registered.
+        keep: Columns whose statistics are never dropped.
+        stats_bytes: Budget of a part's statistics.
+    """
+
+    blob: Blob
+    schema: ShardSchema
+    schema_id: int
+    keep: tuple[str, ...]
+    stats_bytes: int
+
+    def describe(self, entry: BlobEntry) -> Part | None:
+        """The part at `entry`; None if it has no rows."""
+        source = self.blob.open(entry.key, entry.size_bytes)
+        if source is None:
+            raise MissingBlob(f"part '{entry.key}' is not there, although it was just written")
+        with pq.ParquetFile(source) as file:
+            footer = file.metadata
+            if footer.num_rows == 0:
+                return None
+            columns = {footer.schema.column(i).path: i for i in range(footer.num_columns)}
+            least, most, total = self._diffs(file, columns[DIFF])
+            times = self._times(file, columns.get(TS))
+        return Part(
+            key=entry.key,
+            rows=footer.num_rows,
+            size_bytes=entry.size_bytes,
+            schema=self.schema_id,
+            ts_min=times[0] if times else None,
+            ts_max=times[1] if times else None,
+            diff_sum=total,
+            diff_min=least,
+            diff_max=most,
+            encoded_stats=encode_stats(self._stats(footer)),
+        )
+
+    def _diffs(self, file: pq.ParquetFile, column: int) -> tuple[int, int, int]:
+        """Least, greatest and sum of the diffs."""
+        found = _bounds(file.metadata, column)
+        if found is not None and found[0] and {v for pair in found[0] for v in pair} == {1}:
+            return 1, 1, file.metadata.num_rows
+        diffs = [value.to_numpy() for value in _chunks(file, DIFF)]
+        least, most = min(int(d.min()) for d in diffs), max(int(d.max()) for d in diffs)
+        return least, most, sum(int(d.sum()) for d in diffs)
+
+    def _times(self, file: pq.ParquetFile, column: int | None) -> tuple[int, int] | None:
+        if column is None:
+            return None
+        found = _bounds(file.metadata, column)
+        if found is not None and found[0]:
+            return min(lo for lo, _ in found[0]), max(hi for _, hi in found[0])
+        times = [value.to_numpy() for value in _chunks(file, TS)]
+        return min(int(t.min()) for t in times), max(int(t.max()) for t in times)
+
+    def _stats(self, footer: pq.FileMetaData) -> PartStats:
+        """Statistics, made by the same code as all others from the bounds as if they were rows."""
+        arrays: dict[str, pa.Array] = {}
+        nulls: dict[str, int] = {}
+        columns = {footer.schema.column(i).path: i for i in range(footer.num_columns)}
+        for field in self.schema.record.fields:
+            column = columns.get(field.name)
+            found = None if column is None or not _bounded(field) else _bounds(footer, column)
+            values = None if found is None else _values(field, found[0])
+            if found is not None and values is not None:
+                arrays[field.name], nulls[field.name] = values, found[1]
+        length = max(map(len, arrays.values()), default=0)
+        padded = {
+            name: pa.concat_arrays([array, pa.nulls(length - len(array), array.type)])
+            for name, array in arrays.items()
+        }
+        if not padded:
+            return PartStats(footer.num_rows, {})
+        made = collect(
+            pa.table(padded), self.schema.select(list(padded)), self._kept(padded), self.stats_bytes
+        )
+        by_path = {path_text((name,)): count for name, count in nulls.items()}
+        return PartStats(
+            footer.num_rows,
+            {
+                path: msgspec.structs.replace(stats, nulls=by_path[path])
+                for path, stats in made.columns.items()
+            },
+        )
+
+    def _kept(self, known: dict[str, pa.Array]) -> list[str]:
+        return [name for name in self.keep if name in known]
+
+
+def _chunks(file: pq.ParquetFile, name: str) -> Iterator[pa.Array]:
+    for batch in file.iter_batches(1 << 20, columns=[name], use_threads=False):
+        if batch.num_rows:
+            yield batch.column(name)
+
+
+def _bounded(field: Field) -> bool:
+    return isinstance(field.type, Atomic) and not field.type.name.startswith(_UNBOUNDED)
+
+
+def _bounds(footer: pq.FileMetaData, column: int) -> tuple[_Bounds, int] | None:
+    """Bounds of the row groups that have values, and the number of nulls; None if one lacks any."""
+    found: _Bounds = []
+    nulls = 0
+    for number in range(footer.num_row_groups):
+        chunk = footer.row_group(number).column(column)
+        stats = chunk.statistics
+        if stats is None or stats.null_count is None:
+            return None
+        nulls += stats.null_count
+        if stats.null_count == chunk.num_values:
+            continue
+        if not stats.has_min_max:
+            return None
+        found.append((stats.min_raw, stats.max_raw))
+    return found, nulls
+
+
+def _values(field: Field, found: _Bounds) -> pa.Array | None:
+    """Stored values under the column's Arrow type; None if they are not what it expects."""
+    kind = arrow_field(field).type
+    raw = [value for pair in found for value in pair]
+    try:
+        if pa.types.is_decimal(kind):
+            return pa.array([_decimal(value, kind.scale) for value in raw], kind)
+        if pa.types.is_string(kind):
+            return pa.array([value.decode() for value in raw], kind)
+        if any(is_one(kind) for is_one in _AS_STORED):
+            return pa.array(raw, kind)
+        width = pa.int32() if kind.bit_width == 32 else pa.int64()  # noqa: PLR2004 - bits
+        return pa.array(raw, width).view(kind)
+    except (pa.ArrowException, ValueError, TypeError, AttributeError):
+        return None
+
+
+_AS_STORED = (pa.types.is_binary, pa.types.is_boolean, pa.types.is_integer)
+
+
+def _decimal(value: int | bytes, scale: int) -> Decimal:
+    unscaled = int.from_bytes(value, "big", signed=True) if isinstance(value, bytes) else value
+    # Not by arithmetic, which rounds to the context's digits.
+    return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))

@@ -1,0 +1,268 @@
+"""From the partitions of a plan to one DataFrame: who reads which part, and what is then done.
+
+    plain     a scan; repeated where a row is there more than once
+    group     scans of all columns, consolidated by one aggregation for all groups of an input
+    changes   a scan with times and diffs
+    inserts   a scan; a retraction is an error
+
+All parts of one kind are read together, whichever partition they were packed into: Spark splits
+and packs files itself. Its filters and projections reach the scans by themselves.
+
+Invariants:
+    Every part of the plan is read once, by Spark or by Arrow fetch, and the rows are the same.
+    The schema is exactly the one asked for, nullability and metadata included.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import LongType, StructField, StructType
+
+from datasource.errors import InvalidUsage
+from datasource.native.arrow import fetched_by_tasks, fetched_here
+from datasource.native.consolidate import consolidate, consolidates, repeat
+from datasource.native.jvm import Options, Token
+from datasource.native.place import hadoop_url
+from datasource.native.scan import READ_OPTIONS, Scanner
+from datasource.native.shaping import shaped
+from datasource.native.types import conform, project, sql_name, struct_of
+from datasource.plan import PlannedPart
+from datasource.schema import DIFF, TS, ShardSchema
+from datasource.shard_source.partition import Kind, ShardPartition
+from datasource.shard_source.planner import open_client
+from datasource.where import Condition
+
+__all__ = ["Native", "native_frame"]
+
+_log = logging.getLogger(__name__)
+
+_DIFF_FIELD = StructField(DIFF, LongType(), nullable=False)
+_TS_FIELD = StructField(TS, LongType(), nullable=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """A DataFrame of a plan.
+
+    Attributes:
+        frame: Its rows.
+        tokens: Tell whether anything can still fetch them; none if all of them are here already.
+    """
+
+    frame: DataFrame
+    tokens: tuple[Token, ...]
+
+
+def native_frame(
+    spark: SparkSession,
+    partitions: Sequence[InputPartition],
+    schema: StructType,
+    condition: Condition | None,
+) -> Native:
+    """The rows of `partitions` under `schema`.
+
+    Args:
+        spark: The session that reads.
+        partitions: As a batch reader or a stream planned them.
+        schema: Of the rows, as `Shape.struct` gives it.
+        condition: The read's filter, which the partitions have too.
+    """
+    options = Options(spark, READ_OPTIONS)
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    build = _Build(spark, schema, options, condition is None or condition.zone == zone)
+    inputs: dict[int, list[ShardPartition]] = {}
+    for partition in partitions:
+        if isinstance(partition, ShardPartition):
+            inputs.setdefault(partition.index, []).append(partition)
+        else:
+            build.others.append(partition)
+    for own in inputs.values():
+        build.input(own)
+    frame = build.result()
+    return Native(frame, (*build.tokens, *([options.token()] if options.used else [])))
+
+
+@dataclass(slots=True)
+class _Build:
+    """The pieces of a frame under way.
+
+    Attributes:
+        filters: Whether Spark, in this session's time zone, reads a filter as the plan did.
+    """
+
+    spark: SparkSession
+    schema: StructType
+    options: Options
+    filters: bool
+    frames: list[DataFrame] = field(default_factory=list)
+    here: list[ShardPartition] = field(default_factory=list)
+    others: list[InputPartition] = field(default_factory=list)
+    tokens: list[Token] = field(default_factory=list)
+
+    def input(self, partitions: Sequence[ShardPartition]) -> None:
+        """Add the partitions of one of the read's inputs."""
+        sample = partitions[0]
+        if sample.where is not None and not self.filters:
+            self.others += partitions
+            return
+        location = open_client(sample.options).location.url
+        schemas = {n: ShardSchema.parse(t) for p in partitions for n, t in p.schemas.items()}
+        root = hadoop_url(self.spark, location)
+        scanner = Scanner(self.spark, root, schemas, schemas[sample.schema_id], self.options)
+        columns = sample.shape.columns(sample.index)
+        looked_at = frozenset() if sample.where is None else sample.where.columns
+        more = sorted(looked_at - set(columns))
+        narrow = replace(scanner, target=scanner.target.select([*columns, *more]))
+        self._groups([p for p in partitions if p.kind == "group"], scanner)
+        kinds: dict[tuple[Kind, int | None], list[ShardPartition]] = {}
+        for partition in partitions:
+            if partition.kind != "group":
+                kinds.setdefault((partition.kind, partition.as_of), []).append(partition)
+        for alike in kinds.values():
+            self._parts(alike, narrow)
+
+    def result(self) -> DataFrame:
+        """All pieces as one frame."""
+        if self.here:
+            self.frames.append(fetched_here(self.spark, self.here, self.schema))
+        if self.others:
+            _log.info(
+                "parts are fetched by Arrow: Spark does not read their location or types",
+                extra={"context": {"partitions": len(self.others)}},
+            )
+            fetched, token = fetched_by_tasks(self.spark, self.others, self.schema)
+            self.frames.append(fetched)
+            self.tokens.append(token)
+        if not self.frames:
+            return self.spark.createDataFrame([], self.schema)
+        if len(self.frames) == 1:
+            return self.frames[0]
+        return conform(self.spark, reduce(DataFrame.unionAll, self.frames), self.schema)
+
+    def _parts(self, alike: Sequence[ShardPartition], scanner: Scanner) -> None:
+        """Add partitions of one kind other than group."""
+        sample = alike[0]
+        as_updates = sample.kind == "changes" or sample.as_of is not None
+        with_ts = sample.kind == "changes"
+        parts = _whole(alike)
+        if sample.kind == "inserts":
+            _refuse_retractions(parts)
+            # Whether the rows at the times that count retract, only a look at all of them tells,
+            # and Spark would push filters of the frame's user below it.
+            self._elsewhere(sample, [p for p in parts if p.part.retracts])
+            parts = [p for p in parts if not p.part.retracts]
+        scans, others = scanner.split(parts, with_ts=with_ts)
+        self._elsewhere(sample, others)
+        for kind, frame in zip(scans, scanner.scan(scans, with_ts=with_ts), strict=True):
+            rows = self._rows(sample, frame, repeats=kind.counted, as_updates=as_updates)
+            self._add(sample, rows)
+
+    def _rows(
+        self, sample: ShardPartition, frame: DataFrame, *, repeats: bool, as_updates: bool
+    ) -> DataFrame:
+        own = [sql_name(name) for name in sample.shape.columns(sample.index)]
+        frame = _filtered(sample, frame)
+        if as_updates:
+            time = TS if sample.as_of is None else f"{sample.as_of}L AS {TS}"
+            return project(frame, [*own, time, DIFF])
+        if not repeats:
+            return project(frame, own)
+        return repeat(project(frame, [*own, DIFF]))
+
+    def _groups(self, groups: Sequence[ShardPartition], scanner: Scanner) -> None:
+        """Add groups of parts that must be consolidated, each on its own or all together.
+
+        Rows of different groups are never the same, so that one aggregation serves all of them.
+        """
+        taken = []
+        for group in groups:
+            if all(planned.part.inline is not None for planned in group.parts):
+                self.here.append(group)
+            elif consolidates(scanner.target) and all(
+                planned.part.inline is not None or scanner.takes(planned) for planned in group.parts
+            ):
+                taken.append(group)
+            else:
+                self.others.append(group)
+        if not taken:
+            return
+        scans, rest = scanner.split([p for group in taken for p in group.parts], with_ts=False)
+        inline = [planned for planned in rest if planned.part.inline is not None]
+        if len(inline) < len(rest):
+            self.others += taken
+            return
+        updates = scanner.scan(scans, with_ts=False)
+        if inline:
+            updates.append(self._inline_updates(taken[0], inline, scanner))
+        rows = consolidate(reduce(DataFrame.unionByName, updates), scanner.target)
+        self._add(taken[0], self._of_group(taken[0], rows))
+
+    def _of_group(self, sample: ShardPartition, rows: DataFrame) -> DataFrame:
+        own = [sql_name(name) for name in sample.shape.columns(sample.index)]
+        rows = _filtered(sample, rows)
+        if sample.as_of is None:
+            return repeat(project(rows, [*own, DIFF]))
+        return project(rows, [*own, f"{sample.as_of}L AS {TS}", DIFF])
+
+    def _inline_updates(
+        self, sample: ShardPartition, inline: Sequence[PlannedPart], scanner: Scanner
+    ) -> DataFrame:
+        """The updates of inline parts under the shard's whole schema."""
+        schema = struct_of(scanner.target.record)
+        shape = replace(sample.shape, feed="diff", names=(), schemas=(scanner.target.json,))
+        raw = replace(
+            sample,
+            kind="changes",
+            as_of=None,
+            shape=shape,
+            index=0,
+            parts=tuple(inline),
+            where=None,
+        )
+        fields = [*schema.fields, _TS_FIELD, _DIFF_FIELD]
+        return fetched_here(self.spark, [raw], StructType(fields)).drop(TS)
+
+    def _elsewhere(self, sample: ShardPartition, parts: Sequence[PlannedPart]) -> None:
+        """Leave parts that Spark does not read to Arrow fetch."""
+        inline = tuple(p for p in parts if p.part.inline is not None)
+        if inline:
+            self.here.append(replace(sample, parts=inline))
+        self.others += [replace(sample, parts=(p,)) for p in parts if p.part.inline is None]
+
+    def _add(self, sample: ShardPartition, frame: DataFrame) -> None:
+        made = shaped(frame, sample.shape, sample.index)
+        self.frames.append(conform(self.spark, made, self.schema))
+
+
+def _filtered(sample: ShardPartition, rows: DataFrame) -> DataFrame:
+    return rows if sample.where is None else rows.where(sample.where.text)
+
+
+def _whole(partitions: Iterable[ShardPartition]) -> list[PlannedPart]:
+    """The parts of partitions, shares of one put together: Spark splits files itself."""
+    found: dict[tuple[object, ...], list[PlannedPart]] = {}
+    for partition in partitions:
+        for planned in partition.parts:
+            found.setdefault((planned.part.key, planned.times), []).append(planned)
+    whole = []
+    for shares in found.values():
+        complete = len(shares) == shares[0].share[1]
+        whole += [msgspec.structs.replace(shares[0], share=(0, 1))] if complete else shares
+    return whole
+
+
+def _refuse_retractions(parts: Iterable[PlannedPart]) -> None:
+    for planned in parts:
+        if planned.part.retracts and not planned.needs_time:
+            raise InvalidUsage(
+                f"part '{planned.part.key}' retracts rows, and this stream takes added rows only",
+                code="RETRACTION_IN_APPEND_ONLY_STREAM",
+                hint="set option readChangeFeed to true: rows then carry _ts and _diff",
+            )

@@ -1,0 +1,70 @@
+"""`datasource.micro_batch`: what a stream's micro-batch reads, natively, inside of `foreachBatch`.
+
+    def each(frame, batch_id):
+        updates = datasource.micro_batch(frame, batch_id)
+
+The frame that Spark hands over is not touched, so the source's own tasks never run. What comes
+instead is made of the partitions that the stream has planned for this micro-batch: the same range,
+pieces, filters and times, after a restart as well, and under the stream's own holds, which stay
+where they are until the micro-batch has been committed.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+
+from datasource.errors import InvalidUsage
+from datasource.native.frames import native_frame
+from datasource.native.jvm import MicroBatch, micro_batches
+from datasource.shard_source.options import SourceOptions, parse_source
+from datasource.shard_source.partition import ShardPartition
+
+__all__ = ["micro_batch"]
+
+
+def micro_batch(frame: DataFrame, batch_id: int, *, shard: str | None = None) -> DataFrame:
+    """The rows that the stream's source gives to this micro-batch, read by Spark itself.
+
+    With `readChangeFeed=true` the first one is the snapshot as updates at its `as_of`, and the
+    others are the changes since the one before: the shard's columns, `_ts`, `_diff`. They are the
+    source's rows: what the query did to them before `foreachBatch` is in `frame` only. Use it
+    before `foreachBatch` returns, and in the thread that it runs in; afterwards the stream protects
+    nothing of it.
+
+    Args:
+        frame: As `foreachBatch` gave it.
+        batch_id: The same.
+        shard: Which source, if the query has several: a name that the source reads.
+
+    Raises:
+        InvalidUsage: This is not the frame of a micro-batch over `format("shard")` under way, or
+            there are several sources.
+    """
+    found = micro_batches(frame, batch_id)
+    if shard is not None:
+        loaded = [(source, _options(source)) for source in found]
+        found = [source for source, given in loaded if given and shard in given.inputs]
+    if len(found) != 1:
+        raise InvalidUsage(
+            f"the frame of micro-batch {batch_id} reads {len(found)} sources"
+            + (f" of shard '{shard}'" if shard is not None else "")
+            + " that could be meant",
+            code="NOT_A_MICRO_BATCH",
+            hint="pass on what foreachBatch was called with, in its thread and before it returns; "
+            "of several sources name one by its shard",
+        )
+    (source,) = found
+    partitions = source.partitions()
+    filtered = any(isinstance(p, ShardPartition) and p.where is not None for p in partitions)
+    # Asking for the options costs as much as all the rest.
+    loaded_with = _options(source) if filtered else None
+    condition = None if loaded_with is None else loaded_with.where
+    return native_frame(frame.sparkSession, partitions, source.schema, condition).frame
+
+
+def _options(source: MicroBatch) -> SourceOptions | None:
+    """What the source was loaded with; None if it is another Python source than ours."""
+    try:
+        return parse_source(source.options)
+    except InvalidUsage:
+        return None

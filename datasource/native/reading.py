@@ -1,0 +1,147 @@
+"""`datasource.snapshot` and `datasource.changes`: batch reads whose rows Python never sees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from pyspark.sql import Column, DataFrame, SparkSession
+
+from datasource.frontier import Frontier
+from datasource.lease import Lease
+from datasource.native.frames import native_frame
+from datasource.native.keep import KEEPER
+from datasource.read import current_schema
+from datasource.shard_source.batch_reader import ShardBatchReader
+from datasource.shard_source.options import SourceOptions, parse_source
+from datasource.shard_source.partition import ShardPartition
+from datasource.shard_source.planner import open_client
+from datasource.shard_source.shape import Shape
+
+__all__ = ["Time", "changes", "snapshot"]
+
+Time = int | str | datetime
+"""Milliseconds since the epoch, or a date-time, in the session's time zone if it names none."""
+
+
+def snapshot(
+    spark: SparkSession,
+    path: str | None = None,
+    *,
+    location: str | None = None,
+    shard: str | None = None,
+    as_of: Time | None = None,
+    columns: Sequence[str] | None = None,
+    where: str | Column | None = None,
+    storage: Mapping[str, str] | None = None,
+    options: Mapping[str, object] | None = None,
+) -> DataFrame:
+    """The contents of a shard at one time, decoded by Spark's own Parquet reader.
+
+    The same rows under the same schema as `spark.read.format("shard")` gives. The plan is made
+    now: the frame shows this time whenever it is run, and what it needs is kept for as long as it,
+    or any frame made of it, can be run by this driver.
+
+    Args:
+        spark: The session to read with.
+        path: Location and shard in one, `s3://lake/shards/orders`; or give the next two.
+        location: URL of the persist location.
+        shard: Name of the shard.
+        as_of: Updates at this time and before count. Default: the latest that can be read.
+        columns: Which, in which order. Default: all.
+        where: Only rows for which this is true, as `DataFrame.where` takes it.
+        storage: Options of the store, such as `s3.endpoint`.
+        options: Any other option of the format for a batch read.
+
+    Raises:
+        InvalidUsage: There is no such shard or column, or its history at `as_of` is gone.
+        Determinate: `as_of` was not settled within `waitTimeout`.
+    """
+    given = _given(spark, (path, location, shard), storage, options)
+    given |= {} if as_of is None else {"timestampAsOf": _text(as_of)}
+    return _read(spark, given, columns, where)
+
+
+def changes(
+    spark: SparkSession,
+    path: str | None = None,
+    *,
+    location: str | None = None,
+    shard: str | None = None,
+    start: Time | None = None,
+    end: Time | None = None,
+    columns: Sequence[str] | None = None,
+    where: str | Column | None = None,
+    storage: Mapping[str, str] | None = None,
+    options: Mapping[str, object] | None = None,
+) -> DataFrame:
+    """The updates of a shard with `start <= _ts < end`: its columns, `_ts`, `_diff`.
+
+    Args:
+        spark: As in `snapshot`, and so are the others.
+        start: Default: all that can still be told apart.
+        end: Default: the shard's upper.
+
+    Raises:
+        InvalidUsage: There is no such shard or column, or history at `start` is gone.
+        Determinate: `end` was not settled within `waitTimeout`.
+    """
+    given = _given(spark, (path, location, shard), storage, options) | {"readChangeFeed": "true"}
+    given |= {} if start is None else {"startingTimestamp": _text(start)}
+    given |= {} if end is None else {"endingTimestamp": _text(end)}
+    return _read(spark, given, columns, where)
+
+
+def _given(
+    spark: SparkSession,
+    place: tuple[str | None, str | None, str | None],
+    storage: Mapping[str, str] | None,
+    options: Mapping[str, object] | None,
+) -> dict[str, str]:
+    """The options of the format that say the same."""
+    named = dict(zip(("path", "location", "shard"), place, strict=True))
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    return {
+        "timeZone": zone or "UTC",
+        **{name: _option(value) for name, value in (options or {}).items()},
+        **(storage or {}),
+        **{name: value for name, value in named.items() if value is not None},
+    }
+
+
+def _option(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _text(time: Time) -> str:
+    return time.isoformat() if isinstance(time, datetime) else str(time)
+
+
+def _read(
+    spark: SparkSession,
+    given: Mapping[str, str],
+    columns: Sequence[str] | None,
+    where: str | Column | None,
+) -> DataFrame:
+    parsed = parse_source(given)
+    if columns is not None:
+        parsed = replace(parsed, columns=tuple(columns))
+    client = open_client(parsed)
+    shape = Shape.now(parsed, [current_schema(client.state(name)) for name in parsed.inputs])
+    with KEEPER.planning():
+        partitions = ShardBatchReader(parsed, shape).partitions()
+        native = native_frame(spark, partitions, shape.struct, parsed.where)
+        for lease in _leases(parsed, partitions) if native.tokens else []:
+            KEEPER.keep(lease, *native.tokens)
+    return native.frame if where is None else native.frame.where(where)
+
+
+def _leases(parsed: SourceOptions, partitions: Sequence[object]) -> list[Lease]:
+    """The leases that protect a plan."""
+    client = open_client(parsed)
+    found = {p.guard.reader: p for p in partitions if isinstance(p, ShardPartition)}
+    return [
+        Lease(client.machine(p.options.shard), reader, p.guard.lease_ms, Frontier(0), 0)
+        for reader, p in found.items()
+    ]

@@ -1,0 +1,156 @@
+"""Parts as a DataFrame of Spark's Parquet reader: one scan for all parts that are read alike.
+
+    rows       the wanted columns under the wanted types
+    `_ts`      read, or, for parts that a commit stamped, a constant that only metadata knows
+    `_diff`    read only where a part has other diffs than 1
+
+The plan grows with the number of schemas that parts were written with, and with parts whose rows
+must be filtered by time one by one, never with the number of parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.types import LongType, StructField, StructType
+
+from datasource.batch import Part
+from datasource.native.jvm import WRITTEN_TIME, File, Options, relation
+from datasource.native.types import (
+    project,
+    quoted,
+    read_record,
+    readable,
+    sql_name,
+    struct_of,
+)
+from datasource.plan import PlannedPart, TimeFilter
+from datasource.schema import DIFF, TS, ShardSchema
+
+__all__ = ["READ_OPTIONS", "Scanner", "counted"]
+
+READ_OPTIONS: Mapping[str, str] = {
+    # Of the session, they would make rows of a missing or damaged part vanish.
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    # Our files have no old calendar, whatever the session says of files that do not tell.
+    "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
+    # A flipped bit is an error and not another value.
+    "parquet.page.verify-checksum.enabled": "true",
+}
+
+_LAST_STAMP = 2**53
+"""Greatest time that travels with a file: Spark keeps it in microseconds."""
+
+_FILTERED_SCANS = 32
+"""How many different time filters a plan has scans for; the rest are fetched by Arrow."""
+
+
+def counted(part: Part) -> bool:
+    """Whether some row of the part is there more or less often than once."""
+    return part.diff_min != 1 or part.diff_max != 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Likeness:
+    """What parts of one scan have in common."""
+
+    schema: int
+    counted: bool
+    stamped: bool
+    times: TimeFilter | None
+
+
+@dataclass(frozen=True)
+class Scanner:
+    """Scans parts of one shard.
+
+    Attributes:
+        spark: The session that reads.
+        root: The location as Hadoop names it; None if Spark cannot read there.
+        schemas: The shard's schemas by id.
+        target: The schema of the rows that come out.
+        options: Of all scans of the frame.
+    """
+
+    spark: SparkSession
+    root: str | None
+    schemas: Mapping[int, ShardSchema]
+    target: ShardSchema
+    options: Options
+
+    def takes(self, planned: PlannedPart) -> bool:
+        """Whether Spark can read this part."""
+        part = planned.part
+        return (
+            self.root is not None
+            and part.inline is None
+            and not planned.audit
+            and planned.share == (0, 1)
+            and (part.ts is None or 0 <= part.ts < _LAST_STAMP)
+            and readable(self.schemas[part.schema], self.target)
+        )
+
+    def split(
+        self, planned: Sequence[PlannedPart], *, with_ts: bool
+    ) -> tuple[dict[_Likeness, list[Part]], list[PlannedPart]]:
+        """Parts by what they have in common, and those that Spark does not read."""
+        alike: dict[_Likeness, list[Part]] = {}
+        others: list[PlannedPart] = []
+        filtered = 0
+        for item in planned:
+            kind = _Likeness(
+                item.part.schema,
+                counted(item.part),
+                with_ts and item.part.ts is not None,
+                item.times if item.needs_time else None,
+            )
+            filtered += kind.times is not None and kind not in alike
+            if self.takes(item) and (kind.times is None or filtered <= _FILTERED_SCANS):
+                alike.setdefault(kind, []).append(item.part)
+            else:
+                others.append(item)
+        return alike, others
+
+    def scan(self, alike: Mapping[_Likeness, Sequence[Part]], *, with_ts: bool) -> list[DataFrame]:
+        """The updates of the parts: target columns, `_ts` if wanted, `_diff`; a frame per kind."""
+        return [self._scan(kind, parts, with_ts=with_ts) for kind, parts in alike.items()]
+
+    def _scan(self, kind: _Likeness, parts: Sequence[Part], *, with_ts: bool) -> DataFrame:
+        record = read_record(self.schemas[kind.schema].record, self.target.record)
+        fields = list(struct_of(record).fields)
+        if kind.counted:
+            fields.append(StructField(DIFF, LongType(), nullable=False))
+        if kind.times is not None or (with_ts and not kind.stamped):
+            fields.append(StructField(TS, LongType(), nullable=False))
+        files = [
+            File(f"{self.root}/{part.key}", part.size_bytes, part.ts if kind.stamped else None)
+            for part in parts
+        ]
+        frame = relation(self.spark, files, StructType(fields), self.options)
+        if kind.times is not None:
+            frame = frame.where(_passes(kind.times))
+        own = [_as(field.name, field.dataType, wanted) for field, wanted in self._pairs(fields)]
+        times = [f"{WRITTEN_TIME} AS {TS}" if kind.stamped else TS] if with_ts else []
+        return project(frame, [*own, *times, DIFF if kind.counted else f"1L AS {DIFF}"])
+
+    def _pairs(self, fields: Sequence[StructField]) -> list[tuple[StructField, StructField]]:
+        wanted = struct_of(self.target.record).fields
+        return list(zip(fields[: len(wanted)], wanted, strict=True))
+
+
+def _as(name: str, found: object, wanted: StructField) -> Column | str:
+    if found == wanted.dataType:
+        return sql_name(name)
+    return quoted(name).cast(wanted.dataType).alias(name)
+
+
+def _passes(times: TimeFilter) -> str:
+    bounds = [
+        *([f"{TS} >= {times.lower}L"] if times.lower is not None else []),
+        *([f"{TS} < {times.upper}L"] if times.upper is not None else []),
+    ]
+    return " AND ".join(bounds)

@@ -1,0 +1,207 @@
+"""`datasource.transaction`: frames into several shards at one time, all of them or none.
+
+    with datasource.transaction(spark, "s3://lake/shards") as t:
+        t.append("orders", orders)
+        t.overwrite("customers", customers)
+
+Each call runs a Spark job that stages its frame's rows; what they are for is decided at the end, by
+one commit (`datasource.txn`). A crash before that leaves files that nothing refers to.
+
+Inside of `foreachBatch`, `txn` makes it happen once:
+
+    def each(frame, batch_id):
+        with datasource.transaction(spark, location, txn=("orders-in", batch_id)) as t:
+            t.append("orders", frame.select(…))
+            t.append("lines", frame.select(…))
+
+Rows are staged by Spark's own Parquet writer where it can, and by Arrow tasks otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+
+from datasource.ids import new_id
+from datasource.native.reading import snapshot
+from datasource.native.saving import native_saving
+from datasource.shard_sink.frame import read_frame
+from datasource.shard_sink.sink import ShardBatchWriter
+from datasource.shard_sink.target import find, resolve
+from datasource.shard_source.options import SinkOptions, parse_sink
+from datasource.shard_source.planner import open_client
+from datasource.stage import Staged
+from datasource.txn.transaction import Isolation, Transaction
+
+__all__ = ["FrameTransaction", "transaction"]
+
+_ANY: str = "any"
+"""Stands for a shard where only the location's options are asked for."""
+
+
+def transaction(
+    spark: SparkSession,
+    location: str,
+    *,
+    txn: tuple[str, int] | None = None,
+    isolation: Isolation = "snapshot",
+    storage: Mapping[str, str] | None = None,
+) -> FrameTransaction:
+    """Begin a transaction over any shards of a location; to be used in a `with` statement.
+
+    Args:
+        spark: The session to read and write with.
+        location: URL of the persist location; made if it is not there.
+        txn: Name of a writer, and a number greater than all it used before: a transaction that was
+            committed with them is not run again.
+        isolation: "snapshot" refuses to commit if others have changed a shard that is overwritten;
+            "serializable" also one that was read.
+        storage: Options of the store, such as `s3.endpoint`.
+
+    Raises:
+        InvalidUsage: An argument is wrong.
+    """
+    given = {"location": location, **(storage or {})}
+    client = open_client(parse_sink({**given, "shard": _ANY}), create=True)
+    writer, sequence = (None, None) if txn is None else txn
+    begun = client.transaction(isolation=isolation, writer=writer, sequence=sequence)
+    return FrameTransaction(spark, given, begun)
+
+
+class FrameTransaction:
+    """One transaction of frames: commits when its block ends, and does nothing after an error."""
+
+    def __init__(self, spark: SparkSession, given: Mapping[str, str], begun: Transaction) -> None:
+        """Wrap a transaction that has begun; `transaction` is the way to one."""
+        self._spark = spark
+        self._given = given
+        self._transaction = begun
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Commit, or after an error roll back."""
+        self._transaction.__exit__(kind, error, trace)
+
+    @property
+    def committed_at(self) -> int | None:
+        """When it took effect; None before, and if there was nothing to commit."""
+        return self._transaction.committed_at
+
+    @property
+    def done_before(self) -> bool:
+        """Whether one with this `txn` was committed before: then this one does nothing."""
+        return self._transaction.done_before()
+
+    def read(
+        self,
+        shard: str,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | Column | None = None,
+    ) -> DataFrame:
+        """The contents of a shard at the transaction's read time, the same for all shards.
+
+        Without what this transaction writes. Errors as those of `datasource.snapshot`.
+        """
+        as_of = self._transaction.reads(shard)
+        location = self._given["location"]
+        storage = {name: value for name, value in self._given.items() if name != "location"}
+        return snapshot(
+            self._spark,
+            location=location,
+            shard=shard,
+            as_of=as_of,
+            columns=columns,
+            where=where,
+            storage=storage,
+        )
+
+    def append(
+        self,
+        shard: str,
+        frame: DataFrame,
+        *,
+        key: Sequence[str] | None = None,
+        merge_schema: bool = False,
+    ) -> None:
+        """Add a frame's rows, or with a column `_diff` its updates; makes the shard if need be.
+
+        Args:
+            shard: Name of the shard.
+            frame: Columns by name.
+            key: The shard's key, if this makes it.
+            merge_schema: Evolve the shard's schema to take new columns and wider types.
+
+        Raises:
+            InvalidUsage: The frame does not fit the shard, or its rows carry times.
+        """
+        if not self.done_before:
+            self._transaction.add(shard, self._staged(shard, frame, key, merge=merge_schema))
+
+    def overwrite(
+        self,
+        shard: str,
+        frame: DataFrame,
+        *,
+        key: Sequence[str] | None = None,
+        merge_schema: bool = False,
+    ) -> None:
+        """Make a frame's rows the contents of the shard; what stays the same costs nothing.
+
+        They replace what was there at the read time. Arguments and errors as `append`.
+
+        Raises:
+            Determinate: `TRANSACTION_CONFLICT`: history at the read time is gone already.
+        """
+        if not self.done_before:
+            self._transaction.replace(shard, self._staged(shard, frame, key, merge=merge_schema))
+
+    def _staged(
+        self, shard: str, frame: DataFrame, key: Sequence[str] | None, *, merge: bool
+    ) -> Staged:
+        given = {**self._given, "shard": shard}
+        given |= {"key": ",".join(key)} if key is not None else {}
+        given |= {"mergeSchema": "true"} if merge else {}
+        options = parse_sink(given)
+        saving = native_saving(frame, options)
+        if saving is not None:
+            return saving.stage(new_id("t", saving.client.ids))
+        return _staged_by_tasks(frame, options)
+
+
+def _staged_by_tasks(frame: DataFrame, options: SinkOptions) -> Staged:
+    """Rows staged as the Arrow sink's tasks do, without its commit."""
+    described = read_frame(options, frame.schema)
+    client = open_client(options, create=True)
+    target = resolve(client, options, described, find(client, options.shard))
+    writer = ShardBatchWriter(options, target, replace=False)
+
+    def task(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        staged = writer.stage(rows)
+        yield pa.RecordBatch.from_pydict({"staged": [msgspec.json.encode(staged)]})
+
+    # Of several attempts at a task, one is collected; files of the others are the sweeper's.
+    messages = frame.mapInArrow(task, "staged binary").collect()
+    found = [msgspec.json.decode(bytes(row.staged), type=Staged) for row in messages]
+    begun = [staged.staged_ms for staged in found if staged.runs]
+    return replace(
+        Staged((), 0, 0, 0),
+        runs=tuple(run for staged in found for run in staged.runs),
+        staged_ms=min(begun, default=client.clock.now_ms()),
+        rows=sum(staged.rows for staged in found),
+        size_bytes=sum(staged.size_bytes for staged in found),
+    )

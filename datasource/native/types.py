@@ -1,0 +1,182 @@
+"""What Spark's Parquet reader makes of the types that parts were written with.
+
+A part is read under the types it was written with, in the shape that is wanted: fields that it
+lacks are null, which the reader does by itself at any depth. Plain values are then widened by
+Spark's `cast`, which keeps every value for all widenings that `evolution` allows.
+
+Invariants:
+    `readable` is False for whatever Spark was not seen to read exactly as Arrow fetch does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql.types import StructField, StructType
+
+from datasource.native.jvm import known_nullability
+from datasource.schema import ShardSchema
+from datasource.sparktype import Array, Atomic, Field, Map, Record, SparkType, record_json
+
+__all__ = [
+    "conform",
+    "in_place",
+    "project",
+    "quoted",
+    "read_record",
+    "readable",
+    "sql_name",
+    "struct_of",
+]
+
+
+def struct_of(record: Record) -> StructType:
+    """The record as Spark's type."""
+    return StructType.fromJson(json.loads(record_json(record)))
+
+
+def sql_name(name: str) -> str:
+    """The column called exactly `name` in SQL, whatever is in the name."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def quoted(name: str) -> Column:
+    """The column called exactly `name`, whatever is in the name."""
+    return F.col(sql_name(name))
+
+
+def project(frame: DataFrame, items: Sequence[str | Column]) -> DataFrame:
+    """`frame` with these columns.
+
+    Each call on a `Column` is several calls across to the JVM, and text is one for all: where it
+    will do, making a frame takes a fifth of the time.
+    """
+    texts = [item for item in items if isinstance(item, str)]
+    if len(texts) == len(items):
+        return frame.selectExpr(*texts)
+    return frame.select([F.expr(item) if isinstance(item, str) else item for item in items])
+
+
+def readable(written: ShardSchema, target: ShardSchema) -> bool:
+    """Whether Spark can read parts of schema `written` as rows of `target`."""
+    return all(
+        _readable(field.type)
+        and (field.name not in written or _widened(written.field(field.name), field))
+        for field in target.record.fields
+    )
+
+
+def _readable(kind: SparkType) -> bool:
+    match kind:
+        case Atomic(name):
+            # Spark keeps shapes as well-known binary without a word of which part is which.
+            return not name.startswith(("geometry", "geography"))
+        case Array(element, _):
+            return _readable(element)
+        case Map(key, value, _):
+            return _readable(key) and _readable(value)
+        case Record(fields):
+            return all(_readable(field.type) for field in fields)
+
+
+def _widened(old: Field, new: Field) -> bool:
+    """Whether casting the old type to the new one keeps what is never null inside of it."""
+    return old.type == new.type or _casts(old.type, new.type)
+
+
+def _casts(old: SparkType, new: SparkType) -> bool:
+    match old, new:
+        case Atomic(), Atomic():
+            return True
+        case Array(one, _), Array(other, nullable):
+            return (nullable or one == other) and _casts(one, other)
+        case Map(key, value, _), Map(to_key, to_value, nullable):
+            return key == to_key and (nullable or value == to_value) and _casts(value, to_value)
+        case Record(), Record(fields):
+            before = {field.name: field for field in old.fields}
+            return all(
+                field.name not in before
+                or (
+                    (field.nullable or before[field.name].type == field.type)
+                    and _casts(before[field.name].type, field.type)
+                )
+                for field in fields
+            )
+    return False
+
+
+def in_place(old: SparkType, new: SparkType) -> bool:
+    """Whether Spark's `cast` makes `new` of `old`, given that the one can be evolved to the other.
+
+    It adds no fields to structs, and takes what may be null inside of a value for what may not.
+    """
+    match old, new:
+        case Atomic(), Atomic():
+            return True
+        case Array(one, before), Array(other, after):
+            return (after or not before) and in_place(one, other)
+        case Map(key, value, before), Map(to_key, to_value, after):
+            return (after or not before) and in_place(key, to_key) and in_place(value, to_value)
+        case Record(before_fields), Record(after_fields):
+            return [f.name for f in before_fields] == [f.name for f in after_fields] and all(
+                (b.nullable or not a.nullable) and in_place(a.type, b.type)
+                for a, b in zip(before_fields, after_fields, strict=True)
+            )
+    return False
+
+
+def read_record(written: Record, target: Record) -> Record:
+    """`target` with the types of plain values that `written` has for them."""
+    known = {field.name: field for field in written.fields}
+    return Record(
+        tuple(
+            Field(
+                field.name,
+                _read_type(known[field.name].type, field.type),
+                known[field.name].nullable,
+                field.metadata,
+            )
+            if field.name in known
+            else Field(field.name, field.type, nullable=True, metadata=field.metadata)
+            for field in target.fields
+        )
+    )
+
+
+def _read_type(written: SparkType, target: SparkType) -> SparkType:
+    match written, target:
+        case Record(), Record():
+            return read_record(written, target)
+        case Array(element, nullable), Array(wanted, _):
+            return Array(_read_type(element, wanted), nullable)
+        case Map(key, value, nullable), Map(to_key, to_value, _):
+            return Map(_read_type(key, to_key), _read_type(value, to_value), nullable)
+    return written
+
+
+def conform(spark: SparkSession, frame: DataFrame, target: StructType) -> DataFrame:
+    """`frame` with exactly the columns of `target`, by name: types, nullability, metadata."""
+    if frame.schema == target:
+        return frame
+    found = {field.name: field for field in frame.schema.fields}
+    frame = project(frame, [_cast(found[field.name], field) for field in target.fields])
+    pairs = zip(frame.schema.fields, target.fields, strict=True)
+    return project(frame, [_told(spark, field, wanted) for field, wanted in pairs])
+
+
+def _cast(found: StructField, wanted: StructField) -> Column | str:
+    if found.dataType == wanted.dataType:
+        return sql_name(found.name)
+    return quoted(found.name).cast(wanted.dataType).alias(wanted.name)
+
+
+def _told(spark: SparkSession, found: StructField, wanted: StructField) -> Column | str:
+    if found == wanted:
+        return sql_name(found.name)
+    column = quoted(found.name)
+    if found.nullable != wanted.nullable:
+        column = known_nullability(column, spark, nullable=wanted.nullable)
+    return column.alias(wanted.name, metadata=wanted.metadata)

@@ -1,0 +1,496 @@
+"""Filters on rows: what each says of a row, and what it can say of rows known by statistics only.
+
+A predicate is a tree of plain data, bound to the types of a shard's schema (`where` makes one from
+SQL text). It follows SQL's three-valued logic with Spark's comparison rules: NaN equals NaN and
+exceeds every number, -0.0 equals 0.0, text is compared by its bytes, null is unknown.
+
+    predicate.mask(data) -> pa.Array          per row: true, false, or null
+    predicate.outcomes(known) -> Outcomes     which of the three some row may have
+    may_be_true(predicate, known) -> bool     False is a proof that no row passes
+
+Invariants:
+    Literals are values of the column's own type: whoever builds a leaf has rounded and cut them
+    (`x > 1.5` on integers is `x >= 2`).
+    `outcomes` of what holds for a set of rows contains the outcome of each row in it. What is
+    unknown widens it: a column that nothing is known of may be anything.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator as operators
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Protocol, TypeAlias
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from typing_extensions import override
+
+from datasource.sparktype import Field, Record
+from datasource.stats import Bound, Kind
+
+__all__ = [
+    "ABSENT",
+    "FALSE",
+    "NULL",
+    "TRUE",
+    "And",
+    "Compare",
+    "Constant",
+    "In",
+    "IsNull",
+    "Known",
+    "Lookup",
+    "Not",
+    "Operator",
+    "Or",
+    "Outcomes",
+    "Path",
+    "Predicate",
+    "StartsWith",
+    "as_kind",
+    "field_at",
+    "may_be_true",
+]
+
+Path = tuple[str, ...]
+"""Name of a column, then names of struct fields."""
+
+Operator = Literal["=", "<", "<=", ">", ">="]
+
+Data: TypeAlias = "pa.Table | pa.RecordBatch"
+
+
+Outcomes = int
+"""Which answers a predicate may give over a set of rows: a set of these three, as bits. (No enum:
+a plan evaluates a filter for each of 100,000 parts.)"""
+
+TRUE: Final[Outcomes] = 1
+FALSE: Final[Outcomes] = 2
+NULL: Final[Outcomes] = 4
+
+_NONE: Final[Outcomes] = 0
+_ANY: Final[Outcomes] = TRUE | FALSE | NULL
+
+
+class Known(msgspec.Struct, frozen=True, gc=False):
+    """What is known of one column's values in a set of rows; each flag errs towards True.
+
+    Attributes:
+        nulls: Whether some may be null.
+        nans: Whether some may be NaN.
+        values: Whether some may be neither.
+        kind: What the bounds are; None if there are none.
+        lo, hi: Bounds of what is neither null nor NaN, inclusive; None when unknown.
+    """
+
+    nulls: bool
+    nans: bool
+    values: bool
+    kind: Kind | None = None
+    lo: Bound | None = None
+    hi: Bound | None = None
+
+
+ABSENT: Final = Known(nulls=True, nans=False, values=False)
+"""A column that rows were written without: null in all of them."""
+
+Lookup = Callable[[Path], Known | None]
+"""What is known of a column; None for nothing."""
+
+
+def field_at(record: Record, path: Path) -> Field | None:
+    """The field that `path` names; None if there is none."""
+    found: Field | None = None
+    for name in path:
+        found = next((one for one in record.fields if one.name == name), None)
+        if found is None:
+            return None
+        record = found.type if isinstance(found.type, Record) else Record(())
+    return found
+
+
+def may_be_true(predicate: Predicate, known: Lookup) -> bool:
+    """Whether some row may pass."""
+    return bool(predicate.outcomes(known) & TRUE)
+
+
+class Predicate(Protocol):
+    """A boolean expression over the columns of a row."""
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The top-level columns that it looks at."""
+        ...
+
+    def mask(self, data: Data) -> pa.Array | pa.ChunkedArray:
+        """Its value for each row of `data`, which has its columns under the shard's types."""
+        ...
+
+    def outcomes(self, known: Lookup) -> Outcomes:
+        """The values that it may have over the rows that `known` describes."""
+        ...
+
+
+# --- connectives ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Constant(Predicate):
+    """The same for every row."""
+
+    value: bool | None
+
+    @property
+    @override
+    def columns(self) -> frozenset[str]:
+        return frozenset()
+
+    @override
+    def mask(self, data: Data) -> pa.Array:
+        return pa.repeat(pa.scalar(self.value, pa.bool_()), data.num_rows)
+
+    @override
+    def outcomes(self, known: Lookup) -> Outcomes:
+        if self.value is None:
+            return NULL
+        return TRUE if self.value else FALSE
+
+
+@dataclass(frozen=True, slots=True)
+class Not(Predicate):
+    """The opposite; null stays null."""
+
+    part: Predicate
+
+    @property
+    @override
+    def columns(self) -> frozenset[str]:
+        return self.part.columns
+
+    @override
+    def mask(self, data: Data) -> pa.Array | pa.ChunkedArray:
+        return pc.invert(self.part.mask(data))
+
+    @override
+    def outcomes(self, known: Lookup) -> Outcomes:
+        return _not(self.part.outcomes(known))
+
+
+@dataclass(frozen=True, slots=True)
+class And(Predicate):
+    """All of `parts`, of which there is at least one."""
+
+    parts: tuple[Predicate, ...]
+
+    @property
+    @override
+    def columns(self) -> frozenset[str]:
+        return frozenset().union(*(part.columns for part in self.parts))
+
+    @override
+    def mask(self, data: Data) -> pa.Array | pa.ChunkedArray:
+        mask = self.parts[0].mask(data)
+        for part in self.parts[1:]:
+            mask = pc.and_kleene(mask, part.mask(data))
+        return mask
+
+    @override
+    def outcomes(self, known: Lookup) -> Outcomes:
+        # Parts are taken as independent: at worst more outcomes than there can be.
+        found = self.parts[0].outcomes(known)
+        for part in self.parts[1:]:
+            if found == FALSE:
+                break
+            found = _AND[found][part.outcomes(known)]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Or(Predicate):
+    """Any of `parts`, of which there is at least one."""
+
+    parts: tuple[Predicate, ...]
+
+    @property
+    @override
+    def columns(self) -> frozenset[str]:
+        return frozenset().union(*(part.columns for part in self.parts))
+
+    @override
+    def mask(self, data: Data) -> pa.Array | pa.ChunkedArray:
+        mask = self.parts[0].mask(data)
+        for part in self.parts[1:]:
+            mask = pc.or_kleene(mask, part.mask(data))
+        return mask
+
+    @override
+    def outcomes(self, known: Lookup) -> Outcomes:
+        found = self.parts[0].outcomes(known)
+        for part in self.parts[1:]:
+            found = _not(_AND[_not(found)][_not(part.outcomes(known))])
+        return found
+
+
+# --- leaves --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull(Predicate):
+    """`column is null`: true or false, never null."""
+
+    column: Path
+
+    @property
+    @override
+    def columns(self) -> frozenset[str]:
+        return frozenset(self.column[:1])
+
+    @override
+    def mask(self, data: Data) -> pa.Array | pa.ChunkedArray:
+        return pc.is_null(_values(data, self.column))
+
+    @override
+    def outcomes(self, known: Lookup) -> Outcomes:
+        found = known(self.column)
+        if found is None:
+            return TRUE | FALSE
+        true = TRUE if found.nulls else _NONE
+        return true | (FALSE if found.values or found.nans else _NONE)
+
+
+@dataclass(frozen=True, slots=True)
+class Compare(Predicate):
+    """`column operator value`.
+
+    Attributes:
+        kind: Of the column, which says how `value` is written: as bounds of that kind are.
+        value: Of the column's own type, never null; for both kinds of floats a double.
+    """
+
+    column: Path
+    kind: Kind
+    operator: Operator
+    value: Bound
+
+    @property
+    @override
+    def columns(self) -> frozenset[str]:
+        return frozenset(self.column[:1])
+
+    @override
+    def mask(self, data: Data) -> pa.Array | pa.ChunkedArray:
+        values = _values(data, self.column)
+        if self.kind != "float":
+            return _COMPARE[self.operator](values, _scalar(self.value, values.type))
+        nan = pc.is_nan(values)
+        if math.isnan(float(self.value)):
+            return _COMPARE[self.operator](nan, pa.scalar(True))
+        found = _COMPARE[self.operator](
+            pc.cast(values, pa.float64()), pa.scalar(float(self.value), pa.float64())
+        )
+        return pc.or_(found, nan) if self.operator in (">", ">=") else found
+
+    @override
+    def outcomes(self, known: Lookup) -> Outcomes:
+        found = known(self.column)
+        if found is None:
+            return _ANY
+        result = NULL if found.nulls else _NONE
+        nan = self.kind == "float" and math.isnan(float(self.value))
+        if found.nans:
+            # NaN against the literal: equal to NaN, above any number.
+            holds = self.operator in (("=", "<=", ">=") if nan else (">", ">="))
+            result |= TRUE if holds else FALSE
+        if found.values and nan:
+            result |= TRUE if self.operator in ("<", "<=") else FALSE
+        elif found.values:
+            result |= _within(*_bounds(found, self.kind), self.operator, self.value)
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class In(Predicate):
+    """`column in (values)`; with no values false for every value, and null for null.
+
+    Attributes:
+        kind: As in `Compare`.
+        values: Of the column's own type, none of them null.
+        null: Whether the list has a null, too: then what is not found is unknown.
+    """
+
+    column: Path
+    kind: Kind
+    values: tuple[Bound, ...]
+    null: bool = False
+
+    @property
+    @override
+    def columns(self) -> frozenset[str]:
+        return frozenset(self.column[:1])
+
+    @override
+    def mask(self, data: Data) -> pa.Array | pa.ChunkedArray:
+        values = _values(data, self.column)
+        wanted = list(self.values)
+        if self.kind == "float":
+            values = pc.cast(values, pa.float64())
+            # A hash tells the zeros apart.
+            wanted += [-value for value in wanted if value == 0]
+        found = pc.is_in(values, pa.array(wanted, values.type))
+        unknown = pc.is_null(values)
+        if self.null:
+            unknown = pc.or_(unknown, pc.invert(found))
+        return pc.if_else(unknown, pa.scalar(None, pa.bool_()), found)
+
+    @override
+    def outcomes(self, known: Lookup) -> Outcomes:
+        found = known(self.column)
+        if found is None:
+            return _ANY
+        result = NULL if found.nulls else _NONE
+        nan = any(value != value for value in self.values)  # noqa: PLR0124 - only NaN differs
+        if found.nans:
+            result |= TRUE if nan else self._absent
+        if found.values:
+            lo, hi = _bounds(found, self.kind)
+            inside = [v for v in self.values if _within(lo, hi, "=", v) & TRUE]
+            result |= TRUE if inside else _NONE
+            if lo is None or lo != hi or not inside:
+                result |= self._absent
+        return result
+
+    @property
+    def _absent(self) -> Outcomes:
+        return NULL if self.null else FALSE
+
+
+@dataclass(frozen=True, slots=True)
+class StartsWith(Predicate):
+    """Whether text begins with `prefix`."""
+
+    column: Path
+    prefix: str
+
+    @property
+    @override
+    def columns(self) -> frozenset[str]:
+        return frozenset(self.column[:1])
+
+    @override
+    def mask(self, data: Data) -> pa.Array | pa.ChunkedArray:
+        return pc.starts_with(_values(data, self.column), self.prefix)
+
+    @override
+    def outcomes(self, known: Lookup) -> Outcomes:
+        found = known(self.column)
+        if found is None:
+            return _ANY
+        result = NULL if found.nulls else _NONE
+        if found.values:
+            lo, hi = _bounds(found, "str")
+            # What begins with the prefix lies between it and everything that has another one.
+            above = hi is not None and str(hi) < self.prefix
+            below = lo is not None and str(lo)[: len(self.prefix)] > self.prefix
+            result |= _NONE if above or below else TRUE
+            ends = [bound is not None and str(bound).startswith(self.prefix) for bound in (lo, hi)]
+            result |= _NONE if all(ends) else FALSE
+        return result
+
+
+# --- values --------------------------------------------------------------------------------------
+
+
+def _values(data: Data, path: Path) -> pa.Array | pa.ChunkedArray:
+    values = data.column(path[0])
+    for name in path[1:]:
+        values = pc.struct_field(values, [values.type.get_field_index(name)])  # null where it is
+    return values
+
+
+def _scalar(value: Bound, kind: pa.DataType) -> pa.Scalar:
+    return pa.scalar(bool(value) if pa.types.is_boolean(kind) else value, kind)
+
+
+_COMPARE: Final[Mapping[Operator, Callable[[Any, Any], Any]]] = {
+    "=": pc.equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+
+
+# --- statistics ----------------------------------------------------------------------------------
+
+_DAY_US: Final = 86_400_000_000
+
+
+def as_kind(bound: Bound, written: Kind, wanted: Kind) -> Bound | None:
+    """A bound of a column as the same bound of that column widened; None where that is unknown."""
+    if written == wanted:
+        return None if written == "coll" else bound
+    match written, wanted:
+        case "int", "dec":
+            return bound
+        case "int", "float":
+            return float(bound)
+        case "date", "ntz":
+            return int(bound) * _DAY_US
+    return None
+
+
+def _bounds(known: Known, wanted: Kind) -> tuple[Any, Any]:
+    if known.kind is None:
+        return None, None
+    lo = None if known.lo is None else as_kind(known.lo, known.kind, wanted)
+    return lo, None if known.hi is None else as_kind(known.hi, known.kind, wanted)
+
+
+def _within(lo: Any, hi: Any, operator: Operator, literal: Any) -> Outcomes:
+    """What `value operator literal` may be for values between `lo` and `hi` (None: no limit)."""
+    less = lo is None or lo < literal
+    more = hi is None or hi > literal
+    same = (lo is None or lo <= literal) and (hi is None or hi >= literal)
+    match operator:
+        case "=":
+            true, false = same, less or more
+        case "<":
+            true, false = less, same or more
+        case "<=":
+            true, false = less or same, more
+        case ">":
+            true, false = more, same or less
+        case _:
+            true, false = more or same, less
+    return (TRUE if true else _NONE) | (FALSE if false else _NONE)
+
+
+def _each(outcomes: Outcomes) -> list[Outcomes]:
+    return [one for one in (TRUE, FALSE, NULL) if one & outcomes]
+
+
+def _and(a: Outcomes, b: Outcomes) -> Outcomes:
+    """Of two single outcomes."""
+    if FALSE in (a, b):
+        return FALSE
+    return NULL if NULL in (a, b) else TRUE
+
+
+def _not(a: Outcomes) -> Outcomes:
+    """Of any outcomes."""
+    return (a & NULL) | (TRUE if a & FALSE else _NONE) | (FALSE if a & TRUE else _NONE)
+
+
+def _union(some: Iterable[Outcomes]) -> Outcomes:
+    return functools.reduce(operators.or_, some, _NONE)
+
+
+_SETS: Final = range(_ANY + 1)
+_AND: Final = [
+    [_union(_and(x, y) for x in _each(a) for y in _each(b)) for b in _SETS] for a in _SETS
+]
+"""The outcomes of `a and b` by the outcomes of both."""

@@ -1,0 +1,123 @@
+"""Which parts a filter can pass over without reading them.
+
+    Pruner.keep(planned) -> list[PlannedPart]     by the statistics in the shard's state
+    Pruner.keep_snapshot(plan) -> SnapshotPlan    the same, and less to merge
+    audited(name) -> bool                         whether to look all the same
+
+Statistics only ever let something be left out: what they do not tell is read, and every row that is
+read is looked at. And they are checked: of what is left out, one in a hundred is read all the same
+(an *audit*), chosen by its name, so always the same. It must hold no row that passes.
+
+Invariants:
+    A part that is left out holds no row for which the filter is true. Rows that are the same for
+    consolidation are the same for a filter, so what is left out takes nothing from other parts.
+    An inline part, a part without statistics, and a column that the statistics leave out, or tell
+    in a form that is not understood, are kept.
+"""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from datasource.batch import Part
+from datasource.plan import PlannedPart, SnapshotPlan
+from datasource.predicate import ABSENT, Known, Path, field_at
+from datasource.schema import ShardSchema
+from datasource.sparktype import path_text
+from datasource.stats import PartStats, decoded
+from datasource.where import Where
+
+__all__ = ["Pruner", "audited"]
+
+_AUDIT_ONE_IN: Final = 100
+
+_AUDIT_BYTES: Final = 256 << 20
+"""What audits of one plan may read beyond as much as the plan itself reads: twice a large part."""
+
+
+def audited(name: str) -> bool:
+    """Whether what is called `name` is read although it could be left out."""
+    return zlib.crc32(name.encode()) % _AUDIT_ONE_IN == 0
+
+
+@dataclass(frozen=True)
+class Pruner:
+    """Leaves out what a filter cannot pass.
+
+    Attributes:
+        where: The filter.
+        schemas: The shard's schemas by id, as JSON text.
+    """
+
+    where: Where
+    schemas: Mapping[int, str]
+    _parsed: dict[int, ShardSchema] = field(default_factory=dict, repr=False)
+
+    def keep(self, planned: Iterable[PlannedPart]) -> list[PlannedPart]:
+        """The parts that may hold a row that passes, and those to be audited, in their order."""
+        found = [(one, self.may_pass(one.part)) for one in planned]
+        budget = _AUDIT_BYTES + sum(one.part.size_bytes for one, passes in found if passes)
+        kept = []
+        for one, passes in found:
+            if passes:
+                kept.append(one)
+            elif audited(one.part.key) and one.part.size_bytes <= budget:
+                budget -= one.part.size_bytes
+                kept.append(msgspec.structs.replace(one, audit=True))
+        return kept
+
+    def keep_snapshot(self, plan: SnapshotPlan) -> SnapshotPlan:
+        """The plan without parts in which no row passes; audits are among its plain parts.
+
+        What retracts only such rows need not be merged with anything.
+        """
+        plain = self.keep(plan.plain)
+        groups = []
+        for group in plan.groups:
+            kept = self.keep(group)
+            rest = tuple(one for one in kept if not one.audit)
+            plain += [one for one in kept if one.audit]
+            if any(one.part.retracts for one in rest):
+                groups.append(rest)
+            else:
+                plain += rest
+        return SnapshotPlan(tuple(plain), tuple(groups))
+
+    def may_pass(self, part: Part) -> bool:
+        """Whether some row of `part` may pass."""
+        stats = part.stats
+        if stats is None or part.inline is not None:
+            return True
+        written = self._schema(part.schema)
+        return self.where.may_pass(lambda path: _known_in_part(stats, written, path))
+
+    def _schema(self, number: int) -> ShardSchema:
+        found = self._parsed.get(number)
+        if found is None:
+            found = self._parsed[number] = ShardSchema.parse(self.schemas[number])
+        return found
+
+
+def _known_in_part(stats: PartStats, written: ShardSchema, path: Path) -> Known | None:
+    column = stats.columns.get(_path_text(path))
+    if column is None:
+        return ABSENT if field_at(written.record, path) is None else None
+    kind, nulls, nans = column.kind, column.nulls, column.nans
+    return Known(
+        nulls > 0,
+        nans > 0,
+        nulls + nans < stats.rows,
+        kind,
+        None if kind is None or column.lo is None else decoded(kind, column.lo),
+        None if kind is None or column.hi is None else decoded(kind, column.hi),
+    )
+
+
+_path_text = functools.cache(path_text)
+"""A plan asks for the same few paths, part by part."""

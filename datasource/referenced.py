@@ -1,0 +1,73 @@
+"""Which objects a shard's states refer to, and how long each is needed. Pure functions.
+
+    part_blobs(state)          the parts that a state names
+    dropped(before, after)     the parts that one transition lets go
+    needed_until(wholes, n)    the last state that is made with record or rollup `n`
+
+Garbage collection, the sweep, usage and reports all ask these questions; the answers are here, so
+that what one of them takes for garbage is garbage to the others.
+
+An object has a *last need*: the newest seqno whose state cannot be had without it. It is needed now
+if there is none, kept for a hold at that seqno or an earlier one, and garbage otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from datasource.batch import Batch, Part
+from datasource.state import ShardState
+
+__all__ = ["Amount", "dropped", "needed_until", "part_blobs", "wholes"]
+
+
+class Amount(msgspec.Struct, frozen=True):
+    """Some objects: how many, and their bytes together."""
+
+    count: int = 0
+    size_bytes: int = 0
+
+    def __add__(self, other: Amount) -> Amount:
+        return Amount(self.count + other.count, self.size_bytes + other.size_bytes)
+
+
+def part_blobs(state: ShardState) -> dict[str, Part]:
+    """The parts that `state` names and that are blobs, by key."""
+    return _blobs(state.trace.batches)
+
+
+def dropped(before: ShardState, after: ShardState) -> dict[str, Part]:
+    """The parts that `before` names and `after`, the state right after it, does not."""
+    old, new = before.trace.batches, after.trace.batches
+    if old is new:
+        return {}
+    # States share the batches that a transition left alone; only the others have to be looked into.
+    kept, known = set(map(id, new)), set(map(id, old))
+    gone = _blobs(batch for batch in old if id(batch) not in kept)
+    if gone:
+        for key in _blobs(batch for batch in new if id(batch) not in known):
+            gone.pop(key, None)
+    return gone
+
+
+def wholes(state: ShardState) -> list[int]:
+    """Seqnos of the whole states that are known, ascending: rollups, and the record at `base`."""
+    return sorted({*state.rollups, state.base})
+
+
+def needed_until(known: Iterable[int], seqno: int) -> int | None:
+    """The last state that is made with the rollup or record at `seqno`; None: the newest is.
+
+    Args:
+        known: The whole states, ascending. A state is made from the one at or before it, and the
+            records between; so nothing before a whole state is needed from there on.
+        seqno: Of the rollup, or of the record.
+    """
+    later = next((whole for whole in known if whole > seqno), None)
+    return None if later is None else later - 1
+
+
+def _blobs(batches: Iterable[Batch]) -> dict[str, Part]:
+    return {part.key: part for b in batches for part in b.parts if part.inline is None}

@@ -1,0 +1,115 @@
+"""From stored records and rollups to states: reading the log of one shard, and nothing else.
+
+Two sources hold a whole state: a rollup, and the records that begin a shard or bury it. Every other
+state is one of those with the records after it applied.
+
+Nothing here changes anything or remembers anything. What is found may be behind the shard, and what
+is not found may have been collected meanwhile: `datasource.machine` and `datasource.history` know
+which of the two it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from datasource.codec import Record, apply_diff, decode_record, decode_rollup
+from datasource.errors import Corrupt
+from datasource.location import Location, VersionedData
+from datasource.state import RollupRef, ShardState
+
+__all__ = ["SCAN_MAX", "LogReader"]
+
+SCAN_MAX: Final = 4096
+"""Most records read in one go."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogReader:
+    """Reads the log and the rollups of one shard.
+
+    Attributes:
+        name: The shard's name, for errors.
+        location: Where it lives.
+        directory: Its directory there.
+    """
+
+    name: str
+    location: Location
+    directory: str
+
+    def decode(self, data: VersionedData) -> Record:
+        """The record in an entry of the log.
+
+        Raises:
+            Corrupt: It is damaged, or stands at another place than it was written for.
+            InvalidUsage: It is of a version this code must not touch.
+        """
+        what = f"record {data.seqno} of shard '{self.name}'"
+        record = decode_record(data.data, what)
+        if record.seqno != data.seqno:
+            raise Corrupt(
+                f"{what} says that it is record {record.seqno}",
+                code="CORRUPT_STATE",
+                hint="the log was changed by something else than a shard's writers",
+            )
+        return record
+
+    def record(self, seqno: int) -> Record | None:
+        """The record with this number; None if there is none, yet or any more."""
+        found = self.location.consensus.scan(self.directory, seqno, 1)
+        return self.decode(found[0]) if found and found[0].seqno == seqno else None
+
+    def rollup(self, seqno: int, ref: RollupRef) -> ShardState | None:
+        """The state at `seqno` out of its rollup; None if the blob is not there.
+
+        Raises:
+            Corrupt: It is damaged, or another file than was written.
+        """
+        data = self.location.blob.get(ref.key)
+        if data is None:
+            return None
+        state = decode_rollup(data, f"rollup '{ref.key}'")
+        if state.seqno != seqno:
+            raise Corrupt(
+                f"rollup '{ref.key}' holds the state at seqno {state.seqno}, not {seqno}",
+                code="CORRUPT_STATE",
+                hint="another file was put in its place: restore it from a backup",
+            )
+        return state
+
+    def whole_before(self, record: Record) -> ShardState | None:
+        """The whole state that `record` says to start from; None if it is not there any more."""
+        if record.state is not None:
+            return record.state
+        if record.rollup is not None:
+            return self.rollup(*record.rollup)
+        base = self.record(record.base)
+        return None if base is None else base.state
+
+    def states_after(self, state: ShardState, until: int | None = None) -> Iterator[ShardState]:
+        """The states that follow `state`, one for each record.
+
+        Args:
+            until: Seqno of the last one wanted; None for all there are.
+
+        Yields:
+            States without gaps. It ends early where a record is missing: compare the last seqno.
+        """
+        while until is None or state.seqno < until:
+            wanted = SCAN_MAX if until is None else min(SCAN_MAX, until - state.seqno)
+            records = self.location.consensus.scan(self.directory, state.seqno + 1, wanted)
+            if records and records[0].seqno != state.seqno + 1:
+                return
+            for data in records:
+                state = apply_diff(state, self.decode(data))
+                yield state
+            if len(records) < wanted:
+                return
+
+    def replayed(self, state: ShardState, until: int | None = None) -> ShardState:
+        """The last of `states_after`, or `state` itself if there is none."""
+        for after in self.states_after(state, until):
+            state = after
+        return state

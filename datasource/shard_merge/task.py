@@ -1,0 +1,105 @@
+"""An executor's half of a large merge: one range of the rows, read, merged and staged.
+
+A task carries all that it needs, so it looks at blobs only. It may be run again and side by side
+with another attempt of itself: each writes parts of its own, and those that are not in the job's
+result are left to the sweeper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from datasource.batch import Run
+from datasource.client import shared_client
+from datasource.contents import Contents
+from datasource.description import Description
+from datasource.fetch import Fetcher
+from datasource.merger import Merger, Source, Tally
+from datasource.schema import ShardSchema
+from datasource.settings import ShardSettings
+from datasource.shard_merge.ranges import RowRange
+from datasource.stage import Stager
+from datasource.where import Where
+
+__all__ = ["MergeTask", "RangeMerged", "merge_range"]
+
+
+@dataclass(frozen=True, slots=True)
+class MergeTask:
+    """One range of one merge. Plain data.
+
+    Attributes:
+        location: URL of the location.
+        storage: Options of its store.
+        settings: Of the driver's client.
+        name: The shard's.
+        directory: The shard's, below the location.
+        schemas: Its schemas by id, as JSON text.
+        schema_id: What the result is written under.
+        key: The shard's key.
+        desc: What is merged: for errors.
+        since: Times before it become it; None leaves them alone.
+        sources: What may have rows in the range.
+        rows: The range.
+        share: Which share of the rows that is, about.
+    """
+
+    location: str
+    storage: Mapping[str, str]
+    settings: ShardSettings
+    name: str
+    directory: str
+    schemas: Mapping[int, str]
+    schema_id: int
+    key: tuple[str, ...]
+    desc: Description
+    since: int | None
+    sources: tuple[Source, ...]
+    rows: RowRange
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class RangeMerged:
+    """What a task has made: staged parts in order, and what went in."""
+
+    runs: tuple[Run, ...]
+    read: Tally
+
+
+def merge_range(task: MergeTask) -> RangeMerged:
+    """Merge one range and stage the result. Runs in an executor, once per attempt.
+
+    Raises:
+        MissingBlob: A part is not there.
+        Corrupt: A part is not what was written; or diffs were lost or invented.
+    """
+    client = shared_client(task.location, task.storage, create=False, settings=task.settings)
+    blob = client.location.blob
+    schemas = {number: ShardSchema.parse(text) for number, text in task.schemas.items()}
+    schema = schemas[task.schema_id]
+    where = Where(f"{task.rows.column} is in one range of a merge", task.rows)
+    fetcher = Fetcher(blob, schemas, schema, where if task.rows.is_cut else None)
+    stager = Stager(
+        blob,
+        task.directory,
+        schema,
+        task.schema_id,
+        task.key,
+        task.settings,
+        client.clock,
+        client.ids,
+        may_inline=False,
+    )
+    merger = Merger(
+        name=task.name,
+        desc=task.desc,
+        contents=Contents(fetcher, task.key, schema.names),
+        stager=stager,
+        since=task.since,
+        memory_bytes=task.settings.compact_memory_bytes,
+        share=task.share,
+    )
+    merged = merger.merge(task.sources)
+    return RangeMerged(merged.runs, merged.read)

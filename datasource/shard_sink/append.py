@@ -1,0 +1,75 @@
+"""Appending what a frame's tasks staged: at the commit's time, or at the times that rows carry.
+
+Rows that carry their times are on a clock of their user's. They must lie at or after the shard's
+upper, and a micro-batch without rows leaves the upper alone: moving it to this machine's time would
+shut the next rows out.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from datasource.commands.append import AlreadyCommitted, Appended, UpperMismatch
+from datasource.errors import Determinate, InvalidUsage
+from datasource.stage import Staged
+from datasource.state import ShardState
+from datasource.write import WriteHandle
+
+__all__ = ["append"]
+
+_ATTEMPTS: Final = 64
+"""How often others may append between a look at the upper and an append of nothing at it."""
+
+
+def append(
+    handle: WriteHandle, staged: Staged, *, timed: bool, sequence: int, attempt: str
+) -> Appended | AlreadyCommitted:
+    """Append `staged` once under the writer's `sequence`.
+
+    Args:
+        handle: A writer of the shard.
+        staged: Parts under the handle's schema.
+        timed: Whether rows carry their times.
+        sequence: Number of this append of the writer.
+        attempt: Id of the attempt that staged them.
+
+    Raises:
+        InvalidUsage: Rows carry times before the shard's upper.
+    """
+    if timed and not staged.runs:
+        return _nothing(handle, sequence)
+    if timed:
+        _check_times(handle, handle.machine.state(), staged, sequence)
+    return handle.commit(staged, sequence=sequence, attempt=attempt)
+
+
+def _nothing(handle: WriteHandle, sequence: int) -> Appended | AlreadyCommitted:
+    """Remember that a micro-batch without rows was committed, without a time of its own."""
+    for _ in range(_ATTEMPTS):
+        upper = handle.upper()
+        outcome = handle.compare_and_append(None, upper, upper, sequence=sequence)
+        if not isinstance(outcome, UpperMismatch):
+            return outcome
+        if outcome.current.is_empty:
+            return handle.commit(Staged((), 0, 0, 0), sequence=sequence)  # says that it is finished
+    raise Determinate(
+        f"shard '{handle.machine.name}' changed {_ATTEMPTS} times while nothing was appended",
+        code="CONTENTION",
+        hint="try again",
+    )
+
+
+def _check_times(handle: WriteHandle, state: ShardState, staged: Staged, sequence: int) -> None:
+    """Refuse times before the upper, unless this very append has happened before."""
+    entry = state.writers.get(handle.writer)
+    if entry is not None and sequence <= entry.last:
+        return
+    times = [part.ts_min for run in staged.runs for part in run.parts if part.ts_min is not None]
+    upper = state.upper.time
+    if upper is not None and times and min(times) < upper:
+        raise InvalidUsage(
+            f"rows have times from {min(times)} on, and the upper of shard "
+            f"'{handle.machine.name}' is {upper}",
+            code="TIME_OUT_OF_RANGE",
+            hint=f"_ts must be {upper} or later; without _ts rows take effect when they commit",
+        )

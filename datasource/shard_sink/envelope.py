@@ -1,0 +1,282 @@
+"""From a frame's rows to what is staged for a shard, one record batch at a time, in the tasks.
+
+    append, diff    the rows, with `_diff` and `_ts` if they have them
+    upsert          carriers (see `upsert`) of the rows
+    debezium        without a key, `before` with diff -1 and `after` with diff +1;
+                    with one, carriers: `after` lives, and the key that is gone does not
+
+Columns are matched by name in any case, missing ones are null, narrower types are widened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from datasource.convert import check_data, migrate
+from datasource.errors import InvalidUsage
+from datasource.rowkey import surrogate
+from datasource.schema import DIFF, TS, ShardSchema
+from datasource.shard_sink.frame import AFTER, BEFORE, OP, Frame
+from datasource.sparktype import Field, Record
+from datasource.upsert import LIVE, ORDER, carrier_schema
+
+__all__ = ["Unwrapper", "spelled"]
+
+_DIFF_FIELD = pa.field(DIFF, pa.int64(), nullable=False)
+
+
+def spelled(frame: ShardSchema, schema: ShardSchema) -> ShardSchema:
+    """`frame` with the shard's spelling of each column; Spark takes other cases for the same."""
+    folded = {name.lower(): name for name in schema.names}
+    fields = (
+        Field(folded.get(f.name.lower(), f.name), f.type, f.nullable, f.metadata)
+        for f in frame.record.fields
+    )
+    return ShardSchema(Record(tuple(fields)))
+
+
+@dataclass(frozen=True)
+class Unwrapper:
+    """Turns record batches of a frame into record batches to stage.
+
+    Attributes:
+        frame: What the frame's columns are for.
+        schema: The shard's schema.
+        key: Its key.
+    """
+
+    frame: Frame
+    schema: ShardSchema
+    key: tuple[str, ...]
+
+    @property
+    def carries(self) -> bool:
+        """Whether carriers are staged."""
+        return self.frame.envelope == "upsert" or (
+            self.frame.envelope == "debezium" and bool(self.key)
+        )
+
+    @cached_property
+    def staged_schema(self) -> ShardSchema:
+        """The schema of what is staged."""
+        if not self.carries:
+            return self.schema
+        return carrier_schema(self.schema, self.key, self.frame.order_type)
+
+    @cached_property
+    def unwrap(self) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+        """The function for one record batch."""
+        match self.frame.envelope:
+            case "append" | "diff":
+                return self._changes
+            case "upsert":
+                return self._upserts
+            case "debezium":
+                return self._replacements if self.key else self._differences
+
+    # -- append, diff --------------------------------------------------------------------------
+
+    def _changes(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        kept = migrate(self._named(batch, self.frame.row_schema), self._rows, self.schema)
+        for name in (TS, DIFF):
+            if name in batch.schema.names:
+                kept = kept.append_column(name, pc.cast(batch.column(name), pa.int64()))
+        return kept
+
+    # -- upsert --------------------------------------------------------------------------------
+
+    def _upserts(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        rows = migrate(self._named(batch, self.frame.row_schema), self._rows, self._loose)
+        return self._carriers(rows, self._order(batch), self._lives(batch, rows))
+
+    def _lives(self, batch: pa.RecordBatch, rows: pa.RecordBatch) -> pa.Array:
+        """False for rows that delete."""
+        if self.frame.delete:
+            return pc.invert(pc.fill_null(batch.column(self.frame.delete), False))
+        order = {name.lower() for name in self.frame.order}
+        telling = [n for n in rows.schema.names if n not in self.key and n.lower() not in order]
+        if not telling:
+            return _constant(True, rows.num_rows)
+        lives = pc.is_valid(rows.column(telling[0]))
+        for name in telling[1:]:
+            lives = pc.or_(lives, pc.is_valid(rows.column(name)))
+        return lives
+
+    def _order(self, batch: pa.RecordBatch) -> pa.Array | None:
+        if not self.frame.order:
+            return None
+        column, *fields = self.frame.order
+        values = batch.column(column)
+        return pc.struct_field(values, fields) if fields else values
+
+    def _carriers(
+        self, rows: pa.RecordBatch, order: pa.Array | None, lives: pa.Array
+    ) -> pa.RecordBatch:
+        """Carriers of `rows`, which are of the loose schema."""
+        if pc.all(lives, min_count=0).as_py():
+            check_data(rows, self.schema)
+        else:
+            check_data(rows.filter(lives), self.schema)
+            rows = self._emptied(rows, lives)
+        columns: dict[str, pa.Array] = {n: rows.column(n) for n in rows.schema.names}
+        columns[LIVE] = lives
+        if order is not None:
+            columns[ORDER] = order
+        names = self.staged_schema.names
+        return pa.RecordBatch.from_arrays([columns[name] for name in names], list(names))
+
+    def _emptied(self, rows: pa.RecordBatch, lives: pa.Array) -> pa.RecordBatch:
+        """`rows` with nulls for all that deletes say beyond their keys."""
+        places = pa.array(np.arange(rows.num_rows))
+        kept = pc.if_else(lives, places, pa.scalar(None, pa.int64()))
+        columns = [
+            rows.column(n) if n in self.key else rows.column(n).take(kept)
+            for n in rows.schema.names
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
+
+    # -- debezium ------------------------------------------------------------------------------
+
+    def _differences(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Events of a shard without key: what was there goes, what is there comes."""
+        self._check_events(batch)
+        images = [
+            _with_diff(migrate(rows, shape, self.schema), diff)
+            for (rows, shape), diff in (
+                (self._image(batch, BEFORE, self._before), -1),
+                (self._image(batch, AFTER, self._rows), 1),
+            )
+            if rows is not None
+        ]
+        return pa.concat_batches(images)
+
+    def _replacements(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Events of a shard with a key: what is there replaces what has its key."""
+        self._check_events(batch)
+        order = self._order(batch)
+        rows, shape = self._image(batch, AFTER, self._rows)
+        assert rows is not None, "after is never void"
+        lives = migrate(rows, shape, self._loose)
+        here = pc.is_valid(batch.column(AFTER))
+        images = [
+            self._carriers(
+                lives,
+                None if order is None else order.filter(here),
+                _constant(True, lives.num_rows),
+            )
+        ]
+        if self._before is not None:
+            left = self._left(batch)
+            gone, shape = self._image(batch.filter(left), BEFORE, self._before)
+            assert gone is not None
+            keys = migrate(gone, shape, self._loose)
+            images.append(
+                self._carriers(
+                    keys,
+                    None if order is None else order.filter(left),
+                    _constant(False, keys.num_rows),
+                )
+            )
+        return pa.concat_batches(images)
+
+    def _left(self, batch: pa.RecordBatch) -> pa.Array:
+        """Whether an event leaves the key of its `before`: deleted, or changed to another key."""
+        before, after = batch.column(BEFORE), batch.column(AFTER)
+        assert self._before is not None
+        moved = pc.invert(pc.is_valid(after))
+        for name in self.key:
+            one = _child(before, self._before, name, self.schema)
+            other = _child(after, self._rows, name, self.schema)
+            moved = pc.or_(moved, _differs(one, other))
+        return pc.and_(pc.is_valid(before), moved)
+
+    def _check_events(self, batch: pa.RecordBatch) -> None:
+        """Refuse events that cannot be followed, if they say what they are."""
+        if not self.frame.has_op:
+            return
+        op = batch.column(OP)
+        if pc.any(pc.equal(op, "t")).as_py():
+            raise InvalidUsage(
+                "an event truncates the table (op 't'), which says nothing of its rows",
+                code="TRUNCATE_EVENT",
+                hint="leave such events out (the connector's skipped.operations), or overwrite "
+                "the shard",
+            )
+        needy = ["d"] if self.key else ["d", "u"]
+        told = pc.fill_null(pc.is_in(op, value_set=pa.array(needy)), False)
+        if pc.any(pc.and_(told, pc.is_null(batch.column(BEFORE)))).as_py():
+            raise InvalidUsage(
+                f"an event with op {' or '.join(map(repr, needy))} has no '{BEFORE}': what it "
+                "takes away is unknown",
+                code="NO_BEFORE",
+                hint="let the database log whole rows (REPLICA IDENTITY FULL)"
+                + ("" if self.key else ", or give the shard a key"),
+            )
+
+    def _image(
+        self, batch: pa.RecordBatch, name: str, shape: ShardSchema | None
+    ) -> tuple[pa.RecordBatch | None, ShardSchema]:
+        """The rows in a struct column that are there, and their schema in the shard's spelling."""
+        if shape is None:
+            return None, self.schema
+        values = batch.column(name).drop_null()
+        return pa.RecordBatch.from_arrays(values.flatten(), list(shape.names)), shape
+
+    # -- schemas -------------------------------------------------------------------------------
+
+    @cached_property
+    def _rows(self) -> ShardSchema:
+        return self._kept(self.frame.row_schema)
+
+    @cached_property
+    def _before(self) -> ShardSchema | None:
+        if not self.frame.before:
+            return None
+        return self._kept(ShardSchema.parse(self.frame.before))
+
+    def _kept(self, frame: ShardSchema) -> ShardSchema:
+        return spelled(frame, self.schema)
+
+    @cached_property
+    def _loose(self) -> ShardSchema:
+        """The shard's schema with every column outside of the key nullable."""
+        names = self.schema.names
+        return carrier_schema(self.schema, self.key).select(names)
+
+    def _named(self, batch: pa.RecordBatch, frame: ShardSchema) -> pa.RecordBatch:
+        """The columns of the row in the shard's spelling."""
+        return batch.select(list(frame.names)).rename_columns(list(self._rows.names))
+
+
+def _child(image: pa.Array, shape: ShardSchema, name: str, schema: ShardSchema) -> pa.Array:
+    """A column of a struct column as the shard has it; null where the struct is."""
+    position = shape.names.index(name)
+    column = pa.RecordBatch.from_arrays([image.flatten()[position]], [name])
+    return migrate(column, shape.select([name]), _nullable(schema.select([name]))).column(0)
+
+
+def _nullable(schema: ShardSchema) -> ShardSchema:
+    fields = (
+        Field(f.name, f.type, nullable=True, metadata=f.metadata) for f in schema.record.fields
+    )
+    return ShardSchema(Record(tuple(fields)))
+
+
+def _differs(one: pa.Array, other: pa.Array) -> pa.Array:
+    """Whether two columns hold different values, nulls and NaNs being equal to each other."""
+    unequal = pc.fill_null(pc.not_equal(surrogate(one), surrogate(other)), False)
+    return pc.or_(unequal, pc.xor(pc.is_null(one), pc.is_null(other)))
+
+
+def _constant(value: bool, count: int) -> pa.Array:  # noqa: FBT001
+    return pa.repeat(pa.scalar(value), count)
+
+
+def _with_diff(rows: pa.RecordBatch, diff: int) -> pa.RecordBatch:
+    return rows.append_column(_DIFF_FIELD, pa.repeat(pa.scalar(diff, pa.int64()), rows.num_rows))

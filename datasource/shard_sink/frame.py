@@ -1,0 +1,238 @@
+"""What the columns of a written frame are for: those of the row, and those that say what to do.
+
+`read_frame` looks at the frame's schema and the options only, so what cannot work fails before the
+shard is looked at. A `Frame` is plain data and travels to the tasks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql.types import (
+    BooleanType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    NullType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from datasource.errors import InvalidUsage, nearest, unknown_name
+from datasource.schema import DIFF, RESERVED, TS, ShardSchema
+from datasource.shard_source.options import Envelope, SinkOptions
+from datasource.sparktype import SparkType
+from datasource.upsert import ORDER
+
+__all__ = ["AFTER", "BEFORE", "OP", "Frame", "read_frame"]
+
+BEFORE: Final = "before"
+AFTER: Final = "after"
+OP: Final = "op"
+
+_WHOLE: Final = (ByteType, ShortType, IntegerType, LongType)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The columns of a frame.
+
+    Attributes:
+        envelope: What a row of the frame says.
+        rows: Schema of the rows in it, JSON text: the frame's own columns, or those of `after`.
+        before: Schema of `before`, JSON text; empty if it never holds anything.
+        has_op: Whether a change event says what it is.
+        order: Path of what tells the latest row of a key: a column, then fields in it.
+        order_schema: Its type: JSON text of a schema with the one column `ORDER`; empty if none.
+        delete: Name of the column that says which rows are deletes; empty if none.
+        timed: Whether rows carry their times.
+    """
+
+    envelope: Envelope
+    rows: str
+    before: str = ""
+    has_op: bool = False
+    order: tuple[str, ...] = ()
+    order_schema: str = ""
+    delete: str = ""
+    timed: bool = False
+
+    @property
+    def row_schema(self) -> ShardSchema:
+        """`rows`, parsed."""
+        return ShardSchema.parse(self.rows)
+
+    @property
+    def order_type(self) -> SparkType | None:
+        """The type of the order, if there is one."""
+        if not self.order_schema:
+            return None
+        return ShardSchema.parse(self.order_schema).field(ORDER).type
+
+
+def read_frame(options: SinkOptions, struct: StructType) -> Frame:
+    """What the columns of a frame with schema `struct` are for.
+
+    Raises:
+        InvalidUsage: A column is missing or of the wrong type for the envelope, cannot be kept in
+            a shard, or an option names one that is not there.
+    """
+    match options.envelope:
+        case "append" | "diff":
+            return _changes(options, struct)
+        case "upsert":
+            return _upserts(options, struct)
+        case "debezium":
+            return _events(options, struct)
+
+
+def _changes(options: SinkOptions, struct: StructType) -> Frame:
+    """A frame of rows that are added, or of updates."""
+    if options.envelope == "diff":
+        _column(struct, DIFF, "diff")
+    for field in struct.fields:
+        accepted = {DIFF: _WHOLE, TS: (LongType,)}.get(field.name)
+        if accepted is not None and not isinstance(field.dataType, accepted):
+            raise InvalidUsage(
+                f"column '{field.name}' is {field.dataType.simpleString()}, not bigint",
+                code="WRONG_TYPE",
+                hint="_ts is a time (int64) and _diff a number of copies added or removed",
+            )
+    own = [field for field in struct.fields if field.name not in RESERVED]
+    return Frame(options.envelope, _schema(own), timed=TS in struct.names)
+
+
+def _upserts(options: SinkOptions, struct: StructType) -> Frame:
+    """A frame of rows that replace the rows of their keys."""
+    _refuse_changes(struct, "upsert")
+    delete = _named(struct, options.delete_column, "deleteColumn")
+    if delete is not None and not isinstance(delete.dataType, BooleanType):
+        raise InvalidUsage(
+            f"column '{delete.name}' is {delete.dataType.simpleString()}, not boolean",
+            code="WRONG_TYPE",
+            hint="the column of option 'deleteColumn' is true for rows to delete",
+        )
+    path, kind = _order(struct, options.ordering_column, nested=False)
+    return Frame(
+        "upsert",
+        _schema([field for field in struct.fields if field is not delete]),
+        order=path,
+        order_schema=kind,
+        delete="" if delete is None else delete.name,
+    )
+
+
+def _events(options: SinkOptions, struct: StructType) -> Frame:
+    """A frame of change events as Debezium makes them."""
+    _refuse_changes(struct, "debezium")
+    before, after = _image(struct, BEFORE), _image(struct, AFTER)
+    if after is None:
+        raise InvalidUsage(
+            f"column '{AFTER}' is void, not a struct",
+            code="WRONG_TYPE",
+            hint="give it the type of the rows: it decides the shard's columns",
+        )
+    has_op = OP in struct.names and isinstance(struct[OP].dataType, StringType)
+    path, kind = _order(struct, options.ordering_column, nested=True)
+    return Frame(
+        "debezium",
+        _schema(after.fields),
+        before="" if before is None else _schema(before.fields),
+        has_op=has_op,
+        order=path,
+        order_schema=kind,
+    )
+
+
+def _schema(fields: list[StructField]) -> str:
+    return ShardSchema.parse(StructType(fields).json()).json
+
+
+def _image(struct: StructType, name: str) -> StructType | None:
+    """The columns of a row before or after a change; None if the column is always null."""
+    kind = _column(struct, name, "debezium").dataType
+    if isinstance(kind, NullType):
+        return None
+    if not isinstance(kind, StructType):
+        raise InvalidUsage(
+            f"column '{name}' is {kind.simpleString()}, not a struct",
+            code="WRONG_TYPE",
+            hint="parse the events first, with from_json for example",
+        )
+    return kind
+
+
+def _column(struct: StructType, name: str, envelope: Envelope) -> StructField:
+    if name in struct.names:
+        return struct[name]
+    near = nearest(name, struct.names)
+    raise InvalidUsage(
+        f"the frame lacks column '{name}', which envelope '{envelope}' needs",
+        code="MISSING_COLUMN",
+        hint=f"did you mean '{near}'?" if near else "add it, or choose another envelope",
+    )
+
+
+def _refuse_changes(struct: StructType, envelope: Envelope) -> None:
+    for name in struct.names:
+        if name.lower() in RESERVED:
+            raise InvalidUsage(
+                f"the frame has column '{name}', and envelope '{envelope}' takes no changes",
+                code="ENVELOPE_MISMATCH",
+                hint="drop it, or use envelope diff for a frame that says itself what it changes",
+            )
+
+
+def _named(struct: StructType, name: str | None, option: str) -> StructField | None:
+    """The column that an option names, in any case."""
+    if name is None:
+        return None
+    for field in struct.fields:
+        if field.name.lower() == name.lower():
+            return field
+    error = unknown_name("column", name, struct.names)
+    raise InvalidUsage(
+        f"option '{option}' names column '{name}', which the frame does not have",
+        code=error.code,
+        hint=error.hint,
+    )
+
+
+def _order(struct: StructType, name: str | None, *, nested: bool) -> tuple[tuple[str, ...], str]:
+    """Path and type of the ordering column."""
+    if name is None:
+        return (), ""
+    path, kind = _walked(struct, name, nested=nested)
+    schema = ShardSchema.parse(StructType([StructField(ORDER, kind)]).json())
+    try:
+        schema.check_key([ORDER])
+    except InvalidUsage:
+        raise InvalidUsage(
+            f"ordering column '{name}' has the type {kind.simpleString()}, which has no order",
+            code="WRONG_TYPE",
+            hint="choose a column of a plain type",
+        ) from None
+    return path, schema.json
+
+
+def _walked(struct: StructType, name: str, *, nested: bool) -> tuple[tuple[str, ...], DataType]:
+    """The column `name`, or the field in one that a path with dots leads to."""
+    whole = name.lower() in {known.lower() for known in struct.names}
+    steps = [name] if whole or not nested else name.split(".")
+    path: list[str] = []
+    kind: DataType = struct
+    for step in steps:
+        found = _named(kind, step, "orderingColumn") if isinstance(kind, StructType) else None
+        if found is None:
+            raise InvalidUsage(
+                f"option 'orderingColumn' is '{name}', and '{'.'.join(path)}' has no fields",
+                code="UNKNOWN_COLUMN",
+                hint="name a column, or a field in a struct",
+            )
+        path.append(found.name)
+        kind = found.dataType
+    return tuple(path), kind

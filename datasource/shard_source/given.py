@@ -1,0 +1,217 @@
+"""Options of `format("shard")` as given: text, looked up without case, parsed one by one.
+
+Spark hands over every key in lower case. Unknown names are refused with the nearest known one, and
+each error names its option and says what it could be.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import Final, TypeVar
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from datasource.errors import InvalidUsage, unknown_name
+from datasource.settings import ShardSettings
+
+__all__ = [
+    "Given",
+    "Hint",
+    "parse_count",
+    "parse_duration",
+    "parse_flag",
+    "parse_names",
+    "parse_size",
+    "parse_time",
+]
+
+T = TypeVar("T")
+
+_PLACE: Final = ("location", "shard", "path")
+_IGNORED: Final = frozenset({"checkpointlocation", "queryname", "timezone"})
+"""Spark's own, which it passes along. `timeZone` is read where a date-time is parsed."""
+
+_UNITS: Final = {
+    **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1),
+    **dict.fromkeys(("s", "second", "seconds"), 1000),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60_000),
+    **dict.fromkeys(("h", "hour", "hours"), 3_600_000),
+    **dict.fromkeys(("d", "day", "days"), 86_400_000),
+    **dict.fromkeys(("week", "weeks"), 7 * 86_400_000),
+}
+_SIZES: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+class Given:
+    """Options as given, looked up without case."""
+
+    def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
+        self._values = {name.lower(): text for name, text in options.items()}
+        if "provider" in self._values:
+            raise InvalidUsage(
+                "a catalog table cannot keep the place of a shard: Spark 4.3 hands none of its "
+                "options to a Python source that is read by the table's name",
+                code="CATALOG_TABLE",
+                hint="CREATE TABLE t (columns) USING shard, and then everywhere t WITH (path = "
+                "'…'), for example in a view; or CREATE TEMPORARY VIEW … USING shard OPTIONS "
+                "(path '…'), whose contents stay as they are now",
+            )
+        self._storage = {k: v for k, v in self._values.items() if "." in k}
+        self._settings = _setting_names()
+        names = (*_PLACE, *known, *self._settings)
+        accepted = {name.lower() for name in names} | _IGNORED
+        for name in self._values:
+            if name not in accepted and "." not in name:
+                raise unknown_name("option", name, names)
+
+    def text(self, name: str) -> str | None:
+        """The option's text; None if it is not set."""
+        return self._values.get(name.lower())
+
+    def value(self, name: str, parse: Callable[[str], T], default: T | None = None) -> T:
+        """The option's value, or `default`; `parse` raises `Hint` where the text means nothing."""
+        text = self.text(name)
+        if text is None:
+            return default  # type: ignore[return-value]  # None where the caller's type has it
+        try:
+            return parse(text.strip())
+        except InvalidUsage:
+            raise
+        except (ValueError, OSError, ZoneInfoNotFoundError) as error:
+            # OSError: a time zone is looked up as a file, whose name may be too long or a folder's.
+            hint = str(error) if isinstance(error, Hint) else "see the documentation of the option"
+            raise InvalidUsage(
+                f"option '{name}' cannot be '{text}'", code="INVALID_OPTION", hint=hint
+            ) from error
+
+    def choice(self, name: str, choices: tuple[T, ...]) -> T | None:
+        """The one of `choices` that the option names, without case."""
+
+        def parse(text: str) -> T:
+            for choice in choices:
+                if str(choice) == text.lower():
+                    return choice
+            raise Hint("one of " + ", ".join(map(str, choices)))
+
+        return self.value(name, parse)
+
+    def place(self, *, several: bool = False) -> tuple[str, str, Mapping[str, str], ShardSettings]:
+        """Location, shard, storage options, settings; without a shard if there are `several`."""
+        given = (self.text("location"), self.text("shard"), self.text("path"))
+        location, shard = (_location_only if several else _place)(*given)
+        names = {name.lower(): setting for name, setting in self._settings.items()}
+        chosen = {names[k]: text for k, text in self._values.items() if k in names}
+        return location, shard, self._storage, ShardSettings.parse(chosen)
+
+
+class Hint(ValueError):
+    """What a value should have been."""
+
+
+def _setting_names() -> dict[str, str]:
+    """Settings by option name: `partBufferBytes` for `part_buffer_bytes`."""
+    names = {}
+    for setting in fields(ShardSettings):
+        first, *rest = setting.name.split("_")
+        names[first + "".join(word.capitalize() for word in rest)] = setting.name
+    return names
+
+
+def _place(location: str | None, shard: str | None, path: str | None) -> tuple[str, str]:
+    """Location and shard, from their own options or from a path that names both."""
+    if path is not None:
+        if location is not None and shard is not None:
+            raise InvalidUsage(
+                "a path and the options 'location' and 'shard' are given together",
+                code="INVALID_OPTION",
+                hint="a path names location and shard in one; leave it out, or the options",
+            )
+        trimmed = path.rstrip("/")
+        if location is None and shard is None:
+            head, _, last = trimmed.rpartition("/")
+            if head and last and not head.endswith((":", "/")):
+                return head, last
+            raise InvalidUsage(
+                f"the path '{path}' does not name a location and a shard in it",
+                code="INVALID_OPTION",
+                hint="use 'LOCATION/SHARD', such as s3://bucket/prefix/orders",
+            )
+        location, shard = (trimmed, shard) if location is None else (location, trimmed)
+    for name, value in (("location", location), ("shard", shard)):
+        if not value:
+            raise InvalidUsage(
+                f"option '{name}' is missing",
+                code="MISSING_OPTION",
+                hint="give a path 'LOCATION/SHARD', or the options 'location' and 'shard'; of a "
+                "catalog table at each use: t WITH (path = '…')",
+            )
+    assert location is not None
+    assert shard is not None
+    return location, shard
+
+
+def _location_only(location: str | None, shard: str | None, path: str | None) -> tuple[str, str]:
+    if shard is not None or (location is None) == (path is None):
+        raise InvalidUsage(
+            "option 'shards' goes with the location alone",
+            code="INVALID_OPTION",
+            hint="give it as the path or as option 'location', and leave option 'shard' out",
+        )
+    return (location or path or "").rstrip("/"), ""
+
+
+def parse_time(text: str, zone: ZoneInfo) -> int:
+    """Milliseconds since the epoch, from a number or an ISO date-time in `zone`."""
+    if re.fullmatch(r"\d+", text):
+        return int(text)
+    try:
+        parsed = datetime.fromisoformat(text)
+    except ValueError:
+        raise Hint(
+            "milliseconds since the epoch, or a date-time such as 2026-11-20 12:00:00"
+        ) from None
+    aware = parsed if parsed.tzinfo else parsed.replace(tzinfo=zone)
+    delta = aware - datetime(1970, 1, 1, tzinfo=UTC)
+    return (delta.days * 86_400 + delta.seconds) * 1000 + delta.microseconds // 1000
+
+
+def parse_flag(text: str) -> bool:
+    """True or false, in any case."""
+    if text.lower() in {"true", "false"}:
+        return text.lower() == "true"
+    raise Hint("true or false")
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Names separated by commas."""
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise Hint("column names separated by commas")
+    return names
+
+
+def parse_count(text: str) -> int:
+    """A whole number of at least 1."""
+    if re.fullmatch(r"[1-9]\d*", text):
+        return int(text)
+    raise Hint("a whole number of at least 1")
+
+
+def parse_size(text: str) -> int:
+    """Bytes, from a number with an optional unit of 1024."""
+    match = re.fullmatch(r"(\d+)\s*([kmgt]?)(?:i?b)?", text.lower())
+    if match is None or int(match[1]) < 1:
+        raise Hint("a size such as 1048576, 512k or 1g")
+    return int(match[1]) * _SIZES[match[2]]
+
+
+def parse_duration(text: str) -> int:
+    """Milliseconds, from a number with an optional unit, or from an interval as Spark writes it."""
+    words = text.lower().strip().removeprefix("interval ")
+    terms = re.findall(r"(\d+)\s*([a-z]+)\s*", words) or [(words, "ms")]
+    whole = re.fullmatch(r"\d+|(\d+\s*[a-z]+\s*)+", words)
+    if whole is None or any(unit not in _UNITS for _, unit in terms):
+        raise Hint("a duration such as 500ms, 10s, 5min, 1h or '7 days'")
+    return sum(int(count) * _UNITS[unit] for count, unit in terms)

@@ -1,0 +1,276 @@
+"""What rows of a read look like, as Spark is told and as tasks make them.
+
+    rows    the shard's columns
+    diff    the shard's columns, `_ts`, `_diff`
+    cdf     the shard's columns, `_change_type`, `_commit_timestamp`, `_commit_version`
+
+Several shards: `_input` (a shard's name), what the feed adds, and one struct per shard with its
+columns, null in rows of the others.
+
+Spark asks for the schema once, when the frame is loaded; a query goes on with that one while the
+shard's evolves. So the shape holds types, not only names, and what no longer fits is refused before
+any task runs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from datasource.errors import InvalidUsage, unknown_name
+from datasource.schema import DIFF, TS, ShardSchema
+from datasource.shard_source.options import Feed, SourceOptions
+from datasource.sparktype import type_text
+from datasource.update import expand
+
+__all__ = ["INPUT", "Shape"]
+
+INPUT = "_input"
+"""Column with the name of the shard that a row is of."""
+
+_CHANGE_TYPE, _COMMIT_TIMESTAMP, _COMMIT_VERSION = (
+    "_change_type",
+    "_commit_timestamp",
+    "_commit_version",
+)
+
+_LAST_TIMESTAMP_MS = 253_402_300_799_999
+"""The end of the year 9999, up to which Spark's timestamps and Python's agree."""
+
+_FEEDS: dict[Feed, tuple[StructField, ...]] = {
+    "rows": (),
+    "diff": (
+        StructField(TS, LongType(), nullable=False),
+        StructField(DIFF, LongType(), nullable=False),
+    ),
+    "cdf": (
+        StructField(_CHANGE_TYPE, StringType(), nullable=False),
+        StructField(_COMMIT_TIMESTAMP, TimestampType(), nullable=True),
+        StructField(_COMMIT_VERSION, LongType(), nullable=False),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The rows that come out. Plain data, part of every partition.
+
+    Attributes:
+        feed: What they say of changes.
+        names: Names of the shards, if there are several; else empty.
+        schemas: The columns read of each shard, as JSON text.
+        nullable: Whether Spark was told that the columns of the feed may be null, as those of a
+            table are; they never are.
+    """
+
+    feed: Feed
+    names: tuple[str, ...]
+    schemas: tuple[str, ...]
+    nullable: bool = False
+
+    @classmethod
+    def now(cls, options: SourceOptions, current: Sequence[ShardSchema]) -> Shape:
+        """The shape of a read that begins now.
+
+        Args:
+            options: Of the read.
+            current: The current schema of each input.
+
+        Raises:
+            InvalidUsage: Option `columns` names what is not there.
+        """
+        chosen = _chosen(options, current)
+        return cls(options.feed, options.shards, tuple(schema.json for schema in chosen))
+
+    @classmethod
+    def of(cls, options: SourceOptions, struct: StructType) -> Shape:
+        """The shape that a schema stands for which Spark hands back: ours, or the user's own.
+
+        Raises:
+            InvalidUsage: It leaves out columns that the feed or the inputs need.
+        """
+        feed = _FEEDS[options.feed]
+        fields = list(struct.fields)
+        if not options.shards:
+            count = len(fields) - len(feed)
+            nullable = _all_nullable(fields[count:], feed)
+            return cls(options.feed, (), (StructType(fields[:count]).json(),), nullable)
+        head = (StructField(INPUT, StringType(), nullable=False), *feed)
+        own = fields[len(head) :]
+        nullable = _all_nullable(fields[: len(head)], head)
+        if [field.name for field in own] != list(options.shards) or not all(
+            isinstance(field.dataType, StructType) for field in own
+        ):
+            raise _other_schema([field.name for field in own], list(options.shards))
+        schemas = tuple(field.dataType.json() for field in own)
+        return cls(options.feed, options.shards, schemas, nullable)
+
+    @property
+    def struct(self) -> StructType:
+        """The rows as Spark's type."""
+        structs = [StructType.fromJson(json.loads(text)) for text in self.schemas]
+        if not self.names:
+            return StructType([*structs[0].fields, *self.added])
+        named = zip(self.names, structs, strict=True)
+        inputs = [StructField(name, struct, nullable=True) for name, struct in named]
+        return StructType([*self.added, *inputs])
+
+    @property
+    def added(self) -> list[StructField]:
+        """The columns that are not of a shard."""
+        head = [StructField(INPUT, StringType(), nullable=False)] if self.names else []
+        return [
+            StructField(field.name, field.dataType, field.nullable or self.nullable)
+            for field in (*head, *_FEEDS[self.feed])
+        ]
+
+    def columns(self, index: int) -> tuple[str, ...]:
+        """Names of the columns read of an input."""
+        return _parsed(self.schemas[index]).names
+
+    def check(self, index: int, name: str, current: ShardSchema) -> None:
+        """Make sure that rows of an input, under its schema of now, can still be told as agreed.
+
+        Raises:
+            InvalidUsage: A column is gone, or has another type than when the frame was loaded.
+        """
+        for field in _parsed(self.schemas[index]).record.fields:
+            if field.name not in current:
+                raise unknown_name("column", field.name, current.names)
+            now = current.field(field.name)
+            if now.type != field.type or (now.nullable and not field.nullable):
+                raise InvalidUsage(
+                    f"column '{field.name}' of shard '{name}' is {_said(now.type, now.nullable)}, "
+                    f"and was {_said(field.type, field.nullable)} when the frame was loaded",
+                    code="SCHEMA_CHANGED",
+                    hint="load it again (restart the query): nothing was read under the old schema",
+                )
+
+    def rows(self, index: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Batches of an input as the rows that Spark was told of.
+
+        Args:
+            index: Which input.
+            batches: Its columns; and `_ts`, `_diff` unless the feed is "rows".
+        """
+        target = _target(self)
+        for batch in batches:
+            for changed in _as_cdf(batch) if self.feed == "cdf" else (batch,):
+                columns = self._inputs(index, changed) if self.names else changed.columns
+                yield pa.RecordBatch.from_arrays(columns, schema=target)
+
+    def _inputs(self, index: int, batch: pa.RecordBatch) -> list[pa.Array]:
+        target, rows = _target(self), batch.num_rows
+        added = len(_FEEDS[self.feed])
+        own = batch.columns[: batch.num_columns - added]
+        inputs = [pa.nulls(rows, field.type) for field in list(target)[1 + added :]]
+        fields = list(target.field(1 + added + index).type)
+        inputs[index] = pa.StructArray.from_arrays(own, fields=fields)
+        names = pa.repeat(pa.scalar(self.names[index]), rows)
+        return [names, *batch.columns[batch.num_columns - added :], *inputs]
+
+
+def _as_cdf(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Updates as changes: one row per copy, added or removed."""
+    if batch.num_rows == 0:
+        return
+    diffs, times = batch.column(DIFF), batch.column(TS)
+    kinds = pc.if_else(pc.greater(diffs, 0), "insert", "delete")
+    known = pc.if_else(pc.less_equal(times, _LAST_TIMESTAMP_MS), times, pa.scalar(None, pa.int64()))
+    stamps = pc.multiply(known, 1000).cast(pa.timestamp("us", tz="UTC"))
+    own = batch.columns[: batch.num_columns - 2]
+    names = [*batch.schema.names[:-2], _CHANGE_TYPE, _COMMIT_TIMESTAMP, _COMMIT_VERSION, DIFF]
+    table = pa.Table.from_arrays([*own, kinds, stamps, times, pc.abs(diffs)], names=names)
+    for copies in expand(table):
+        yield from copies.combine_chunks().to_batches()
+
+
+@lru_cache(maxsize=64)
+def _parsed(text: str) -> ShardSchema:
+    return ShardSchema.parse(text)
+
+
+@lru_cache(maxsize=64)
+def _target(shape: Shape) -> pa.Schema:
+    """The Arrow schema that Spark checks the first batch of each task against."""
+    own = [_parsed(text).arrow for text in shape.schemas]
+    added = [
+        pa.field(field.name, _ARROW[type(field.dataType)], nullable=field.nullable)
+        for field in shape.added
+    ]
+    if not shape.names:
+        return pa.schema([*own[0], *added])
+    structs = [
+        pa.field(name, pa.struct(list(schema)), nullable=True)
+        for name, schema in zip(shape.names, own, strict=True)
+    ]
+    return pa.schema([*added, *structs])
+
+
+_ARROW = {
+    LongType: pa.int64(),
+    StringType: pa.string(),
+    TimestampType: pa.timestamp("us", tz="UTC"),
+}
+
+
+def _chosen(options: SourceOptions, current: Sequence[ShardSchema]) -> list[ShardSchema]:
+    wanted = options.columns
+    if wanted is None:
+        return list(current)
+    if not options.shards:
+        return [current[0].select(wanted)]
+    own: dict[str, list[str]] = {name: [] for name in options.shards}
+    for text in wanted:
+        name, dot, column = text.partition(".")
+        if not dot or name not in own:
+            raise InvalidUsage(
+                f"option 'columns' names '{text}', which is not a column of a shard that is read",
+                code="INVALID_OPTION",
+                hint=f"of several shards write shard.column; they are {', '.join(options.shards)}",
+            )
+        own[name].append(column)
+    return [
+        schema.select(own[name]) if own[name] else schema
+        for name, schema in zip(options.shards, current, strict=True)
+    ]
+
+
+def _all_nullable(found: Sequence[StructField], wanted: Sequence[StructField]) -> bool:
+    """Whether the columns `wanted` were given as nullable; an error if they are others."""
+    for nullable in (False, True):
+        if [(f.name, f.dataType, f.nullable) for f in found] == [
+            (f.name, f.dataType, f.nullable or nullable) for f in wanted
+        ]:
+            return nullable
+    raise _other_schema(list(map(_column, found)), list(map(_column, wanted)))
+
+
+def _column(field: StructField) -> str:
+    null = "" if field.nullable else " not null"
+    return f"{field.name} {field.dataType.simpleString()}{null}"
+
+
+def _other_schema(found: list[str], wanted: list[str]) -> InvalidUsage:
+    return InvalidUsage(
+        f"the schema given has {', '.join(found) or 'nothing'} where this read has "
+        f"{', '.join(wanted)}",
+        code="SCHEMA_MISMATCH",
+        hint="leave schema() out and choose columns with the option 'columns'",
+    )
+
+
+def _said(kind: object, nullable: bool) -> str:  # noqa: FBT001
+    return type_text(kind) + ("" if nullable else " not null")  # type: ignore[arg-type]

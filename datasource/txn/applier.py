@@ -1,0 +1,98 @@
+"""Applying: what was committed in the transactions shard enters the data shards.
+
+Anybody may do it, any number of times, at the same time as others: each shard tells from its own
+upper what it has already (`commands.txns`). All that is due to one shard goes in by one record.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import replace
+from functools import partial
+
+import msgspec
+
+from datasource.batch import Run
+from datasource.commands.append import InlineBackpressure
+from datasource.commands.txns import Commit, apply_commits
+from datasource.compact import compact_inline, flush_inline
+from datasource.machine import Machine
+from datasource.read import current_schema
+from datasource.schema import ShardSchema
+from datasource.stage import Stager
+from datasource.txn.home import Home
+from datasource.txn.ledger import Ledger
+from datasource.txn.rows import Row
+
+__all__ = ["apply_ledger", "is_applied"]
+
+
+def apply_ledger(home: Home, ledger: Ledger, shards: Collection[str] | None = None) -> int:
+    """Let data shards have everything in `ledger`; how many of its rows this was not known of.
+
+    Args:
+        home: The client.
+        ledger: A transactions shard's.
+        shards: Only these, by id; None for all.
+
+    Raises:
+        Corrupt: A data shard does not know that it is registered.
+        ShardError: A store's. Other shards may have been served.
+    """
+    due: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in ledger.pending():
+        if (shards is None or row.shard in shards) and not is_applied(home, row):
+            due[row.name, row.shard].append(row)
+    for (name, shard), rows in due.items():
+        _apply(home.machine(name), shard, ledger.shard, [row.commit() for row in rows])
+    return sum(map(len, due.values()))
+
+
+def is_applied(home: Home, row: Row) -> bool:
+    """Whether this process knows that `row` is in its data shard."""
+    state = home.machine(row.name).cached
+    return state is not None and (state.shard != row.shard or state.upper.is_beyond(row.at))
+
+
+def _apply(machine: Machine, shard: str, txns: str, commits: list[Commit]) -> None:
+    command = partial(
+        apply_commits,
+        shard=shard,
+        txns=txns,
+        inline_max_bytes=machine.settings.inline_state_bytes,
+    )
+    outcome = machine.apply(partial(command, commits=commits))
+    if isinstance(outcome, InlineBackpressure):
+        flush_inline(machine)
+        outcome = machine.apply(partial(command, commits=commits))
+    if isinstance(outcome, InlineBackpressure):
+        # What is inline cannot be moved, or others filled the room at once.
+        flushed = [_flushed(machine, commit) for commit in commits]
+        outcome = machine.apply(partial(command, commits=flushed))
+        assert not isinstance(outcome, InlineBackpressure), "nothing inline is left"
+    compact_inline(machine, (p for commit in commits for run in commit.runs for p in run.parts))
+
+
+def _flushed(machine: Machine, commit: Commit) -> Commit:
+    """`commit` with its inline parts as blobs. Two appliers write the same part under one name."""
+    state = machine.state()
+    stager = Stager(
+        machine.location.blob,
+        machine.directory,
+        current_schema(state),
+        state.schema_id,
+        state.key,
+        machine.settings,
+        machine.clock,
+        machine.ids,
+    )
+
+    def flush(run: Run) -> Run:
+        parts = []
+        for part in run.parts:
+            schema = ShardSchema.parse(state.schemas[part.schema])
+            parts.append(replace(stager, schema=schema, schema_id=part.schema).flush(part))
+        return msgspec.structs.replace(run, parts=tuple(parts))
+
+    return msgspec.structs.replace(commit, runs=tuple(map(flush, commit.runs)))

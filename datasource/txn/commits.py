@@ -1,0 +1,286 @@
+"""The one loop through which everything is committed to a transactions shard.
+
+    1. read the ledger, complete up to U
+    2. judge: what to add, or why not
+    3. append that to `[U, t + 1)`; if the upper is not U any more, start again
+
+What was judged is therefore still true at the moment of the commit. Rows whose data shards have
+them are taken back along the way, so that tidying costs no append of its own.
+
+Invariants:
+    Threads of one process take turns: they would only lose races to each other.
+    Whoever has committed before is told so before anything is judged.
+    Once a commit is durable, nothing that fails afterwards makes it look as if it were not.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias
+
+import pyarrow as pa
+
+from datasource.backoff import Backoff
+from datasource.batch import stamp
+from datasource.commands.append import Abandoned, AlreadyCommitted, Appended, UpperMismatch
+from datasource.compact import compact
+from datasource.errors import Determinate, InvalidUsage, ShardError
+from datasource.frontier import Frontier
+from datasource.gc import collect_garbage
+from datasource.ids import new_id
+from datasource.machine import Machine
+from datasource.retention import retain
+from datasource.stage import Stager, discard
+from datasource.txn.applier import apply_ledger, is_applied
+from datasource.txn.home import Home
+from datasource.txn.ledger import Ledger, LedgerReader
+from datasource.txn.rows import KEY, Row, schema, table_of
+from datasource.write import WriteHandle
+
+__all__ = ["Committer", "Conflict", "Identity", "Judge", "Outcome", "Refused", "Rows"]
+
+_log = logging.getLogger(__name__)
+
+_TIDY_MAX: Final = 1000
+"""Rows taken back by one commit, at most."""
+
+_UPKEEP_EVERY: Final = 32
+"""Records of the transactions shard between two looks at what could be merged and collected."""
+
+_INLINE_FACTOR: Final = 4
+"""Rows of a commit live in the state up to so many times the size that other parts may have: one
+request for every reader instead of two, for a transaction over a dozen shards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who commits, so that it happens once: the name of a writer, and a number that grows.
+
+    Attributes:
+        durable: Whether the name is remembered for ever.
+        attempt: Id of this attempt; empty makes one up.
+    """
+
+    writer: str
+    sequence: int
+    durable: bool = True
+    attempt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Somebody else has changed shard `name` since `time`, at which it was read."""
+
+    name: str
+    time: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The commit was judged, and nothing was committed."""
+
+    why: Abandoned | AlreadyCommitted | Conflict | UpperMismatch
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What a commit adds, at least at `least`; the loop sets the time of the rows."""
+
+    added: Sequence[Row] = ()
+    least: int = 0
+
+
+Judge: TypeAlias = Callable[[Ledger], Rows | Refused]
+"""Run at each attempt, on a ledger that the commit then rests upon."""
+
+Outcome: TypeAlias = Appended | AlreadyCommitted | UpperMismatch | Refused
+
+
+@dataclass(slots=True)
+class Committer:
+    """Commits to one transactions shard; may be shared between threads."""
+
+    home: Home
+    reader: LedgerReader
+    _anonymous: WriteHandle | None = None
+    _upkeep_seqno: int = 0
+    _turn: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def machine(self) -> Machine:
+        """The transactions shard's machine."""
+        return self.reader.machine
+
+    def commit(
+        self,
+        judge: Judge,
+        at: int | None = None,
+        identity: Identity | None = None,
+        staged_ms: int | None = None,
+    ) -> Outcome:
+        """Commit what `judge` says, at `at`, or at the upper or now if that is None.
+
+        Args:
+            judge: What to add.
+            at: `UpperMismatch` says that this time is decided already.
+            identity: Makes it happen once; None for a commit that nobody will repeat.
+            staged_ms: When the oldest part that the rows speak of was begun.
+
+        Raises:
+            InvalidUsage: There is no transactions shard.
+            Determinate: It certainly did not happen.
+            Indeterminate: It may have happened: with an identity, commit again.
+        """
+        clock, settings = self.home.clock, self.home.settings
+        backoff = Backoff(clock, self.home.ids, settings.conflict_pause_ms)
+        deadline = clock.elapsed_ms() + settings.commit_timeout_ms
+        while True:
+            began_ms = clock.elapsed_ms()
+            with self._turn:
+                outcome = self._attempt(judge, at, identity, staged_ms)
+            if outcome is not None:
+                return outcome
+            if clock.elapsed_ms() > deadline:
+                raise Determinate(
+                    f"lost every race for transactions shard '{self.machine.name}' during "
+                    f"{settings.commit_timeout_ms} ms",
+                    code="CONTENTION",
+                    hint="retry; commit larger transactions less often",
+                )
+            backoff.lost(clock.elapsed_ms() - began_ms)
+
+    def handle(self, shard: str, identity: Identity | None) -> WriteHandle:
+        """A writer of the transactions shard whose id is `shard`."""
+        kept = self._anonymous
+        if identity is None and kept is not None and kept.shard == shard:
+            return kept
+        anonymous = identity is None
+        made = WriteHandle(
+            machine=self.machine,
+            shard=shard,
+            schema=schema(),
+            schema_id=0,
+            key=KEY,
+            writer=new_id("w", self.home.ids) if identity is None else identity.writer,
+            durable=identity is not None and identity.durable,
+            txns=shard,
+        )
+        if anonymous:
+            self._anonymous = made
+        return made
+
+    def _attempt(
+        self, judge: Judge, at: int | None, identity: Identity | None, staged_ms: int | None
+    ) -> Outcome | None:
+        """One round of the loop; None if somebody else committed meanwhile."""
+        ledger = self.reader.read()
+        if ledger is None:
+            raise InvalidUsage(
+                f"there is no transactions shard '{self.machine.name}' at {self.home.location.url}",
+                code="NOT_REGISTERED",
+                hint="register shards first (client.transactions().register)",
+            )
+        known = None if identity is None else self._known(identity)
+        if known is not None:
+            return known
+        rows = judge(ledger)
+        if isinstance(rows, Refused):
+            return rows
+        least = max(ledger.upper, rows.least)
+        time = max(least, self.home.clock.now_ms()) if at is None else at
+        if time < least:
+            return UpperMismatch(Frontier(time), Frontier(least))
+        added = [replace(row, at=time) for row in rows.added]
+        gone = self._taken_back(ledger, added)
+        outcome = self._append(ledger, time, table_of(added, gone), identity, staged_ms)
+        if isinstance(outcome, Appended):
+            self._follow_up(ledger, time, added, gone)
+        return None if isinstance(outcome, UpperMismatch) else outcome
+
+    def _known(self, identity: Identity) -> AlreadyCommitted | None:
+        """Whether it has happened, by the state that the ledger was just read from, or a newer."""
+        state = self.machine.cached
+        entry = None if state is None else state.writers.get(identity.writer)
+        if entry is None or identity.sequence > entry.last:
+            return None
+        attempt = entry.attempt if identity.sequence == entry.last else ""
+        return AlreadyCommitted(Frontier(entry.upper), attempt)
+
+    def _taken_back(self, ledger: Ledger, added: Sequence[Row]) -> list[Row]:
+        applied = [row for row in ledger.pending() if is_applied(self.home, row)]
+        forgotten = {row.shard for row in added if row.kind == "forget"}
+        left = [row for shard, row in ledger.registered.items() if shard in forgotten]
+        return [*applied[:_TIDY_MAX], *left]
+
+    def _append(
+        self,
+        ledger: Ledger,
+        time: int,
+        table: pa.Table,
+        identity: Identity | None,
+        staged_ms: int | None,
+    ) -> Appended | AlreadyCommitted | UpperMismatch:
+        handle = self.handle(ledger.shard, identity)
+        sequence = handle.sequence + 1 if identity is None else identity.sequence
+        lower, upper = Frontier(ledger.upper), Frontier(time + 1)
+        if table.num_rows == 0:
+            outcome = handle.compare_and_append(None, lower, upper, sequence=sequence)
+            ours = identity is None
+        else:
+            staged = self._stager(handle).stage([table])
+            begun_ms = staged.staged_ms if staged_ms is None else min(staged_ms, staged.staged_ms)
+            staged = replace(staged, runs=stamp(staged.runs, time), staged_ms=begun_ms)
+            attempt = (identity.attempt if identity else "") or new_id("t", self.home.ids)
+            outcome = handle.commit_at(staged, lower, sequence=sequence, attempt=attempt)
+            ours = isinstance(outcome, AlreadyCommitted) and outcome.attempt == attempt
+            if isinstance(outcome, UpperMismatch):
+                discard(self.home.location.blob, staged.runs)
+        if isinstance(outcome, AlreadyCommitted) and ours:
+            # Its acknowledgement was lost, and a repetition found it.
+            return Appended(ledger.upper, upper)
+        return outcome
+
+    @staticmethod
+    def _stager(handle: WriteHandle) -> Stager:
+        stager = handle.stager()
+        limit = stager.settings.inline_part_bytes * _INLINE_FACTOR
+        return replace(stager, settings=replace(stager.settings, inline_part_bytes=limit))
+
+    # -- after the commit --------------------------------------------------------------------
+
+    def _follow_up(
+        self, ledger: Ledger, time: int, added: Sequence[Row], gone: Sequence[Row]
+    ) -> None:
+        """Tell data shards, and keep the transactions shard small; failing is harmless."""
+        now = ledger.grown(time + 1, added, gone)
+        self.reader.learn(now)
+        try:
+            if added:
+                apply_ledger(self.home, now, {row.shard for row in added})
+            self.upkeep()
+        except ShardError:
+            # Readers and the next commit will do it.
+            _log.warning(
+                "a transaction was committed and not applied yet",
+                exc_info=True,
+                extra={"context": {"shard": self.machine.name, "time": time}},
+            )
+
+    def upkeep(self) -> None:
+        """Give up history, merge and collect, when there may be something to gain."""
+        state = self.machine.cached
+        if state is None or len(state.trace.batches) < _UPKEEP_EVERY:
+            return
+        if state.seqno < self._upkeep_seqno + _UPKEEP_EVERY:
+            return
+        retain(self.machine)
+        known, state = self.reader.known, self.machine.state()
+        live = 0 if known is None else len(known.rows)
+        old = (batch for batch in state.trace.batches if batch.desc.upper_frontier <= state.since)
+        # What was added and taken back before since is gone after a merge, however it is tiered.
+        compact(self.machine, force=sum(batch.rows for batch in old) > _UPKEEP_EVERY + 2 * live)
+        collect_garbage(self.machine)
+        self._upkeep_seqno = (self.machine.cached or state).seqno

@@ -1,0 +1,167 @@
+"""The door: the state of a shard as readers see it, registered or not.
+
+A registered shard's *logical* upper is that of its transactions shard: when that moves, so does
+every shard that is registered with it, without a write to any of them. A reader gets the data
+shard's state with one empty batch up to there, and plans from it as from any other state.
+
+    1. read the ledger                  everything before its upper U was committed by then
+    2. read the data shard's state      after 1, so what was taken back of the ledger is in it
+    3. apply what 1 has and 2 lacks     seldom: the committer does that right away
+    4. push an empty batch up to U      on the value that the reader gets, never on the shard
+
+The order of 1 and 2 is what makes the empty batch true: nothing at a time in it was committed for
+this shard, or step 3 would have brought it, and nothing will be, since U has passed.
+
+Invariants:
+    Frontiers handed out for a shard never go back: the ledger's upper does not; and before a shard
+    leaves its transactions shard, its own upper is moved beyond the time of the leaving, in the
+    transition that lets direct writers in again.
+    Holds and leases are on the data shard's real state, by its real seqno, which the view keeps.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from datasource.batch import Batch
+from datasource.commands.sweep import fence
+from datasource.description import Description
+from datasource.errors import Determinate
+from datasource.state import ShardState, is_tombstone
+from datasource.trace import push
+from datasource.txn.applier import apply_ledger
+from datasource.txn.home import Home
+from datasource.txn.ledger import Ledger, LedgerReader
+
+__all__ = ["Door", "view"]
+
+_LOOKS_MAX: Final = 64
+"""How often a shard may be forgotten and registered again under a reader."""
+
+
+def view(state: ShardState, upper: int) -> ShardState:
+    """`state` with nothing more before `upper`, if its own upper is before that."""
+    lower = state.upper.time
+    if lower is None or lower >= upper:
+        return state
+    trace = push(state.trace, Batch(Description(lower, upper)))
+    return msgspec.structs.replace(state, trace=trace)
+
+
+@dataclass(slots=True)
+class Door:
+    """Gives readers of one client the states they plan from; may be shared between threads."""
+
+    home: Home
+    _ledgers: dict[str, LedgerReader] = field(default_factory=dict)
+    _complete: dict[str, tuple[str, int, int]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def ledger(self, txns: str) -> LedgerReader:
+        """The reader of transactions shard `txns`."""
+        with self._lock:
+            if txns not in self._ledgers:
+                self._ledgers[txns] = LedgerReader(self.home.machine(txns))
+            return self._ledgers[txns]
+
+    def state(self, name: str) -> ShardState:
+        """The state of shard `name` that readers see, no older than this call.
+
+        Raises:
+            InvalidUsage: There is no such shard.
+            ShardError: A store's; also of the transactions shard's.
+        """
+        return self.states([name])[0]
+
+    def states(self, names: Sequence[str], pool: Executor | None = None) -> list[ShardState]:
+        """As `state`, of several shards, whose transactions shard is read once.
+
+        Args:
+            names: The shards.
+            pool: Looks at them side by side.
+        """
+        read: dict[str, Ledger | None] = {}
+        for name in names:
+            cached = self.home.machine(name).cached
+            txns = cached.registered.txns if cached is not None and cached.registered else None
+            if txns is not None and txns not in read:
+                read[txns] = self.ledger(txns).read()
+        look = partial(self._state, read=read)
+        return list(map(look, names) if pool is None else pool.map(look, names))
+
+    def extended(self, state: ShardState) -> ShardState:
+        """`state`, a shard's own, up to where this process knows that it is complete; no I/O."""
+        known = self._complete.get(state.name)
+        if known is None or known[0] != state.shard or state.seqno < known[1]:
+            return state
+        return view(state, known[2])
+
+    def pending_parts(self, name: str, *, fenced: bool = True) -> set[str]:
+        """Keys of blobs of shard `name` that are committed and may not be in its state yet.
+
+        What a sweeper must leave alone. It holds for good: a record in the transactions shard makes
+        sure that no commit is under way that read its clock before this call. The sweeper asks
+        before it reads the shard's state: whatever was applied meanwhile is in that.
+
+        Args:
+            name: The shard.
+            fenced: Whether to write that record; without, the answer is true of this moment only.
+
+        Raises:
+            Corrupt: A row cannot be read.
+        """
+        state = self.home.machine(name).refresh()
+        mark = None if state is None else state.registered
+        if state is None or mark is None or mark.shard == state.shard:
+            # Before a shard is written directly again, it has got all that was committed for it.
+            return set()
+        machine = self.home.machine(mark.txns)
+        if machine.refresh() is None:
+            return set()
+        if fenced:
+            machine.apply(fence)
+        ledger = self.ledger(mark.txns).read()
+        rows = [] if ledger is None else ledger.pending(state.shard)
+        runs = (run for row in rows if row.data for run in row.commit().runs)
+        return {part.key for run in runs for part in run.parts if part.inline is None}
+
+    def _state(self, name: str, read: dict[str, Ledger | None]) -> ShardState:
+        machine = self.home.machine(name)
+        for _ in range(_LOOKS_MAX):
+            state = machine.state()
+            mark = state.registered
+            if mark is None or is_tombstone(state) or mark.shard == state.shard:
+                return state
+            if mark.txns not in read:
+                # The state must be read after the ledger: once more round.
+                read = {mark.txns: self.ledger(mark.txns).read()}
+                continue
+            ledger = read[mark.txns]
+            if ledger is None or ledger.shard != mark.shard:
+                return state  # registering has stopped half way: nothing was committed for it
+            due = [row for row in ledger.pending(state.shard) if not state.upper.is_beyond(row.at)]
+            if due:
+                apply_ledger(self.home, ledger, {state.shard})
+                continue
+            if state.shard not in ledger.registered:
+                return state  # the same; or it was registered after the ledger was read
+            self._note(state, ledger.upper)
+            return view(state, ledger.upper)
+        raise Determinate(
+            f"shard '{name}' was registered and forgotten {_LOOKS_MAX} times during one look at it",
+            code="CONTENTION",
+            hint="try again",
+        )
+
+    def _note(self, state: ShardState, upper: int) -> None:
+        with self._lock:
+            known = self._complete.get(state.name)
+            if known is None or known[0] != state.shard or known[2] < upper:
+                self._complete[state.name] = (state.shard, state.seqno, upper)

@@ -1,0 +1,40 @@
+"""What transactions need of the client that they belong to."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from datasource.clock import Clock, IdGenerator
+from datasource.location import Location
+from datasource.machine import Machine
+from datasource.settings import ShardSettings
+
+__all__ = ["Home"]
+
+
+class Home(Protocol):
+    """A client, as far as transactions see it."""
+
+    @property
+    def location(self) -> Location:
+        """Where all shards of a transaction live."""
+        ...
+
+    @property
+    def settings(self) -> ShardSettings:
+        """Of all its handles."""
+        ...
+
+    @property
+    def clock(self) -> Clock:
+        """Its clock."""
+        ...
+
+    @property
+    def ids(self) -> IdGenerator:
+        """Its source of ids."""
+        ...
+
+    def machine(self, name: str) -> Machine:
+        """The one machine of shard `name`. Does no I/O."""
+        ...

@@ -1,0 +1,168 @@
+"""The ledger: a transactions shard as one value, complete up to its upper.
+
+It is folded from the shard's rows, and from then on from what each commit adds. Rows carry their
+own times, so the fold needs the contents only, and no history: no hold is taken, nothing is
+written, and a part that was collected under the reader is a reason to look again.
+
+Invariants:
+    A ledger with upper U holds every row that was added before U and not taken back before U.
+    What is not in it, and was committed before U, is in its data shard. So a state of the data
+    shard read *after* the ledger, with the ledger's rows applied, has everything before U.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from datasource.contents import Contents
+from datasource.errors import InvalidUsage, MissingBlob
+from datasource.frontier import Frontier
+from datasource.machine import Machine
+from datasource.plan import plan_changes
+from datasource.read import contents_of, current_schema
+from datasource.schema import DIFF
+from datasource.state import ShardState, is_tombstone
+from datasource.txn.rows import Row, schema
+
+__all__ = ["Ledger", "LedgerReader", "fold"]
+
+_LOOKS_MAX: Final = 16
+"""How often in a row parts may be merged and collected under a reader."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """A transactions shard at one upper.
+
+    Attributes:
+        shard: Its id.
+        upper: Everything before this time is in here.
+        rows: Live rows by id.
+        registered: The `register` row of each registered shard, by the shard's id.
+    """
+
+    shard: str
+    upper: int
+    rows: Mapping[str, Row]
+    registered: Mapping[str, Row]
+
+    def pending(self, shard: str | None = None) -> list[Row]:
+        """What may not be in its data shard yet, of one shard or of all, in order of time."""
+        found = [
+            row
+            for row in self.rows.values()
+            if row.kind != "register" and shard in (None, row.shard)
+        ]
+        return sorted(found, key=lambda row: (row.at, row.id))
+
+    def grown(self, upper: int, added: Iterable[Row], gone: Iterable[Row]) -> Ledger:
+        """The ledger after a commit that moved it to `upper`."""
+        taken_back = {row.id for row in gone}
+        rows = {name: row for name, row in self.rows.items() if name not in taken_back}
+        return Ledger.of(self.shard, upper, {**rows, **{row.id: row for row in added}})
+
+    @classmethod
+    def of(cls, shard: str, upper: int, rows: Mapping[str, Row]) -> Ledger:
+        """The ledger with these live rows."""
+        registered = {row.shard: row for row in rows.values() if row.kind == "register"}
+        return cls(shard, upper, rows, registered)
+
+
+@dataclass(slots=True)
+class LedgerReader:
+    """Reads the ledger of one transactions shard; may be shared between threads."""
+
+    machine: Machine
+    _known: Ledger | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def known(self) -> Ledger | None:
+        """The newest ledger that was read here; may be behind."""
+        return self._known
+
+    def read(self) -> Ledger | None:
+        """The ledger, no older than this call; None if there is no transactions shard.
+
+        Raises:
+            InvalidUsage: The shard of that name is something else.
+            MissingBlob: A part of it is lost.
+        """
+        for _ in range(_LOOKS_MAX):
+            state = self.machine.refresh()
+            if state is None or is_tombstone(state):
+                return None
+            _check(state)
+            try:
+                ledger = self._follow(state)
+            except MissingBlob:
+                if self.machine.state().seqno == state.seqno:
+                    raise
+                continue
+            self.learn(ledger)
+            return ledger
+        raise MissingBlob(
+            f"the parts of transactions shard '{self.machine.name}' are collected faster than "
+            "they can be read",
+            hint="try again",
+        )
+
+    def learn(self, ledger: Ledger) -> None:
+        """Go on from `ledger`, unless a newer one is known."""
+        with self._lock:
+            newest = self._known
+            if newest is None or newest.shard != ledger.shard or newest.upper < ledger.upper:
+                self._known = ledger
+
+    def _follow(self, state: ShardState) -> Ledger:
+        """The ledger of `state`: what is known and what came, or all of it anew."""
+        known, upper = self._known, state.upper.time
+        assert upper is not None, state.name
+        lower, rows = 0, dict[str, Row]()
+        if known is not None and known.shard == state.shard:
+            if known.upper >= upper:
+                return known
+            # An update below since may have been advanced to where it would be read again.
+            if state.since < Frontier(known.upper):
+                lower, rows = known.upper, dict(known.rows)
+        live = fold(contents_of(self.machine, state), state, lower, rows)
+        return Ledger.of(state.shard, upper, live)
+
+
+def fold(
+    contents: Contents, state: ShardState, lower: int, before: Mapping[str, Row]
+) -> dict[str, Row]:
+    """The live rows of a transactions shard in `state`, by id.
+
+    Args:
+        contents: Reads its parts.
+        state: Its state.
+        lower: What was added or taken back from this time on is read.
+        before: What was live right before that.
+
+    Raises:
+        MissingBlob: A part is not there.
+        Corrupt: A part is damaged.
+    """
+    rows, counts = dict(before), Counter(dict.fromkeys(before, 1))
+    for planned in plan_changes(state, lower, state.upper.time):
+        for batch in contents.changes(planned):
+            for values in batch.to_pylist():
+                row = Row.of(values)
+                counts[row.id] += values[DIFF]
+                rows[row.id] = row
+    return {name: row for name, row in rows.items() if counts[name]}
+
+
+def _check(state: ShardState) -> None:
+    if state.registered is None or state.registered.shard != state.shard:
+        raise InvalidUsage(
+            f"shard '{state.name}' is no transactions shard",
+            code="NOT_A_TRANSACTIONS_SHARD",
+            hint="name another one, or drop that shard if nobody needs it",
+        )
+    assert current_schema(state) == schema(), state.name

@@ -1,0 +1,370 @@
+"""The transactions shard of a location, as its users see it: register, forget, commit, apply, tidy.
+
+Everything is decided by a compare-and-append on the transactions shard (`commits`). Data shards are
+told afterwards, by the committer, or else by the first reader (`applier`). Where two shards are
+written, the order is this:
+
+    register   mark the data shard, then add its row. Died between: direct writes are refused, and
+               whoever registers it again completes it; whoever forgets it undoes it.
+    forget     one commit takes the `register` row back and adds a `forget` row; then the data shard
+               is moved beyond that time and unmarked, in one transition. Died between: every reader
+               and every other caller completes it.
+    commit     parts are staged before; the data shard's state learns of them after.
+
+Undoing a registration goes through the transactions shard as well, so that it cannot pass somebody
+who is about to complete it: one of the two commits loses, and looks again.
+
+Invariants:
+    A shard with a `register` row is marked.
+    A `forget` row is at or after the upper of the shard that it is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from datasource.batch import Run
+from datasource.codec import CODE_VERSION
+from datasource.commands.append import AlreadyCommitted, Appended, UpperMismatch
+from datasource.commands.lifecycle import Finalised, Held, initial_state, reinitialise
+from datasource.commands.txns import Marked, finalise_txns, mark, unmark
+from datasource.errors import InvalidUsage
+from datasource.frontier import Frontier
+from datasource.ids import new_id
+from datasource.state import Registration, ShardState, is_tombstone
+from datasource.txn.applier import apply_ledger, is_applied
+from datasource.txn.commits import Committer, Identity, Outcome, Refused, Rows
+from datasource.txn.door import Door
+from datasource.txn.home import Home
+from datasource.txn.ledger import Ledger
+from datasource.txn.rows import KEY, Payload, Row, RowKind, schema
+
+__all__ = ["Committed", "Transactions", "Write"]
+
+
+_HISTORY_MS: Final = 60_000
+"""How long the transactions shard keeps its own history. Whoever read the ledger within this time
+reads on from there; everybody else reads it anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """What a transaction adds to one shard.
+
+    Attributes:
+        name: The shard's name.
+        shard: Its id.
+        runs: Parts staged for it, without times.
+        writer: Whose append it is, if the data shard is to remember it; empty for nobody's.
+        sequence: Its number.
+        attempt: Id of the attempt that staged it.
+    """
+
+    name: str
+    shard: str
+    runs: tuple[Run, ...]
+    writer: str = ""
+    sequence: int = 0
+    attempt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """All writes took effect at `at`, together."""
+
+    at: int
+
+
+class Transactions:
+    """The transactions shard `name` of a location; may be shared between threads."""
+
+    def __init__(self, home: Home, door: Door, name: str) -> None:
+        """Prepare to use it; no I/O. It is made when something is registered first."""
+        self.home = home
+        self.name = name
+        self.reader = door.ledger(name)
+        self._committer = Committer(home, self.reader)
+
+    # -- looking -----------------------------------------------------------------------------
+
+    def upper(self) -> int:
+        """Everything before this time is decided; 0 before anything was registered."""
+        ledger = self.reader.read()
+        return 0 if ledger is None else ledger.upper
+
+    def registered(self) -> list[str]:
+        """Names of the shards that are registered, sorted."""
+        ledger = self.reader.read()
+        return [] if ledger is None else sorted(row.name for row in ledger.registered.values())
+
+    # -- registering -------------------------------------------------------------------------
+
+    def register(self, *names: str, at: int | None = None) -> int | UpperMismatch:
+        """Let shards be written through transactions, and only so; idempotent.
+
+        Args:
+            names: Shards of the location.
+            at: When; None for now. Their uppers are beyond it afterwards.
+
+        Returns:
+            The upper afterwards, or a mismatch if `at` is decided already.
+
+        Raises:
+            InvalidUsage: There is no such shard, it is finished, or it is registered elsewhere.
+        """
+        self._create()
+
+        def judge(ledger: Ledger) -> Rows:
+            # A forgetting that was not told yet would take the new mark for its own.
+            apply_ledger(self.home, ledger)
+            rows, least = [], 0
+            for name in dict.fromkeys(names):
+                marked = self._marked(name, ledger)
+                if marked.shard not in ledger.registered:
+                    rows.append(self._row("register", name, marked.shard))
+                    least = max(least, marked.upper)
+            return Rows(rows, least)
+
+        return self._change(judge, at)
+
+    def forget(self, *names: str, at: int | None = None) -> int | UpperMismatch:
+        """Let shards be written directly again; idempotent. Arguments and result as `register`.
+
+        What was committed for them is in them before direct writers are let in.
+
+        Raises:
+            InvalidUsage: There is no such shard, or it is registered elsewhere.
+        """
+        for name in names:
+            self._undo_orphan(name)
+
+        def judge(ledger: Ledger) -> Rows:
+            apply_ledger(self.home, ledger)
+            rows, least = [], 0
+            for name in dict.fromkeys(names):
+                state = self.home.machine(name).state()
+                if state.registered is not None:
+                    rows.append(self._row("forget", name, state.shard))
+                    least = max(least, state.upper.time or 0)
+            return Rows(rows, least)
+
+        return 0 if self.reader.read() is None else self._change(judge, at)
+
+    def drop(self, despite_holders: frozenset[str]) -> Finalised | Held:
+        """Finalise the transactions shard itself.
+
+        Raises:
+            InvalidUsage: Something is registered with it.
+        """
+        while True:
+            ledger = self.reader.read()
+            if ledger is None:
+                return Finalised()
+            apply_ledger(self.home, ledger)
+            if ledger.registered:
+                names = ", ".join(sorted(f"'{row.name}'" for row in ledger.registered.values()))
+                raise InvalidUsage(
+                    f"transactions shard '{self.name}' cannot be dropped: {names} are registered",
+                    code="SHARD_REGISTERED",
+                    hint="forget them first (client.transactions().forget)",
+                )
+            upper = Frontier(ledger.upper)
+            outcome = self._committer.machine.apply(
+                partial(finalise_txns, upper=upper, despite_holders=despite_holders)
+            )
+            if not isinstance(outcome, bool):
+                return outcome
+
+    # -- committing --------------------------------------------------------------------------
+
+    def commit(
+        self,
+        writes: Sequence[Write],
+        *,
+        at: int | None = None,
+        identity: Identity | None = None,
+        staged_ms: int | None = None,
+        judge: Callable[[Ledger], Refused | None] = lambda _: None,
+    ) -> Committed | AlreadyCommitted | UpperMismatch | Refused:
+        """Let all `writes` take effect at one time, or none.
+
+        Args:
+            writes: At most one for each shard; all shards are registered.
+            at: When; None for now, or the upper if that is later.
+            identity: Makes the commit happen once, however often it is tried.
+            staged_ms: When the oldest part was begun.
+            judge: May refuse the commit, on a ledger that it would rest upon.
+
+        Returns:
+            When they took effect; that they have before; a mismatch if `at` is decided already;
+            or the refusal.
+
+        Raises:
+            InvalidUsage: A shard is not registered.
+            Determinate: It certainly did not happen. `STAGED_TOO_LONG`: write the parts again.
+            Indeterminate: It may have happened: with an identity, commit again.
+        """
+        rows = [self._row("append", w.name, w.shard, _encoded(w)) for w in writes]
+
+        def judged(ledger: Ledger) -> Rows | Refused:
+            for write in writes:
+                if write.shard not in ledger.registered:
+                    raise self._not_registered(write.name)
+            return judge(ledger) or Rows(rows)
+
+        outcome = self._committer.commit(judged, at, identity, staged_ms)
+        if isinstance(outcome, Appended):
+            assert outcome.upper.time is not None, outcome
+            return Committed(outcome.upper.time - 1)
+        return outcome
+
+    def remember(self, identity: Identity) -> Appended | AlreadyCommitted | UpperMismatch:
+        """Note that something without effect was done by `identity`; moves no upper."""
+        ledger = self.reader.read()
+        if ledger is None:
+            raise self._not_registered(identity.writer)
+        upper = Frontier(ledger.upper)
+        handle = self._committer.handle(ledger.shard, identity)
+        return handle.compare_and_append(None, upper, upper, sequence=identity.sequence)
+
+    def advance(self, at: int | None = None) -> int | UpperMismatch:
+        """Move the uppers of all registered shards beyond `at` (None for now), by one append.
+
+        Returns:
+            The upper afterwards, or a mismatch if it was beyond `at` already.
+        """
+        return self._upper_of(self._committer.commit(lambda _: Rows(), at))
+
+    def apply(self) -> int:
+        """Let every data shard have what was committed for it; how many rows were new to this.
+
+        Raises:
+            ShardError: A store's; also `Corrupt`, of a shard that was restored without the others.
+        """
+        ledger = self.reader.read()
+        return 0 if ledger is None else apply_ledger(self.home, ledger)
+
+    def tidy(self) -> int:
+        """Apply everything and take back what is applied; how many rows there were.
+
+        Commits do that along the way. By itself it is worth an append before a long silence.
+        """
+        ledger = self.reader.read()
+        if ledger is None or not ledger.pending():
+            return 0
+        apply_ledger(self.home, ledger)
+        applied = sum(is_applied(self.home, row) for row in ledger.pending())
+        self.advance()
+        return applied
+
+    # -- how -----------------------------------------------------------------------------------
+
+    def _create(self) -> None:
+        """Make the transactions shard if it is not there."""
+        machine = self.home.machine(self.name)
+        state = machine.refresh()
+        if state is not None and not is_tombstone(state):
+            return
+        shard = new_id("s", self.home.ids)
+        now_ms = self.home.clock.now_ms()
+        # It is its own: whoever takes it for an ordinary shard is refused like a direct writer.
+        fresh = msgspec.structs.replace(
+            initial_state(
+                shard=shard,
+                name=self.name,
+                schema=schema(),
+                key=KEY,
+                comment="transactions over the shards of this location",
+                version=CODE_VERSION,
+                now_ms=now_ms,
+            ),
+            registered=Registration(self.name, shard, 0),
+            retain_ms=_HISTORY_MS,
+        )
+        if is_tombstone(machine.initialise(fresh)):
+            machine.apply(partial(reinitialise, fresh=fresh))
+
+    def _change(self, judge: Callable[[Ledger], Rows], at: int | None) -> int | UpperMismatch:
+        """Commit rows about registrations, unless there are none, and see that they are applied."""
+        ledger = self.reader.read()
+        assert ledger is not None, self.name
+        if at is None and not judge(ledger).added:
+            return ledger.upper
+        upper = self._upper_of(self._committer.commit(judge, at))
+        self.apply()
+        return upper
+
+    @staticmethod
+    def _upper_of(outcome: Outcome) -> int | UpperMismatch:
+        if isinstance(outcome, UpperMismatch):
+            return outcome
+        assert isinstance(outcome, Appended), outcome
+        assert outcome.upper.time is not None, outcome
+        return outcome.upper.time
+
+    def _marked(self, name: str, ledger: Ledger) -> Marked:
+        if name == self.name:
+            raise InvalidUsage(
+                f"transactions shard '{name}' cannot be registered with itself",
+                code="NOT_A_DATA_SHARD",
+                hint="register the shards that hold your data",
+            )
+        self._undo_orphan(name)
+        time = max(ledger.upper, self.home.clock.now_ms())
+        registration = Registration(self.name, ledger.shard, time)
+        marked = self.home.machine(name).apply(partial(mark, registration=registration))
+        if marked.registration.shard != ledger.shard:
+            raise self._elsewhere(name, marked.registration)
+        return marked
+
+    def _undo_orphan(self, name: str) -> None:
+        """Take away a mark that names a transactions shard of this name that is gone.
+
+        It had no rows when it was dropped, so the registering had not been completed.
+        """
+        state = self._state(name)
+        found = state.registered
+        if found is None:
+            return
+        if found.txns != self.name or found.shard == state.shard:
+            raise self._elsewhere(name, found)
+        ledger = self.reader.read()
+        if ledger is None or ledger.shard != found.shard:
+            self.home.machine(name).apply(partial(unmark, registration=found))
+
+    def _state(self, name: str) -> ShardState:
+        state = self.home.machine(name).state()
+        if is_tombstone(state):
+            raise InvalidUsage(
+                f"shard '{name}' was dropped",
+                code="SHARD_DROPPED",
+                hint="make it again by writing to it",
+            )
+        return state
+
+    def _row(self, kind: RowKind, name: str, shard: str, data: bytes | None = None) -> Row:
+        return Row(self.home.ids.token().hex(), kind, name, shard, 0, data)
+
+    @staticmethod
+    def _elsewhere(name: str, found: Registration) -> InvalidUsage:
+        return InvalidUsage(
+            f"shard '{name}' is registered with transactions shard '{found.txns}'",
+            code="REGISTERED_ELSEWHERE",
+            hint=f"use client.transactions('{found.txns}')",
+        )
+
+    def _not_registered(self, name: str) -> InvalidUsage:
+        return InvalidUsage(
+            f"shard '{name}' is not registered with transactions shard '{self.name}'",
+            code="NOT_REGISTERED",
+            hint="register it first (client.transactions().register)",
+        )
+
+
+def _encoded(write: Write) -> bytes:
+    return Payload(write.runs, write.writer, write.sequence, write.attempt).encode()

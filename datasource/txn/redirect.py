@@ -1,0 +1,118 @@
+"""Appends to a registered shard, made by a transaction of that one shard.
+
+What writes frames (`format("shard")`, `save`) need not know whether a shard is registered: its
+write handle meets the refusal and comes here. The append keeps its meaning: its identity, what it
+expects of the shard's upper, and that an attempt that was given up does not commit any more.
+
+Exactly once across registering and forgetting: a number that was committed directly is in the data
+shard's own writers, which nobody changes any more once it is marked; one that was committed here is
+in the transactions shard's, and is carried to the data shard with the rows, for the time after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from datasource.commands.append import Append, Appended, UpperMismatch, decided_before
+from datasource.errors import Determinate, InvalidUsage
+from datasource.frontier import Frontier
+from datasource.state import ShardState
+from datasource.txn.applier import apply_ledger
+from datasource.txn.commits import Conflict, Identity, Refused
+from datasource.txn.ledger import Ledger
+from datasource.txn.protocol import Committed, Transactions, Write
+from datasource.write import Decided
+
+__all__ = ["commit_append"]
+
+
+def commit_append(txns: Transactions, name: str, request: Append) -> Decided:
+    """Make `request`, an append to the registered shard `name`, by a transaction.
+
+    Raises:
+        InvalidUsage: Rows carry times of their own, which a transaction decides.
+        Determinate: It certainly did not happen.
+        Indeterminate: It may have happened: ask again.
+    """
+    if any(part.time_bounds for run in request.runs for part in run.parts):
+        raise InvalidUsage(
+            f"rows for shard '{name}' carry times of their own, and the shard is registered with "
+            f"transactions shard '{txns.name}', which decides them",
+            code="TIMES_IN_TRANSACTION",
+            hint="leave _ts out, or forget the shard first (client.transactions().forget)",
+        )
+    identity = Identity(
+        f"{request.shard}/{request.writer}",
+        request.sequence,
+        durable=request.durable,
+        attempt=request.attempt,
+    )
+
+    def judge(ledger: Ledger) -> Refused | None:
+        apply_ledger(txns.home, ledger, {request.shard})
+        return _judged(txns.home.machine(name).state(), request)
+
+    if name not in txns.registered():
+        # Somebody has begun to register it, or has just forgotten it.
+        _complete(txns, name)
+    if request.upper is not None:
+        return _nothing(txns, request, identity, judge)
+    keep = request.writer if request.durable else ""
+    write = Write(name, request.shard, request.runs, keep, request.sequence, request.attempt)
+    outcome = txns.commit(
+        [write] if request.runs else [],
+        identity=identity,
+        staged_ms=request.staged_ms,
+        judge=judge,
+    )
+    if isinstance(outcome, Refused):
+        assert not isinstance(outcome.why, Conflict), outcome
+        return outcome.why
+    if isinstance(outcome, Committed):
+        return Appended(outcome.at, Frontier(outcome.at + 1))
+    return outcome
+
+
+def _nothing(
+    txns: Transactions,
+    request: Append,
+    identity: Identity,
+    judge: Callable[[Ledger], Refused | None],
+) -> Decided:
+    """Remember an append of nothing, which does not move the upper."""
+    assert not request.runs, request
+    assert request.upper == request.lower, request
+    ledger = txns.reader.read()
+    refused = None if ledger is None else judge(ledger)
+    if refused is None:
+        return txns.remember(identity)
+    assert not isinstance(refused.why, Conflict), refused
+    return refused.why
+
+
+def _judged(state: ShardState, request: Append) -> Refused | None:
+    """What the data shard itself has to say: as `compare_and_append` of an unregistered one."""
+    if state.shard != request.shard:
+        raise InvalidUsage(
+            f"shard '{state.name}' was dropped and made again since this writer was opened",
+            code="SHARD_CHANGED",
+            hint="open the writer again, and write the updates again",
+        )
+    decided = decided_before(state.writers.get(request.writer), request)
+    if decided is not None:
+        return Refused(decided)
+    if request.lower is not None and request.lower != state.upper:
+        return Refused(UpperMismatch(request.lower, state.upper))
+    return None
+
+
+def _complete(txns: Transactions, name: str) -> None:
+    state = txns.home.machine(name).state()
+    if state.registered is None:
+        raise Determinate(
+            f"shard '{name}' was forgotten by transactions shard '{txns.name}' while it was "
+            "written to",
+            code="REGISTRATION_CHANGED",
+            hint="write again",
+        )
+    txns.register(name)

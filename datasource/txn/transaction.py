@@ -1,0 +1,487 @@
+"""Transactions of a program: reads at one time, writes at another, all of them or none.
+
+    with client.transaction() as t:
+        open_orders = t.read("orders")
+        t.append("orders", new)
+        t.overwrite("totals", recomputed)
+
+Everything is read at the *read time*: the last one that was decided when the transaction first
+touched a shard. Everything is written at the *commit time*. What may have happened in between is
+the isolation:
+
+    snapshot       nobody else has changed a shard that this one overwrites, upserts or deletes
+                   from: the first committer wins. Appends never conflict, with anything.
+    serializable   nor a shard that this one has read: as if transactions had run one by one, in
+                   the order of their commit times.
+
+A commit that is refused has done nothing and raises `Determinate`, code `TRANSACTION_CONFLICT`,
+which names the shard. `run_transaction` runs the whole function again.
+
+Invariants:
+    Nothing that was staged is referred to before the commit; and it is deleted when it certainly
+    never will be. After an unknown outcome it stays.
+    What is read is protected by a lease until the transaction ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Final, Literal, Self, TypeVar
+
+import pyarrow as pa
+
+from datasource.backoff import Backoff
+from datasource.batch import Run
+from datasource.commands.append import AlreadyCommitted
+from datasource.difference import Difference
+from datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError, unknown_name
+from datasource.frontier import TIME_MIN
+from datasource.ids import check_owner_name, new_id
+from datasource.overwrite import replacement
+from datasource.plan import plan_changes
+from datasource.read import ReadHandle, current_schema, open_reader
+from datasource.stage import Staged, Stager, discard
+from datasource.state import ShardState
+from datasource.txn.commits import Conflict, Identity, Refused
+from datasource.txn.door import Door
+from datasource.txn.home import Home
+from datasource.txn.ledger import Ledger
+from datasource.txn.protocol import Committed, Transactions, Write
+from datasource.upsert import CARRIER_ID, LIVE, carrier_schema, replacements
+from datasource.write import Updates
+
+__all__ = ["Isolation", "Transaction", "run_transaction"]
+
+Isolation = Literal["snapshot", "serializable"]
+
+_ISOLATIONS: Final = ("snapshot", "serializable")
+
+_RUNS_MAX: Final = 32
+"""How often `run_transaction` starts again before it gives up."""
+
+R = TypeVar("R")
+
+
+@dataclass(slots=True)
+class _Touched:
+    """One shard of a transaction.
+
+    Attributes:
+        shard: Its id when it was touched first.
+        stager: Writes parts for it.
+        reader: Protects what is read at the read time; None while nothing was.
+        staged: What is to be added.
+        read: Whether its contents were given out.
+        replaced: Whether what is to be added depends on its contents.
+    """
+
+    shard: str
+    stager: Stager
+    reader: ReadHandle | None = None
+    staged: list[Staged] = field(default_factory=list)
+    read: bool = False
+    replaced: bool = False
+
+
+class Transaction:
+    """One transaction. Use it as a context manager: it commits at the end, or not at all.
+
+    Attributes:
+        committed_at: When it took effect; None before, if there was nothing to commit, and if that
+            was so long ago that its writer has committed again since.
+        already: Whether a transaction with this writer and sequence had been committed before:
+            then this one has no effect, and what is passed to it is not even staged.
+    """
+
+    def __init__(
+        self,
+        txns: Transactions,
+        door: Door,
+        *,
+        isolation: Isolation = "snapshot",
+        writer: str | None = None,
+        sequence: int | None = None,
+    ) -> None:
+        """Begin, without I/O; `ShardClient.transaction` says what the arguments mean."""
+        if isolation not in _ISOLATIONS:
+            raise unknown_name("isolation", isolation, _ISOLATIONS)
+        if (writer is None) != (sequence is None):
+            raise InvalidUsage(
+                "a transaction has a writer and a sequence number, or neither",
+                code="INVALID_IDENTITY",
+                hint="give both: the name of the writer, and a number that grows",
+            )
+        self.committed_at: int | None = None
+        self.already = False
+        self._txns = txns
+        self._door = door
+        self._home = txns.home
+        self._isolation = isolation
+        self._attempt = new_id("t", self._home.ids)
+        self._identity = None
+        if writer is not None and sequence is not None:
+            name = f"txn:{check_owner_name('writer', writer)}"
+            self._identity = Identity(name, sequence, attempt=self._attempt)
+        self._read_time: int | None = None
+        self._touched: dict[str, _Touched] = {}
+        self._open = True
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Commit, or after an error roll back."""
+        if not self._open:
+            return
+        if kind is None:
+            self.commit()
+        else:
+            self.rollback()
+
+    # -- what is done in it ------------------------------------------------------------------
+
+    def read_time(self) -> int:
+        """The time at which all shards are read."""
+        self._check_open()
+        if self._read_time is None:
+            ledger = self._txns.reader.read()
+            self._read_time = 0 if ledger is None else max(ledger.upper - 1, 0)
+        return self._read_time
+
+    def read(self, name: str) -> pa.Table:
+        """The contents of shard `name` at the read time; without what this transaction writes.
+
+        Raises:
+            InvalidUsage: There is no such shard, or it cannot be registered.
+            Determinate: `TRANSACTION_CONFLICT`: its history at the read time is gone already.
+        """
+        time = self.reads(name)
+        return self._reader(name, self._touched[name]).snapshot(time)
+
+    def append(self, name: str, data: Updates) -> None:
+        """Add rows to shard `name`; with a column `_diff`, updates.
+
+        Raises:
+            InvalidUsage: The rows do not fit the shard, or carry times.
+        """
+        if not self.done_before():
+            touched = self._touch(name)
+            tables = [data] if isinstance(data, pa.Table | pa.RecordBatch) else data
+            self.add(name, touched.stager.stage(tables))
+
+    def overwrite(self, name: str, data: Updates) -> None:
+        """Make these rows the contents of shard `name`.
+
+        They replace what it held at the read time, and what this transaction has written to it.
+
+        Raises:
+            InvalidUsage: The rows do not fit the shard, or are changes.
+            Determinate: As `read`.
+        """
+        if not self.done_before():
+            touched = self._touch(name)
+            tables = [data] if isinstance(data, pa.Table | pa.RecordBatch) else data
+            self.replace(name, touched.stager.stage(tables))
+
+    def upsert(self, name: str, data: pa.Table) -> None:
+        """Let rows replace the rows of their keys, in the contents of the shard at the read time.
+
+        Raises:
+            InvalidUsage: The shard has no key, the rows do not fit it or two of them have the same
+                key; or this transaction has written to the shard before.
+            Determinate: As `read`.
+        """
+        self._replace_keys(name, data, live=True)
+
+    def delete(self, name: str, keys: pa.Table) -> None:
+        """Delete the rows of some keys; `keys` has the key columns. Errors as `upsert`."""
+        self._replace_keys(name, keys, live=False)
+
+    def reads(self, name: str) -> int:
+        """Note that shard `name` is read by other means, at the time that this gives.
+
+        It stays readable there until the end of the transaction. Errors as `read`.
+        """
+        touched = self._touch(name)
+        touched.read = True
+        self._reader(name, touched)
+        return self.read_time()
+
+    # -- what was staged elsewhere -------------------------------------------------------------
+
+    def done_before(self) -> bool:
+        """Whether this very transaction was committed before; costs a look, the first time."""
+        self._check_open()
+        if self._identity is not None and not self.already and not self._touched:
+            state = self._txns.reader.machine.refresh()
+            entry = None if state is None else state.writers.get(self._identity.writer)
+            self.already = entry is not None and self._identity.sequence <= entry.last
+        return self.already
+
+    def stager(self, name: str) -> Stager:
+        """What writes parts for shard `name`; can be sent to other processes once its blob can."""
+        return self._touch(name).stager
+
+    def add(self, name: str, staged: Staged) -> None:
+        """Add what was staged for shard `name`, which is this transaction's from here on."""
+        touched = self._touch(name)
+        touched.staged.append(staged)
+        for run in staged.runs:
+            for part in run.parts:
+                if part.time_bounds is not None:
+                    raise InvalidUsage(
+                        f"rows for shard '{name}' carry times of their own",
+                        code="TIMES_IN_TRANSACTION",
+                        hint="leave _ts out: a transaction takes effect at one time",
+                    )
+
+    def replace(self, name: str, staged: Staged) -> None:
+        """Make what was staged the contents of shard `name`; it is deleted in the end."""
+        touched = self._touch(name)
+        try:
+            reader = self._reader(name, touched)
+            state = self._state_at(reader, name)
+            difference = replacement(self._home.machine(name), staged)
+            more = self._difference(touched, state, difference)
+        finally:
+            discard(self._home.location.blob, staged.runs)
+        self._drop(touched)
+        touched.replaced = True
+        touched.staged.append(more)
+
+    # -- the end -----------------------------------------------------------------------------
+
+    def commit(self) -> int | None:
+        """Let everything take effect; the commit time, as `committed_at`.
+
+        Raises:
+            Determinate: It certainly did not happen. `TRANSACTION_CONFLICT`: somebody else has
+                changed what this transaction rests upon.
+            Indeterminate: It may have happened: with a writer and a sequence, do it again.
+        """
+        self._check_open()
+        try:
+            return self._commit()
+        finally:
+            self._close()
+
+    def rollback(self) -> None:
+        """Give everything up; nothing has happened."""
+        if self._open:
+            self._discard()
+            self._close()
+
+    def _commit(self) -> int | None:
+        writes, begun = self._writes()
+        if not writes and self._identity is None:
+            return None
+        if self._identity is not None and self._txns.reader.read() is None:
+            self._txns.register()
+        try:
+            outcome = self._txns.commit(
+                writes,
+                identity=self._identity,
+                staged_ms=min(begun, default=None),
+                judge=self._judge,
+            )
+        except Indeterminate:
+            raise
+        except ShardError:
+            self._discard()
+            raise
+        if isinstance(outcome, Committed):
+            self.committed_at = outcome.at
+            return outcome.at
+        if not isinstance(outcome, AlreadyCommitted) or outcome.attempt != self._attempt:
+            self._discard()
+        if isinstance(outcome, AlreadyCommitted):
+            self.already = True
+            if outcome.attempt and outcome.upper.time is not None:
+                self.committed_at = outcome.upper.time - 1
+            return self.committed_at
+        assert isinstance(outcome, Refused), outcome
+        assert isinstance(outcome.why, Conflict), outcome
+        raise self._conflict(outcome.why.name)
+
+    def _writes(self) -> tuple[list[Write], list[int]]:
+        writes, begun = [], []
+        for name, touched in self._touched.items():
+            runs = tuple(run for staged in touched.staged for run in staged.runs)
+            if runs:
+                writes.append(Write(name, touched.shard, runs, attempt=self._attempt))
+                begun += [staged.staged_ms for staged in touched.staged if staged.runs]
+        return writes, begun
+
+    def _judge(self, ledger: Ledger) -> Refused | None:
+        """Whether all that this transaction rests upon is as it was at the read time."""
+        serializable = self._isolation == "serializable"
+        for name, touched in self._touched.items():
+            if not touched.replaced and not (serializable and touched.read):
+                continue
+            time = self.read_time()
+            pending = ledger.pending(touched.shard)
+            state = self._home.machine(name).state()
+            # The state was read after the ledger: what is in neither has not been committed.
+            if (
+                state.shard != touched.shard
+                or any(row.at > time and row.kind == "append" for row in pending)
+                or state.upper.is_beyond(time + 1)
+            ):
+                return Refused(Conflict(name, time))
+        return None
+
+    # -- how ---------------------------------------------------------------------------------
+
+    def _touch(self, name: str) -> _Touched:
+        """What is known of shard `name`, which is registered if it was not."""
+        self._check_open()
+        if name not in self._touched:
+            if name not in self._txns.registered():
+                self._txns.register(name)
+            self.read_time()
+            state = self._home.machine(name).state()
+            home = self._home
+            stager = Stager(
+                home.location.blob,
+                home.machine(name).directory,
+                current_schema(state),
+                state.schema_id,
+                state.key,
+                home.settings,
+                home.clock,
+                home.ids,
+            )
+            self._touched[name] = _Touched(state.shard, stager)
+        return self._touched[name]
+
+    def _reader(self, name: str, touched: _Touched) -> ReadHandle:
+        """A reader at the read time, which keeps what it needs until the end."""
+        if touched.reader is None:
+            try:
+                touched.reader = open_reader(
+                    self._home.machine(name),
+                    since=self.read_time(),
+                    purpose="transaction",
+                    look=lambda: self._door.state(name),
+                )
+            except InvalidUsage as error:
+                if error.code == "HISTORY_GONE":
+                    raise self._conflict(name) from error
+                raise
+        return touched.reader
+
+    def _state_at(self, reader: ReadHandle, name: str) -> ShardState:
+        """A state of the shard that knows everything up to the read time."""
+        state = self._door.state(name)
+        reader.lease.check(state)
+        assert state.upper.is_beyond(self.read_time()), (name, state.upper, self._read_time)
+        return state
+
+    def _replace_keys(self, name: str, data: pa.Table, *, live: bool) -> None:
+        if self.done_before():
+            return
+        touched = self._touch(name)
+        if touched.staged:
+            raise InvalidUsage(
+                f"this transaction has written to shard '{name}' before",
+                code="WRITTEN_BEFORE",
+                hint="put all of its new and deleted rows together, or use two transactions",
+            )
+        state = self._state_at(self._reader(name, touched), name)
+        schema, key = current_schema(state), state.key
+        if not key:
+            raise InvalidUsage(
+                f"shard '{name}' has no key to replace rows by",
+                code="KEY_NEEDED",
+                hint="a key is given when a shard is made; overwrite does without",
+            )
+        carriers = carrier_schema(schema, key)
+        kept = data if live else data.select(list(key))
+        for column in carriers.arrow:
+            if not live and column.name not in kept.column_names and column.name != LIVE:
+                kept = kept.append_column(column, pa.nulls(kept.num_rows, column.type))
+        lives = pa.repeat(pa.scalar(live), kept.num_rows)
+        kept = kept.append_column(pa.field(LIVE, pa.bool_()), lives)
+        carrying = replace(touched.stager, schema=carriers, schema_id=CARRIER_ID)
+        new = carrying.stage([kept])
+        try:
+            difference = replacements(self._home.machine(name), carriers, new)
+            touched.staged.append(self._difference(touched, state, difference))
+        finally:
+            discard(self._home.location.blob, new.runs)
+        touched.replaced = True
+
+    def _difference(self, touched: _Touched, state: ShardState, difference: Difference) -> Staged:
+        """`difference` to the contents at the read time, staged under the newest schema."""
+        there = plan_changes(state, TIME_MIN, self.read_time() + 1)
+        stager = replace(touched.stager, schema=current_schema(state), schema_id=state.schema_id)
+        more = stager.stage(difference.against(state, there, whole=True))
+        parts = tuple(part for run in more.runs for part in run.parts)
+        # The updates came in order, so their parts are one run.
+        return replace(more, runs=(Run(parts),) if parts else ())
+
+    def _drop(self, touched: _Touched) -> None:
+        """Delete what was staged for a shard and is not wanted any more."""
+        for staged in touched.staged:
+            discard(self._home.location.blob, staged.runs)
+        touched.staged.clear()
+
+    def _discard(self) -> None:
+        for touched in self._touched.values():
+            self._drop(touched)
+
+    def _close(self) -> None:
+        self._open = False
+        for touched in self._touched.values():
+            if touched.reader is not None:
+                touched.reader.close()
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise InvalidUsage(
+                "the transaction has ended",
+                code="TRANSACTION_ENDED",
+                hint="begin another one",
+            )
+
+    def _conflict(self, name: str) -> Determinate:
+        return Determinate(
+            f"shard '{name}' was changed by others since {self._read_time}, when this transaction "
+            "read it; nothing was written",
+            code="TRANSACTION_CONFLICT",
+            hint="run the transaction again from its start (client.run_transaction does)",
+        )
+
+
+def run_transaction(
+    home: Home, begin: Callable[[], Transaction], work: Callable[[Transaction], R]
+) -> R:
+    """What `work` gives, of the first transaction that commits without a conflict.
+
+    Args:
+        home: The client.
+        begin: Begins a transaction.
+        work: Run once for each transaction; must not have effects of its own.
+
+    Raises:
+        Determinate: Each of many runs met a conflict; this is the last one's.
+    """
+    backoff = Backoff(home.clock, home.ids, home.settings.conflict_pause_ms)
+    for left in reversed(range(_RUNS_MAX)):
+        began_ms = home.clock.elapsed_ms()
+        try:
+            with begin() as transaction:
+                return work(transaction)
+        except Determinate as error:
+            if error.code != "TRANSACTION_CONFLICT" or not left:
+                raise
+        backoff.lost(home.clock.elapsed_ms() - began_ms)
+    raise AssertionError("the last run returns or raises")

@@ -1,0 +1,305 @@
+"""Upserting: new rows replace the rows of their keys by one atomic difference.
+
+For each key among the new rows one of them wins. Everything that the shard holds under that key is
+retracted and the winner is added, unless it is a delete. A row that is there already, once, costs
+nothing. Old and new rows are merged as sorted streams, in bounded memory, and only those old parts
+and row groups are read whose keys may be among the new ones.
+
+What is staged are *carriers*: the columns of the row, what tells which of several new rows of a key
+wins, and whether it lives. `carrier_schema` says how they look.
+
+    key columns | ORDER, if there is an order | LIVE | the other columns
+
+Sorted by these columns, as parts are, the last new row of a key is its winner. Old rows have
+neither order nor life, so they stand before all new ones of their key.
+
+Invariants:
+    - The result is a function of the contents and of the multiset of new rows: neither how they
+      are spread over parts nor their order matters.
+    - Keys are equal as rows are: null equals null and NaN equals NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from typing_extensions import override
+
+from datasource.commands.append import AlreadyCommitted, Appended
+from datasource.contents import Contents
+from datasource.difference import Difference, commit_difference, runs_of, staged_parts
+from datasource.errors import InvalidUsage
+from datasource.fetch import Fetcher
+from datasource.frontier import TIME_MIN
+from datasource.machine import Machine
+from datasource.merge import merge
+from datasource.ordering import order_rows, take
+from datasource.plan import PlannedPart
+from datasource.predicate import FALSE, TRUE, Known, Lookup, Outcomes, Path, Predicate
+from datasource.read import current_schema
+from datasource.rowkey import contiguous, surrogate
+from datasource.schema import DIFF, TS, ShardSchema
+from datasource.sparktype import Atomic, Field, Record, SparkType, path_text
+from datasource.stage import Staged
+from datasource.state import ShardState
+from datasource.stats import Bound, PartStats, bounds, may_overlap
+from datasource.update import consolidate
+from datasource.where import Where
+from datasource.write import WriteHandle
+
+__all__ = ["CARRIER_ID", "LIVE", "ORDER", "carrier_schema", "replacements", "upsert"]
+
+ORDER: Final = "_shardline_order"
+"""Column of a carrier: of the rows of one key, the one with the greatest value wins."""
+
+LIVE: Final = "_shardline_live"
+"""Column of a carrier: false says that the rows of the key are to be deleted."""
+
+CARRIER_ID: Final = -1
+"""The schema id of staged carriers: never one of a shard's."""
+
+_SOUGHT_ROWS: Final = 1 << 18
+"""Up to so many new rows their keys are kept in memory, to drop old rows before the merge."""
+
+Places = npt.NDArray[np.int64]
+
+
+def carrier_schema(
+    schema: ShardSchema, key: Sequence[str], order: SparkType | None = None
+) -> ShardSchema:
+    """The schema of the carriers of rows of `schema`.
+
+    Args:
+        schema: The shard's.
+        key: Its key, at least one column.
+        order: Type of `ORDER`; None if there is nothing to tell rows of one key apart by.
+
+    Raises:
+        InvalidUsage: A column has the name of one that carriers keep for themselves.
+    """
+    for name in schema.names:
+        if name.lower() in {ORDER, LIVE}:
+            raise InvalidUsage(
+                f"column '{name}' has a name that an upsert keeps for itself",
+                code="RESERVED_COLUMN",
+                hint="rename the column",
+            )
+    # Deletes have nulls in columns that otherwise must not be null.
+    others = [
+        Field(f.name, f.type, nullable=True, metadata=f.metadata)
+        for f in schema.record.fields
+        if f.name not in key
+    ]
+    ordered = [] if order is None else [Field(ORDER, order, nullable=True)]
+    live = Field(LIVE, Atomic("boolean"), nullable=True)
+    keys = [schema.field(name) for name in key]
+    return ShardSchema(Record((*keys, *ordered, live, *others)))
+
+
+def upsert(
+    handle: WriteHandle, new: Staged, carriers: ShardSchema, *, sequence: int, attempt: str
+) -> Appended | AlreadyCommitted:
+    """Let the rows of `new` replace the rows of their keys.
+
+    Args:
+        handle: A writer of the shard, which has a key.
+        new: Carriers, staged under `CARRIER_ID`. Their blobs are deleted in the end, unless an
+            unknown outcome leaves them to the sweeper.
+        carriers: Their schema: of `carrier_schema`.
+        sequence: Number of this append of the writer.
+        attempt: Id of the attempt that staged them.
+
+    Raises:
+        Determinate: Others appended faster than the difference could follow.
+        InvalidUsage: Rows of one key differ and nothing tells which of them wins.
+    """
+    difference = replacements(handle.machine, carriers, new)
+    return commit_difference(handle, new, difference, sequence=sequence, attempt=attempt)
+
+
+def replacements(machine: Machine, carriers: ShardSchema, new: Staged) -> Difference:
+    """What lets the carriers of `new` replace the rows of their keys in a shard."""
+    return _Replacements(machine, carriers, staged_parts(new))
+
+
+@dataclass(frozen=True, slots=True)
+class _Replacements(Difference):
+    """Retracts the rows of the new rows' keys and adds the winners."""
+
+    machine: Machine
+    carriers: ShardSchema
+    new: Sequence[PlannedPart]
+
+    @override
+    def against(
+        self, state: ShardState, there: Sequence[PlannedPart], *, whole: bool
+    ) -> Iterator[pa.Table]:
+        stats = [planned.part.stats for planned in self.new]
+        touched = [planned for planned in there if _may_touch(planned, stats, state.key)]
+        if not self.new or not (whole or touched):
+            return
+        contents = self._contents(state)
+        runs = runs_of(contents, self.new)
+        if touched:
+            where = _Sought.of(contents, self.new)
+            old = replace(contents, fetcher=replace(contents.fetcher, where=where))
+            runs += runs_of(old, touched)
+        # All times are advanced to one, at or after every one of them, so that equal rows meet
+        # whenever they were added.
+        merged = merge(runs, state.key, since=state.upper.time or TIME_MIN)
+        schema = current_schema(state)
+        for group in _whole_keys(merged, state.key):
+            if (found := self._resolved(group, state, schema, whole=whole)).num_rows:
+                yield found
+
+    def _contents(self, state: ShardState) -> Contents:
+        """Reads old rows and new ones alike as carriers of the newest schema."""
+        schemas = {number: ShardSchema.parse(text) for number, text in state.schemas.items()}
+        order = self.carriers.field(ORDER).type if ORDER in self.carriers else None
+        target = carrier_schema(schemas[state.schema_id], state.key, order)
+        fetcher = Fetcher(
+            self.machine.location.blob, {**schemas, CARRIER_ID: self.carriers}, target
+        )
+        return Contents(fetcher, state.key, target.names)
+
+    def _resolved(
+        self, group: pa.Table, state: ShardState, schema: ShardSchema, *, whole: bool
+    ) -> pa.Table:
+        """The difference that a stretch of whole keys makes."""
+        starts, ends = _bounds(group, state.key)
+        added = group.column(LIVE).is_valid().to_numpy()
+        news = np.add.reduceat(added.astype(np.int64), starts)
+        if ORDER not in self.carriers and (news > 1).any():
+            raise self._ambiguous(group, starts[int(np.argmax(news > 1))], state)
+        gone = np.flatnonzero(np.repeat(news > 0, ends - starts) & ~added)
+        last = ends[news > 0] - 1
+        lives = (
+            group.column(LIVE).combine_chunks().take(pa.array(last)).to_numpy(zero_copy_only=False)
+        )
+        won = last[lives.astype(np.bool_)] if whole else last[:0]
+        diffs = group.column(DIFF).to_numpy()
+        chosen = take(group.select([*schema.names, TS]), np.concatenate([gone, won]))
+        signed = np.concatenate([-diffs[gone], np.ones(len(won), np.int64)])
+        difference = chosen.append_column(
+            pa.field(DIFF, pa.int64(), nullable=False), pa.array(signed)
+        )
+        return consolidate(difference, state.key).drop_columns([TS])
+
+    def _ambiguous(self, group: pa.Table, row: int, state: ShardState) -> InvalidUsage:
+        (values,) = group.select(list(state.key)).slice(row, 1).to_pylist()
+        named = ", ".join(f"{name}={value!r}" for name, value in values.items())
+        return InvalidUsage(
+            f"several different rows with the key {named} are to replace one another in shard "
+            f"'{state.name}' at once",
+            code="AMBIGUOUS_KEY",
+            hint="set option orderingColumn to what tells the latest, or keep one row of each key",
+        )
+
+
+def _bounds(table: pa.Table, key: Sequence[str]) -> tuple[Places, Places]:
+    """Where the rows of each key begin and end in a table sorted by key."""
+    starts = order_rows(table, key).starts
+    if starts is None:
+        starts = np.arange(table.num_rows)
+    return starts, np.append(starts[1:], table.num_rows)
+
+
+def _whole_keys(tables: Iterator[pa.Table], key: Sequence[str]) -> Iterator[pa.Table]:
+    """The same rows, cut so that all rows of a key stand in one table."""
+    held: pa.Table | None = None
+    for table in tables:
+        joined = table if held is None else pa.concat_tables([held, table])
+        starts, _ = _bounds(joined, key)
+        cut = int(starts[-1])
+        if cut:
+            yield joined.slice(0, cut).combine_chunks()
+        held = joined.slice(cut)
+    if held is not None:
+        yield held.combine_chunks()
+
+
+def _may_touch(planned: PlannedPart, new: Sequence[PartStats | None], key: Sequence[str]) -> bool:
+    """Whether a part may have rows of the new rows' keys, as far as statistics tell."""
+    old = planned.part.stats
+    columns = [path_text((name,)) for name in key]
+    return old is None or any(stats is None or may_overlap(old, stats, columns) for stats in new)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sought(Predicate):
+    """Whether a row's key may be among the new ones: a filter on old rows.
+
+    Attributes:
+        new: Statistics of the parts that have the new rows; None where there are none.
+        path: The first key column, which parts are sorted by: row groups are left out by it.
+        values: For each key column the surrogates of the values that new rows have; empty if they
+            are too many to be kept: then every row passes.
+    """
+
+    new: Sequence[PartStats | None]
+    path: Path
+    values: Mapping[str, pa.Array]
+
+    @classmethod
+    def of(cls, contents: Contents, new: Sequence[PlannedPart]) -> Where:
+        """The filter that lets through what `new` may replace."""
+        key = contents.key
+        values = {}
+        if sum(planned.part.rows for planned in new) <= _SOUGHT_ROWS:
+            narrow = replace(contents.fetcher, target=contents.fetcher.target.select(key))
+            batches = [
+                batch
+                for planned in new
+                for batch in narrow.fetch(planned, with_ts=False, with_diff=False)
+            ]
+            keys = pa.Table.from_batches(batches, narrow.target.arrow)
+            values = {n: pc.unique(surrogate(contiguous(keys.column(n)))) for n in key}
+        return Where(
+            f"({', '.join(key)}) is among the keys to replace",
+            cls([planned.part.stats for planned in new], key[:1], values),
+        )
+
+    @property
+    @override
+    def columns(self) -> frozenset[str]:
+        return frozenset((*self.path, *self.values))
+
+    @override
+    def mask(self, data: pa.Table | pa.RecordBatch) -> pa.Array:
+        mask = pa.repeat(pa.scalar(True), data.num_rows)
+        for name, values in self.values.items():
+            column = surrogate(contiguous(data.column(name)))
+            mask = pc.and_(mask, pc.is_in(column, value_set=values))
+        return mask
+
+    @override
+    def outcomes(self, known: Lookup) -> Outcomes:
+        found = known(self.path)
+        if found is None or any(self._meets(found, stats) for stats in self.new):
+            return TRUE | FALSE
+        return FALSE
+
+    def _meets(self, known: Known, stats: PartStats | None) -> bool:
+        """Whether a value that `known` describes may stand in a part with these statistics."""
+        name = path_text(self.path)
+        column = stats.columns.get(name) if stats else None
+        if stats is None or column is None or (known.nulls and column.nulls):
+            return True
+        if known.nans and column.nans:
+            return True
+        if not known.values:
+            return False
+        lo, hi = bounds(stats, name)
+        if known.kind != column.kind or None in (lo, hi, known.lo, known.hi):
+            return True
+        return not (_less(hi, known.lo) or _less(known.hi, lo))
+
+
+def _less(a: Bound | None, b: Bound | None) -> bool:
+    return a < b  # type: ignore[operator]  # both are there, and of one kind

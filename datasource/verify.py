@@ -1,0 +1,55 @@
+"""Whether a part is what was written, all of its bytes considered.
+
+By the checksum of the whole file where its writer knew it; else (Spark's own writer does not) by
+decoding every page against the checksum that Parquet keeps of it. Read in pieces: memory does not
+grow with the part.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from datasource.batch import Part
+from datasource.errors import MissingBlob, ShardError
+from datasource.location import Blob
+from datasource.partfile import damaged
+
+__all__ = ["verify"]
+
+_PIECE_BYTES: Final = 8 << 20
+
+
+def verify(blob: Blob, part: Part) -> ShardError | None:
+    """What is wrong with a part; None if nothing is.
+
+    Raises:
+        Determinate: The store did not answer.
+    """
+    if part.inline is not None:
+        return None
+    source = blob.open(part.key, part.size_bytes)
+    if source is None:
+        return MissingBlob(f"part '{part.key}' ({part.rows} rows) is not there")
+    if source.size() != part.size_bytes:
+        return damaged(part, f"it has {source.size()} bytes, not {part.size_bytes}")
+    if part.crc32 is None:
+        return _decodes(source, part)
+    found = 0
+    while piece := source.read(_PIECE_BYTES):
+        found = zlib.crc32(piece, found)
+    return None if found == part.crc32 else damaged(part, "its checksum does not match")
+
+
+def _decodes(source: pa.NativeFile, part: Part) -> ShardError | None:
+    try:
+        file = pq.ParquetFile(source, page_checksum_verification=True)
+        rows = sum(batch.num_rows for batch in file.iter_batches(use_threads=False))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the store's trouble, not the part's
+        return damaged(part, str(error))
+    return None if rows == part.rows else damaged(part, f"it has {rows} rows, not {part.rows}")

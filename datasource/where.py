@@ -1,0 +1,360 @@
+"""SQL text to a filter: the option `where`, parsed as Spark parses it and bound to a schema.
+
+    Condition(text, zone)            what the user wrote; checked to be an expression, no more
+    condition.bind(schema) -> Where  its predicate over a shard's columns, types checked
+
+Understood are: `=` `==` `<>` `!=` `<` `<=` `>` `>=` `<=>` between a column and a literal, in either
+order; `in`, `between`, `is [not] null`, `is [not] true/false`, `is [not] distinct from`, `like
+'prefix%'`, `startswith`, `isnull`, `isnotnull`, `isnan`, boolean columns, `and`, `or`, `not`. A
+column is a name, or a path into structs. Literals: numbers with Spark's suffixes, text, `true`,
+`false`, `null`, `date '…'`, `timestamp '…'`, `timestamp_ntz '…'`, `time '…'`, `interval '…' hour`
+and `day to second`, `X'…'`, casts of those. Text is a date or a timestamp where the column is one.
+Everything else is refused, by name: a filter that is silently understood otherwise than by Spark
+would be worse than none.
+
+Invariants:
+    Numbers are compared by their exact value, and with float and double columns as doubles: what
+    Spark does. Where Spark would round a column to a double to compare it (a long or a decimal with
+    a double), a literal for which that could matter is refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from datasource.errors import InvalidUsage, unknown_name
+from datasource.literals import (
+    Column,
+    Literal,
+    Unfit,
+    compare,
+    is_among,
+)
+from datasource.predicate import (
+    And,
+    Constant,
+    IsNull,
+    Lookup,
+    Not,
+    Operator,
+    Or,
+    Predicate,
+    StartsWith,
+    may_be_true,
+)
+from datasource.schema import ShardSchema
+from datasource.sparktype import Record, path_text
+from datasource.sqlliteral import literal_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from sqlglot import exp
+
+__all__ = ["Condition", "Where"]
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A filter that is bound to a shard's columns. Plain data.
+
+    Attributes:
+        text: The SQL that it was made from; for messages.
+        predicate: What it means. A row passes only if it is true.
+    """
+
+    text: str
+    predicate: Predicate
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The top-level columns that it looks at."""
+        return self.predicate.columns
+
+    def passes(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of `batch` for which it is true; `batch` has its columns."""
+        return batch.filter(self.predicate.mask(batch))
+
+    def may_pass(self, known: Lookup) -> bool:
+        """Whether some row that `known` describes may pass; False is a proof that none does."""
+        return may_be_true(self.predicate, known)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A filter as its user wrote it.
+
+    Attributes:
+        text: A boolean SQL expression.
+        zone: Time zone of timestamps without one: a region such as `Europe/Berlin`.
+    """
+
+    text: str
+    zone: str = "UTC"
+
+    def bind(self, schema: ShardSchema) -> Where:
+        """The filter over rows of `schema`.
+
+        Raises:
+            InvalidUsage: `INVALID_WHERE`, naming the piece that is not understood or whose types
+                do not go together; `UNKNOWN_COLUMN` with the nearest name.
+        """
+        return _bound(self, schema.json)
+
+
+@functools.lru_cache(maxsize=64)
+def _bound(condition: Condition, schema: str) -> Where:
+    """Remembered: a stream asks for the same at each micro-batch."""
+    binder = _Binder(condition, ShardSchema.parse(schema))
+    return Where(condition.text, binder.predicate(_parsed(condition.text)))
+
+
+def _parsed(text: str) -> exp.Expr:
+    # Loading the parser takes a third of a second, which only users of filters should pay.
+    import sqlglot  # noqa: PLC0415
+    from sqlglot.errors import SqlglotError  # noqa: PLC0415
+
+    if "\\" in text:
+        raise _refused(text, "it has a backslash, and escapes are not understood")
+    try:
+        found = sqlglot.parse(text, read="spark")
+    except (SqlglotError, RecursionError) as error:
+        lines = re.sub(r"\x1b\[\d+m", "", str(error)).splitlines()
+        raise _refused(text, f"it is no SQL expression: {lines[0] if lines else error}") from error
+    if len(found) != 1 or found[0] is None:
+        raise _refused(text, "it is not one SQL expression")
+    return found[0]
+
+
+class _Binder:
+    """Translates the expressions of one condition."""
+
+    def __init__(self, condition: Condition, schema: ShardSchema) -> None:
+        self._zone = condition.zone
+        self._schema = schema
+        self._text = condition.text
+
+    def predicate(self, node: exp.Expr) -> Predicate:
+        """What a boolean expression means."""
+        translate = _TRANSLATE.get(type(node).__name__)
+        if translate is None:
+            raise self._refused(node, "is not understood in a filter")
+        try:
+            return translate(self, node)
+        except RecursionError:
+            raise _refused(self._text, "it is nested too deeply") from None
+
+    # Each of these takes the node of the type that it is named after.
+
+    def paren(self, node: exp.Expr) -> Predicate:
+        return self.predicate(node.this)
+
+    def not_(self, node: exp.Expr) -> Predicate:
+        return Not(self.predicate(node.this))
+
+    def and_(self, node: exp.Expr) -> Predicate:
+        return And(tuple(map(self.predicate, _flattened(node))))
+
+    def or_(self, node: exp.Expr) -> Predicate:
+        return Or(tuple(map(self.predicate, _flattened(node))))
+
+    def constant(self, node: exp.Expr) -> Predicate:
+        literal = self._literal(node)
+        return Constant(bool(literal.value) if literal.kind == "boolean" else None)
+
+    def boolean_column(self, node: exp.Expr) -> Predicate:
+        return self._compare(node, self._column(node), "=", Literal("boolean", True))
+
+    def comparison(self, node: exp.Expr) -> Predicate:
+        name = type(node).__name__
+        left, right = node.this, node.expression
+        if self._names_column(left):
+            column, operator, literal = left, _OPERATORS[name], right
+        elif self._names_column(right):
+            column, operator, literal = right, _FLIPPED[name], left
+        else:
+            raise self._refused(node, "compares no column")
+        return self._compare(node, self._column(column), operator, self._literal(literal))
+
+    def different(self, node: exp.Expr) -> Predicate:
+        return Not(self.comparison(node))
+
+    def same(self, node: exp.Expr) -> Predicate:
+        left, right = node.this, node.expression
+        column = self._column(left if self._names_column(left) else right)
+        literal = self._literal(right if self._names_column(left) else left)
+        if literal.kind == "null":
+            return IsNull(column.path)
+        return self._known(column, self._compare(node, column, "=", literal))
+
+    def not_same(self, node: exp.Expr) -> Predicate:
+        return Not(self.same(node))
+
+    def between(self, node: exp.Expr) -> Predicate:
+        if node.args.get("symmetric"):
+            raise self._refused(node, "is not understood in a filter")
+        column = self._column(node.this)
+        low, high = self._literal(node.args["low"]), self._literal(node.args["high"])
+        return And(
+            (self._compare(node, column, ">=", low), self._compare(node, column, "<=", high))
+        )
+
+    def in_(self, node: exp.Expr) -> Predicate:
+        if not node.expressions:
+            raise self._refused(node, "is not understood in a filter")
+        column = self._column(node.this)
+        literals = [self._literal(one) for one in node.expressions]
+        given = [one for one in literals if one.kind != "null"]
+        if not given:
+            return Constant(None)
+        null = len(given) < len(literals)
+        return self._fitting(node, lambda: is_among(column, given, self._zone, null=null))
+
+    def like(self, node: exp.Expr) -> Predicate:
+        column, pattern = self._text_and_pattern(node)
+        prefix = pattern.rstrip("%")
+        if "%" in prefix or "_" in prefix:
+            raise self._refused(node, "has a pattern other than 'prefix%'")
+        if prefix == pattern:
+            return self._compare(node, column, "=", Literal("string", pattern))
+        return StartsWith(column.path, prefix)
+
+    def starts_with(self, node: exp.Expr) -> Predicate:
+        column, prefix = self._text_and_pattern(node)
+        return StartsWith(column.path, prefix)
+
+    def is_nan(self, node: exp.Expr) -> Predicate:
+        column = self._column(node.this)
+        if column.kind != "float":
+            raise self._refused(node, "is only understood for float and double columns")
+        nan = self._compare(node, column, "=", Literal("double", "NaN"))
+        return self._known(column, nan)
+
+    def function(self, node: exp.Expr) -> Predicate:
+        name = str(node.this).lower()
+        if name not in ("isnull", "isnotnull") or len(node.expressions) != 1:
+            raise self._refused(node, "is not understood in a filter")
+        null = IsNull(self._column(node.expressions[0]).path)
+        return null if name == "isnull" else Not(null)
+
+    # Pieces.
+
+    @staticmethod
+    def _known(column: Column, predicate: Predicate) -> Predicate:
+        """`predicate`, false where the column is null."""
+        return And((Not(IsNull(column.path)), predicate))
+
+    def _text_and_pattern(self, node: exp.Expr) -> tuple[Column, str]:
+        column, pattern = self._column(node.this), self._literal(node.expression)
+        if column.kind != "str" or pattern.kind != "string":
+            raise self._refused(node, "is only understood for plain text and a literal")
+        return column, str(pattern.value)
+
+    def _compare(
+        self, node: exp.Expr, column: Column, operator: Operator, literal: Literal
+    ) -> Predicate:
+        if literal.kind == "null":
+            return Constant(None)
+        return self._fitting(node, lambda: compare(column, operator, literal, self._zone))
+
+    def _fitting(self, node: exp.Expr, make: Callable[[], Predicate]) -> Predicate:
+        try:
+            return make()
+        except Unfit as error:
+            raise self._refused(node, f"compares what does not go together: {error}") from error
+
+    @staticmethod
+    def _names_column(node: exp.Expr) -> bool:
+        return type(node).__name__ in ("Column", "Dot")
+
+    def _column(self, node: exp.Expr) -> Column:
+        """The column that `node` names: without case, as Spark finds it."""
+        if not self._names_column(node):
+            raise self._refused(node, "stands where a column is needed")
+        names = [str(part.name) for part in node.parts]  # type: ignore[attr-defined]
+        record, field = self._schema.record, None
+        path: list[str] = []
+        for name in names:
+            field = next((f for f in record.fields if f.name.lower() == name.lower()), None)
+            if field is None:
+                known = [path_text((*path, f.name)) for f in record.fields]
+                raise unknown_name("column", path_text(tuple(names)), known)
+            path.append(field.name)
+            record = field.type if isinstance(field.type, Record) else Record(())
+        assert field is not None, node
+        return Column(tuple(path), field)
+
+    def _literal(self, node: exp.Expr) -> Literal:
+        found = literal_of(node)
+        if found is None:
+            raise self._refused(node, "stands where a literal is needed")
+        return found
+
+    def _refused(self, node: exp.Expr, why: str) -> InvalidUsage:
+        return _refused(self._text, f"'{node.sql(dialect='spark'):.150}' {why}")
+
+
+def _flattened(node: exp.Expr) -> list[exp.Expr]:
+    """The parts of a chain of one connective, which the parser nests to the left."""
+    parts: list[exp.Expr] = []
+    while type(node.this) is type(node):
+        parts.append(node.expression)
+        node = node.this
+    return [node.this, node.expression, *reversed(parts)]
+
+
+_OPERATORS: Final[Mapping[str, Operator]] = {
+    "EQ": "=",
+    "NEQ": "=",
+    "LT": "<",
+    "LTE": "<=",
+    "GT": ">",
+    "GTE": ">=",
+}
+_FLIPPED: Final[Mapping[str, Operator]] = {
+    "EQ": "=",
+    "NEQ": "=",
+    "LT": ">",
+    "LTE": ">=",
+    "GT": "<",
+    "GTE": "<=",
+}
+
+_TRANSLATE: Final[Mapping[str, Callable[[_Binder, exp.Expr], Predicate]]] = {
+    "Paren": _Binder.paren,
+    "Not": _Binder.not_,
+    "And": _Binder.and_,
+    "Or": _Binder.or_,
+    "Boolean": _Binder.constant,
+    "Null": _Binder.constant,
+    "Column": _Binder.boolean_column,
+    "Dot": _Binder.boolean_column,
+    "EQ": _Binder.comparison,
+    "NEQ": _Binder.different,
+    "LT": _Binder.comparison,
+    "LTE": _Binder.comparison,
+    "GT": _Binder.comparison,
+    "GTE": _Binder.comparison,
+    "NullSafeEQ": _Binder.same,
+    "NullSafeNEQ": _Binder.not_same,
+    "Is": _Binder.same,
+    "Between": _Binder.between,
+    "In": _Binder.in_,
+    "Like": _Binder.like,
+    "StartsWith": _Binder.starts_with,
+    "IsNan": _Binder.is_nan,
+    "Anonymous": _Binder.function,
+}
+"""By the names of the parser's classes: naming the classes would load the parser."""
+
+
+def _refused(text: str, why: str) -> InvalidUsage:
+    return InvalidUsage(
+        f"option 'where' cannot be used: {why}, in \"{text:.300}\"",
+        code="INVALID_WHERE",
+        hint="compare columns with literals (= <> < <= > >= <=> in between like 'prefix%' "
+        "is null), joined by and, or, not; do the rest in Spark after the read",
+    )

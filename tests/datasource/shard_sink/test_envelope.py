@@ -1,0 +1,451 @@
+"""What each envelope takes, refuses and makes of a frame's rows; errors name the column."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from datasource.errors import ShardError
+from datasource.frontier import Frontier
+from datasource.machine import Machine
+from support.shards import TINY, rows, schema_of, table, updates
+from support.sink import SHARD, engine
+
+if TYPE_CHECKING:
+    from datasource.state import ShardState
+    from support.sink import Engine
+
+ROWS = table((0, "")).schema
+IMAGE = pa.struct(list(ROWS))
+EVENTS = pa.schema([("before", IMAGE), ("after", IMAGE), ("op", pa.string())])
+UPSERT = {"envelope": "upsert", "key": "id"}
+
+
+def contents(spark: Engine) -> Counter[tuple[Any, ...]]:
+    with spark.world.client(TINY).reader(SHARD) as reader:
+        return rows(reader.snapshot())
+
+
+def feed(spark: Engine) -> Counter[tuple[Any, ...]]:
+    """All updates without their times."""
+    with spark.world.client(TINY).reader(SHARD) as reader:
+        steps = list(reader.listen(0, timeout_ms=0))
+    return sum((rows(step.updates.drop_columns(["_ts"])) for step in steps), Counter())
+
+
+def frame(kind: pa.Schema, *some: tuple[Any, ...]) -> pa.Table:
+    return pa.Table.from_pylist([dict(zip(kind.names, row, strict=True)) for row in some], kind)
+
+
+def event(before: str | None, after: str | None, op: str | None = None) -> tuple[Any, ...]:
+    """The event of a change to the row with id 1."""
+    images = ({"id": 1, "v": v} if v is not None else None for v in (before, after))
+    return (*images, op)
+
+
+# --- append, diff ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("envelope", ["append", "diff"])
+@pytest.mark.parametrize("number", [pa.int8(), pa.int32(), pa.int64()])
+def test_diffs_are_used(envelope: str, number: pa.DataType) -> None:
+    """`_diff` says how many copies come or go; any whole number does."""
+    kind = ROWS.append(pa.field("_diff", number))
+    with engine(kind, {"envelope": envelope}) as spark:
+        spark.micro_batch(0, frame(kind, (1, "a", 2), (2, "b", 1)), frame(kind, (1, "a", -1)))
+
+        assert contents(spark) == Counter([(1, "a"), (2, "b")])
+
+
+def test_a_frame_of_diffs_needs_them() -> None:
+    """Envelope diff refuses a frame that does not say what it changes; `_ts` is not needed."""
+    with (
+        engine(ROWS, {"envelope": "diff"}) as spark,
+        pytest.raises(ShardError, match=r"\[MISSING_COLUMN\].*'_diff'.*'diff'"),
+    ):
+        spark.writer()
+
+
+def test_times_are_used() -> None:
+    """`_ts` says when; the upper is right after the last one."""
+    kind = updates((0, "", 0, 0)).schema
+    with engine(kind, {"envelope": "diff"}) as spark:
+        spark.micro_batch(0, updates((1, "a", 5, 1), (2, "b", 9, 1)), updates((1, "a", 7, -1)))
+
+        assert spark.client.state(SHARD).upper == Frontier(10)
+        with spark.client.reader(SHARD) as reader:
+            assert rows(reader.snapshot(6)) == Counter([(1, "a")])
+
+
+def test_a_time_before_the_upper_is_refused() -> None:
+    """The error names the least bad time and the upper; nothing is appended and no part is left."""
+    kind = updates((0, "", 0, 0)).schema
+    some = [(n, "x" * 50, 3 + n, 1) for n in range(20)]
+    with engine(kind) as spark:
+        spark.micro_batch(0, updates((1, "a", 9, 1)))
+        with pytest.raises(ShardError, match=r"\[TIME_OUT_OF_RANGE\].* 3 on, .* is 10 "):
+            spark.micro_batch(1, updates((1, "b", 12, 1)), updates(*some))
+
+        assert contents(spark) == Counter([(1, "a")])
+        assert spark.blobs() == set()
+
+
+def test_a_replay_of_old_times_is_no_error() -> None:
+    """The times of a micro-batch that was committed lie before the upper, and that is fine."""
+    kind = updates((0, "", 0, 0)).schema
+    with engine(kind) as spark:
+        for _ in range(2):
+            spark.micro_batch(0, updates((1, "a", 9, 1)))
+
+        assert contents(spark) == Counter([(1, "a")])
+
+
+def test_no_rows_leave_a_users_clock_alone() -> None:
+    """An empty micro-batch of rows with times is committed, and does not move the upper."""
+    kind = updates((0, "", 0, 0)).schema
+    with engine(kind) as spark:
+        spark.micro_batch(0, updates((1, "a", 9, 1)))
+        for _ in range(2):
+            spark.micro_batch(1, updates())
+        spark.micro_batch(2, updates((2, "b", 10, 1)))
+
+        assert contents(spark) == Counter([(1, "a"), (2, "b")])
+        assert spark.client.state(SHARD).writers["query:query-1"].last == 2
+
+
+@pytest.mark.parametrize("options", [{}, UPSERT], ids=["append", "upsert"])
+def test_no_rows_are_progress(options: dict[str, str]) -> None:
+    """An empty micro-batch adds nothing and moves the upper to now."""
+    with engine(ROWS, options) as spark:
+        spark.micro_batch(0, table((1, "a")))
+        spark.world.clock.advance(1000)
+        spark.micro_batch(1, table(), table())
+
+        upper = spark.client.state(SHARD).upper
+        assert upper == Frontier(spark.world.clock.now_ms() + 1)
+        assert contents(spark) == Counter([(1, "a")])
+
+
+# --- upsert ------------------------------------------------------------------------------------
+
+
+def test_an_upsert_is_one_difference() -> None:
+    """The old row goes and the new one comes, at one time; what is the same costs nothing."""
+    with engine(ROWS, UPSERT) as spark:
+        spark.client.create(SHARD, schema_of(ROWS), key=("id",))
+        spark.client.writer(SHARD).append_now(None)
+        spark.micro_batch(0, table((1, "a"), (2, "b"), (3, "c")))
+        spark.micro_batch(1, table((1, "a"), (2, "B")), table((3, None), (4, None)))
+
+        changes = [(2, "b", -1), (2, "B", 1), (3, "c", -1)]
+        assert feed(spark) == Counter([(1, "a", 1), (2, "b", 1), (3, "c", 1), *changes])
+        assert spark.client.state(SHARD).trace.batches[-1].rows == len(changes)
+
+
+def test_all_rows_of_a_key_are_replaced() -> None:
+    """Copies and other rows that an append put under a key go as well."""
+    with engine(ROWS, UPSERT) as spark:
+        client = spark.client
+        client.create(SHARD, schema_of(ROWS), key=("id",))
+        client.writer(SHARD).append_now(table((1, "a"), (1, "a"), (1, "b"), (2, "c"), (2, "c")))
+        spark.micro_batch(0, table((1, "a")))
+
+        assert contents(spark) == Counter([(1, "a"), (2, "c"), (2, "c")])
+
+
+def test_only_parts_with_these_keys_are_read() -> None:
+    """A part whose keys are elsewhere may even be missing."""
+    with engine(ROWS, UPSERT) as spark:
+        spark.micro_batch(0, table(*((n, "x" * 60) for n in range(20))))
+        spark.micro_batch(1, table(*((n, "x" * 60) for n in range(100, 120))))
+        state = spark.client.state(SHARD)
+        first, *_ = (p for b in state.trace.batches for p in b.parts)
+        spark.world.objects().delete(first.key)
+        spark.micro_batch(2, table((110, "new")))
+
+        with pytest.raises(ShardError, match=r"MISSING_BLOB"):
+            spark.micro_batch(3, table((0, "new")))
+
+
+def test_a_key_is_needed() -> None:
+    """Without a key there is nothing to replace by."""
+    with engine(ROWS, {"envelope": "upsert"}) as spark:
+        with pytest.raises(ShardError, match=r"\[KEY_NEEDED\].*'out'.*'key'"):
+            spark.writer()
+        assert not spark.client.exists(SHARD)
+
+
+def test_rows_of_one_key_need_an_order() -> None:
+    """Two different rows of a key are refused, with the key; two equal ones are one."""
+    with engine(ROWS, UPSERT) as spark:
+        spark.micro_batch(0, table((1, "a"), (2, "b")), table((1, "a")))
+        with pytest.raises(ShardError, match=r"\[AMBIGUOUS_KEY\].*id=2.*orderingColumn"):
+            spark.micro_batch(1, table((2, "x")), table((2, "y")))
+
+        assert contents(spark) == Counter([(1, "a"), (2, "b")])
+
+
+def test_an_ordering_column_is_kept_where_it_is_wanted() -> None:
+    """A shard that the write makes keeps the ordering column; one that is there does not get it."""
+    kind = ROWS.append(pa.field("at", pa.int32()))
+    options = {**UPSERT, "orderingColumn": "at", "mergeSchema": "true"}
+    some = frame(kind, (1, "new", 2), (1, "old", 1), (2, None, 7))
+    with engine(kind, options) as spark:
+        spark.micro_batch(0, some)
+        assert contents(spark) == Counter([(1, "new", 2)])
+    with engine(kind, options) as spark:
+        spark.client.create(SHARD, schema_of(ROWS), key=("id",))
+        spark.micro_batch(0, some)
+        assert contents(spark) == Counter([(1, "new")])
+
+
+def test_a_delete_column_deletes_and_is_not_kept() -> None:
+    """With it, null rows are rows; rows that may hold no null can be deleted all the same."""
+    kind = pa.schema(
+        [pa.field("id", pa.int64()), pa.field("v", pa.string()), pa.field("gone", pa.bool_())]
+    )
+    with engine(kind, {**UPSERT, "deleteColumn": "gone"}) as spark:
+        spark.micro_batch(0, frame(kind, (1, "a", False), (2, None, None), (3, "c", False)))
+        spark.micro_batch(1, frame(kind, (1, "x", True), (3, None, True)))
+
+        assert contents(spark) == Counter([(2, None)])
+
+
+def test_columns_that_may_not_be_null() -> None:
+    """A delete needs the key only; a row needs what the shard needs, and the error names it."""
+    strict = pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.string(), nullable=False)])
+    loose = pa.schema([*ROWS, pa.field("gone", pa.bool_())])
+    with engine(loose, {**UPSERT, "deleteColumn": "gone"}) as spark:
+        spark.client.create(SHARD, schema_of(strict), key=("id",))
+        spark.micro_batch(0, frame(loose, (1, "a", False), (2, "b", False)))
+        spark.micro_batch(1, frame(loose, (1, None, True)))
+        with pytest.raises(ShardError, match=r"\[NULL_VALUE\].*'v'"):
+            spark.micro_batch(2, frame(loose, (3, None, True), (2, None, False)))
+
+        assert contents(spark) == Counter([(2, "b")])
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "error"),
+    [
+        (UPSERT, ROWS.append(pa.field("_diff", pa.int64())), r"ENVELOPE_MISMATCH.*'_diff'"),
+        ({**UPSERT, "orderingColumn": "idd"}, ROWS, r"UNKNOWN_COLUMN.*orderingColumn.*'idd'.*'id'"),
+        ({**UPSERT, "deleteColumn": "v"}, ROWS, r"WRONG_TYPE.*'v' is string, not boolean"),
+        (
+            {**UPSERT, "orderingColumn": "o"},
+            ROWS.append(pa.field("o", pa.list_(pa.int64()))),
+            r"WRONG_TYPE.*'o'.*array<bigint>",
+        ),
+        (
+            {**UPSERT, "key": "id"},
+            ROWS.append(pa.field("_shardline_live", pa.bool_())),
+            r"RESERVED_COLUMN.*'_shardline_live'",
+        ),
+        ({"orderingColumn": "v"}, ROWS, r"INVALID_OPTION.*'orderingColumn'.*'append'"),
+        ({"envelope": "debezium", "deleteColumn": "v"}, EVENTS, r"INVALID_OPTION.*'deleteColumn'"),
+        ({"envelope": "debezium"}, ROWS, r"MISSING_COLUMN.*'before'"),
+        (
+            {"envelope": "debezium"},
+            pa.schema([("before", pa.null()), ("after", pa.string())]),
+            r"WRONG_TYPE.*'after' is string, not a struct",
+        ),
+        (
+            {"envelope": "debezium"},
+            pa.schema([("before", pa.struct([("id", pa.string())])), ("after", IMAGE)]),
+            r"WRONG_TYPE.*'before.id' is string in the frame",
+        ),
+        (
+            {"envelope": "debezium"},
+            pa.schema([("before", pa.struct([("idd", pa.int64())])), ("after", IMAGE)]),
+            r"EXTRA_COLUMN.*'before.idd'",
+        ),
+        (
+            {"envelope": "debezium", "key": "id"},
+            pa.schema([("before", pa.struct([("v", pa.string())])), ("after", IMAGE)]),
+            r"MISSING_COLUMN.*'before.id'.*key",
+        ),
+        (
+            {"envelope": "debezium", "key": "id", "orderingColumn": "op.lsn"},
+            EVENTS,
+            r"UNKNOWN_COLUMN.*'op.lsn'.*'op' has no fields",
+        ),
+        ({"envelope": "upserts"}, ROWS, r"INVALID_OPTION.*'envelope'.*append, diff, upsert"),
+    ],
+)
+def test_what_does_not_fit_is_refused(options: dict[str, str], kind: pa.Schema, error: str) -> None:
+    """Before any row is read, with the name of the column or option."""
+    with engine(kind, options) as spark, pytest.raises(ShardError, match=error):
+        spark.writer()
+
+
+@pytest.mark.parametrize("envelope", ["diff", "upsert", "debezium"])
+def test_an_envelope_does_not_overwrite(envelope: str) -> None:
+    """Replacing everything and changing something exclude each other."""
+    with (
+        engine(ROWS, {"envelope": envelope}) as spark,
+        pytest.raises(ShardError, match=rf"\[INVALID_OPTION\] envelope '{envelope}'.*overwrite"),
+    ):
+        spark.writer(overwrite=True)
+
+
+# --- debezium ----------------------------------------------------------------------------------
+
+
+def test_events_without_a_key_are_diffs() -> None:
+    """`before` goes and `after` comes; the shard's columns are those of `after`."""
+    with engine(EVENTS, {"envelope": "debezium"}) as spark:
+        spark.micro_batch(0, frame(EVENTS, event(None, "a", "r"), event(None, "a", "c")))
+        spark.micro_batch(
+            1, frame(EVENTS, event("a", "b", "u"), event("b", "c", "u"), event("a", None, "d"))
+        )
+
+        assert contents(spark) == Counter([(1, "c")])
+
+
+@pytest.mark.parametrize("options", [{}, {"key": "id"}], ids=["plain", "keyed"])
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [
+        (event(None, None, "t"), r"\[TRUNCATE_EVENT\]"),
+        (event(None, None, "d"), r"\[NO_BEFORE\].*REPLICA IDENTITY"),
+    ],
+)
+def test_events_that_cannot_be_followed(
+    options: dict[str, str], bad: tuple[Any, ...], error: str
+) -> None:
+    """An event that takes away nobody knows what is refused, not skipped."""
+    with engine(EVENTS, {"envelope": "debezium", **options}) as spark:
+        spark.micro_batch(0, frame(EVENTS, event(None, "a", "c")))
+        with pytest.raises(ShardError, match=error):
+            spark.micro_batch(1, frame(EVENTS, bad))
+        assert contents(spark) == Counter([(1, "a")])
+
+
+def test_an_update_without_before_needs_a_key() -> None:
+    """With a key `after` is enough; without one the old row would stay, so it is refused."""
+    update = frame(EVENTS, event(None, "b", "u"))
+    with engine(EVENTS, {"envelope": "debezium", "key": "id"}) as spark:
+        spark.micro_batch(0, frame(EVENTS, event(None, "a", "c")))
+        spark.micro_batch(1, update)
+        assert contents(spark) == Counter([(1, "b")])
+    with (
+        engine(EVENTS, {"envelope": "debezium"}) as spark,
+        pytest.raises(ShardError, match="NO_BEFORE"),
+    ):
+        spark.micro_batch(0, update)
+
+
+def test_events_that_say_nothing_are_left_out() -> None:
+    """Tombstones and messages have neither image."""
+    for options in ({}, {"key": "id"}):
+        with engine(EVENTS, {"envelope": "debezium", **options}) as spark:
+            spark.micro_batch(0, frame(EVENTS, event(None, "a", "c"), event(None, None, "m")))
+            spark.micro_batch(1, frame(EVENTS, event(None, None)))
+            assert contents(spark) == Counter([(1, "a")])
+
+
+# --- all of them -------------------------------------------------------------------------------
+
+
+def wider(envelope: str) -> tuple[pa.Schema, pa.Table]:
+    """A frame with a new column `w` and an `id` of a narrower type."""
+    columns = [("ID", pa.int32()), ("v", pa.string()), ("w", pa.float64())]
+    row = {"ID": 2, "v": "b", "w": 0.5}
+    if envelope == "debezium":
+        kind = pa.schema([("before", pa.null()), ("after", pa.struct(columns))])
+        return kind, pa.Table.from_pylist([{"before": None, "after": row}], kind)
+    if envelope == "diff":
+        columns.append(("_diff", pa.int64()))
+    kind = pa.schema(columns)
+    return kind, pa.Table.from_pylist([{**row, "_diff": 1}], kind)
+
+
+@pytest.mark.parametrize("envelope", ["append", "diff", "upsert", "debezium"])
+@pytest.mark.parametrize("merge", ["true", "false"])
+def test_new_columns(envelope: str, merge: str) -> None:
+    """`mergeSchema` takes the frame's new columns in every envelope; else they are refused."""
+    kind, some = wider(envelope)
+    with engine(kind, {"envelope": envelope, "mergeSchema": merge}) as spark:
+        spark.client.create(SHARD, schema_of(ROWS), key=("id",))
+        spark.client.writer(SHARD).append_now(table((1, "a")))
+        if merge == "true":
+            spark.micro_batch(0, some)
+            assert contents(spark) == Counter([(1, "a", None), (2, "b", 0.5)])
+        else:
+            prefix = "after." if envelope == "debezium" else ""
+            with pytest.raises(ShardError, match=rf"\[EXTRA_COLUMN\].*'{prefix}w'"):
+                spark.micro_batch(0, some)
+
+
+@pytest.mark.parametrize("options", [{}, UPSERT], ids=["append", "upsert"])
+def test_the_schema_may_be_evolved_between_staging_and_commit(options: dict[str, str]) -> None:
+    """Rows that were staged for the older schema are committed under the newer one."""
+    newer = schema_of(ROWS.append(pa.field("w", pa.float64())))
+    with engine(ROWS, options) as spark:
+        spark.micro_batch(0, table((1, "a"), (2, "b")))
+        messages = spark.stage(spark.writer(), table((2, "B"), (3, "c")))
+        spark.world.client(TINY).evolve(SHARD, newer)
+        spark.process()
+        spark.writer().commit(messages, 1)
+
+        replaced = [] if options == UPSERT else [(2, "b", None)]
+        assert contents(spark) == Counter(
+            [(1, "a", None), (2, "B", None), (3, "c", None), *replaced]
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "overwrite"), [({}, False), ({}, True), (UPSERT, False)], ids=["add", "all", "key"]
+)
+def test_batch_writes_have_an_identity(options: dict[str, str], overwrite: bool) -> None:
+    """A write with a `txnVersion` that its `txnAppId` has committed does nothing."""
+    with engine(ROWS, options) as spark:
+        spark.save(table((1, "a")), overwrite=overwrite, txnAppId="job", txnVersion="1")
+        spark.save(table((2, "b")), overwrite=overwrite, txnAppId="job", txnVersion="2")
+        spark.save(table((1, "x")), overwrite=overwrite, txnAppId="job", txnVersion="1")
+        spark.save(table((1, "x")), overwrite=overwrite, txnAppId="job", txnVersion="2")
+
+        first = [] if overwrite else [(1, "a")]
+        assert contents(spark) == Counter([*first, (2, "b")])
+
+
+def test_a_shard_dropped_meanwhile_is_not_written_to() -> None:
+    """What was staged for a shard goes to no other one of the same name."""
+    with engine(ROWS) as spark:
+        messages = spark.stage(spark.writer(), table((1, "a")))
+        spark.client.drop(SHARD)
+        with pytest.raises(ShardError, match=r"\[SHARD_CHANGED\]"):
+            spark.writer().commit(messages, 0)
+
+
+def test_ignore_writes_nothing() -> None:
+    """`saveMode=ignore` leaves a shard alone that is there, its schema included."""
+    kind = ROWS.append(pa.field("w", pa.float64()))
+    with engine(kind, {"saveMode": "ignore", "mergeSchema": "true"}) as spark:
+        spark.client.create(SHARD, schema_of(ROWS))
+        before = spark.client.state(SHARD)
+        spark.save(frame(kind, (1, "a", 0.5)))
+        assert spark.client.state(SHARD) == before
+
+
+def test_a_micro_batch_reads_the_state_once_to_plan_and_once_to_commit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each look at the shard is a request to the store."""
+    looks: list[str] = []
+    refresh = Machine.refresh
+
+    def counted(machine: Machine) -> ShardState | None:
+        looks.append(machine.name)
+        return refresh(machine)
+
+    monkeypatch.setattr(Machine, "refresh", counted)
+    with engine(ROWS) as spark:
+        spark.micro_batch(0, table((1, "a")))
+        looks.clear()
+        spark.micro_batch(1, table((2, "b")))
+
+        assert len(looks) == 2

@@ -1,0 +1,300 @@
+"""Freezing: the frontier stays at the first part that cannot be read, and goes on when it can."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import pytest
+
+from datasource.errors import Corrupt, MissingBlob
+from datasource.frontier import EMPTY, Frontier
+from datasource.shard_source.descs import news, stop_before
+from support.engine import Checkpoint, Query, options_of
+from support.shards import TINY, World, schema_of, updates
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from datasource.client import ShardClient
+
+BLOBS = dataclasses.replace(TINY, inline_part_bytes=0, compact_inline_bytes=0)
+
+FREEZE = {"onMissingPart": "freeze", "startingTimestamp": 0}
+
+
+def put(client: ShardClient, time: int, rows: int = 1) -> None:
+    """One batch of so many rows at `time`."""
+    some = updates(*((i, f"at {time}", time, 1) for i in range(rows)))
+    client.writer("in").compare_and_append(some, Frontier(time), Frontier(time + 1))
+
+
+def shard(world: World, batches: int, rows: int = 1) -> ShardClient:
+    """Batches at t = 0, 1, 2, ..."""
+    client = world.client(BLOBS)
+    client.create("in", schema_of())
+    for time in range(batches):
+        put(client, time, rows)
+    return client
+
+
+def keys_at(client: ShardClient, time: int) -> list[str]:
+    batches = client.state("in").trace.batches
+    return [p.key for b in batches for p in b.parts if p.time_bounds == (time, time)]
+
+
+def delete(world: World, key: str) -> bytes:
+    """Take a blob away behind the shard's back; returns it."""
+    data = world.objects().get(key)
+    assert data is not None
+    world.objects().delete(key)
+    return data
+
+
+def truncate(world: World, key: str) -> bytes:
+    data = delete(world, key)
+    world.objects().put(key, data[:-7])
+    return data
+
+
+def flip(world: World, key: str) -> bytes:
+    """Turn one bit over, in the middle of the data."""
+    data = delete(world, key)
+    at = len(data) // 3
+    world.objects().put(key, data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+    return data
+
+
+def times(checkpoint: Checkpoint) -> list[int]:
+    return sorted({row[-2] for row in checkpoint.rows()})
+
+
+# --- the planner's decision -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("batches", "bad", "stop"), [(3, [1], 1), (12, [5], 5), (12, [9, 5, 11], 5), (3, [], None)]
+)
+def test_the_frontier_stops_at_the_least_unreadable_time(
+    world: World, batches: int, bad: list[int], stop: int | None
+) -> None:
+    """Whatever else can be read, and in whatever order it was looked at."""
+    client = shard(world, batches)
+    planned = news([client.state("in")], 0, EMPTY)
+    unreadable = {key for time in bad for key in keys_at(client, time)}
+
+    assert stop_before(planned, unreadable) == stop
+    assert stop_before(reversed(planned), unreadable) == stop
+
+
+# --- a query --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", [delete, truncate, flip])
+@pytest.mark.parametrize(
+    ("batches", "bad", "limit"),
+    [
+        (3, 1, {}),
+        (3, 2, {}),
+        (3, 0, {}),
+        (12, 5, {}),
+        (12, 5, {"maxFilesPerTrigger": 1}),
+        (12, 5, {"maxFilesPerTrigger": 4}),
+        (12, 5, {"partitionBytes": "300k"}),
+    ],
+)
+def test_a_frozen_stream_never_passes(
+    world: World,
+    batches: int,
+    bad: int,
+    limit: dict[str, object],
+    damage: Callable[[World, str], bytes],
+) -> None:
+    """It reads all that is before, stays, says so, and goes on when the blob is back."""
+    client = shard(world, batches)
+    (key,) = keys_at(client, bad)
+    data = damage(world, key)
+    checkpoint = Checkpoint()
+    query = Query(world.client(BLOBS), checkpoint, options_of(**FREEZE, **limit))
+
+    query.drain()
+    world.clock.advance(10_000)
+    assert query.drain() == 0
+    put(client, batches)
+    world.clock.advance(10_000)
+    assert query.drain() == 0
+    said = (query.run.report() or {})["frozen"]
+    (hold,) = client.state("in").critical.values()
+
+    assert times(checkpoint) == list(range(bad))
+    assert checkpoint.frontier() == bad
+    assert said["part"] == key
+    assert f"frozen since {said['since_ms']} at part '{key}'" in hold.purpose
+
+    world.objects().put(key, data)
+    world.clock.advance(10_000)
+    query.drain()
+
+    assert times(checkpoint) == list(range(batches + 1))
+    assert "frozen" not in (query.run.report() or {})
+    assert "frozen" not in next(iter(client.state("in").critical.values())).purpose
+
+
+def test_a_restarted_stream_is_as_frozen(world: World) -> None:
+    """Standing still survives the process."""
+    client = shard(world, 3)
+    (key,) = keys_at(client, 1)
+    data = delete(world, key)
+    checkpoint = Checkpoint()
+    for _ in range(3):
+        Query(world.client(BLOBS), checkpoint, options_of(**FREEZE)).drain()
+    frozen_at = checkpoint.frontier()
+    world.objects().put(key, data)
+
+    Query(world.client(BLOBS), checkpoint, options_of(**FREEZE)).drain()
+
+    assert frozen_at == 1
+    assert times(checkpoint) == [0, 1, 2]
+
+
+def test_the_last_of_a_tasks_parts_is_missed_too(world: World) -> None:
+    """One task reads several parts of one time, and it is the last one that is gone."""
+    client = shard(world, 1)
+    put(client, 1, rows=60)
+    put(client, 2)
+    keys = keys_at(client, 1)
+    assert len(keys) > 1
+    delete(world, keys[-1])
+    checkpoint = Checkpoint()
+
+    Query(world.client(BLOBS), checkpoint, options_of(**FREEZE)).drain()
+
+    assert times(checkpoint) == [0]
+    assert checkpoint.frontier() == 1
+
+
+def test_a_snapshot_freezes_before_its_unreadable_piece(world: World) -> None:
+    """What the pieces before it hold is read; then nothing, until it is back."""
+    client = shard(world, 6)
+    (key,) = keys_at(client, 3)
+    data = delete(world, key)
+    checkpoint = Checkpoint()
+    options = options_of(onMissingPart="freeze", maxFilesPerTrigger=1)
+    query = Query(world.client(BLOBS), checkpoint, options)
+    query.drain()
+    before = len(checkpoint.rows())
+    world.objects().put(key, data)
+    world.clock.advance(10_000)
+    query.drain()
+
+    assert before < 6
+    assert sorted(row[1] for row in checkpoint.rows()) == [f"at {n}" for n in range(6)]
+
+
+def test_a_published_range_is_waited_for(world: World) -> None:
+    """A part that is lost after its range was published: planning waits, and gives up in time."""
+    client = shard(world, 3)
+    checkpoint = Checkpoint()
+    options = options_of(**FREEZE, freezeTimeout="5min")
+    Query(world.client(BLOBS), checkpoint, options).step()
+
+    def die(step: str, _batch: int) -> bool:
+        return step == "offset log"
+
+    with pytest.raises(BaseException, match="after offset log"):
+        Query(world.client(BLOBS), checkpoint, options, kill=die).step()
+    (key,) = keys_at(client, 1)
+    data = delete(world, key)
+    started_ms = world.clock.now_ms()
+    with pytest.raises(MissingBlob, match=rf"FREEZE_TIMEOUT.*{key}"):
+        Query(world.client(BLOBS), checkpoint, options).step()
+    waited_ms = world.clock.now_ms() - started_ms
+    world.objects().put(key, data)
+    Query(world.client(BLOBS), checkpoint, options).drain()
+
+    assert 300_000 <= waited_ms < 310_000
+    assert times(checkpoint) == [0, 1, 2]
+
+
+def test_a_frozen_stream_gives_up_in_time(world: World) -> None:
+    """`freezeTimeout` turns standing still into a failure that names the part."""
+    client = shard(world, 3)
+    (key,) = keys_at(client, 1)
+    delete(world, key)
+    query = Query(world.client(BLOBS), Checkpoint(), options_of(**FREEZE, freezeTimeout="1h"))
+    query.drain()
+    world.clock.advance(3_599_000)
+    assert query.drain() == 0
+    world.clock.advance(2_000)
+
+    with pytest.raises(MissingBlob, match=rf"FREEZE_TIMEOUT.*{key}"):
+        query.step()
+
+
+def test_a_run_to_a_target_does_not_end_as_if_it_had_read_all(world: World) -> None:
+    """AvailableNow ends a query that has no news; a frozen one must not look like that."""
+    client = shard(world, 3)
+    (key,) = keys_at(client, 1)
+    delete(world, key)
+    checkpoint = Checkpoint()
+    query = Query(world.client(BLOBS), checkpoint, options_of(**FREEZE), available_now=True)
+
+    with pytest.raises(MissingBlob, match=key):
+        query.drain()
+
+    assert times(checkpoint) == [0]
+
+
+def test_failing_is_the_default(world: World) -> None:
+    """The micro-batch fails with all that is known; it succeeds once the blob is back."""
+    client = shard(world, 3)
+    (key,) = keys_at(client, 1)
+    data = delete(world, key)
+    checkpoint, options = Checkpoint(), options_of(startingTimestamp=0, maxFilesPerTrigger=1)
+    query = Query(world.client(BLOBS), checkpoint, options)
+    with pytest.raises(MissingBlob) as caught:
+        query.drain()
+    for _ in range(3):
+        with pytest.raises(MissingBlob):
+            Query(world.client(BLOBS), checkpoint, options).step()
+    reached = times(checkpoint)
+    world.objects().put(key, data)
+    Query(world.client(BLOBS), checkpoint, options).drain()
+
+    said = str(caught.value)
+    assert reached == [0]
+    assert times(checkpoint) == [0, 1, 2]
+    assert caught.value.code == "BLOB_DELETED"
+    for words in (key, "shard 'in'", "times 1 to 1", "is alive"):
+        assert words in said
+
+
+def test_a_lost_lease_is_told_from_a_deletion(world: World) -> None:
+    """Whoever lost a part by losing the lease is told so."""
+    client = shard(world, 2)
+    query = Query(client, Checkpoint(), options_of(startingTimestamp=0))
+
+    def lose(step: str, batch: int) -> bool:
+        if (step, batch) == ("plan", 1):
+            world.clock.advance(BLOBS.lease_ms + 1)
+            client.writer("in").append_now(updates((9, "x", 100, 1)).drop_columns(["_ts", "_diff"]))
+            for key in (*keys_at(client, 0), *keys_at(client, 1)):
+                delete(world, key)
+        return False
+
+    query._kill = lose
+    with pytest.raises(MissingBlob) as caught:
+        query.drain()
+
+    assert caught.value.code == "LEASE_LOST"
+
+
+def test_damage_names_shard_and_times(world: World) -> None:
+    """A part that is there and wrong."""
+    client = shard(world, 1)
+    put(client, 1, rows=40)
+    truncate(world, keys_at(client, 1)[0])
+    query = Query(client, Checkpoint(), options_of(startingTimestamp=0))
+
+    with pytest.raises(Corrupt, match=r"not \d+.*\(shard 'in', times 0 to 1\)"):
+        query.drain()

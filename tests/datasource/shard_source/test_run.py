@@ -1,0 +1,282 @@
+"""One query over a shard, micro-batch by micro-batch: replays, limits, ends, refusals."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from datasource.errors import Determinate, InvalidUsage
+from datasource.frontier import Frontier
+from datasource.schema import ShardSchema
+from support.engine import STEPS, Checkpoint, Killed, Query, consolidated, options_of
+from support.shards import World, schema_of, table, updates
+from support.streams import BLOBS, churn, fill, lose_leases
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+# --- replay ---------------------------------------------------------------------------------------
+
+
+def _nothing(_world: World) -> None:
+    """No change between the crash and the restart."""
+
+
+def _maintained(world: World) -> None:
+    client = world.client(BLOBS)
+    lose_leases(client)
+    churn(client)
+
+
+def _evolved(world: World) -> None:
+    client = world.client(BLOBS)
+    now = ShardSchema.from_arrow(schema_of().arrow)
+    client.evolve("in", ShardSchema.from_arrow(now.arrow.append(pa.field("w", pa.int64()))))
+    churn(client)
+
+
+@pytest.mark.parametrize("between", [_nothing, _maintained, _evolved])
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("limit", [{}, {"maxRowsPerTrigger": 40}])
+def test_a_replay_equals_the_first_run(
+    world: World, between: Callable[[World], None], step: str, limit: dict[str, object]
+) -> None:
+    """Killed at this step of every micro-batch in turn, the query still reads everything once."""
+    client = world.client(BLOBS)
+    contents = fill(client, batches=3)
+    checkpoint, options = Checkpoint(), options_of(**limit, columns="id,v")
+    killed: set[tuple[str, int]] = set()
+
+    def kill(at: str, batch: int) -> bool:
+        if at != step or (at, batch) in killed:
+            return False
+        killed.add((at, batch))
+        return True
+
+    for n in range(200):
+        if n == 8:
+            more = updates(*((i, "more", 100 + i, 1) for i in range(60)))
+            client = world.client(BLOBS)
+            if len(client.state("in").schemas) > 1:
+                more = more.append_column("w", pa.nulls(60, pa.int64()))
+            client.writer("in").compare_and_append(more, Frontier(30), Frontier(200))
+            contents.update((i, "more") for i in range(60))
+        try:
+            if not Query(world.client(BLOBS), checkpoint, options, kill=kill).step() and n > 8:
+                break
+        except Killed:
+            between(world)
+
+    assert killed
+    assert consolidated(checkpoint.rows()) == contents
+    assert checkpoint.frontier() == 200
+
+
+# --- limits and ends ------------------------------------------------------------------------------
+
+
+def test_a_merged_backlog_is_still_cut_by_time(world: World) -> None:
+    """A backlog that compaction merged into one batch does not come at once."""
+    client = world.client(BLOBS)
+    client.create("in", schema_of())
+    checkpoint, options = Checkpoint(), options_of(maxRowsPerTrigger=50, hold="copy")
+    writer = client.writer("in")
+    writer.compare_and_append(updates((0, "first", 0, 1)), Frontier(0), Frontier(1))
+    Query(world.client(BLOBS), checkpoint, options).drain()
+    for n in range(1, 201):
+        writer.compare_and_append(updates((n, "next", n, 1)), Frontier(n), Frontier(n + 1))
+    client.compact("in", force=True)
+    assert len([b for b in client.state("in").trace.batches if b.runs]) <= 2
+
+    count = Query(world.client(BLOBS), checkpoint, options).drain()
+
+    assert 4 <= count <= 8
+    assert max(len(rows) for rows in checkpoint.sink.values()) <= 60
+    assert checkpoint.rows() == Counter(
+        [(0, "first", 0, 1), *((n, "next", n, 1) for n in range(1, 201))]
+    )
+
+
+@pytest.mark.parametrize("limit", [{}, {"maxRowsPerTrigger": 7}, {"maxFilesPerTrigger": 1}])
+def test_until_is_exact_at_row_level(world: World, limit: dict[str, object]) -> None:
+    """A stream with an end gives the rows before it, out of a batch that has later ones too."""
+    client = world.client(BLOBS)
+    client.create("in", schema_of())
+    rows = [(n, "x", n, 1) for n in range(100)]
+    client.writer("in").compare_and_append(updates(*rows), Frontier(0), Frontier(100))
+    checkpoint = Checkpoint()
+    options = options_of(startingTimestamp=20, endingTimestamp=63, **limit)
+
+    Query(client, checkpoint, options).drain()
+    client.writer("in").compare_and_append(updates((1, "y", 100, 1)), Frontier(100), Frontier(200))
+    Query(client, checkpoint, options).drain()
+
+    assert checkpoint.rows() == Counter(row for row in rows if 20 <= row[2] < 63)
+    assert checkpoint.frontier() == 63
+
+
+def test_an_end_before_all_history_is_refused(world: World) -> None:
+    """What was there before `endingTimestamp` cannot be told any more; no later contents come."""
+    client = world.client(BLOBS)
+    fill(client)
+    client.hold("in", "other").downgrade(Frontier(50))
+
+    with pytest.raises(InvalidUsage, match="HISTORY_GONE"):
+        Query(client, Checkpoint(), options_of(endingTimestamp=30)).step()
+
+
+def test_changes_from_the_first_time_on(world: World) -> None:
+    """`startingTimestamp=0` leaves nothing out."""
+    client = world.client(BLOBS)
+    client.create("in", schema_of())
+    client.writer("in").compare_and_append(
+        updates((1, "a", 0, 1), (1, "a", 1, -1)), Frontier(0), Frontier(2)
+    )
+    checkpoint = Checkpoint()
+
+    Query(client, checkpoint, options_of(startingTimestamp=0)).drain()
+
+    assert checkpoint.rows() == Counter([(1, "a", 0, 1), (1, "a", 1, -1)])
+
+
+def test_available_now_fixes_its_target_once(world: World) -> None:
+    """What comes after the start of the run is left to the next one, over several micro-batches."""
+    client = world.client(BLOBS)
+    fill(client, batches=4)
+    checkpoint, options = Checkpoint(), options_of(maxRowsPerTrigger=20)
+    query = Query(client, checkpoint, options, available_now=True)
+    query.step()
+    client.writer("in").append_now(table((1000, "later")))
+    query.drain()
+    middle = checkpoint.frontier()
+
+    Query(world.client(BLOBS), checkpoint, options, available_now=True).drain()
+
+    assert middle == 40
+    assert (1000, "later") not in consolidated(
+        Counter(row for row in checkpoint.rows() if row[-2] < 40)
+    )
+    assert consolidated(checkpoint.rows())[1000, "later"] == 1
+
+
+def test_an_idle_query_makes_no_micro_batch(world: World) -> None:
+    """A minute of looking: none without news, one per `progressInterval` if the upper moves."""
+    client = world.client(BLOBS)
+    fill(client)
+    query = Query(client, Checkpoint(), options_of(progressInterval="10s"))
+    query.drain()
+    still, moving = [], []
+    for _ in range(600):
+        world.clock.advance(100)
+        still.append(query.step())
+    for n in range(600):
+        world.clock.advance(100)
+        client.writer("in").compare_and_append(None, Frontier(60 + n), Frontier(61 + n))
+        moving.append(query.step())
+
+    assert not any(still)
+    assert sum(moving) == 6
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+
+def test_a_shard_that_went_back_is_told(world: World) -> None:
+    """A checkpoint that has read further than the shard goes is not taken for an idle one."""
+    client = world.client(BLOBS)
+    fill(client)
+    checkpoint = Checkpoint()
+    Query(client, checkpoint).drain()
+    checkpoint.offsets.append(checkpoint.offsets[-1].replace('"frontier": 60', '"frontier": 90'))
+
+    with pytest.raises(Determinate, match="SHARD_WENT_BACK"):
+        Query(client, checkpoint).step()
+
+
+def test_a_shard_made_again_is_refused(world: World) -> None:
+    """The same name is not the same shard."""
+    client = world.client(BLOBS)
+    fill(client)
+    checkpoint = Checkpoint()
+    Query(client, checkpoint, options_of(hold="copy")).drain()
+    lose_leases(client)
+    client.drop("in", despite_holders=["copy"])
+    fill(client)
+
+    with pytest.raises(InvalidUsage, match=r"stream of 'in' .*hold 'copy'.*dropped and made again"):
+        Query(world.client(BLOBS), checkpoint, options_of(hold="copy")).step()
+
+
+def test_a_type_that_was_widened_asks_for_a_restart(world: World) -> None:
+    """Spark keeps the schema that it was told: rows of another one are not forced into it."""
+    client = world.client(BLOBS)
+    narrow = pa.schema([pa.field("id", pa.int32())])
+    client.create("in", ShardSchema.from_arrow(narrow))
+    writer = client.writer("in")
+    writer.compare_and_append(
+        pa.table({"id": pa.array([1], pa.int32()), "_ts": [1]}), Frontier(0), Frontier(2)
+    )
+    checkpoint = Checkpoint()
+    query = Query(client, checkpoint)
+    query.drain()
+    client.evolve("in", ShardSchema.from_arrow(pa.schema([pa.field("id", pa.int64())])))
+    client.writer("in").compare_and_append(
+        pa.table({"id": [2**40], "_ts": [2]}), Frontier(2), Frontier(3)
+    )
+
+    with pytest.raises(InvalidUsage, match="SCHEMA_CHANGED"):
+        query.step()
+    Query(world.client(BLOBS), checkpoint).drain()
+
+    assert checkpoint.rows() == Counter([(1, 1, 1), (2**40, 2, 1)])
+
+
+# --- other forms of a change ----------------------------------------------------------------------
+
+
+def test_changes_in_deltas_words(world: World) -> None:
+    """`changeFormat=cdf`: a row per copy, with the type, the time and the version of the change."""
+    client = world.client(BLOBS)
+    client.create("in", schema_of())
+    client.writer("in").compare_and_append(
+        updates((1, "a", 1000, 2), (1, "a", 2000, -1), (2, "b", 2**60, 1)),
+        Frontier(0),
+        Frontier(2**60 + 1),
+    )
+    checkpoint = Checkpoint()
+    options = options_of(changeFormat="cdf", startingTimestamp=0)
+
+    Query(client, checkpoint, options).drain()
+    found = Counter(
+        (*row[:3], row[3] and int(row[3].timestamp() * 1000), row[4])
+        for row in checkpoint.rows().elements()
+    )
+
+    assert found == Counter(
+        {
+            (1, "a", "insert", 1000, 1000): 2,
+            (1, "a", "delete", 2000, 2000): 1,
+            (2, "b", "insert", None, 2**60): 1,
+        }
+    )
+
+
+def test_an_append_only_stream_fails_at_the_first_retraction(world: World) -> None:
+    """Rows without times and diffs: additions only, and never a silent loss of a retraction."""
+    client = world.client(BLOBS)
+    client.create("in", schema_of())
+    writer = client.writer("in")
+    writer.compare_and_append(updates((1, "a", 1, 2)), Frontier(0), Frontier(2))
+    checkpoint = Checkpoint()
+    query = Query(client, checkpoint, options_of(readChangeFeed="unset", appendOnly="true"))
+    query.drain()
+    writer.compare_and_append(updates((1, "a", 2, -1)), Frontier(2), Frontier(3))
+
+    with pytest.raises(InvalidUsage, match="RETRACTION_IN_APPEND_ONLY_STREAM"):
+        query.step()
+
+    assert checkpoint.rows() == Counter({(1, "a"): 2})

@@ -1,0 +1,419 @@
+"""Fsck finds nothing where only Shardline was at work, writes nothing, and says how far it is."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typing_extensions import override
+
+from datasource.codec import Record, diff, encode_record, encode_rollup
+from datasource.commands.readers import pin_critical
+from datasource.errors import InvalidUsage, ShardError
+from datasource.frontier import Frontier
+from datasource.fsck import check_location
+from datasource.fsck.findings import Findings
+from datasource.fsck.states import check_state
+from datasource.names import shard_directory
+from datasource.state import RollupRef, ShardState, is_tombstone
+from datasource.stores.entry import encode_entry, entry_key
+from datasource.stores.metered import Metered
+from support.commands import histories
+from support.damage import OTHER, SHARD, Lake
+from support.shards import TINY, Crash, Mortal, World, schema_of, table
+
+if TYPE_CHECKING:
+    from datasource.client import ShardClient
+    from datasource.location import BlobEntry
+    from datasource.stores.objects import Objects
+
+_HOUR_MS = 3_600_000
+
+
+def findings(world: World, *, deep: bool = True) -> list[str]:
+    report = check_location(world.objects(), world.clock, deep=deep)
+    everything = [*report.findings, *(f for shard in report.shards for f in shard.findings)]
+    return [f"{f.code} {f.subject}: {f.detail}" for f in everything]
+
+
+# --- histories of states -------------------------------------------------------------------------
+
+
+def planted(world: World, states: list[ShardState]) -> Objects:
+    """A store with the log of a shard that had `states`, and with the rollups that they name."""
+    objects = world.objects()
+    directory = shard_directory(states[0].name)
+    stored: dict[int, ShardState] = {}
+    refs: dict[int, RollupRef] = {}
+    previous: ShardState | None = None
+    for state in states:
+        rollups = {}
+        for at in state.rollups:
+            if at not in refs:
+                key, data = f"{directory}/rollup/{at:016x}-{0:032x}", encode_rollup(stored[at])
+                objects.put(key, data)
+                refs[at] = RollupRef(key, len(data))
+            rollups[at] = refs[at]
+        new = stored[state.seqno] = msgspec.structs.replace(state, rollups=rollups)
+        whole = previous is None or is_tombstone(new) or new.shard != previous.shard
+        record = Record(
+            seqno=new.seqno,
+            token="",
+            walltime_ms=new.walltime_ms,
+            version=new.version,
+            rollup=new.rollup,
+            base=new.base,
+            diff=None if whole or previous is None else diff(previous, new),
+            state=new if whole else None,
+        )
+        key = entry_key(f"{directory}/log/", new.seqno)
+        objects.put(key, encode_entry(key, b"0" * 16, encode_record(record)))
+        previous = new
+    return objects
+
+
+@settings(max_examples=60, deadline=None)
+@given(histories())
+def test_any_history_of_commands_is_in_order(states: list[ShardState]) -> None:
+    """Whatever commands make, replays and satisfies every check; only its made-up blobs lack."""
+    world = World()
+    try:
+        report = check_location(planted(world, states), world.clock, deep=False)
+    finally:
+        world.close()
+    [shard] = report.shards
+    assert shard.seqno == states[-1].seqno
+    made_up = {"PART_MISSING", "PART_SIZE", "FOREIGN_PART"}
+    assert [f for f in shard.findings if f.code not in made_up] == []
+
+
+@settings(max_examples=40, deadline=None)
+@given(histories(), st.integers(0, 9))
+def test_a_record_left_out_of_any_history_is_found(states: list[ShardState], which: int) -> None:
+    """Wherever the gap is, it is named, and the walk goes on after it if it can."""
+    world = World()
+    try:
+        objects = planted(world, states)
+        if len(states) < 3:
+            return
+        seqno = states[1 + which % (len(states) - 2)].seqno
+        objects.delete(entry_key(f"{shard_directory(states[0].name)}/log/", seqno))
+        [shard] = check_location(objects, world.clock, deep=False).shards
+    finally:
+        world.close()
+    assert f"record {seqno}" in {f.subject for f in shard.findings if f.code == "RECORD_MISSING"}
+
+
+def test_what_has_no_name_is_found_by_the_states_own_check() -> None:
+    """An invariant that only `state.check` knows is a finding, too, and no crash."""
+    world = World()
+    client = world.client()
+    client.create(SHARD, schema_of())
+    state = msgspec.structs.replace(client.state(SHARD), seqno=0)
+    found = Findings()
+    check_state(state, SHARD, found)
+    assert [finding.code for finding in found.sorted()] == ["STATE_INVARIANT"]
+
+
+# --- histories of clients ------------------------------------------------------------------------
+
+
+class Play:
+    """A shard in use by clients that come, go and die."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.sequence = 0
+        self.epoch = ""
+
+    def client(self) -> ShardClient:
+        client = self.world.client(TINY)
+        if not client.exists(SHARD):
+            client.create(SHARD, schema_of(), key=["id"])
+            self.epoch = ""
+        return client
+
+    def append(self, count: int) -> None:
+        self.world.clock.advance(7)
+        self.sequence += 1
+        self.write(self.rows(count, self.sequence))
+
+    def rows(self, count: int, number: int) -> pa.Table:
+        return table(*((i * 31 % 17, f"value {i} of {number}" * 2) for i in range(count)))
+
+    def retract(self, count: int) -> None:
+        self.append(count)
+        self.sequence += 1
+        rows = self.rows(count, self.sequence - 1)
+        self.write(rows.append_column("_diff", pa.array([-1] * count, pa.int64())))
+
+    def write(self, rows: pa.Table, client: ShardClient | None = None) -> None:
+        client = client or self.client()
+        writer = client.writer(SHARD, "loader")
+        writer.append_now(self.fitted(rows, writer.schema.names), sequence=self.sequence)
+
+    def fitted(self, rows: pa.Table, names: tuple[str, ...]) -> pa.Table:
+        """With the column that the schema may have got."""
+        if "w" not in names:
+            return rows
+        return rows.append_column("w", pa.array([1.5] * rows.num_rows, pa.float64()))
+
+    def overlap(self, back: int) -> None:
+        """Two writers of the same data, the second of which comes late."""
+        client = self.client()
+        upper = client.state(SHARD).upper.time or 0
+        for early in (0, back):
+            lower = max(upper - early, 0)
+            rows = [(at % 17, "same") for at in range(lower, upper + 5)]
+            data = table(*rows).append_column("_ts", pa.array(range(lower, upper + 5), pa.int64()))
+            writer = client.writer(SHARD)
+            data = self.fitted(data, writer.schema.names)
+            writer.append(data, Frontier(lower), Frontier(upper + 5))
+
+    def read(self, _: int) -> None:
+        self.client().reader(SHARD, lease_ms=500)
+
+    def hold(self, _: int) -> None:
+        client = self.client()
+        self.epoch = client.hold(SHARD, "report").epoch
+
+    def pin(self, _: int) -> None:
+        machine = self.client().machine(SHARD)
+        seqno = machine.state().seqno
+        machine.apply(partial(pin_critical, reader="report", epoch=self.epoch, seqno=seqno))
+
+    def release(self, _: int) -> None:
+        client = self.client()
+        hold = client.hold(SHARD, "report")
+        self.epoch = hold.epoch
+        hold.downgrade(client.state(SHARD).upper)
+        client.machine(SHARD).apply(
+            partial(pin_critical, reader="report", epoch=self.epoch, seqno=None)
+        )
+
+    def compact(self, count: int) -> None:
+        self.client().compact(SHARD, force=count % 2 == 0)
+
+    def collect(self, _: int) -> None:
+        self.client().collect_garbage(SHARD)
+
+    def sweep(self, _: int) -> None:
+        self.world.clock.advance(30 * _HOUR_MS)
+        self.client().sweep(SHARD)
+
+    def wait(self, count: int) -> None:
+        self.world.clock.advance(count * _HOUR_MS // 2)
+
+    def evolve(self, _: int) -> None:
+        client = self.client()
+        wider = pa.schema([("id", pa.int64()), ("v", pa.string()), ("w", pa.float64())])
+        client.evolve(SHARD, schema_of(wider))
+
+    def retain(self, count: int) -> None:
+        self.client().set_retention(SHARD, count * 5)
+
+    def drop(self, count: int) -> None:
+        client = self.client()
+        if count == 5:
+            state = client.state(SHARD)
+            client.drop(SHARD, despite_holders=[*state.leased, *state.critical])
+
+    def die(self, count: int) -> None:
+        """A writer that merges and collects, killed in the middle of it."""
+        mortal = Mortal(self.world.objects(), at=count * 3, effect="done" if count % 2 else "none")
+        with contextlib.suppress(Crash):
+            client = self.world.client(TINY, objects=mortal)
+            self.sequence += 1
+            self.write(table((1, "x" * 40)), client)
+            client.compact(SHARD)
+            client.collect_garbage(SHARD)
+
+
+_MOVES = (
+    *["append"] * 6, "retract", "overlap", "read", "hold", "pin", "release", *["compact"] * 2,
+    *["collect"] * 2, "sweep", "wait", "evolve", "retain", "drop", *["die"] * 2,
+)  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(_MOVES), st.integers(1, 9)), min_size=5, max_size=25))
+def test_no_use_of_a_shard_is_a_finding(moves: list[tuple[str, int]]) -> None:
+    """Writers, readers, collectors and crashes in any order leave nothing for fsck to find."""
+    world = World()
+    play = Play(world)
+    try:
+        for name, count in moves:
+            move: Callable[[int], None] = getattr(play, name)
+            with contextlib.suppress(ShardError):  # refused: nothing was done
+                move(count)
+        assert findings(world) == []
+    finally:
+        world.close()
+
+
+# --- what it relies on ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def lake() -> Lake:
+    return Lake.filled(World())
+
+
+@pytest.mark.parametrize("deep", [True, False])
+def test_a_check_only_reads(lake: Lake, deep: bool) -> None:
+    """Nothing is created, put or deleted; seen by a store that counts."""
+    store = Metered(lake.objects, lake.world.clock)
+    assert check_location(store, lake.world.clock, deep=deep).clean
+    done = {one.operation for one in store.statistics().operations if one.calls}
+    assert not done & {"create", "put", "delete", "delete_many"}
+    assert done
+
+
+def test_one_shard_can_be_checked_alone(lake: Lake) -> None:
+    """By its name; a name that is none is refused with the nearest one."""
+    [shard] = lake.check(shard=OTHER).shards
+    assert shard.shard == OTHER
+    with pytest.raises(InvalidUsage, match=r"SHARD_NOT_FOUND.*did you mean 'orders'"):
+        lake.check(shard="ordres")
+
+
+class Moving(Metered):
+    """A store on which others merge and collect while a part is about to be read."""
+
+    def __init__(self, inner: Objects, world: World, often: int) -> None:
+        super().__init__(inner, world.clock)
+        self._world = world
+        self._left = often
+
+    @override
+    def open(
+        self, key: str, size_bytes: int | None = None, via: Objects | None = None
+    ) -> pa.NativeFile | None:
+        if self._left and "/part/" in key:
+            self._left -= 1
+            client = self._world.client(TINY)
+            client.writer(SHARD).append_now(table(*((i, "new" * 20) for i in range(9))))
+            client.compact(SHARD, force=True)
+            client.collect_garbage(SHARD)
+        return super().open(key, size_bytes, via)
+
+
+@pytest.mark.parametrize("often", [1, 2])
+def test_a_shard_that_moves_under_the_check_is_looked_at_again(often: int) -> None:
+    """Parts that were merged and collected after the listing are not missing."""
+    world = World()
+    play = Play(world)
+    for _ in range(4):
+        play.append(30)
+    store = Moving(world.objects(), world, often)
+    report = check_location(store, world.clock)
+    assert report.clean, report
+    assert report.shards[0].seqno == world.client(TINY).state(SHARD).seqno
+    world.close()
+
+
+class Unordered(Metered):
+    """A store that lists a directory piece by piece, the parts long before the log."""
+
+    def __init__(self, inner: Objects, play: Play) -> None:
+        super().__init__(inner, play.world.clock)
+        self._play = play
+
+    @override
+    def entries(
+        self, prefix: str, start_after: str = "", limit: int | None = None
+    ) -> Iterator[BlobEntry]:
+        found = list(super().entries(prefix, start_after, limit))
+        if prefix == f"{SHARD}/" and limit is None:
+            self._play.append(30)
+            log = super().entries(f"{SHARD}/log/")
+            found = [e for e in found if "/log/" not in e.key] + list(log)
+        return iter(found)
+
+
+def test_a_part_is_not_missed_for_being_newer_than_its_listing() -> None:
+    """Whatever order a store lists in, parts are looked for that were there before."""
+    world = World()
+    play = Play(world)
+    play.append(30)
+    report = check_location(Unordered(world.objects(), play), world.clock)
+    assert report.clean, report
+    assert report.shards[0].seqno == 2, "the state when the look began"
+    world.close()
+
+
+def test_what_is_missing_is_found_also_while_the_shard_moves() -> None:
+    """A second look forgives what has gone away meanwhile, not what was gone before."""
+    world = World()
+    play = Play(world)
+    play.append(30)
+    play.hold(0)
+    play.pin(0)
+    [key, *_] = [p.key for b in play.client().state(SHARD).trace.batches for p in b.parts]
+    world.objects().delete(key)
+    with contextlib.suppress(ShardError):  # the merge of what is not there
+        play.append(30)
+    store = Moving(world.objects(), world, 0)
+    looked = check_location(store, world.clock)
+    assert [(f.code, f.subject) for f in looked.shards[0].findings] == [("PART_MISSING", key)]
+    world.close()
+
+
+def test_a_copy_in_the_order_of_keys_is_a_backup() -> None:
+    """Also while writers append between any two objects: whatever a record names is older."""
+    world, copy = World(), World()
+    play = Play(world)
+    for _ in range(4):
+        play.append(20)
+    last = ""
+    while (entry := next(world.objects().entries("", last, 1), None)) is not None:
+        data = world.objects().get(entry.key)
+        assert data is not None
+        copy.objects().put(entry.key, data)
+        last = entry.key
+        if play.sequence < 30:
+            play.append(20)
+    # Rollups are copied last, and some of them are of states that came after the copied log.
+    assert {found.split()[0] for found in findings(copy)} <= {"HEAD_MISSING"}
+    restored = copy.client(TINY).state(SHARD)
+    assert 4 <= restored.writers["loader"].last < play.sequence
+    for one in (world, copy):
+        one.close()
+
+
+def test_an_empty_place_is_no_location() -> None:
+    """Nothing there is an error, and not a clean bill of health."""
+    world = World()
+    world.objects().delete("_shardline")
+    with pytest.raises(InvalidUsage, match="LOCATION_NOT_FOUND"):
+        check_location(world.objects(), world.clock)
+
+
+def test_progress_counts_records_and_parts(lake: Lake) -> None:
+    """Whoever waits sees which shard it is at, and that it moves."""
+    seen: list[tuple[str, int]] = []
+    lock = threading.Lock()
+
+    def progress(shard: str, count: int) -> None:
+        with lock:
+            seen.append((shard, count))
+
+    report = check_location(lake.objects, lake.world.clock, progress=progress)
+    for shard in report.shards:
+        assert sum(n for name, n in seen if name == shard.shard) >= shard.records + shard.parts
+
+
+def test_a_report_survives_json(lake: Lake) -> None:
+    """Programs read it by names that stay."""
+    report = lake.check()
+    text = msgspec.json.encode(report)
+    assert msgspec.json.decode(text, type=type(report)) == report
+    assert {"location", "at_ms", "deep", "findings", "shards"} == set(msgspec.json.decode(text))

@@ -1,0 +1,85 @@
+"""Fsck finds every kind of damage, each under its own code, on memory and on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from datasource.fsck import KINDS
+from datasource.stores.file import FileObjects
+from support.clock import SeededIds
+from support.damage import SHARD, Lake
+from support.damaged_parts import DAMAGES
+from support.shards import World
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from datasource.stores.objects import Objects
+    from support.damages import Damage
+
+
+@pytest.fixture(scope="module")
+def healthy() -> Iterator[Lake]:
+    """A lake to be copied: making one takes longer than looking at it."""
+    world = World()
+    yield Lake.filled(world)
+    world.close()
+
+
+@pytest.fixture(params=["memory", "disk"])
+def lake(request: pytest.FixtureRequest, healthy: Lake, tmp_path: Path) -> Iterator[Lake]:
+    """A copy to be damaged."""
+    ids = SeededIds(1)
+
+    def on_disk(_: World) -> Objects:
+        return FileObjects(str(tmp_path), ids)
+
+    world = World(objects=on_disk if request.param == "disk" else None)
+    for entry in healthy.objects.entries(""):
+        if request.param == "memory":
+            world.objects().put(entry.key, healthy.get(entry.key))
+        else:
+            path = tmp_path / entry.key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(healthy.get(entry.key))
+    world.clock.advance(healthy.world.clock.elapsed_ms())
+    yield Lake(world)
+    world.close()
+
+
+def test_a_healthy_location_has_no_findings(healthy: Lake) -> None:
+    """Everything was looked at, and nothing is wrong: what damages are compared with."""
+    orders = healthy.check(shard=SHARD).shards[0]
+    assert orders.findings == ()
+    state = healthy.state
+    assert (orders.shard, orders.seqno) == (SHARD, state.seqno)
+    assert (orders.records, orders.rollups) == (state.seqno - 15, 3), "from the rollup at 16 on"
+    blobs = list(healthy.objects.entries(f"{SHARD}/part/"))
+    assert orders.parts > len(blobs), "those inside the state are parts, too"
+    assert orders.size_bytes > sum(blob.size_bytes for blob in blobs)
+    assert orders.unreferenced == 0
+    assert healthy.findings() == []
+
+
+@pytest.mark.parametrize("case", DAMAGES, ids=lambda case: case.name)
+def test_every_kind_of_damage_is_found(lake: Lake, case: Damage) -> None:
+    """Under its own codes and no other, with an object and a hint; rows only by a deep look."""
+    case.plant(lake)
+    found = lake.findings()
+    assert {finding.code for finding in found} == case.codes
+    for finding in found:
+        assert finding.hint
+        assert finding.subject
+        assert finding.detail
+    shallow = {finding.code for finding in lake.findings(deep=False)}
+    assert shallow == (set() if case.deep else case.codes)
+
+
+def test_there_is_a_damage_for_every_code() -> None:
+    """Whoever adds a code plants it here; the catch-all is found elsewhere."""
+    planted = {code for case in DAMAGES for code in case.codes}
+    assert planted == set(KINDS) - {"STATE_INVARIANT"}
+    assert len(DAMAGES) >= 60
