@@ -6,6 +6,9 @@
 #   ./spark-submit.sh [SPARK OPTIONS] bench [JOB OPTIONS]          benchmarks (jobs/bench.py)
 #   ./spark-submit.sh [SPARK OPTIONS] PATH.py [JOB OPTIONS]        any job, with format("shard")
 #   ./spark-submit.sh inspect LOCATION [SHARD] [--json]            look into shards; no JVM
+#   ./spark-submit.sh admin LOCATION VERB [SHARD] [--commit]       look after them; no JVM
+#   ./spark-submit.sh maintain LOCATION [SHARD …] [--every 60s]    keep them small; no JVM
+#   ./spark-submit.sh soak [JOB OPTIONS]                           kill everything, again and again
 #   ./spark-submit.sh test [PYTEST OPTIONS]                        the tests
 #   ./spark-submit.sh python [PYTHON OPTIONS]                      the environment's Python
 #   ./spark-submit.sh package OUT.tar.gz                           an archive for --archives
@@ -45,7 +48,7 @@ die() {
 
 # ------------------------------------------------------------------------------ command line
 
-commands=(bench help inspect package python run setup test)
+commands=(admin bench help inspect maintain package python run setup soak test)
 # Spark's own lists (SparkSubmitOptionParser): which options take a value, and which do not.
 spark_valued=(
   --archives --class --conf -c --deploy-mode --driver-class-path --driver-cores
@@ -329,11 +332,17 @@ prepare_spark() {
   find_java
   # Every helper process of Spark is `$PYSPARK_PYTHON -m …`; it must find the installed project.
   export SPARK_HOME PYSPARK_PYTHON=$python PYSPARK_DRIVER_PYTHON=$python
+  # Spark runs sources that it finds by itself, such as ours, with the driver's Python, and finds
+  # none when an unquoted `sh -c "command -v …"` does not: a path with a space becomes a bare name.
+  if [[ ! $python =~ ^[[:alnum:]/._+-]+$ ]]; then
+    export PATH=$env/bin:$PATH PYSPARK_DRIVER_PYTHON=python
+  fi
   export SPARK_CONF_DIR=$root/conf SPARK_LOCAL_IP=${SPARK_LOCAL_IP:-127.0.0.1}
 }
 
 # With `--archives …#environment` executors find their Python in their own working folder. Spark
 # hands the driver's helper processes the same relative path, so it must lead somewhere here too.
+# Both variables: executors run a source that Spark found by itself with the driver's Python.
 use_archive() {
   local i archived=no
   for i in ${spark[@]+"${!spark[@]}"}; do
@@ -355,7 +364,7 @@ use_archive() {
   fi
   say "executors use the archive, this machine '$PWD/environment' -> '$env'"
   ln -sfn "$env" environment
-  export PYSPARK_PYTHON=./environment/bin/python
+  export PYSPARK_PYTHON=./environment/bin/python PYSPARK_DRIVER_PYTHON=./environment/bin/python
 }
 
 # Spark takes `#name` for a part of the file's name when the path has a space; as a URI it is safe.
@@ -434,7 +443,7 @@ main() {
       usage
       return
       ;;
-    bench | inspect | package | python | run | setup | test) ;;
+    admin | bench | inspect | maintain | package | python | run | setup | soak | test) ;;
     *.py)
       [[ -f $command ]] || die "no job at '$command'"
       ;;
@@ -446,14 +455,27 @@ main() {
     run) submit "$root/jobs/run.py" ;;
     bench) submit "$root/jobs/bench.py" ;;
     *.py) submit "$command" ;;
+    admin)
+      no_spark_options
+      exec "$python" "$root/jobs/admin.py" ${job[@]+"${job[@]}"}
+      ;;
     inspect)
       no_spark_options
       exec "$python" "$root/jobs/show.py" ${job[@]+"${job[@]}"}
+      ;;
+    maintain)
+      no_spark_options
+      exec "$python" "$root/jobs/maintain.py" ${job[@]+"${job[@]}"}
       ;;
     python)
       no_spark_options
       prepare_spark
       exec "$python" ${job[@]+"${job[@]}"}
+      ;;
+    soak)
+      no_spark_options
+      prepare_spark
+      exec "$python" "$root/jobs/soak.py" ${job[@]+"${job[@]}"}
       ;;
     test) run_tests ;;
     package) make_package ;;

@@ -140,6 +140,8 @@ def _facts(shard: ShardReport, at_ms: int) -> Table:
         "parts": _part_summary(shard),
         "batches": f"{shard.batches:,}, {shard.empty_batches:,} of them idle time",
         "only old seqnos need": size(shard.dropped_bytes),
+        "retention": _retention(shard.retain_ms),
+        "swept": _one_line(shard.swept_ms) if shard.swept_ms else "never",
         "seqno": f"{shard.seqno:,}, written {_one_line(shard.walltime_ms)}",
         "made": f"{_one_line(shard.created_ms)}, {age(max(at_ms - shard.created_ms, 0))} ago",
         "rollups": ", ".join(f"{r.seqno:,} ({size(r.size_bytes)})" for r in shard.rollups)
@@ -156,6 +158,12 @@ def _one_line(ms: int | None, none: str = "none") -> str:
     if ms is None:
         return none
     return f"{ms}  {utc(ms)} UTC" if ms and utc(ms) else str(ms)
+
+
+def _retention(retain_ms: int | None) -> str:
+    if retain_ms is None:
+        return "none: since moves with readers"
+    return f"{age(retain_ms)} before upper, whoever reads"
 
 
 def _part_summary(shard: ShardReport) -> str:

@@ -1,9 +1,25 @@
-"""Measure: throughput against Spark's own Parquet, appends against the bare log, opening.
+"""Measure: throughput, latency and cost against Spark's own; appends; planning.
 
-    ./spark-submit.sh bench [--only write,read,append,contend,open] [--scale 1] [--location URL]
+    ./spark-submit.sh bench [GROUP …] [--only GROUP,…] [--scale 0.5] [--location URL]
 
-Prints a table with the machine, the command and the date. Ratios are of one run, taken in turns.
-Needs the generator of TPC-H data: `./spark-submit.sh setup --tests` installs it.
+Groups, each of which can be named alone:
+
+    write       rows into a shard, by Arrow and natively, against Spark's Parquet sink
+    read        batch reads: all columns, 2 of 16, a filter for half; against Spark's Parquet
+    stream      the same as streams of several micro-batches, against Spark's file source
+    floor       a micro-batch of one row, against Spark's rate-micro-batch
+    visible     from the commit of one query until the next one has the row
+    waiting     CPU time of a query without news
+    queries     1, 4 and 16 queries at a trigger of 1 s
+    planning    shards of 100, 10,000 and 100,000 parts; without Spark
+    append      appends of one row, against the bare loop of the same store
+    contend     the same by several processes
+    open        opening a shard after many appends
+    maintain    what 10,000 appends of 100 rows leave: batches, rewritten bytes, reads
+
+`source` is the first eight, all that `format("shard")` does. Prints a table with the machine, the
+command and the date. Ratios are of one run, taken in turns. Needs the generator of TPC-H data:
+`./spark-submit.sh setup --tests` installs it.
 """
 
 from __future__ import annotations
@@ -14,24 +30,34 @@ import platform
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 
+from pyspark.sql import SparkSession
 from rich.console import Console
 
 from app.bench.appends import measure_appends, measure_contention, measure_opening
+from app.bench.copies import Copies, lineitem, make_copies
+from app.bench.latency import measure_floor, measure_visible
+from app.bench.maintain import measure_maintenance
+from app.bench.planning import measure_planning
 from app.bench.rounds import Measured
-from app.bench.throughput import lineitem, measure_read, measure_write
+from app.bench.standing import measure_queries, measure_waiting
+from app.bench.throughput import measure_read, measure_stream, measure_write
 from app.session import open_session
 from app.storage_options import add_option_argument, storage_options
 from app.tables import plain_table, utc
 from datasource.clock import SystemClock
 from datasource.errors import ShardError, unknown_name
 
-__all__ = ["main"]
+__all__ = ["chosen", "main"]
 
-_PARTS = ("write", "read", "append", "contend", "open")
-_AS_TIME = frozenset({"ms"})
+_SOURCE = ("write", "read", "stream", "floor", "visible", "waiting", "queries", "planning")
+_GROUPS = (*_SOURCE, "append", "contend", "open", "maintain")
+
+_WHOLE = frozenset({"rows/s", "appends/s"})
+"""Units whose values need no decimals."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,8 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     console = Console(highlight=False)
     try:
-        chosen = _chosen(given.only)
-        measured = _measure(given, chosen)
+        groups = chosen([*given.groups, *(given.only or "").split(",")])
+        measured = _measure(given, groups)
     except ShardError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -50,32 +76,78 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _measure(given: argparse.Namespace, chosen: tuple[str, ...]) -> list[Measured]:
-    clock = SystemClock()
-    folder = Path(given.folder).resolve()
-    place = folder / "run"
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir(parents=True)
-    url = given.location or str(place / "appends")
-    options = storage_options(given.option)
-    found: list[Measured] = []
+class _Run:
+    """What groups share: the session, the data, a folder that is removed afterwards."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self._given = given
+        self.clock = SystemClock()
+        self.rounds: int = given.rounds
+        self._folder = Path(given.folder).resolve()
+        self.place = self._folder / "run"
+        self.url = given.location or str(self.place / "appends")
+        self.options = storage_options(given.option)
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        """The session, started when the first group needs it."""
+        spark = open_session("shardline bench", {"spark.ui.showConsoleProgress": "false"})
+        # A query that is stopped says ERROR; one that fails says so here, too.
+        spark.sparkContext.setLogLevel("FATAL")
+        return spark
+
+    @cached_property
+    def data(self) -> Path:
+        """Where lineitem is."""
+        return lineitem(self._folder, self._given.scale)
+
+    @cached_property
+    def copies(self) -> Copies:
+        """It as Parquet and as a shard."""
+        return make_copies(self.spark, self.data, self.place)
+
+    def begin(self) -> None:
+        """Make the folder anew."""
+        shutil.rmtree(self.place, ignore_errors=True)
+        self.place.mkdir(parents=True)
+
+    def end(self) -> None:
+        """Stop the session and remove the folder."""
+        if "spark" in self.__dict__:
+            self.spark.stop()
+        shutil.rmtree(self.place, ignore_errors=True)
+
+    def group(self, name: str) -> list[Measured]:
+        """What one group measures."""
+        given, clock, place, rounds = self._given, self.clock, self.place, self.rounds
+        measure: dict[str, Callable[[], list[Measured]]] = {
+            "write": lambda: measure_write(self.spark, clock, self.data, place, rounds),
+            "read": lambda: measure_read(self.spark, clock, self.copies, rounds),
+            "stream": lambda: measure_stream(self.spark, self.copies, place, rounds),
+            "floor": lambda: measure_floor(self.spark, clock, place, rounds),
+            "visible": lambda: measure_visible(self.spark, clock, place),
+            "waiting": lambda: measure_waiting(self.spark, clock, place, given.waiting * 1000.0),
+            "queries": lambda: measure_queries(self.spark, clock, place),
+            "planning": lambda: measure_planning(str(place / "planned")),
+            "append": lambda: measure_appends(clock, self.url, self.options, given.appends, rounds),
+            "contend": lambda: measure_contention(
+                clock, self.url, self.options, 8, max(given.appends // 8, 1)
+            ),
+            "open": lambda: measure_opening(clock, self.url, self.options, given.opened),
+            "maintain": lambda: measure_maintenance(
+                clock, self.url, self.options, given.opened, rounds
+            ),
+        }
+        return measure[name]()
+
+
+def _measure(given: argparse.Namespace, groups: Sequence[str]) -> list[Measured]:
+    run = _Run(given)
+    run.begin()
     try:
-        if {"write", "read"} & {*chosen}:
-            spark = open_session("shardline bench")
-            data = lineitem(folder, given.scale)
-            written = measure_write(spark, clock, data, place, given.rounds)
-            found += written if "write" in chosen else []
-            found += measure_read(spark, clock, place, given.rounds) if "read" in chosen else []
-            spark.stop()
-        if "append" in chosen:
-            found += measure_appends(clock, url, options, given.appends, given.rounds)
-        if "contend" in chosen:
-            found += measure_contention(clock, url, options, 8, max(given.appends // 8, 1))
-        if "open" in chosen:
-            found += measure_opening(clock, url, options, given.opened)
+        return [line for name in groups for line in run.group(name)]
     finally:
-        shutil.rmtree(place, ignore_errors=True)
-    return found
+        run.end()
 
 
 def _table(measured: Sequence[Measured]) -> object:
@@ -83,12 +155,24 @@ def _table(measured: Sequence[Measured]) -> object:
     for line in measured:
         table.add_row(
             line.name,
-            f"{line.value:,.1f}" if line.unit in _AS_TIME else f"{line.value:,.0f}",
+            _shown(line),
             line.unit,
             "" if line.ratio is None else f"{line.ratio:.2f}",
-            "" if line.aim is None else f"{line.aim:.2f}",
+            _aim(line),
         )
     return table
+
+
+def _shown(line: Measured) -> str:
+    if line.unit in _WHOLE:
+        return f"{line.value:,.0f}"
+    return f"{line.value:,.1f}" if line.value >= 1 else f"{line.value:,.2f}"
+
+
+def _aim(line: Measured) -> str:
+    if line.aim is not None:
+        return f"≥ {line.aim:.2f}"
+    return "" if line.most is None else f"≤ {line.most:g} {line.unit}"
 
 
 def _machine() -> str:
@@ -99,23 +183,39 @@ def _machine() -> str:
     )
 
 
-def _chosen(only: str | None) -> tuple[str, ...]:
-    if only is None:
-        return _PARTS
-    names = tuple(name.strip() for name in only.split(","))
-    for name in names:
-        if name not in _PARTS:
-            raise unknown_name("benchmark", name, _PARTS)
-    return names
+def chosen(names: Sequence[str]) -> tuple[str, ...]:
+    """The groups that `names` ask for, each once and in the order of the table; all if none do.
+
+    Raises:
+        InvalidUsage: There is no such group.
+    """
+    wanted = set(_expanded(names))
+    return tuple(name for name in _GROUPS if name in wanted or not wanted)
+
+
+def _expanded(names: Sequence[str]) -> Iterator[str]:
+    for name in (name.strip() for name in names):
+        if name == "source":
+            yield from _SOURCE
+        elif name in _GROUPS:
+            yield name
+        elif name:
+            raise unknown_name("benchmark", name, ("source", *_GROUPS))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="spark-submit.sh bench", description=__doc__)
-    parser.add_argument("--only", help=f"some of {','.join(_PARTS)}; default: all")
-    parser.add_argument("--scale", type=float, default=1.0, help="TPC-H scale factor")
+    parser = argparse.ArgumentParser(
+        prog="spark-submit.sh bench",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help="what to measure; default: all")
+    parser.add_argument("--only", help="the same, separated by commas")
+    parser.add_argument("--scale", type=float, default=0.5, help="TPC-H scale factor")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each comparison")
     parser.add_argument("--appends", type=int, default=2000, help="appends per round")
-    parser.add_argument("--opened", type=int, default=10_000, help="appends before opening")
+    parser.add_argument("--opened", type=int, default=10_000, help="appends of open and maintain")
+    parser.add_argument("--waiting", type=float, default=20.0, help="seconds that a query waits")
     parser.add_argument("--folder", default="data/bench", help="working folder")
     parser.add_argument("--location", help="where to append; default: in the working folder")
     add_option_argument(parser)

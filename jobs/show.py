@@ -1,6 +1,6 @@
 """Look into a persist location: its shards, their state, parts, readers and holds.
 
-    ./spark-submit.sh inspect LOCATION [SHARD] [--json] [--parts] [--option NAME=VALUE …]
+    ./spark-submit.sh inspect LOCATION [SHARD] [--json] [--parts] [--usage] [--option NAME=VALUE …]
 
 Reads only, takes no lease and starts no JVM. Status 0: everything was readable; 1: some shard of
 the location was not; 2: the request cannot be answered, for the reason on stderr.
@@ -15,53 +15,83 @@ from collections.abc import Sequence
 import msgspec
 from rich.console import Console
 
+from app.admin.usages import shard_usage_view, usage_view
 from app.storage_options import add_option_argument, storage_options
 from app.tables import location_view, shard_view
-from datasource.clock import SystemClock, SystemIds
+from datasource.clock import Clock, SystemClock, SystemIds
 from datasource.errors import ShardError
 from datasource.inspection import inspect_location, inspect_shard
+from datasource.location import Location
+from datasource.machine import Machine
 from datasource.report import LocationReport
+from datasource.settings import ShardSettings
 from datasource.stores.open import open_location
+from datasource.usage import LocationUsage, ShardUsage, location_usage, shard_usage
 
 __all__ = ["main"]
+
+Usage = LocationUsage | ShardUsage
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run with `arguments` (those of the process by default); the exit status."""
     given = _parser().parse_args(arguments)
+    clock, options = SystemClock(), given.option
     try:
-        report = _look(
-            given.location, given.shard, storage_options(given.option), with_parts=given.parts
+        location = open_location(
+            given.location, storage_options(options), clock=clock, ids=SystemIds()
         )
+        report = _look(location, clock, given.shard, with_parts=given.parts)
+        usage = _usage(location, clock, given.shard) if given.usage else None
     except ShardError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     if given.json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n")
+        _write(report, usage)
     else:
-        _show(report, one=given.shard is not None or given.parts)
+        _show(report, usage, one=given.shard is not None or given.parts)
     return 1 if report.problems else 0
 
 
 def _look(
-    url: str, shard: str | None, options: dict[str, str], *, with_parts: bool
+    location: Location, clock: Clock, shard: str | None, *, with_parts: bool
 ) -> LocationReport:
-    clock = SystemClock()
-    location = open_location(url, options, clock=clock, ids=SystemIds())
     if shard is None:
         return inspect_location(location, clock, with_parts=with_parts)
     return inspect_shard(location, clock, shard, with_parts=with_parts)
 
 
-def _show(report: LocationReport, *, one: bool) -> None:
+def _usage(location: Location, clock: Clock, shard: str | None) -> Usage:
+    if shard is None:
+        return location_usage(location, clock)
+    return shard_usage(Machine(shard, location, clock, SystemIds(), ShardSettings()))
+
+
+def _write(report: LocationReport, usage: Usage | None) -> None:
+    """The report as JSON, with the usage as one more name if it was asked for."""
+    fields = msgspec.to_builtins(report)
+    if usage is not None:
+        fields["usage"] = usage
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(fields), indent=2).decode() + "\n")
+
+
+def _show(report: LocationReport, usage: Usage | None, *, one: bool) -> None:
     console = Console(highlight=False)
     if not one:
         console.print(location_view(report))
-        return
-    for position, shard in enumerate(report.shards):
+    for position, shard in enumerate(report.shards if one else ()):
         if position:
             console.print()
         console.print(shard_view(shard, report.at_ms))
+    if usage is not None:
+        console.print()
+    match usage:
+        case ShardUsage():
+            console.print(shard_usage_view(usage))
+        case LocationUsage():
+            console.print(usage_view(usage))
+        case None:
+            pass
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -74,6 +104,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("shard", nargs="?", help="one shard in full; without it one line for each")
     parser.add_argument("--json", action="store_true", help="JSON with stable names")
     parser.add_argument("--parts", action="store_true", help="list every part")
+    parser.add_argument(
+        "--usage", action="store_true", help="what every byte is there for; lists all objects"
+    )
     add_option_argument(parser)
     return parser
 

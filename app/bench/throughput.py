@@ -1,121 +1,164 @@
-"""Batch read and write of TPC-H lineitem: a shard against Spark's own Parquet, on the same rows."""
+"""Rows per second of TPC-H lineitem, in and out of a shard, against Spark's own Parquet.
+
+    write    into Parquet, into a shard by Arrow, and into one by Spark's own writer
+    read     out of both copies: all columns, 2 of 16, and a filter that half of the files pass
+    stream   the same out of a stream in micro-batches of two files
+
+A stream's rate is that of its micro-batches but for the first, in which processes start and code is
+compiled; what comes between the micro-batches counts.
+"""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from app.bench.rounds import Measured, alternate
+import datasource
+from app.bench.copies import FILES, NARROW, Copies
+from app.bench.micro import Sink, discard, discard_natively, run_available
+from app.bench.rounds import Measured, alternate, in_turns, rates
 from datasource.clock import Clock
-from datasource.errors import InvalidUsage
 
-__all__ = ["lineitem", "measure_read", "measure_write"]
+__all__ = ["measure_read", "measure_stream", "measure_write"]
 
-_READ_AIM = 0.6
-_WRITE_AIM = 0.45
+_WRITE_AIMS = {"shard": 0.45, "shard, native": 0.9}
+_READ_AIMS = {"shard": 0.65, "shard, native": 0.95}
+_STREAM_AIMS = {"shard": 0.85, "shard, native": 0.95}
+
+_FILES_PER_TRIGGER = 2
 
 
-def lineitem(folder: Path, scale: float) -> Path:
-    """A folder with lineitem as four Parquet files, generated once by `tpchgen-cli`.
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What is read.
 
-    Raises:
-        InvalidUsage: The generator is not installed.
+    Attributes:
+        name: In the table.
+        columns: Which; None is all.
+        where: A filter.
     """
-    target = folder / f"tpch-{scale:g}"
-    if not target.is_dir():
-        tool = Path(sys.executable).with_name("tpchgen-cli")
-        if not tool.exists():
-            raise InvalidUsage(
-                "the benchmark's data generator is not installed",
-                code="MISSING_TOOL",
-                hint="./spark-submit.sh setup --tests installs it",
-            )
-        making = folder / f"tpch-{scale:g}.making"
-        shutil.rmtree(making, ignore_errors=True)
-        words = ["parquet", "-q", "-s", f"{scale:g}", "-T", "lineitem", "-p", "4", "--output-dir"]
-        subprocess.run([str(tool), *words, str(making)], check=True)  # noqa: S603 - our own words
-        making.rename(target)
-    return target / "lineitem"
+
+    name: str
+    columns: tuple[str, ...] | None = None
+    where: str | None = None
+
+    def of(self, frame: DataFrame) -> DataFrame:
+        """The same, asked of Spark's own source."""
+        asked = frame if self.where is None else frame.where(self.where)
+        return asked if self.columns is None else asked.select(*self.columns)
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The same, as options of the format."""
+        columns = {} if self.columns is None else {"columns": ",".join(self.columns)}
+        return columns if self.where is None else {**columns, "where": self.where}
 
 
 def measure_write(
     spark: SparkSession, clock: Clock, data: Path, place: Path, rounds: int
 ) -> list[Measured]:
-    """Rows per second into a shard, into Parquet as Spark writes it by default, and with zstd."""
+    """Rows per second into Parquet as Spark writes it by default, with zstd, and into shards."""
     frame = spark.read.parquet(str(data))
     count = frame.count()
-    numbers: Iterator[int] = iter(range(rounds))
+    numbers: Iterator[int] = iter(range(2 * rounds))
 
     def parquet(codec: str) -> None:
         frame.write.mode("overwrite").option("compression", codec).parquet(str(place / codec))
 
     def shard() -> None:
-        name = f"lineitem-{next(numbers)}"
-        frame.write.format("shard").mode("append").save(str(place / "shards" / name))
+        frame.write.format("shard").mode("append").save(str(place / "shards" / f"w{next(numbers)}"))
 
-    best = alternate(
-        clock,
-        rounds,
-        {
-            "Spark's Parquet, snappy": lambda: parquet("snappy"),
-            "Spark's Parquet, zstd": lambda: parquet("zstd"),
-            "shard": shard,
-        },
+    def native() -> None:
+        datasource.save(frame, str(place / "shards" / f"w{next(numbers)}"))
+
+    cases = {
+        "Spark's Parquet, snappy": lambda: parquet("snappy"),
+        "Spark's Parquet, zstd": lambda: parquet("zstd"),
+        "shard": shard,
+        "shard, native": native,
+    }
+    return rates("write", alternate(clock, rounds, cases), count, "rows/s", _WRITE_AIMS)
+
+
+def measure_read(spark: SparkSession, clock: Clock, copies: Copies, rounds: int) -> list[Measured]:
+    """Rows per second of batch reads; a filtered read is credited with all rows."""
+    lines = []
+    for question in _questions(copies):
+        cases = {
+            "Spark's Parquet": partial(_batch_parquet, spark, copies, question),
+            "shard": partial(_batch_shard, spark, copies, question),
+            "shard, native": partial(_batch_native, spark, copies, question),
+        }
+        best = alternate(clock, rounds, cases)
+        lines += rates(f"read{question.name}", best, copies.rows, "rows/s", _READ_AIMS)
+    return lines
+
+
+def measure_stream(spark: SparkSession, copies: Copies, place: Path, rounds: int) -> list[Measured]:
+    """Rows per second of streaming reads; a filtered read is credited with all rows."""
+    lines = []
+    for question in _questions(copies):
+        cases: Mapping[str, Callable[[], float]] = {
+            "Spark's Parquet": lambda q=question: _stream(  # type: ignore[misc]
+                _stream_parquet(spark, copies, q), discard, place
+            ),
+            "shard": lambda q=question: _stream(  # type: ignore[misc]
+                _stream_shard(spark, copies, q), discard, place
+            ),
+            "shard, native": lambda q=question: _stream(  # type: ignore[misc]
+                _stream_shard(spark, copies, q), discard_natively, place
+            ),
+        }
+        best = in_turns(rounds, cases)
+        lines += rates(f"stream{question.name}", best, copies.rows, "rows/s", _STREAM_AIMS)
+    return lines
+
+
+def _questions(copies: Copies) -> tuple[_Question, ...]:
+    return (
+        _Question(""),
+        _Question(" 2 of 16 columns", columns=NARROW),
+        _Question(" with a filter for half", where=copies.half),
     )
-    return _compared("write", best, count, "Spark's Parquet, snappy", _WRITE_AIM)
 
 
-def measure_read(spark: SparkSession, clock: Clock, place: Path, rounds: int) -> list[Measured]:
-    """Rows per second out of what `measure_write` wrote: all 16 columns, and 2 of them."""
-    parquet = str(place / "snappy")
-    shard = str(place / "shards" / "lineitem-0")
-    count = spark.read.parquet(parquet).count()
-    narrow = ["l_orderkey", "l_quantity"]
+def _batch_parquet(spark: SparkSession, copies: Copies, question: _Question) -> None:
+    _consume(question.of(spark.read.parquet(copies.parquet)))
 
-    def load(columns: list[str] | None = None) -> DataFrame:
-        reader = spark.read.format("shard")
-        return (reader.option("columns", ",".join(columns)) if columns else reader).load(shard)
 
-    def consume(frame: DataFrame) -> None:
-        frame.write.format("noop").mode("overwrite").save()
+def _batch_shard(spark: SparkSession, copies: Copies, question: _Question) -> None:
+    _consume(spark.read.format("shard").options(**question.options).load(copies.shard))
 
-    wide = alternate(
-        clock,
-        rounds,
-        {
-            "Spark's Parquet": lambda: consume(spark.read.parquet(parquet)),
-            "shard": lambda: consume(load()),
-        },
+
+def _batch_native(spark: SparkSession, copies: Copies, question: _Question) -> None:
+    _consume(
+        datasource.snapshot(spark, copies.shard, columns=question.columns, where=question.where)
     )
-    few = alternate(
-        clock,
-        rounds,
-        {
-            "Spark's Parquet": lambda: consume(spark.read.parquet(parquet).select(*narrow)),
-            "shard": lambda: consume(load(narrow)),
-        },
-    )
-    return [
-        *_compared("read", wide, count, "Spark's Parquet", _READ_AIM),
-        *_compared("read 2 of 16 columns", few, count, "Spark's Parquet", None),
-    ]
 
 
-def _compared(
-    what: str, seconds: dict[str, float], rows: int, base: str, aim: float | None
-) -> list[Measured]:
-    return [
-        Measured(
-            f"{what}: {name}",
-            rows / taken,
-            "rows/s",
-            None if name == base else seconds[base] / taken,
-            aim if name == "shard" else None,
-        )
-        for name, taken in seconds.items()
-    ]
+def _consume(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def _stream_parquet(spark: SparkSession, copies: Copies, question: _Question) -> DataFrame:
+    reader = spark.readStream.schema(copies.schema)
+    reader = reader.option("maxFilesPerTrigger", _FILES_PER_TRIGGER)
+    return question.of(reader.parquet(copies.parquet))
+
+
+def _stream_shard(spark: SparkSession, copies: Copies, question: _Question) -> DataFrame:
+    reader = spark.readStream.format("shard").options(**question.options)
+    # From the first change on, and not from a snapshot: cut by time, one time for each file.
+    reader = reader.option("startingTimestamp", "0")
+    return reader.option("maxFilesPerTrigger", _FILES_PER_TRIGGER).load(copies.shard)
+
+
+def _stream(frame: DataFrame, sink: Sink, place: Path) -> float:
+    """Seconds for all rows, at the rate of all micro-batches but the first."""
+    steady = run_available(frame, sink, place)[1:]
+    batches = FILES // _FILES_PER_TRIGGER
+    return sum(steady) / len(steady) / 1000.0 * batches

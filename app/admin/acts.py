@@ -1,0 +1,185 @@
+"""The mutating verbs: a plan first, and then, if it was asked for, the deed.
+
+Each verb gives an `Outcome`. Without `commit` it is the plan alone; with it, the plan that was made
+right before, and what came of it. The deeds are the client's own: they look at the shard again and
+are safe to repeat, to race and to interrupt, so a plan that is no longer true does no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+
+from app.admin.plans import (
+    CompactPlan,
+    Plan,
+    compact_plan,
+    expire_plan,
+    finalise_plan,
+    gc_plan,
+    refuse_newer,
+    retention_plan,
+    sweep_plan,
+)
+from datasource.client import ShardClient
+from datasource.commands.readers import expire_readers
+from datasource.state import ShardState, is_tombstone
+from datasource.sweep import Swept, sweep_orphans
+
+__all__ = ["Outcome", "compact", "expire", "finalise", "gc", "retain", "sweep"]
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a mutating verb would do, or has done.
+
+    Attributes:
+        verb: Its name on the command line.
+        location: Canonical URL.
+        shard: Name of the shard; null for directories that are no shard's.
+        todo: Whether the plan changes anything.
+        committed: Whether it was carried out.
+        result: What came of it, in words; empty for a dry run.
+        plan: What there was to do.
+    """
+
+    verb: str
+    location: str
+    shard: str | None
+    todo: bool
+    committed: bool
+    result: str
+    plan: Plan
+
+
+def expire(client: ShardClient, shard: str, readers: Sequence[str], *, commit: bool) -> Outcome:
+    """Forget readers of a shard.
+
+    Raises:
+        InvalidUsage: There is no such shard or reader; or newer code has written to it.
+    """
+    state = _state(client, shard)
+    plan = expire_plan(client, state, readers)
+    if not commit:
+        return _outcome(client, "expire-reader", shard, plan, todo=True)
+    gone = client.machine(shard).apply(partial(expire_readers, readers=frozenset(readers)))
+    result = f"expired {len(gone)}: {', '.join(gone)}" if gone else "they were gone already"
+    return _outcome(client, "expire-reader", shard, plan, todo=True, result=result)
+
+
+def compact(client: ShardClient, shard: str, *, force: bool, commit: bool) -> Outcome:
+    """Merge what is due, or everything.
+
+    Raises:
+        InvalidUsage: There is no such shard, it was dropped, or newer code has written to it.
+        MissingBlob: A part is not there.
+        Corrupt: A part is not what was written.
+    """
+    state = _state(client, shard)
+    client.state(shard)
+    plan = compact_plan(client, state, force=force)
+    if not commit:
+        return _outcome(client, "compact", shard, plan, todo=bool(plan.merges))
+    return _compacted(client, shard, plan, force=force)
+
+
+def _compacted(client: ShardClient, shard: str, plan: CompactPlan, *, force: bool) -> Outcome:
+    merges = client.compact(shard, force=force)
+    left = len(client.state(shard).trace.batches)
+    result = f"{_count(merges, 'merge')}; {_count(left, 'batch', 'batches')} now"
+    return _outcome(client, "compact", shard, plan, todo=bool(plan.merges), result=result)
+
+
+def gc(client: ShardClient, shard: str, *, commit: bool) -> Outcome:
+    """Delete what nobody can ask for any more.
+
+    Raises:
+        InvalidUsage: There is no such shard, or newer code has written to it.
+    """
+    plan = gc_plan(client, _state(client, shard))
+    todo = plan.garbage.count > 0
+    if not commit:
+        return _outcome(client, "gc", shard, plan, todo=todo)
+    deleted = client.collect_garbage(shard)
+    left = client.usage(shard).garbage
+    result = f"deleted {_count(deleted, 'blob')}"
+    if left.count:
+        result += f"; {_count(left.count, 'record')} of the log wait for the end of the grace"
+    return _outcome(client, "gc", shard, plan, todo=todo, result=result)
+
+
+def sweep(client: ShardClient, shard: str | None, *, commit: bool) -> Outcome:
+    """Delete what nothing refers to; without a shard, in directories that are no shard's.
+
+    Raises:
+        InvalidUsage: There is no such shard, or newer code has written to it.
+    """
+    plan = sweep_plan(client, None if shard is None else _state(client, shard))
+    todo = plan.parts.count + plan.rollups.count > 0
+    if not commit:
+        return _outcome(client, "sweep", shard, plan, todo=todo)
+    swept = _swept(client, shard)
+    result = f"deleted {_count(swept.total.count, 'blob')} of {swept.total.size_bytes:,} bytes"
+    return _outcome(client, "sweep", shard, plan, todo=todo, result=result)
+
+
+def _swept(client: ShardClient, shard: str | None) -> Swept:
+    return sweep_orphans(client.location, client.clock) if shard is None else client.sweep(shard)
+
+
+def finalise(client: ShardClient, shard: str, despite: Sequence[str], *, commit: bool) -> Outcome:
+    """Drop a shard for good.
+
+    Raises:
+        InvalidUsage: There is no such shard, somebody reads it, or newer code has written to it.
+    """
+    plan = finalise_plan(client, _state(client, shard), despite)
+    if not commit:
+        return _outcome(client, "finalise", shard, plan, todo=not plan.dropped)
+    client.drop(shard, despite_holders=despite)
+    result = "it was dropped before" if plan.dropped else f"dropped shard '{shard}'"
+    return _outcome(client, "finalise", shard, plan, todo=not plan.dropped, result=result)
+
+
+def retain(client: ShardClient, shard: str, retain_ms: int | None, *, commit: bool) -> Outcome:
+    """Make another policy of how far back a shard stays readable.
+
+    Raises:
+        InvalidUsage: There is no such shard, or newer code has written to it.
+    """
+    state = _state(client, shard)
+    if is_tombstone(state):
+        client.state(shard)
+    plan = retention_plan(state, retain_ms)
+    todo = plan.before_ms != plan.after_ms
+    if not commit:
+        return _outcome(client, "set-retention", shard, plan, todo=todo)
+    changed = client.set_retention(shard, retain_ms)
+    result = "the policy is set" if changed else "that is the policy already"
+    return _outcome(client, "set-retention", shard, plan, todo=todo, result=result)
+
+
+def _state(client: ShardClient, shard: str) -> ShardState:
+    """The shard's state, if this code may change it."""
+    state = client.machine(shard).state()
+    refuse_newer(state)
+    return state
+
+
+def _outcome(
+    client: ShardClient, verb: str, shard: str | None, plan: Plan, *, todo: bool, result: str = ""
+) -> Outcome:
+    return Outcome(
+        verb=verb,
+        location=client.location.url,
+        shard=shard,
+        todo=todo,
+        committed=bool(result),
+        result=result,
+        plan=plan,
+    )
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -1,0 +1,339 @@
+"""The admin's command line: its words, and what each verb does with them.
+
+    spark-submit.sh admin LOCATION VERB [SHARD] [ARGUMENTS] [--commit] [--json] [--option …]
+
+Exit status 0: all is well, or it was done. 1: there is something to do, or something was found.
+2: it cannot be answered or was refused; stderr says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+import msgspec
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+from typing_extensions import override
+
+from app.admin import acts
+from app.admin.acts import Outcome
+from app.admin.usages import shard_usage_view, usage_view
+from app.admin.views import fsck_view, holders_view, outcome_view
+from app.duration import duration_ms
+from app.storage_options import add_option_argument, storage_options
+from datasource.client import ShardClient
+from datasource.clock import SystemClock, SystemIds
+from datasource.errors import InvalidUsage, unknown_name
+from datasource.fsck import check_location
+from datasource.history import state_at
+from datasource.inspection import inspect_location, inspect_shard
+from datasource.stores.open import open_objects
+from datasource.stores.retry import Retrying
+from datasource.usage import location_usage
+
+__all__ = ["VERBS", "parse", "run"]
+
+Given = argparse.Namespace
+
+
+class _Parser(argparse.ArgumentParser):
+    """Refuses as everything here does: with a code and a hint, and one exit status."""
+
+    @override
+    def error(self, message: str) -> NoReturn:
+        verb = re.search(r"invalid choice: '([^']*)'", message)
+        if verb is not None:
+            raise unknown_name("verb", verb[1], VERBS)
+        raise InvalidUsage(
+            message, code="BAD_ARGUMENTS", hint=f"{self.prog} --help shows what it takes"
+        )
+
+
+def parse(arguments: Sequence[str] | None) -> Given:
+    """The arguments of the command, as the verbs take them.
+
+    Raises:
+        InvalidUsage: They are not understood.
+    """
+    parser = _Parser(
+        prog="spark-submit.sh admin",
+        description="Looks after the shards of a persist location. A verb that changes something "
+        "says what it would do, and does it with --commit.",
+        epilog="A merge too large for one machine is a job of Spark's: see jobs/compact.py.",
+    )
+    parser.add_argument(
+        "location", metavar="LOCATION", help="file:///path, a plain path, s3://bucket/prefix, …"
+    )
+    verbs = parser.add_subparsers(
+        dest="verb", metavar="VERB", required=True, prog=f"{parser.prog} LOCATION"
+    )
+    for name, verb in VERBS.items():
+        one = verbs.add_parser(name, help=verb.help, description=verb.help)
+        for add in verb.arguments:
+            add(one)
+        if verb.changes:
+            one.add_argument("--commit", action="store_true", help="do it, and not only say so")
+        one.add_argument("--json", action="store_true", help="JSON with stable names")
+        add_option_argument(one)
+    return parser.parse_args(arguments)
+
+
+def run(given: Given, console: Console) -> int:
+    """Carry out a command and print what came of it; the exit status.
+
+    Raises:
+        ShardError: It cannot be answered, or was refused.
+    """
+    return VERBS[given.verb].run(given, console)
+
+
+# --- what the verbs share ------------------------------------------------------------------------
+
+
+def _client(given: Given) -> ShardClient:
+    return ShardClient.open(given.location, storage_options(given.option), create=False)
+
+
+def _print(given: Given, console: Console, value: Any, view: Callable[[], RenderableType]) -> None:
+    if given.json:
+        text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+        console.file.write(text + "\n")
+    else:
+        console.print(view())
+
+
+def _finish(given: Given, console: Console, outcome: Outcome) -> int:
+    _print(given, console, outcome, lambda: outcome_view(outcome))
+    return int(outcome.todo and not outcome.committed)
+
+
+# --- looking -------------------------------------------------------------------------------------
+
+
+def _usage(given: Given, console: Console) -> int:
+    client = _client(given)
+    if given.shard is not None:
+        one = client.usage(given.shard)
+        _print(given, console, one, lambda: shard_usage_view(one))
+        return 0
+    every = location_usage(client.location, client.clock)
+    _print(given, console, every, lambda: usage_view(every))
+    return 1 if every.problems else 0
+
+
+def _fsck(given: Given, console: Console) -> int:
+    clock, ids = SystemClock(), SystemIds()
+    bare = open_objects(given.location, storage_options(given.option), clock=clock, ids=ids)
+    objects = Retrying(bare, clock=clock, ids=ids)
+    with _progress() as progress:
+        task = progress.add_task("", total=None, shard="", looked=0)
+        looked = 0
+
+        def advance(shard: str, count: int) -> None:
+            nonlocal looked
+            looked += count
+            progress.update(task, shard=shard, looked=looked)
+
+        report = check_location(
+            objects, clock, shard=given.shard, deep=not given.shallow, progress=advance
+        )
+    _print(given, console, report, lambda: fsck_view(report))
+    return 0 if report.clean else 1
+
+
+def _progress() -> Progress:
+    """On stderr, and only where somebody watches."""
+    console = Console(stderr=True, highlight=False)
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.fields[looked]:,} records and parts, {task.fields[shard]}"),
+        BarColumn(pulse_style="dim"),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+def _holders(given: Given, console: Console) -> int:
+    client = _client(given)
+    if given.shard is None:
+        report = inspect_location(client.location, client.clock)
+    else:
+        report = inspect_shard(client.location, client.clock, given.shard)
+    _print(given, console, report, lambda: holders_view(report))
+    return 1 if report.problems else 0
+
+
+def _state(given: Given, console: Console) -> int:
+    machine = _client(given).machine(given.shard)
+    state = machine.state() if given.seqno is None else state_at(machine, given.seqno)
+    console.file.write(msgspec.json.format(msgspec.json.encode(state), indent=2).decode() + "\n")
+    return 0
+
+
+def _diff(given: Given, console: Console) -> int:
+    machine = _client(given).machine(given.shard)
+    newest = machine.state().seqno
+    record = machine.log.record(given.seqno)
+    if record is None:
+        raise InvalidUsage(
+            f"record {given.seqno} of shard '{given.shard}' is not there; it is at {newest}",
+            code="SEQNO_UNKNOWN" if given.seqno > newest else "SEQNO_GONE",
+            hint="records before the oldest state that somebody needs are truncated",
+        )
+    console.file.write(msgspec.json.format(msgspec.json.encode(record), indent=2).decode() + "\n")
+    return 0
+
+
+# --- changing ------------------------------------------------------------------------------------
+
+
+def _expire(given: Given, console: Console) -> int:
+    outcome = acts.expire(_client(given), given.shard, given.reader, commit=given.commit)
+    return _finish(given, console, outcome)
+
+
+def _compact(given: Given, console: Console) -> int:
+    client = _client(given)
+    with _status("merging", given):
+        outcome = acts.compact(client, given.shard, force=given.force, commit=given.commit)
+    return _finish(given, console, outcome)
+
+
+def _gc(given: Given, console: Console) -> int:
+    with _status("collecting", given):
+        outcome = acts.gc(_client(given), given.shard, commit=given.commit)
+    return _finish(given, console, outcome)
+
+
+def _sweep(given: Given, console: Console) -> int:
+    if (given.shard is None) != given.orphans:
+        raise InvalidUsage(
+            "sweep takes one shard, or --orphans for directories that are no shard's",
+            code="BAD_ARGUMENTS",
+            hint="usage shows where leaked blobs are",
+        )
+    with _status("sweeping", given):
+        outcome = acts.sweep(_client(given), given.shard, commit=given.commit)
+    return _finish(given, console, outcome)
+
+
+def _finalise(given: Given, console: Console) -> int:
+    outcome = acts.finalise(_client(given), given.shard, given.despite, commit=given.commit)
+    return _finish(given, console, outcome)
+
+
+def _retention(given: Given, console: Console) -> int:
+    said = given.duration.strip().lower()
+    retain_ms = None if said == "none" else duration_ms(said, "none")
+    outcome = acts.retain(_client(given), given.shard, retain_ms, commit=given.commit)
+    return _finish(given, console, outcome)
+
+
+def _status(doing: str, given: Given) -> Any:
+    console = Console(stderr=True, highlight=False)
+    said = f"{doing} '{given.shard}'" if given.shard else doing
+    return console.status(said)
+
+
+# --- the verbs -----------------------------------------------------------------------------------
+
+
+Add = Callable[[argparse.ArgumentParser], object]
+
+
+def _shard(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shard", help="name of the shard")
+
+
+def _any_shard(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shard", nargs="?", help="one shard; all of the location without it")
+
+
+def _flag(name: str, help_: str) -> Add:
+    return lambda parser: parser.add_argument(name, action="store_true", help=help_)
+
+
+class _Verb(msgspec.Struct, frozen=True):
+    run: Callable[[Given, Console], int]
+    help: str
+    arguments: tuple[Add, ...]
+    changes: bool = False
+
+
+VERBS: Final[Mapping[str, _Verb]] = {
+    "holders": _Verb(_holders, "who holds back history and blobs, and for how long", (_any_shard,)),
+    "usage": _Verb(_usage, "what every byte is there for", (_any_shard,)),
+    "fsck": _Verb(
+        _fsck,
+        "compare all that is there with all that is said of it; status 1 if anything is wrong",
+        (_any_shard, _flag("--shallow", "do not read the parts: only look whether they are there")),
+    ),
+    "state": _Verb(
+        _state,
+        "the whole state of a shard as JSON",
+        (
+            _shard,
+            lambda p: p.add_argument("--seqno", type=int, help="an older state, as long as kept"),
+        ),
+    ),
+    "diff": _Verb(
+        _diff,
+        "one record of a shard's log as JSON: what it changed",
+        (_shard, lambda p: p.add_argument("seqno", type=int, help="number of the record")),
+    ),
+    "expire-reader": _Verb(
+        _expire,
+        "forget leases and holds, whoever owns them",
+        (
+            _shard,
+            lambda p: p.add_argument(
+                "reader", nargs="+", help="id of a lease or name of a hold; see holders"
+            ),
+        ),
+        changes=True,
+    ),
+    "compact": _Verb(
+        _compact,
+        "merge batches, invisibly to readers",
+        (_shard, _flag("--force", "leave one batch, whatever it costs")),
+        changes=True,
+    ),
+    "gc": _Verb(_gc, "delete what nobody can ask for any more", (_shard,), changes=True),
+    "sweep": _Verb(
+        _sweep,
+        "delete blobs older than 25 hours that nothing refers to: leavings of crashes",
+        (_any_shard, _flag("--orphans", "in directories of shards whose log is lost")),
+        changes=True,
+    ),
+    "set-retention": _Verb(
+        _retention,
+        "how far back a shard stays readable, whoever reads it",
+        (
+            _shard,
+            lambda p: p.add_argument(
+                "duration", help="such as 7d, 36h, 90min; none leaves it to readers"
+            ),
+        ),
+        changes=True,
+    ),
+    "finalise": _Verb(
+        _finalise,
+        "drop a shard for good: its contents, readers and writers",
+        (
+            _shard,
+            lambda p: p.add_argument(
+                "--despite",
+                action="append",
+                default=[],
+                metavar="HOLDER",
+                help="a lease or hold to cut off; may be repeated",
+            ),
+        ),
+        changes=True,
+    ),
+}
+"""Every verb by its name on the command line."""

@@ -1,0 +1,96 @@
+"""What every byte of a location or a shard is there for, as text for people.
+
+    usage_view(usage)           a location, one line per shard
+    shard_usage_view(usage)     a shard, and which reader keeps how much
+
+Knows no client, so that `inspect` starts fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from app.tables import plain_table, size, utc
+from datasource.referenced import Amount
+from datasource.usage import LocationUsage, OrphanUsage, ShardUsage
+
+__all__ = ["shard_usage_view", "usage_view"]
+
+
+def usage_view(usage: LocationUsage) -> RenderableType:
+    """What every byte of a location is there for, one line per shard."""
+    names = ("now", "held", "garbage", "staged", "leaked", "not ours", "total")
+    table = plain_table("shard", *names, right=names)
+    table.columns[0].overflow = "fold"
+    for shard in usage.shards:
+        table.add_row(Text(shard.name), *(size(a.size_bytes) for a in _kinds(shard)))
+    total = size(usage.total.size_bytes)
+    head = f"{usage.location}\n{total} in {usage.total.count:,} objects, {utc(usage.at_ms)} UTC\n"
+    views: list[RenderableType] = [Text(head), table]
+    if usage.orphans:
+        views += [Text(), _orphans(usage.orphans)]
+    views += [Text(f"\n{one.shard}: {one.message}", style="red") for one in usage.problems]
+    views.append(Text("\nnow: needed; held: only for readers; garbage: gc; leaked: sweep"))
+    return Group(*views)
+
+
+def _kinds(shard: ShardUsage) -> tuple[Amount, ...]:
+    return (
+        shard.now, shard.held, shard.garbage, shard.staged, shard.leaked, shard.unattributed,
+        shard.total,
+    )  # fmt: skip
+
+
+def _orphans(orphans: Sequence[OrphanUsage]) -> Table:
+    table = plain_table("no shard's", "objects", "size", "to sweep", right=("objects", "size"))
+    for orphan in orphans:
+        table.add_row(
+            Text(orphan.directory),
+            f"{orphan.total.count:,}",
+            size(orphan.total.size_bytes),
+            size(orphan.sweepable.size_bytes),
+        )
+    return table
+
+
+_WHY: Final[Mapping[str, str]] = {
+    "parts": "rows of the newest state",
+    "rollups": "newest whole state",
+    "records": "log since then",
+    "floors": "how far the log was cut",
+    "held": "only for readers of older states",
+    "garbage": "gc takes it, records after a grace",
+    "staged": "appends under way, or of a recent crash",
+    "leaked": "sweep takes it",
+    "unattributed": "not Shardline's",
+    "total": "",
+}
+
+
+def shard_usage_view(usage: ShardUsage) -> RenderableType:
+    """What every byte of one shard is there for, and which reader keeps how much."""
+    numbers = ("objects", "size")
+    table = plain_table("usage", *numbers, "what it is", right=numbers)
+    for name, why in _WHY.items():
+        amount: Amount = getattr(usage, name)
+        if amount.count or name == "total":
+            table.add_row(name, f"{amount.count:,}", size(amount.size_bytes), why)
+    views: list[RenderableType] = [table]
+    keeping = [one for one in usage.holders if one.kept.count]
+    if keeping:
+        kept = plain_table("kept by", "since seqno", "all", "alone", right=("since seqno", "all"))
+        kept.columns[0].overflow = "fold"
+        for one in keeping:
+            kept.add_row(
+                Text(f"{one.kind} {one.name}"),
+                f"{one.seqno:,}",
+                size(one.kept.size_bytes),
+                size(one.alone.size_bytes),
+            )
+        views += [Text(), kept]
+    return Group(*views)

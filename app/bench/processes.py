@@ -1,0 +1,123 @@
+"""CPU time and memory of processes, as Linux tells them in `/proc`.
+
+A query over a Python source is spread over the JVM, a process of its own on the driver, and workers
+on executors, so its cost is that of a whole tree of processes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from datasource.errors import InvalidUsage
+
+__all__ = [
+    "Process",
+    "below",
+    "cpu_seconds",
+    "find",
+    "greatest_memory_bytes",
+    "parse",
+    "processes",
+]
+
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process at a moment.
+
+    Attributes:
+        pid: Its id.
+        parent: Its parent's.
+        ticks: CPU time of its own and of the children that it has buried, in clock ticks.
+    """
+
+    pid: int
+    parent: int
+    ticks: int
+
+
+def parse(text: str) -> Process:
+    """A process from its `/proc/<pid>/stat`."""
+    # A program's name stands in brackets, and may have brackets and blanks itself.
+    head, _, tail = text.rpartition(")")
+    fields = tail.split()
+    return Process(int(head.split(None, 1)[0]), int(fields[1]), sum(map(int, fields[11:15])))
+
+
+def processes() -> dict[int, Process]:
+    """All processes that can be seen, by id.
+
+    Raises:
+        InvalidUsage: This is not Linux.
+    """
+    _check_linux()
+    found = {}
+    for entry in _PROC.iterdir():
+        if entry.name.isdigit():
+            try:
+                process = parse((entry / "stat").read_text())
+            except (OSError, ValueError):
+                continue  # It has ended meanwhile.
+            found[process.pid] = process
+    return found
+
+
+def below(root: int, table: Mapping[int, Process], without: Collection[int] = ()) -> set[int]:
+    """`root` and all its descendants, but for those in `without` and their descendants."""
+    children: dict[int, list[int]] = {}
+    for process in table.values():
+        children.setdefault(process.parent, []).append(process.pid)
+    found, left = set(), [root]
+    while left:
+        pid = left.pop()
+        if pid not in without and pid not in found:
+            found.add(pid)
+            left += children.get(pid, [])
+    return found
+
+
+def cpu_seconds(table: Mapping[int, Process], pids: Collection[int]) -> float:
+    """CPU time of `pids` so far, in seconds of one core."""
+    ticks = sum(table[pid].ticks for pid in pids if pid in table)
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def find(word: str, pids: Collection[int]) -> list[int]:
+    """Those of `pids` whose command line has `word` in it, ascending."""
+    found = []
+    for pid in sorted(pids):
+        try:
+            line = (_PROC / str(pid) / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if word.encode() in line:
+            found.append(pid)
+    return found
+
+
+def greatest_memory_bytes() -> int:
+    """The most memory that this process has had at once, shared libraries included.
+
+    `getrusage` would count what the process was forked from, before it became this program.
+
+    Raises:
+        InvalidUsage: This is not Linux.
+    """
+    _check_linux()
+    text = (_PROC / "self" / "status").read_text()
+    (line,) = (line for line in text.splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024
+
+
+def _check_linux() -> None:
+    if not (_PROC / "self" / "stat").exists():
+        raise InvalidUsage(
+            "CPU time and memory of processes are only known on Linux",
+            code="UNSUPPORTED_SYSTEM",
+            hint="leave this benchmark out: --only names others",
+        )

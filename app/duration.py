@@ -1,0 +1,28 @@
+"""Durations on a command line, written as in the options of `format("shard")`."""
+
+from __future__ import annotations
+
+from datasource.errors import InvalidUsage
+from datasource.shard_source.given import Hint, parse_duration
+
+__all__ = ["duration_ms"]
+
+
+def duration_ms(text: str, *others: str) -> int:
+    """Milliseconds of `7d`, `36h`, `90min`, `10s`, `500` or `'7 days'`.
+
+    Args:
+        text: As written.
+        others: What the caller takes besides, for the error to name.
+
+    Raises:
+        InvalidUsage: It is no duration.
+    """
+    try:
+        return parse_duration(text)
+    except Hint as hint:
+        raise InvalidUsage(
+            f"'{text}' is no duration",
+            code="INVALID_DURATION",
+            hint=" or ".join((f"write {hint}", *others)),
+        ) from None

@@ -1,0 +1,105 @@
+"""Merge the batches of shards, large ones by Spark jobs.
+
+    ./spark-submit.sh jobs/compact.py LOCATION [SHARD …] [--force] [--option NAME=VALUE …]
+
+Without names: all shards of the location. Says what it does as it goes on. Safe to run, to kill and
+to run again at any time, beside writers, readers and maintenance; what somebody else is merging is
+left to them. Status 0: nothing is due any more, or it is in other hands; 1: some shard failed, for
+the reason on stderr; 2: the request cannot be carried out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from app.session import open_session
+from app.storage_options import add_option_argument, storage_options
+from datasource.client import ShardClient
+from datasource.errors import ShardError
+from datasource.shard_merge.driver import RANGE_BYTES, compact_on_spark
+from datasource.state import is_tombstone
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["main", "merge_shards"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run with `arguments` (those of the process by default); the exit status."""
+    given = _parser().parse_args(arguments)
+    spark = open_session("shardline compact", {"spark.ui.showConsoleProgress": "false"})
+    try:
+        return merge_shards(spark, given, Console(highlight=False))
+    finally:
+        spark.stop()
+
+
+def merge_shards(spark: SparkSession, given: argparse.Namespace, console: Console) -> int:
+    """Merge what `given` asks for; the exit status."""
+    try:
+        options = storage_options(given.option)
+        client = ShardClient.open(given.location, options, create=False)
+        names = given.shards or [name for name in client.shards() if _lives(client, name)]
+        for name in names:
+            client.state(name)
+    except ShardError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    status = 0
+    for name in names:
+        try:
+            merges = compact_on_spark(
+                spark,
+                client,
+                name,
+                storage=options,
+                force=given.force,
+                range_bytes=given.range_bytes,
+                report=console.print,
+            )
+        except ShardError as error:
+            print(f"error: {name}: {error}", file=sys.stderr)
+            status = 1
+            continue
+        console.print(f"{name}: {merges} merges, {_shape(client, name)}")
+    return status
+
+
+def _lives(client: ShardClient, name: str) -> bool:
+    return not is_tombstone(client.machine(name).state())
+
+
+def _shape(client: ShardClient, name: str) -> str:
+    batches = client.state(name).trace.batches
+    parts = [part for batch in batches for part in batch.parts]
+    size = sum(part.size_bytes for part in parts) / (1 << 20)
+    return f"now {len(batches)} batches, {len(parts)} parts, {size:,.1f} MiB"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="spark-submit.sh jobs/compact.py",
+        description="Merges the batches of shards, large ones by Spark jobs. Invisible to readers.",
+    )
+    parser.add_argument("location", help="file:///path, a plain path, s3://bucket/prefix, …")
+    parser.add_argument("shards", nargs="*", metavar="SHARD", help="which; default: all")
+    parser.add_argument("--force", action="store_true", help="leave one batch, whatever it costs")
+    parser.add_argument(
+        "--range-bytes",
+        type=int,
+        default=RANGE_BYTES,
+        metavar="N",
+        help="encoded bytes that one task reads, about (default: 128 MiB)",
+    )
+    add_option_argument(parser)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

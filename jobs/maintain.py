@@ -1,0 +1,115 @@
+"""Keep the shards of a location small and fast, round after round, until stopped.
+
+    ./spark-submit.sh maintain LOCATION [SHARD …] [--every 60s] [--rounds N] [--option …]
+
+A round moves the since of shards that have a retention, merges batches, deletes garbage, and now
+and then sweeps what crashed writers left (docs/design.md, "Maintenance"). Says what it did, a line
+for each shard that there was something to do for. Any number of these may run on one location,
+beside writers and readers, and be killed at any time. Starts no JVM.
+
+Status 0: stopped by SIGINT or SIGTERM, after the shard that it was at, or all rounds are done;
+1: all rounds are done, and something failed in the last one; 2: it cannot start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from app.duration import duration_ms
+from app.storage_options import add_option_argument, storage_options
+from app.tables import size, utc
+from datasource.client import ShardClient
+from datasource.errors import InvalidUsage, ShardError
+from datasource.maintenance import Maintained, Maintainer
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run with `arguments` (those of the process by default); the exit status."""
+    given = _parser().parse_args(arguments)
+    try:
+        period_ms = duration_ms(given.every)
+        if period_ms < 1 or (given.rounds is not None and given.rounds < 1):
+            raise InvalidUsage(
+                f"a round every {given.every}, {given.rounds} rounds",
+                code="INVALID_ARGUMENT",
+                hint="both are at least 1",
+            )
+        client = ShardClient.open(given.location, storage_options(given.option), create=False)
+        for name in given.shards:
+            client.machine(name).state()
+    except ShardError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return _rounds(client, given.shards or None, period_ms, given.rounds)
+
+
+def _rounds(
+    client: ShardClient, shards: Sequence[str] | None, period_ms: int, rounds: int | None
+) -> int:
+    console = Console(highlight=False)
+    keeper = Maintainer(client, shards, period_ms=period_ms)
+    stopped = threading.Event()
+
+    def stop(*_: object) -> None:
+        stopped.set()
+        keeper.cancel()
+
+    before = {kind: signal.signal(kind, stop) for kind in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        console.print(f"maintaining {client.location.url}, about every {period_ms / 1000:g} s")
+        done = 0
+        while not stopped.is_set():
+            maintained = keeper.round()
+            for name, one in sorted(maintained.items()):
+                if said := _said(one):
+                    console.print(f"{utc(client.clock.now_ms())}  {name}: {said}")
+            done += 1
+            if rounds is not None and done >= rounds:
+                return 1 if any(one.failed for one in maintained.values()) else 0
+            client.clock.wait(stopped, keeper.pause_ms())
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+    return 0
+
+
+def _said(done: Maintained) -> str:
+    """What was done, in words; nothing if there was nothing to do."""
+    words = []
+    if done.retained:
+        words.append("since moved along")
+    if done.merges:
+        words.append(f"{done.merges} merge{'' if done.merges == 1 else 's'}")
+    if done.collected:
+        words.append(f"{done.collected} blobs of garbage deleted")
+    if done.swept is not None and done.swept.total.count:
+        total = done.swept.total
+        words.append(f"{total.count} leaked blobs swept ({size(total.size_bytes)})")
+    if done.failed:
+        words.append(f"failed: {', '.join(done.failed)}")
+    return ", ".join(words)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="spark-submit.sh maintain",
+        description="Merges batches, deletes garbage and sweeps leaks, round after round.",
+    )
+    parser.add_argument("location", help="file:///path, a plain path, s3://bucket/prefix, …")
+    parser.add_argument("shards", nargs="*", metavar="SHARD", help="which; default: all")
+    parser.add_argument("--every", default="60s", help="between two rounds, about (default: 60s)")
+    parser.add_argument("--rounds", type=int, metavar="N", help="end after so many")
+    add_option_argument(parser)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
