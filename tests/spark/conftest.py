@@ -28,7 +28,9 @@ def defaults() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        # The script sets them where the path of the interpreter itself would not do.
+        os.environ.setdefault(name, sys.executable)
     os.environ["SPARK_CONF_DIR"] = str(CONF.parent)
     from pyspark.sql import SparkSession
 

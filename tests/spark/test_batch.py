@@ -13,25 +13,65 @@ import pyarrow as pa
 import pytest
 from chispa import assert_df_equality
 
+import datasource
 from datasource.client import ShardClient
 from datasource.frontier import Frontier
 from datasource.schema import ShardSchema
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import DataFrame, SparkSession
 
+    Read = Callable[..., DataFrame]
+
 pytestmark = pytest.mark.spark
+
+COMPARED_ROWS = 1000
 
 
 def rows(frame: DataFrame) -> Counter[Any]:
     return Counter(frame.collect())
 
 
-def read(spark: SparkSession, location: str, shard: str, **options: object) -> DataFrame:
+def arrow_read(spark: SparkSession, location: str, shard: str, **options: object) -> DataFrame:
     reader = spark.read.format("shard")
     for name, value in options.items():
         reader = reader.option(name, str(value))
     return reader.load(f"{location}/{shard}")
+
+
+def native(spark: SparkSession, location: str, shard: str, **options: object) -> DataFrame:
+    others = {name: value for name, value in options.items() if name != "readChangeFeed"}
+    feed = options.get("readChangeFeed") == "true"
+    make = datasource.changes if feed else datasource.snapshot
+    return make(spark, f"{location}/{shard}", options=others if feed else options)
+
+
+def native_read(spark: SparkSession, location: str, shard: str, **options: object) -> DataFrame:
+    """A native read, compared with the other one as far as that is cheap."""
+    frame = native(spark, location, shard, **options)
+    expected = arrow_read(spark, location, shard, **options)
+    assert frame.schema == expected.schema
+    if expected.count() < COMPARED_ROWS:
+        assert shown(frame) == shown(expected)
+    return frame
+
+
+def shown(frame: DataFrame) -> list[str]:
+    """Rows as text, which tells -0.0 from 0.0 and shows NaN."""
+    return sorted(map(repr, frame.collect()))
+
+
+@pytest.fixture(params=["arrow", "native"])
+def fetch(request: pytest.FixtureRequest) -> str:
+    """Who decodes the parts."""
+    return str(request.param)
+
+
+@pytest.fixture
+def read(fetch: str) -> Read:
+    return {"arrow": arrow_read, "native": native_read}[fetch]
 
 
 def write(
@@ -47,7 +87,7 @@ def people(spark: SparkSession, *data: tuple[int, str | None]) -> DataFrame:
     return spark.createDataFrame(list(data), "id bigint, name string")
 
 
-def test_what_is_written_is_read(spark: SparkSession, location: str) -> None:
+def test_what_is_written_is_read(spark: SparkSession, location: str, read: Read) -> None:
     """A frame comes back as it was, rows and schema."""
     frame = people(spark, (1, "a"), (2, None), (2, None), (3, ""))
     write(frame, location, "people")
@@ -55,7 +95,7 @@ def test_what_is_written_is_read(spark: SparkSession, location: str) -> None:
     assert_df_equality(read(spark, location, "people"), frame, ignore_row_order=True)
 
 
-def test_every_type_survives(spark: SparkSession, location: str) -> None:
+def test_every_type_survives(spark: SparkSession, location: str, read: Read) -> None:
     """Every type that Arrow carries comes back with the same schema and the same values."""
     frame = spark.sql(
         """select true b, 1Y i8, 2S i16, 3 i32, 4L i64, float(1.5) f, double('NaN') d,
@@ -80,7 +120,9 @@ def test_every_type_survives(spark: SparkSession, location: str) -> None:
     assert repr(back.selectExpr(*as_text).collect()) == repr(frame.selectExpr(*as_text).collect())
 
 
-def test_column_comments_and_nullability_survive(spark: SparkSession, location: str) -> None:
+def test_column_comments_and_nullability_survive(
+    spark: SparkSession, location: str, read: Read
+) -> None:
     """Metadata and nullability of a column are part of its schema."""
     frame = people(spark, (1, "a")).select("id", "name")
     from pyspark.sql.types import LongType, StructField, StructType
@@ -91,7 +133,7 @@ def test_column_comments_and_nullability_survive(spark: SparkSession, location: 
     assert read(spark, location, "people").schema.json() == schema.json()
 
 
-def test_retractions_cancel(spark: SparkSession, location: str) -> None:
+def test_retractions_cancel(spark: SparkSession, location: str, read: Read) -> None:
     """A row with a negative diff takes one copy of that row away."""
     write(people(spark, (1, "a"), (1, "a"), (2, None)), location, "people")
     gone = people(spark, (1, "a"), (2, None)).selectExpr("*", "-1L as _diff")
@@ -100,7 +142,7 @@ def test_retractions_cancel(spark: SparkSession, location: str) -> None:
     assert rows(read(spark, location, "people")) == Counter({(1, "a"): 1})
 
 
-def test_time_travel(spark: SparkSession, location: str) -> None:
+def test_time_travel(spark: SparkSession, location: str, read: Read) -> None:
     """Contents at a time are those at that time, whatever came later."""
     write(people(spark, (1, "a")), location, "people")
     first = ShardClient.open(location).state("people").upper.time
@@ -111,7 +153,7 @@ def test_time_travel(spark: SparkSession, location: str) -> None:
     assert rows(read(spark, location, "people")) == Counter([(1, "a"), (2, "b")])
 
 
-def test_time_travel_by_date(spark: SparkSession, location: str) -> None:
+def test_time_travel_by_date(spark: SparkSession, location: str, read: Read) -> None:
     """A date-time counts in the time zone that is given, UTC without one."""
     client = ShardClient.open(location)
     table = pa.table({"id": pa.array([1], pa.int64())})
@@ -129,7 +171,7 @@ def test_time_travel_by_date(spark: SparkSession, location: str) -> None:
     assert read(spark, location, "people", **at, timeZone="Asia/Tokyo").count() == 0
 
 
-def test_change_feed(spark: SparkSession, location: str) -> None:
+def test_change_feed(spark: SparkSession, location: str, read: Read) -> None:
     """The change feed has every update with its time and diff."""
     write(people(spark, (1, "a"), (2, "b")), location, "people")
     write(people(spark, (2, "b"), (3, "c")), location, "people", mode="overwrite")
@@ -140,7 +182,7 @@ def test_change_feed(spark: SparkSession, location: str) -> None:
     assert changes == Counter([(1, "a", 1), (2, "b", 1), (1, "a", -1), (3, "c", 1)])
 
 
-def test_change_feed_of_an_interval(spark: SparkSession, location: str) -> None:
+def test_change_feed_of_an_interval(spark: SparkSession, location: str, read: Read) -> None:
     """`startingTimestamp` is inclusive, `endingTimestamp` is not."""
     uppers = []
     for number in range(3):
@@ -159,7 +201,7 @@ def test_change_feed_of_an_interval(spark: SparkSession, location: str) -> None:
     assert [(r.id, r._ts) for r in feed.collect()] == [(1, times[1])]
 
 
-def test_columns_prune(spark: SparkSession, location: str) -> None:
+def test_columns_prune(spark: SparkSession, location: str, read: Read) -> None:
     """Only the columns asked for are read, in the order asked for."""
     write(people(spark, (1, "a")), location, "people")
     frame = read(spark, location, "people", columns="name,id")
@@ -169,7 +211,9 @@ def test_columns_prune(spark: SparkSession, location: str) -> None:
     assert read(spark, location, "people", columns="name").collect() == [("a",)]
 
 
-def test_projection_does_not_change_what_equal_rows_are(spark: SparkSession, location: str) -> None:
+def test_projection_does_not_change_what_equal_rows_are(
+    spark: SparkSession, location: str, read: Read
+) -> None:
     """Rows that differ only in a column that is not read stay two rows."""
     write(people(spark, (1, "a"), (1, "b")), location, "people")
     write(people(spark, (1, "b")).selectExpr("*", "-1L as _diff"), location, "people")
@@ -177,7 +221,7 @@ def test_projection_does_not_change_what_equal_rows_are(spark: SparkSession, loc
     assert read(spark, location, "people", columns="id").collect() == [(1,)]
 
 
-def test_overwrite_is_one_difference(spark: SparkSession, location: str) -> None:
+def test_overwrite_is_one_difference(spark: SparkSession, location: str, read: Read) -> None:
     """Overwriting changes only what differs, at one time; equal rows cost nothing."""
     write(people(spark, *((n, "x") for n in range(100))), location, "people", key="id")
     write(people(spark, *((n, "x") for n in range(1, 101))), location, "people", mode="overwrite")
@@ -191,7 +235,7 @@ def test_overwrite_is_one_difference(spark: SparkSession, location: str) -> None
     ("mode", "expected"), [("ignore", [(1, "a")]), ("append", [(1, "a"), (2, "b")])]
 )
 def test_save_modes(
-    spark: SparkSession, location: str, mode: str, expected: list[tuple[int, str]]
+    spark: SparkSession, location: str, mode: str, expected: list[tuple[int, str]], read: Read
 ) -> None:
     """`saveMode` gives the modes that Spark does not let a Python source see."""
     write(people(spark, (1, "a")), location, "people", saveMode=mode)
@@ -200,7 +244,7 @@ def test_save_modes(
     assert rows(read(spark, location, "people")) == Counter(expected)
 
 
-def test_errorifexists(spark: SparkSession, location: str) -> None:
+def test_errorifexists(spark: SparkSession, location: str, read: Read) -> None:
     """`saveMode=errorifexists` refuses a shard that is there, and leaves it alone."""
     write(people(spark, (1, "a")), location, "people", saveMode="errorifexists")
 
@@ -209,7 +253,7 @@ def test_errorifexists(spark: SparkSession, location: str) -> None:
     assert read(spark, location, "people").count() == 1
 
 
-def test_numbered_writes_happen_once(spark: SparkSession, location: str) -> None:
+def test_numbered_writes_happen_once(spark: SparkSession, location: str, read: Read) -> None:
     """A write with a `txnVersion` that has been committed does nothing."""
     for version in (1, 1, 2, 1):
         write(people(spark, (version, "x")), location, "people", txnAppId="etl", txnVersion=version)
@@ -234,7 +278,7 @@ def test_a_write_that_was_there_leaves_no_parts(spark: SparkSession, location: s
     assert {p.name for p in Path(location).rglob("*.parquet")} == known
 
 
-def test_merge_schema(spark: SparkSession, location: str) -> None:
+def test_merge_schema(spark: SparkSession, location: str, read: Read) -> None:
     """New columns are null in old rows, and a wider type holds old values."""
     write(spark.createDataFrame([(1,)], "id int"), location, "people")
     wider = spark.createDataFrame([(2**40, "b")], "id bigint, name string")
@@ -246,7 +290,7 @@ def test_merge_schema(spark: SparkSession, location: str) -> None:
     assert rows(read(spark, location, "people")) == Counter([(1, None), (2**40, "b")])
 
 
-def test_missing_columns_are_null(spark: SparkSession, location: str) -> None:
+def test_missing_columns_are_null(spark: SparkSession, location: str, read: Read) -> None:
     """A frame may leave out columns that may be null, and spell names in another case."""
     write(people(spark, (1, "a")), location, "people")
     write(spark.createDataFrame([(2,)], "ID bigint"), location, "people")
@@ -266,7 +310,9 @@ def test_a_temporary_view(spark: SparkSession, location: str) -> None:
     spark.catalog.dropTempView("people_view")
 
 
-def test_two_scans_of_one_frame_are_independent(spark: SparkSession, location: str) -> None:
+def test_two_scans_of_one_frame_are_independent(
+    spark: SparkSession, location: str, read: Read
+) -> None:
     """A filter on one use of a frame does not leak into another (a bug of Spark's pushdown)."""
     write(people(spark, *((n, str(n)) for n in range(10))), location, "people")
     frame = read(spark, location, "people")
@@ -277,7 +323,7 @@ def test_two_scans_of_one_frame_are_independent(spark: SparkSession, location: s
     assert union.count() == 12
 
 
-def test_a_large_frame(spark: SparkSession, location: str) -> None:
+def test_a_large_frame(spark: SparkSession, location: str, read: Read) -> None:
     """Many parts, some retracted, equal what plain Spark makes of the same rows."""
     frame = spark.range(200_000).selectExpr("id", "id % 7 as k", "cast(id as string) as s")
     options: dict[str, Any] = {"partBufferBytes": 1 << 18}
@@ -314,7 +360,7 @@ def test_a_large_frame(spark: SparkSession, location: str) -> None:
     ],
 )
 def test_bad_read_options(
-    spark: SparkSession, location: str, options: dict[str, object], message: str
+    spark: SparkSession, location: str, options: dict[str, object], message: str, read: Read
 ) -> None:
     """A wrong option is refused with its name and what would be right."""
     write(people(spark, (1, "a")), location, "people")
@@ -323,7 +369,7 @@ def test_bad_read_options(
         read(spark, location, "people", **options).collect()
 
 
-def test_unknown_shard_and_location(spark: SparkSession, location: str) -> None:
+def test_unknown_shard_and_location(spark: SparkSession, location: str, read: Read) -> None:
     """A missing shard is told with its nearest name, a missing location with what to do."""
     with pytest.raises(Exception, match=r"\[LOCATION_NOT_FOUND\]"):
         read(spark, location, "people")
@@ -362,7 +408,7 @@ def test_unsupported_type(spark: SparkSession, location: str) -> None:
         write(spark.sql("select interval '1' year as y"), location, "types")
 
 
-def test_a_failed_task_leaves_nothing(spark: SparkSession, location: str) -> None:
+def test_a_failed_task_leaves_nothing(spark: SparkSession, location: str, read: Read) -> None:
     """A write whose task fails is not committed, and its parts are deleted."""
     write(people(spark, (1, "a")), location, "people", inlinePartBytes=0)
     parts = set(Path(location).rglob("*.parquet"))
@@ -376,18 +422,20 @@ def test_a_failed_task_leaves_nothing(spark: SparkSession, location: str) -> Non
     assert set(Path(location).rglob("*.parquet")) == parts
 
 
-def test_a_missing_part_is_an_error(spark: SparkSession, location: str) -> None:
+def test_a_missing_part_is_an_error(spark: SparkSession, location: str, fetch: str) -> None:
     """A part that somebody deleted is never skipped: the error names it and the lease."""
     write(people(spark, (1, "a")), location, "people", inlinePartBytes=0)
     write(people(spark, (2, "b")), location, "people", inlinePartBytes=0)
     victim = min(Path(location).rglob("*.parquet"))
     victim.unlink()
 
-    with pytest.raises(Exception, match=rf"\[BLOB_DELETED\].*{victim.name}"):
-        read(spark, location, "people").collect()
+    told = rf"\[BLOB_DELETED\].*{victim.name}" if fetch == "arrow" else victim.name
+    make = arrow_read if fetch == "arrow" else native
+    with pytest.raises(Exception, match=told):
+        make(spark, location, "people").collect()
 
 
-def test_a_damaged_part_is_an_error(spark: SparkSession, location: str) -> None:
+def test_a_damaged_part_is_an_error(spark: SparkSession, location: str, fetch: str) -> None:
     """A part with a flipped bit is never read as something else."""
     write(
         people(spark, *((n, "x" * 50) for n in range(500))), location, "people", inlinePartBytes=0
@@ -398,11 +446,13 @@ def test_a_damaged_part_is_an_error(spark: SparkSession, location: str) -> None:
     victim.chmod(0o644)
     victim.write_bytes(data)
 
-    with pytest.raises(Exception, match=r"\[CORRUPT_PART\]"):
-        read(spark, location, "people").collect()
+    told = r"\[CORRUPT_PART\]" if fetch == "arrow" else victim.name
+    make = arrow_read if fetch == "arrow" else native
+    with pytest.raises(Exception, match=told):
+        make(spark, location, "people").collect()
 
 
-def test_decimals_keep_their_scale(spark: SparkSession, location: str) -> None:
+def test_decimals_keep_their_scale(spark: SparkSession, location: str, read: Read) -> None:
     """A decimal comes back digit by digit."""
     value = Decimal("12345678901234567890.123456789012345678")
     frame = spark.createDataFrame([(value,)], "d decimal(38,18)")

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import tarfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -27,31 +27,118 @@ pytestmark = [
     pytest.mark.xdist_group("submit"),
 ]
 
-JOB = """
-import json
-from pyspark.sql import SparkSession
+PROBE = """
+import sys
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
 
 class Reader(DataSourceReader):
     def read(self, partition):
         import datasource.errors
-        yield (datasource.errors.__file__, __import__("sys").executable)
+        yield (datasource.errors.__file__, sys.executable)
 
 
-class Source(DataSource):
-    # Planned by a helper process of the driver, read on an executor: both must import the project.
+class DefaultSource(DataSource):
+    @classmethod
+    def name(cls):
+        return "probe"
+
     def schema(self):
         import datasource.errors
         return "module string, python string"
 
     def reader(self, schema):
         return Reader()
+"""
+"""A source that Spark finds by itself, as it finds ours, and that says who reads it."""
 
+JOB = """
+import json, sys
+from pyspark.sql import SparkSession, functions as F
 
 spark = SparkSession.builder.getOrCreate()
-spark.dataSource.register(Source)
-print(json.dumps(spark.read.format("Source").load().first().asDict()))
+place = sys.argv[1]
+
+
+def drain():
+    query = (
+        spark.readStream.format("shard").option("readChangeFeed", "true").load(f"{place}/in")
+        .groupBy((F.col("id") % 3).alias("k")).agg(F.sum("_diff").alias("n"))
+        .writeStream.outputMode("complete").format("shard").option("inlinePartBytes", "0")
+        .option("checkpointLocation", f"{place}/checkpoint").trigger(availableNow=True)
+        .start(f"{place}/out")
+    )
+    query.awaitTermination()
+
+
+# A sink whose tasks stage parts, a stream that reads them on executors, and a sink behind it.
+for first, last in ((0, 1000), (1000, 1500)):
+    numbers = spark.range(first, last, 1, 2)
+    numbers.write.format("shard").mode("append").option("inlinePartBytes", "0").save(f"{place}/in")
+    drain()
+counts = spark.read.format("shard").load(f"{place}/out").sort("k").collect()
+seen = spark.read.format("probe").load().first().asDict()
+print(json.dumps({**seen, "counts": [list(row) for row in counts]}))
+"""
+
+LOSSES = """
+import json, os, signal, sys
+from pathlib import Path
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+place, rows = sys.argv[1], 2_000_000
+
+
+def parent(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
+def grandparent(pid):
+    try:
+        return parent(parent(pid))
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def lose(what):
+    # Once per kind of loss, early in a task: the worker that reads the shard for it is at work.
+    try:
+        os.close(os.open(f"{place}/lost {what}", os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    executor = parent(os.getppid())
+    if what == "executor":
+        os.kill(executor, signal.SIGKILL)
+    # All are found before any is killed: who has lost its parent is nobody's any more.
+    others = {n for n in os.listdir("/proc") if n.isdigit()} - {str(os.getpid())}
+    for pid in [int(n) for n in others if executor == grandparent(n)]:
+        os.kill(pid, signal.SIGKILL)
+
+
+def through(what):
+    def read(batches):
+        if TaskContext.get().attemptNumber() > 0:
+            Path(f"{place}/again after {what}").touch()
+        for batch in batches:
+            lose(what)
+            yield batch
+    return read
+
+
+for number, what in enumerate(("worker", "executor")):
+    numbers = spark.range(number * rows, (number + 1) * rows, 1, 4)
+    numbers.write.format("shard").mode("append").option("inlinePartBytes", "0").save(f"{place}/in")
+    query = (
+        spark.readStream.format("shard").load(f"{place}/in").mapInArrow(through(what), "id bigint")
+        .writeStream.format("shard").option("inlinePartBytes", "0")
+        .option("checkpointLocation", f"{place}/checkpoint").trigger(availableNow=True)
+        .start(f"{place}/out")
+    )
+    query.awaitTermination()
+out = spark.read.format("shard").load(f"{place}/out")
+print(json.dumps(out.selectExpr("count(*) n", "count(distinct id) d", "max(id) m").first()))
 """
 
 
@@ -64,18 +151,31 @@ def archive(checkout: Checkout, ready: Checkout, tmp_path_factory: pytest.TempPa
     return out
 
 
-def run_on(ready: Checkout, master: str, archive: Path, cwd: Path) -> dict[str, str]:
-    """Run the job above on `master` with the archive; what the executor saw."""
-    path = cwd / "job.py"
-    path.write_text(JOB)
+def run(ready: Checkout, job: str, cwd: Path, *options: str) -> Any:
+    """Run a job with a place for its shards; what it printed."""
+    path, probes, place = cwd / "job.py", cwd / "probes", cwd / "läke"
+    path.write_text(job)
+    probes.mkdir()
+    (probes / "pyspark_probe.py").write_text(PROBE)
+    place.mkdir()
     done = ready.run(
-        "--master", master, "--archives", f"{archive}#environment",
-        "--conf", "spark.cores.max=1", "--conf", "spark.executor.memory=512m", str(path),
-        cwd=cwd,
+        *options, "--conf", "spark.executor.memory=512m", str(path), str(place),
+        cwd=cwd, env={"PYTHONPATH": str(probes)},
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    seen: dict[str, str] = json.loads(done.stdout)
-    return seen
+    # The driver's own errors are on stdout: spark-submit gives its Python one stream.
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def run_on(ready: Checkout, master: str, archive: Path, cwd: Path) -> dict[str, str]:
+    """Run the job above on `master` with the archive; who read the probe on the executor."""
+    archived = f"{archive}#environment"
+    options = ["--master", master, "--archives", archived, "--conf", "spark.cores.max=1"]
+    seen = run(ready, JOB, cwd, *options)
+    assert seen["counts"] == [[0, 500], [1, 500], [2, 500]]
+    for shard in ("in", "out"):
+        assert list((cwd / "läke" / shard).glob("**/*.parquet")), "executors staged parts"
+    return {name: seen[name] for name in ("module", "python")}
 
 
 def test_the_archive_holds_the_project_but_no_jars(archive: Path) -> None:
@@ -90,11 +190,26 @@ def test_the_archive_holds_the_project_but_no_jars(archive: Path) -> None:
 def test_local_cluster_executors_use_the_archive(
     ready: Checkout, archive: Path, tmp_path: Path
 ) -> None:
-    """Under local-cluster an executor imports the project out of its unpacked archive."""
+    """Under local-cluster, shards are written and read by the archive's Python and project."""
     seen = run_on(ready, "local-cluster[2,1,1024]", archive, tmp_path)
     assert str(ready.root / "datasource") not in seen["module"]
     assert "environment/lib/python3" in seen["module"]
     assert seen["python"].endswith("environment/bin/python")
+
+
+def test_a_stream_survives_the_loss_of_workers_and_executors(
+    ready: Checkout, tmp_path: Path
+) -> None:
+    """A Python worker and an executor that are killed while they read cost no row and add none."""
+    assert run(ready, LOSSES, tmp_path, "--master", "local-cluster[2,1,1024]") == [
+        4_000_000,
+        4_000_000,
+        3_999_999,
+    ]
+    assert {path.name for path in (tmp_path / "läke").glob("again *")} == {
+        "again after worker",
+        "again after executor",
+    }, "tasks did fail"
 
 
 @pytest.fixture
@@ -150,7 +265,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 def test_standalone_executors_use_the_archive(
     ready: Checkout, archive: Path, standalone: str, tmp_path: Path
 ) -> None:
-    """On a standalone master and worker an executor imports the project out of its archive."""
+    """On a standalone master and worker, shards are written and read out of the archive."""
     seen = run_on(ready, standalone, archive, tmp_path)
     assert Path(seen["module"]).is_relative_to(tmp_path / "work")
     assert seen["python"].endswith("environment/bin/python")

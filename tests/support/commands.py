@@ -13,6 +13,7 @@ from datasource.batch import Batch, Part, Run
 from datasource.codec import CODE_VERSION
 from datasource.commands.append import Append, abandon, compare_and_append
 from datasource.commands.evolve import evolve_schema
+from datasource.commands.gc import give_up, note_cleaned
 from datasource.commands.lifecycle import finalise, initial_state, reinitialise
 from datasource.commands.merge import apply_merge
 from datasource.commands.readers import (
@@ -22,17 +23,18 @@ from datasource.commands.readers import (
     expire_critical,
     expire_leased,
     heartbeat,
+    pin_critical,
     register_critical,
     register_leased,
 )
-from datasource.commands.rollups import add_rollup, remove_rollups
+from datasource.commands.rollups import add_rollup
 from datasource.commands.transition import Transition
 from datasource.description import Description
 from datasource.errors import InvalidUsage
 from datasource.frontier import EMPTY, Frontier
 from datasource.schema import ShardSchema
 from datasource.state import RollupRef, ShardState, check, expire, is_tombstone
-from datasource.stats import ColumnStats, PartStats
+from datasource.stats import ColumnStats, PartStats, encode_stats
 
 __all__ = ["SCHEMAS", "advance", "first_state", "histories", "part", "steps"]
 
@@ -92,7 +94,7 @@ def advance(state: ShardState, step: Step, now_ms: int) -> ShardState:
         expire(new, now_ms), seqno=state.seqno + 1, walltime_ms=max(now_ms, state.walltime_ms + 1)
     )
     if is_tombstone(new) or new.shard != state.shard:
-        new = msgspec.structs.replace(new, base=new.seqno, rollups={})
+        new = msgspec.structs.replace(new, base=new.seqno)
     check(new)
     return new
 
@@ -102,7 +104,7 @@ def _parts(draw: st.DrawFn) -> Part:
     made = part(
         key=draw(st.text(st.characters(codec="utf-8"), min_size=1, max_size=5)),
         diff_min=draw(st.integers(-(2**63), 2**63 - 1)),
-        stats=draw(_STATS),
+        encoded_stats=encode_stats(draw(_STATS)),
         crc32=draw(st.none() | st.integers(0, 2**32 - 1)),
         inline=draw(st.none() | st.binary(max_size=5)),
         schema=draw(st.sampled_from([0, 0, 0, 1, 2])),
@@ -225,7 +227,9 @@ def steps() -> st.SearchStrategy[Step]:
         made(confirm_critical, reader=_NAMES, epoch=_NAMES),
         made(expire_critical, reader=_NAMES, epoch=st.none() | _NAMES),
         st.builds(rollup, numbers, refs),
-        made(remove_rollups, seqnos=st.frozensets(numbers, max_size=3)),
+        made(give_up, seqno=numbers),
+        made(note_cleaned, seqno=numbers),
+        made(pin_critical, reader=_NAMES, epoch=_NAMES, seqno=st.none() | numbers),
         st.builds(_dropped, st.integers(0, 9)),
     )
 

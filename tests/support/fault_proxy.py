@@ -3,11 +3,17 @@
     lost_response   the server did it; the connection breaks before the answer
     reset_before    the connection breaks before the server saw the request
     e500_before, e503, e409   an error instead of the request
-    e500_after      the server did it; an error instead of its answer
+    e500_after, e409_after, e412_after   the server did it; an error instead of its answer, the
+                    last one about the very object that the request has made
     dup             the server got the request twice; the second answer is passed on
+    storm           this and the next requests, whose ever, are answered 503 and 500 in turn
+    late            the server did it; its answer comes `late_ms` later
     truncate_get    half of a GET's body, then the connection breaks
+    dribble         a GET's body comes in pieces, `drip_ms` after each other
 
-Faults are scripted (`fail_next`) or drawn with a seeded probability. It runs on its own thread.
+Faults are scripted (`fail_next`) or drawn of `kinds` with a seeded probability. `injected` counts
+those that took place: a fault that cannot befall a request (half of no body) leaves it alone and
+is not counted. It runs on its own thread.
 """
 
 from __future__ import annotations
@@ -16,14 +22,14 @@ import asyncio
 import random
 import threading
 from collections import Counter, deque
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-__all__ = ["FAULTS", "FaultProxy", "fault_proxy"]
+__all__ = ["FAULTS", "FAULTS_OF_GET", "FaultProxy", "fault_proxy"]
 
 FAULTS = (
     "lost_response",
@@ -32,17 +38,29 @@ FAULTS = (
     "e500_after",
     "e503",
     "e409",
+    "e409_after",
+    "e412_after",
     "dup",
+    "storm",
+    "late",
     "truncate_get",
+    "dribble",
 )
+
+FAULTS_OF_GET = ("truncate_get", "dribble")
+"""Those that only an answer with a body can suffer."""
 
 _ERRORS = {
     "e500_before": (500, "InternalError"),
     "e500_after": (500, "InternalError"),
     "e503": (503, "SlowDown"),
     "e409": (409, "ConditionalRequestConflict"),
+    "e409_after": (409, "ConditionalRequestConflict"),
+    "e412_after": (412, "PreconditionFailed"),
+    "storm": (503, "SlowDown"),
 }
-_AFTER = {"lost_response", "e500_after", "dup", "truncate_get"}
+_BEFORE = {"reset_before", "e500_before", "e503", "e409", "storm"}
+_STORM = ("e503", "e500_before")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +80,17 @@ class FaultProxy:
 
     def __init__(self, host: str, port: int, seed: int = 0) -> None:
         self.probability = 0.0
+        self.kinds: Sequence[str] = FAULTS
         self.refuse_with: tuple[int, str] | None = None
         self.injected: Counter[str] = Counter()
         self.requests: Counter[str] = Counter()
+        self.late_ms = 100.0
+        self.drip_ms = 5.0
+        self.drip_bytes = 4096
+        self.storm_requests = 4
+        self.dripped_bytes = 0
         self.endpoint = ""
+        self._stormy = 0
         self._upstream = (host, port)
         self._script: deque[tuple[str, str]] = deque()
         self._random = random.Random(seed)
@@ -79,18 +104,33 @@ class FaultProxy:
         with self._lock:
             self._script.extend((method, fault) for fault in faults)
 
-    def _draw(self, method: str) -> str | None:
+    def calm(self) -> None:
+        """No more faults."""
+        with self._lock:
+            self.probability = 0.0
+            self._script.clear()
+            self._stormy = 0
+
+    def _draw(self, method: str, *, conditional: bool) -> str | None:
         with self._lock:
             self.requests[method] += 1
+            if self._stormy:
+                self._stormy -= 1
+                return _STORM[self._stormy % 2]
             fault = None
             if self._script and self._script[0][0] == method:
                 fault = self._script.popleft()[1]
             elif self._random.random() < self.probability:
-                fault = self._random.choice(FAULTS)
-            if fault == "truncate_get" and method != "GET":
+                fault = self._random.choice(self.kinds)
+            if (fault in FAULTS_OF_GET and method != "GET") or (
+                # To a client that has set no condition, this answer would be nonsense.
+                fault == "e412_after" and not conditional
+            ):
                 fault = None
             if fault is not None:
                 self.injected[fault] += 1
+            if fault == "storm":
+                self._stormy = self.storm_requests
             return fault
 
     async def serve(self, ready: threading.Event) -> None:
@@ -121,12 +161,9 @@ class FaultProxy:
                     request.cancel()
                     break
                 message = request.result()
-                answer = None if message is None else await self._answer(message)
-                if answer is None:
-                    break
-                writer.write(answer[0])
+                lives = message is not None and await self._answer(message, writer)
                 await writer.drain()
-                if not answer[1]:
+                if not lives:
                     break
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
@@ -135,24 +172,46 @@ class FaultProxy:
             # Abort sends a reset: what a client sees when a load balancer dies.
             writer.transport.abort()
 
-    async def _answer(self, request: _Message) -> tuple[bytes, bool] | None:
-        """What to send and whether to go on afterwards; None breaks the connection."""
+    async def _answer(self, request: _Message, writer: asyncio.StreamWriter) -> bool:
+        """Answer, or not; whether the connection lives on."""
         method = request.head.split(b" ", 1)[0].decode()
         if self.refuse_with is not None:
-            return _error(method, *self.refuse_with), True
-        fault = self._draw(method)
-        if fault is None:
-            return (await self._forward(request, method)).whole, True
-        if fault in _AFTER:
+            writer.write(_error(method, *self.refuse_with))
+            return True
+        fault = self._draw(method, conditional=b"if-none-match" in request.head.lower())
+        response = None if fault in _BEFORE else await self._forward(request, method)
+        if fault == "dup":
             response = await self._forward(request, method)
-            if fault == "dup":
-                response = await self._forward(request, method)
-                return response.whole, True
-            if fault == "truncate_get":
-                return response.head + response.body[: len(response.body) // 2], False
+        if fault == "late":
+            await self._linger(self.late_ms)
         if fault in _ERRORS:
-            return _error(method, *_ERRORS[fault]), True
-        return None
+            writer.write(_error(method, *_ERRORS[fault]))
+            return True
+        if response is None or fault == "lost_response":
+            return False
+        if fault == "truncate_get":
+            writer.write(response.head + response.body[: len(response.body) // 2])
+            return False
+        if fault == "dribble":
+            await self._dribble(response, writer)
+            return True
+        writer.write(response.whole)
+        return True
+
+    async def _dribble(self, response: _Message, writer: asyncio.StreamWriter) -> None:
+        writer.write(response.head)
+        for start in range(0, len(response.body), self.drip_bytes):
+            await self._linger(self.drip_ms)
+            drop = response.body[start : start + self.drip_bytes]
+            writer.write(drop)
+            await writer.drain()
+            self.dripped_bytes += len(drop)
+
+    async def _linger(self, ms: float) -> None:
+        """Let time pass, unless the proxy is stopped meanwhile."""
+        assert self._stop is not None
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stop.wait(), ms / 1000)
 
     async def _forward(self, request: _Message, method: str) -> _Message:
         reader, writer = await asyncio.open_connection(*self._upstream)

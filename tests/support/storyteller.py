@@ -10,6 +10,7 @@
     snapshot                          as_of=t, reader=r or a passing one
     listen                            as_of=t until=t reader=r
     state                             everything, with the names of the story for readers
+    compact | collect-garbage         force=true
     advance | restart | rollup        milliseconds=n; client=a; whole state now
     fail | deliver                    operation=create effect=after, of client=a; what is late
     overtake                          client=a loses its next `times=` races, each taking
@@ -151,6 +152,13 @@ class Storyteller:
     def _rollup(self, step: Directive) -> str:
         machine = self._client(step).machine(_SHARD)
         return "written" if machine.write_rollup(machine.state()) else "there already"
+
+    def _compact(self, step: Directive) -> str:
+        merges = self._client(step).compact(_SHARD, force=step.text("force") == "true")
+        return f"{merges} merged"
+
+    def _collect_garbage(self, step: Directive) -> str:
+        return f"{self._client(step).collect_garbage(_SHARD)} deleted"
 
     def _fail(self, step: Directive) -> str:
         self._client(step)

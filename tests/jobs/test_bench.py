@@ -1,0 +1,32 @@
+"""Which groups the benchmark's command line means."""
+
+from __future__ import annotations
+
+import pytest
+
+from datasource.errors import InvalidUsage
+from jobs.bench import chosen
+
+
+def test_without_a_name_everything_is_measured() -> None:
+    """An empty `--only` is no name."""
+    assert chosen([""]) == chosen([])
+    assert {"write", "floor", "append"} <= set(chosen([]))
+
+
+def test_source_is_everything_about_the_format() -> None:
+    """And nothing of the bare log."""
+    groups = chosen(["source"])
+    assert {"read", "stream", "floor", "visible", "waiting", "queries", "planning"} <= set(groups)
+    assert not {"append", "contend", "open"} & set(groups)
+
+
+def test_a_group_that_is_named_twice_is_measured_once() -> None:
+    """In the order of the table, however they were named."""
+    assert chosen(["open", " read ", "open"]) == ("read", "open")
+
+
+def test_an_unknown_group_is_refused() -> None:
+    """With the one that was probably meant."""
+    with pytest.raises(InvalidUsage, match="floor"):
+        chosen(["flor"])

@@ -1,0 +1,107 @@
+"""The command that maintains a location: what it says, and how it ends."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from datasource.client import ShardClient
+from datasource.settings import ShardSettings
+from jobs.maintain import main
+from support.merging import contents, expected, filled, sizes
+from support.shards import SETTINGS, table
+
+ROOT = Path(__file__).parents[2]
+QUIET = replace(SETTINGS, inline_part_bytes=0, compact_inline_bytes=0)
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> ShardClient:
+    return ShardClient.open(str(tmp_path / "lake"), settings=QUIET)
+
+
+def default(client: ShardClient) -> ShardClient:
+    return ShardClient.open(client.location.url, settings=ShardSettings())
+
+
+def test_rounds_merge_and_collect_and_say_so(
+    client: ShardClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line for a shard that there was something to do for, and none for one at rest."""
+    filled(filled(client, 20, "a"), 1, "b")
+    for _ in range(20):
+        client.writer("a").append_now(None)
+    assert main([client.location.url, "--rounds", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "  a: 1 merge, 20 blobs of garbage deleted" in out
+    assert "  b:" not in out
+    assert sizes(default(client), "a") == [40, 0]
+    assert contents(default(client), "a") == expected(20)
+    assert main([client.location.url, "--rounds", "1"]) == 0
+    assert "  a:" not in capsys.readouterr().out
+
+
+def test_a_shard_that_fails_is_named_and_makes_the_status(
+    client: ShardClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The others are maintained all the same."""
+    filled(filled(client, 20, "a"), 20, "b")
+    next((Path(client.location.url.removeprefix("file://")) / "a" / "part").iterdir()).unlink()
+    assert main([client.location.url, "--rounds", "1"]) == 1
+    out = capsys.readouterr().out
+    assert "  a: failed: compaction" in out
+    assert "  b: 1 merge" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--every", "often"], "INVALID_DURATION"),
+        (["--every", "0s"], "INVALID_ARGUMENT"),
+        (["--rounds", "0"], "INVALID_ARGUMENT"),
+        (["nobody"], "SHARD_NOT_FOUND"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_the_first_round(
+    client: ShardClient, arguments: list[str], code: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With status 2 and what to do instead."""
+    filled(client, 1, "a")
+    assert main([client.location.url, *arguments]) == 2
+    assert code in capsys.readouterr().err
+
+
+def test_a_location_that_is_not_there_is_not_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A slip of the finger leaves nothing behind."""
+    assert main([str(tmp_path / "nowhere"), "--rounds", "1"]) == 2
+    assert "error: [" in capsys.readouterr().err
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_between_two_shards(client: ShardClient, kind: signal.Signals) -> None:
+    """With status 0, after it has begun; what others write meanwhile is there."""
+    filled(client, 20, "a")
+    process = subprocess.Popen(
+        [sys.executable, "-u", "jobs/maintain.py", client.location.url, "--every", "10ms"],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        lines = iter(process.stdout.readline, "")
+        assert any("  a: 1 merge" in line for line in lines)
+        client.writer("a").append_now(table((99, "z")))
+        process.send_signal(kind)
+        assert process.wait(60) == 0
+    assert contents(default(client), "a") == expected(20) + Counter([(99, "z")])

@@ -1,0 +1,193 @@
+"""Option `where` in Spark: the rows that `DataFrame.where` keeps, from batch reads and streams."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from datasource.schema import ShardSchema
+from datasource.where import Condition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+ZONE = "Europe/Berlin"
+
+EDGES = """
+select * from values
+  (0, 0L, 0.00BD, 0D, 0F, '', true, date'1970-01-01', timestamp'1970-01-01 00:00:00Z'),
+  (1, 9007199254740992L, 10.55BD, -0D, -0F, 'a', false, date'2026-03-29',
+     timestamp'2026-03-29 00:59:59.999999Z'),
+  (-1, 9007199254740993L, 10.56BD, double('nan'), float('nan'), 'ab', null, date'2026-03-30',
+     timestamp'2026-03-29 01:00:00Z'),
+  (2147483647, 9223372036854775807L, 99999999.99BD, double('inf'), float('inf'), 'a%', true,
+     date'1969-12-31', timestamp'2026-10-25 00:00:00Z'),
+  (-2147483648, -9223372036854775807L, -99999999.99BD, double('-inf'), float('-inf'), 'EU', false,
+     date'2026-10-25', timestamp'2026-10-25 01:00:00Z'),
+  (null, null, null, null, null, null, null, null, null),
+  (5, 1000000L, 10.50BD, 0.1D, 0.1F, 'é', true, date'2026-01-01',
+     timestamp'2026-10-25 00:59:59.999999Z')
+  as t(n, big, price, x, f, s, b, d, ts)
+"""
+
+CONDITIONS = [
+    "n > 1.5",
+    "n = 3000000000 or n < 3000000000 and n > 0",
+    "n in (1, 5, null)",
+    "n not in (1, 2.5)",
+    "not (n = 5 or n is null)",
+    "n <=> null or n <=> 5",
+    "n between -1 and 5 and s like 'a%'",
+    "n is distinct from 5",
+    "big > 1e6",
+    "big = 9007199254740993",
+    "price = 10.555 or price > 10.555",
+    "price >= 10.5 and price < 100",
+    "price <= 10.5BD",
+    "x > 5",
+    "x <= 5",
+    "x = double('NaN') or x = 0",
+    "x <> 0",
+    "isnan(x) or isnan(f)",
+    "not isnan(x)",
+    "x in (0, double('nan'))",
+    "f = 0.1",
+    "f = 0.1F",
+    "f > 16777217",
+    "s > 'a'",
+    "s like 'a'",
+    "startswith(s, 'a')",
+    's = "EU"',
+    "b",
+    "not b",
+    "b is not true",
+    "b = false or d = '2026-10-25'",
+    "d > date '2026-01-01'",
+    "ts = timestamp '2026-03-29 02:00:00'",
+    "ts >= '2026-10-25 02:00:00'",
+    "ts < timestamp '2026-10-25 02:30:00' and ts > date '2026-03-28'",
+    "ts = '2026-10-25 02:00:00+01:00'",
+    "ts >= timestamp_ntz '2026-10-25 02:00:00'",
+]
+
+
+@pytest.fixture(scope="module")
+def berlin(spark: SparkSession) -> Iterator[SparkSession]:
+    """The session, in a zone whose clocks change."""
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", ZONE)
+    yield spark
+    spark.conf.set("spark.sql.session.timeZone", str(before))
+
+
+def rows(frame: DataFrame) -> Counter[str]:
+    """As text, in which NaN is itself."""
+    return Counter(map(repr, frame.collect()))
+
+
+def read(spark: SparkSession, place: str, **options: object) -> DataFrame:
+    reader = spark.read.format("shard").option("timeZone", ZONE)
+    for name, value in options.items():
+        reader = reader.option(name, str(value))
+    return reader.load(place)
+
+
+def test_rows_are_those_that_spark_keeps(berlin: SparkSession) -> None:
+    """Every condition over the edges of every type, as Spark's own expressions answer it."""
+    frame = berlin.sql(EDGES).coalesce(1)
+    data = frame.toArrow()
+    schema = ShardSchema.parse(frame.schema.json())
+    answers = frame.selectExpr(*(f"{text} as `{i}`" for i, text in enumerate(CONDITIONS))).collect()
+    for i, text in enumerate(CONDITIONS):
+        found = Condition(text, ZONE).bind(schema).predicate.mask(data)
+        assert found.to_pylist() == [row[str(i)] for row in answers], text
+
+
+def test_rows_come_through_the_source(berlin: SparkSession, location: str) -> None:
+    """From parts and row groups of one row; times are those of the session's zone."""
+    frame = berlin.sql(EDGES).coalesce(1)
+    small = {"inlinePartBytes": "0", "rowGroupRows": "1"}
+    frame.write.format("shard").mode("append").options(**small).save(f"{location}/edges")
+    text = "ts >= '2026-10-25 02:00:00' and (x > 5 or not isnan(x)) or s like 'a%' or n is null"
+    assert rows(read(berlin, f"{location}/edges", where=text)) == rows(frame.where(text))
+
+
+def test_columns_of_the_filter_need_not_be_read(berlin: SparkSession, location: str) -> None:
+    """Batch: contents, with retractions, and the change feed."""
+    place = f"{location}/people"
+    first = berlin.sql("select id, id % 3 k, concat('n', id) name from range(20)")
+    first.write.format("shard").mode("append").save(place)
+    berlin.sql("select id, id % 3 k, concat('n', id) name from range(10)").write.format(
+        "shard"
+    ).mode("overwrite").save(place)
+
+    found = read(berlin, place, columns="name", where="k = 1 and id >= 4")
+    assert found.columns == ["name"]
+    assert rows(found) == Counter(["Row(name='n4')", "Row(name='n7')"])
+    feed = read(berlin, place, columns="id", where="k = 1 and id > 4", readChangeFeed=True)
+    changes = Counter((row["id"], row["_diff"]) for row in feed.collect())
+    gone = (10, 13, 16, 19)
+    assert changes == Counter([(7, 1), *((id_, diff) for id_ in gone for diff in (1, -1))])
+
+
+def test_a_stream_keeps_the_rows_that_pass(
+    berlin: SparkSession, location: str, checkpoint: str
+) -> None:
+    """Those of the first snapshot and those that come later."""
+    place = f"{location}/stream"
+    seen: list[Any] = []
+
+    def run() -> None:
+        frame = (
+            berlin.readStream.format("shard")
+            .option("where", "k = 1")
+            .option("columns", "id")
+            .load(place)
+        )
+        query = (
+            frame.writeStream.foreachBatch(lambda batch, _: seen.extend(batch.collect()))
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    berlin.sql("select id, id % 3 k from range(6)").write.format("shard").mode("append").save(place)
+    run()
+    assert sorted(row["id"] for row in seen) == [1, 4]
+    berlin.sql("select id, id % 3 k from range(6, 12)").write.format("shard").mode("append").save(
+        place
+    )
+    run()
+    assert sorted(row["id"] for row in seen) == [1, 4, 7, 10]
+
+
+def test_a_large_part_is_read_by_several_tasks(berlin: SparkSession, location: str) -> None:
+    """Cut by row groups, every row once."""
+    place = f"{location}/large"
+    frame = berlin.range(200_000).coalesce(1)
+    small = {"inlinePartBytes": "0", "rowGroupRows": "10000"}
+    frame.write.format("shard").mode("append").options(**small).save(place)
+    found = read(berlin, place, partitionBytes="5k")
+    assert found.rdd.getNumPartitions() > 4
+    counted = found.selectExpr("count(*)", "count(distinct id)", "sum(id)").collect()
+    assert counted[0][:] == (200_000, 200_000, 19_999_900_000)
+
+
+def test_what_a_filter_cannot_say_is_refused(berlin: SparkSession, location: str) -> None:
+    """When the read is planned, by the piece that is not understood."""
+    place = f"{location}/refused"
+    berlin.range(3).write.format("shard").mode("append").save(place)
+    for text, says in [
+        ("upper(id) = 'A'", "INVALID_WHERE"),
+        ("idd = 1", "mean 'id'"),
+        ("id = 'x'", "INVALID_WHERE"),
+    ]:
+        with pytest.raises(Exception, match=says):
+            read(berlin, place, where=text).collect()

@@ -1,0 +1,201 @@
+"""`datasource.save`: rows of any type, exactly once, by Spark's own writer; nothing left over."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+
+import datasource
+from datasource.client import ShardClient
+from datasource.schema import ShardSchema
+from datasource.stats import bounds
+from support.native import TYPES, arrow_of, client_at, collected, few, put
+from support.strategies import Case, cases, plain_rows, row_identity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(autouse=True)
+def _times_of_day(spark: SparkSession) -> Iterator[None]:
+    spark.conf.set("spark.sql.timeType.enabled", "true")
+    yield
+    spark.conf.unset("spark.sql.timeType.enabled")
+
+
+def parts_on_disk(location: str) -> set[str]:
+    return {str(p.relative_to(location)) for p in Path(location).rglob("*.parquet")}
+
+
+def parts_known(client: ShardClient, name: str) -> set[str]:
+    return {p.key for b in client.state(name).trace.batches for p in b.parts}
+
+
+@few
+@given(cases(TYPES, most=8))
+def test_saved_rows_of_any_type_come_back(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, case: Case
+) -> None:
+    """What Spark's writer wrote, both fetches read, and no statistics lie about it."""
+    location = str(tmp_path_factory.mktemp("saved"))
+    client = client_at(location, inline_part_bytes=0)
+    put(client, "in", 1, case.table)
+    datasource.save(datasource.snapshot(spark, f"{location}/in"), f"{location}/out")
+
+    expected = Counter(row_identity(row, case.schema) for row in case.rows)
+    with ShardClient.open(location).reader("out") as reader:
+        back = reader.snapshot()
+    assert Counter(row_identity(row, case.schema) for row in plain_rows(back)) == expected
+    assert arrow_of(datasource.snapshot(spark, f"{location}/out"), case) == expected
+    for batch in client.state("out").trace.batches:
+        for part in batch.parts:
+            assert part.stats is not None
+            assert part.stats.rows == part.rows
+
+
+def test_statistics_of_saved_parts(spark: SparkSession, location: str) -> None:
+    """Bounds come from the files' footers: of plain columns, not of numbers with a point."""
+    frame = spark.range(0, 1000, 1, 1).selectExpr(
+        "id",
+        "cast(id as decimal(38, 3)) as d",
+        "concat('k', id) as s",
+        "id * 0.5D as f",
+        "date_add(date'2000-01-01', cast(id as int)) as day",
+        "if(id < 10, null, id) as n",
+        "struct(id) as st",
+    )
+    datasource.save(frame, f"{location}/in", options={"rowGroupRows": 100, "statsBytes": 4096})
+    (part,) = [p for b in client_at(location).state("in").trace.batches for p in b.parts]
+    assert part.stats is not None
+    found = {name: bounds(part.stats, name) for name in part.stats.columns}
+
+    assert (part.rows, part.diff_sum, part.diff_min, part.diff_max) == (1000, 1000, 1, 1)
+    assert {name: tuple(map(str, pair)) for name, pair in found.items()} == {
+        "id": ("0", "999"),
+        "d": ("0.000", "999.000"),
+        "s": ("k0", "k999"),
+        "day": ("10957", "11956"),
+        "n": ("10", "999"),
+    }
+    assert part.stats.columns["n"].nulls == 10
+
+
+def test_a_numbered_save_happens_once(spark: SparkSession, location: str) -> None:
+    """The same number again does nothing, and leaves nothing behind."""
+    client = client_at(location)
+    for version in (1, 1, 2, 1):
+        datasource.save(spark.range(version), f"{location}/in", txn=("etl", version))
+
+    assert collected(datasource.snapshot(spark, f"{location}/in")) == [(0,), (0,), (1,)]
+    assert parts_on_disk(location) == parts_known(client, "in")
+
+
+def test_saves_and_sink_share_numbers(spark: SparkSession, location: str) -> None:
+    """A replay may come through the other path, and is the same write."""
+    frame = spark.range(3)
+    frame.write.format("shard").mode("append").options(txnAppId="etl", txnVersion=1).save(
+        f"{location}/in"
+    )
+    datasource.save(frame, f"{location}/in", txn=("etl", 1))
+
+    assert datasource.snapshot(spark, f"{location}/in").count() == 3
+
+
+def test_updates_are_saved(spark: SparkSession, location: str) -> None:
+    """`_diff` and `_ts` of a frame are those of its updates."""
+    frame = spark.createDataFrame([(1, 5, 2), (2, 6, 1)], "ID bigint, _ts bigint, _diff bigint")
+    datasource.save(frame, f"{location}/in", key=["ID"])
+    gone = spark.createDataFrame([(1, 8, -1)], "id bigint, _ts bigint, _diff bigint")
+    datasource.save(gone, f"{location}/in")
+
+    assert collected(datasource.changes(spark, f"{location}/in")) == [
+        (1, 5, 2),
+        (1, 8, -1),
+        (2, 6, 1),
+    ]
+    assert collected(datasource.snapshot(spark, f"{location}/in")) == [(1,), (2,)]
+    late = spark.createDataFrame([(1, 3)], "id bigint, _ts bigint")
+    with pytest.raises(Exception, match=r"\[TIME_OUT_OF_RANGE\]"):
+        datasource.save(late, f"{location}/in")
+
+
+def test_a_saved_frame_must_fit(spark: SparkSession, location: str) -> None:
+    """Columns are matched by name and widened; what does not fit is refused by name."""
+    datasource.save(spark.createDataFrame([(1, "a")], "id bigint, s string"), f"{location}/in")
+    datasource.save(spark.sql("select 2 as ID"), f"{location}/in")
+    assert set(datasource.snapshot(spark, f"{location}/in").collect()) == {(1, "a"), (2, None)}
+    before = parts_on_disk(location)
+    with pytest.raises(Exception, match=r"\[EXTRA_COLUMN\].*'z'"):
+        datasource.save(spark.sql("select 2L id, 3 z"), f"{location}/in")
+    with pytest.raises(Exception, match=r"\[WRONG_TYPE\].*'id'"):
+        datasource.save(spark.sql("select '2' id"), f"{location}/in")
+    datasource.save(spark.sql("select 3L id, 3 z"), f"{location}/in", merge_schema=True)
+
+    assert datasource.snapshot(spark, f"{location}/in").where("z = 3").count() == 1
+    assert before < parts_on_disk(location)
+
+
+def test_nulls_where_none_may_be(spark: SparkSession, location: str) -> None:
+    """A null in a column that has none fails the write, and leaves no file."""
+    client = client_at(location)
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    client.create("in", ShardSchema.from_arrow(schema))
+    with pytest.raises(Exception, match=r"\[NULL_VALUE\] column 'id'"):
+        datasource.save(spark.sql("select if(id = 3, null, id) id from range(5)"), f"{location}/in")
+
+    assert parts_on_disk(location) == set()
+    datasource.save(spark.sql("select if(id = 3, 0, id) id from range(5)"), f"{location}/in")
+    assert datasource.snapshot(spark, f"{location}/in").count() == 5
+    assert not datasource.snapshot(spark, f"{location}/in").schema["id"].nullable
+
+
+def test_a_retried_task_leaves_one_file(spark: SparkSession, location: str) -> None:
+    """A task that failed after it had written leaves nothing; its second attempt counts once."""
+    client = client_at(location)
+
+    def flaky(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        yield from batches
+        context = TaskContext.get()
+        if context is not None and context.attemptNumber() == 0:
+            raise RuntimeError("first attempt")
+
+    frame = spark.range(0, 1000, 1, 2)
+    datasource.save(frame.mapInArrow(flaky, frame.schema), f"{location}/in")
+
+    assert collected(datasource.snapshot(spark, f"{location}/in")) == [(n,) for n in range(1000)]
+    assert parts_on_disk(location) == parts_known(client, "in")
+
+
+def test_nothing_and_overwriting(spark: SparkSession, location: str) -> None:
+    """An empty frame fixes the contents at a time; overwriting is one difference."""
+    client = client_at(location)
+    datasource.save(spark.range(3).where("id > 5"), f"{location}/in")
+    assert datasource.snapshot(spark, f"{location}/in").count() == 0
+    datasource.save(spark.range(10), f"{location}/in")
+    datasource.save(spark.range(1, 11), f"{location}/in", mode="overwrite")
+
+    assert collected(datasource.snapshot(spark, f"{location}/in")) == [(n,) for n in range(1, 11)]
+    assert client.state("in").trace.batches[-1].rows == 2
+
+
+def test_parts_of_both_writers_are_merged(spark: SparkSession, location: str) -> None:
+    """Whoever wrote a part, a retraction by the other takes its rows away, by either fetch."""
+    datasource.save(spark.range(100), f"{location}/in", key=["id"])
+    gone = spark.range(0, 100, 2).selectExpr("id", "-1L as _diff")
+    gone.write.format("shard").mode("append").option("inlinePartBytes", 0).save(f"{location}/in")
+    datasource.save(spark.range(1, 10, 2).selectExpr("id", "-1L as _diff"), f"{location}/in")
+    expected = [(n,) for n in range(11, 100, 2)]
+
+    assert collected(spark.read.format("shard").load(f"{location}/in")) == expected
+    assert collected(datasource.snapshot(spark, f"{location}/in")) == expected

@@ -1,0 +1,48 @@
+"""A shard of many small batches, and what can be seen of it; for tests of merges."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from datasource.trace import due_merges
+from support.shards import rows, schema_of, table
+
+if TYPE_CHECKING:
+    from datasource.client import ShardClient
+    from datasource.trace import Trace
+
+__all__ = ["SHARD", "contents", "expected", "filled", "next_merge", "sizes"]
+
+SHARD = "orders"
+
+
+def filled(client: ShardClient, appends: int, name: str = SHARD) -> ShardClient:
+    """So many batches of two rows each, one after the other; returns the client."""
+    client.create(name, schema_of(), key=("id",))
+    writer = client.writer(name)
+    for number in range(appends):
+        writer.append_now(table((number, "x"), (number, "y")))
+    return client
+
+
+def expected(appends: int) -> Counter[tuple[Any, ...]]:
+    """The contents that `filled` makes."""
+    return Counter((number, v) for number in range(appends) for v in "xy")
+
+
+def contents(client: ShardClient, name: str = SHARD) -> Counter[tuple[Any, ...]]:
+    """The newest contents."""
+    with client.reader(name) as reader:
+        return rows(reader.snapshot())
+
+
+def sizes(client: ShardClient, name: str = SHARD) -> list[int]:
+    """Updates of each batch, in order of time."""
+    return [batch.rows for batch in client.state(name).trace.batches]
+
+
+def next_merge(trace: Trace, factor: int) -> tuple[int, int] | None:
+    """Which batches `[start, end)` are to be merged next; None when the trace is in shape."""
+    due = next(due_merges(trace, factor), None)
+    return None if due is None else (due.start, due.end)

@@ -1,0 +1,66 @@
+"""What the tests of native fetch and of native write share: rows in, rows out."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from hypothesis import HealthCheck, settings
+
+from datasource.client import ShardClient
+from datasource.frontier import Frontier
+from datasource.schema import ShardSchema
+from datasource.settings import ShardSettings
+from support.strategies import Case, json_types, plain, row_identity
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+TYPES = json_types().filter(lambda kind: "geo" not in json.dumps(kind))
+"""Types whose values the strategies make as Spark accepts them: random bytes are no shapes."""
+
+few = settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+    derandomize=True,
+)
+"""Few and always the same: each example takes Spark a second."""
+
+
+def client_at(location: str, **chosen: Any) -> ShardClient:
+    return ShardClient.open(location, settings=ShardSettings(**chosen))
+
+
+def put(client: ShardClient, name: str, time: int, table: pa.Table) -> None:
+    """Append updates, or rows that only metadata put at `time`; makes the shard."""
+    rows = table.drop_columns([n for n in ("_ts", "_diff") if n in table.column_names])
+    client.create(name, ShardSchema.from_arrow(rows.schema))
+    handle = client.writer(name)
+    handle.compare_and_append(table, handle.upper(), Frontier(time + 1))
+
+
+def ids(*numbers: int) -> pa.Table:
+    return pa.table({"id": pa.array(numbers, pa.int64())})
+
+
+def collected(frame: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted(map(tuple, frame.collect()))
+
+
+def arrow_of(frame: DataFrame, case: Case) -> Counter[Any]:
+    """The identities of a frame's rows, as Arrow has them, without the ranges of Python's types."""
+    from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+
+    # In a struct each: Spark's way to Arrow has no other place for variants. And as its tasks give
+    # them: `toArrow` then casts to what some of them are not.
+    boxed = frame.select([F.struct(F.col(n).alias("v")).alias(n) for n in frame.columns])
+    batches: list[pa.RecordBatch] = boxed._collect_as_arrow()  # type: ignore[operator]
+    if not batches:
+        return Counter()
+    table = pa.Table.from_batches(batches)
+    columns = ([plain(value["v"]) for value in table[name]] for name in case.schema.names)
+    return Counter(row_identity(row, case.schema) for row in zip(*columns, strict=True))
