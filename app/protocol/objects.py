@@ -1,0 +1,154 @@
+"""What the runtime keeps: descriptions of sources, sinks, views, indexes and subscriptions.
+
+A description says everything that decides an object's contents. Two objects are the same when their
+descriptions are equal; where a definition was written is not part of it.
+
+Names are those of the project: unique, and, for what has contents, the name of the shard that they
+are in. `Envelope` and the keys mean what they mean for `format("shard")`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal, TypeAlias
+
+import msgspec
+
+__all__ = [
+    "Dataflow",
+    "Description",
+    "Envelope",
+    "IndexDescription",
+    "SinkDescription",
+    "SourceDescription",
+    "Strategy",
+    "SubscribeDescription",
+    "ViewDescription",
+    "errors_shard",
+    "fingerprint",
+    "progress_shard",
+]
+
+Envelope: TypeAlias = Literal["none", "diff", "upsert", "debezium"]
+
+Strategy: TypeAlias = Literal["linear", "recompute"]
+"""How a view follows its inputs: from their change alone, or by its query run anew."""
+
+
+class SourceDescription(msgspec.Struct, frozen=True, kw_only=True, tag="source"):
+    """Something outside that is taken in.
+
+    Attributes:
+        name: The source's and its shard's.
+        format: As `spark.readStream.format` takes it, or a load generator: `counter`, `auction`,
+            `nexmark`.
+        options: Of the format.
+        schema: Columns in Spark's DDL, `year INT, carrier STRING`; "" for those of the format.
+        envelope: What a row says.
+        key: Columns that identify a row; for upsert and debezium.
+        retain_ms: How far back the contents stay readable; None for no promise.
+    """
+
+    name: str
+    format: str
+    options: dict[str, str] = {}
+    schema: str = ""
+    envelope: Envelope = "none"
+    key: tuple[str, ...] = ()
+    retain_ms: int | None = None
+
+
+class ViewDescription(msgspec.Struct, frozen=True, kw_only=True, tag="view"):
+    """A query whose result is kept in a shard.
+
+    Attributes:
+        name: The view's and its shard's.
+        query: SQL in Spark's dialect, as the analyzer has accepted it.
+        inputs: Names that it reads, sorted; each is a source or a view.
+        schema: Columns of the result in Spark's DDL.
+        strategy: How it is kept up to date, and `reason` why not in a better way ("" if it is).
+        retain_ms: As of a source.
+    """
+
+    name: str
+    query: str
+    inputs: tuple[str, ...]
+    schema: str
+    strategy: Strategy = "recompute"
+    reason: str = ""
+    retain_ms: int | None = None
+
+
+class IndexDescription(msgspec.Struct, frozen=True, kw_only=True, tag="index"):
+    """A source's or view's contents kept in memory.
+
+    Attributes:
+        name: The index's.
+        on: Whose contents.
+        key: Columns that look-ups give; () for all of them.
+    """
+
+    name: str
+    on: str
+    key: tuple[str, ...] = ()
+
+
+class SubscribeDescription(msgspec.Struct, frozen=True, kw_only=True, tag="subscribe"):
+    """A client that follows an object's changes.
+
+    Attributes:
+        name: Unique, `t` and something random.
+        on: Whose changes.
+        snapshot: Whether the contents at `as_of` come first.
+        up_to: Changes before this time only; None for all.
+    """
+
+    name: str
+    on: str
+    snapshot: bool = True
+    up_to: int | None = None
+
+
+class SinkDescription(msgspec.Struct, frozen=True, kw_only=True, tag="sink"):
+    """Something outside that is kept up to date with an object.
+
+    Attributes:
+        name: The sink's.
+        on: Whose contents.
+        format: As `DataFrameWriter.format` takes it.
+        options: Of the format.
+        envelope: "none" for added rows only, "diff" for rows with `_ts` and `_diff`, "upsert" for
+            the newest row of each key, "debezium" for `before` and `after`.
+        key: Columns that identify a row; for upsert and debezium.
+        snapshot: Whether the contents at the start go out first.
+    """
+
+    name: str
+    on: str
+    format: str
+    options: dict[str, str] = {}
+    envelope: Envelope = "diff"
+    key: tuple[str, ...] = ()
+    snapshot: bool = True
+
+
+Dataflow: TypeAlias = ViewDescription | IndexDescription | SubscribeDescription
+"""What the compute protocol creates."""
+
+Description: TypeAlias = SourceDescription | SinkDescription | Dataflow
+
+
+def fingerprint(description: Description) -> str:
+    """16 hex digits that differ when two descriptions do."""
+    encoded = msgspec.json.encode(description, order="deterministic")
+    return hashlib.blake2b(encoded, digest_size=8).hexdigest()
+
+
+def progress_shard(source: str) -> str:
+    """Name of the shard that binds a source's offsets to times."""
+    return f"{source}_progress"
+
+
+def errors_shard(name: str) -> str:
+    """Name of the shard with the errors of a source or view."""
+    return f"{name}_errors"

@@ -1,0 +1,101 @@
+"""How the lane makes an object run, and makes it stop: the one seam between bookkeeping and Spark.
+
+    render(host, incarnation, description) -> Running      starts it; may take seconds
+    running.stop()                                          ends it; may take as long
+
+Both are called from threads that may wait, never from the lane's own, and for one object never side
+by side: an incarnation is started when the one before it has stopped.
+
+Invariants:
+    When `stop` has returned nothing of this incarnation commits anything any more.
+    An object that is not allowed to write computes and reports, and commits nothing.
+    Everything durable that a rendering needs to go on is in the object's shards; a checkpoint that
+    is lost, or that cannot be continued, costs time and nothing else.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from app.reports import Report
+from datasource.client import ShardClient
+from datasource.clock import Clock, IdGenerator
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Host", "Incarnation", "Running"]
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What every object that runs shares.
+
+    Attributes:
+        spark: The session of the object's kind; the same one for all in a unified runtime.
+        client: Of the persist location.
+        storage: Options of the location's store, for reads and writes through Spark.
+        report: Takes what running objects tell.
+        clock: Of the driver.
+        ids: Source of everything random.
+        checkpoints: Folder of the checkpoints, on this machine.
+        writes: Set once writing is allowed; never cleared.
+        check_fence: Raises `Fenced` if another runtime has taken over the location. Called before
+            every commit and after every one that was refused.
+        interval_ms: Distance of the times that sources give to data, and of their ticks.
+        pool: Scheduler pool of the object's kind.
+    """
+
+    spark: SparkSession
+    client: ShardClient
+    storage: Mapping[str, str]
+    report: Report
+    clock: Clock
+    ids: IdGenerator
+    checkpoints: Path
+    writes: threading.Event
+    check_fence: Callable[[], None]
+    interval_ms: int = 1000
+    pool: str = "compute"
+
+
+@dataclass(frozen=True, slots=True)
+class Incarnation:
+    """One life of an object, as the lane has numbered it.
+
+    Attributes:
+        id: The object's name.
+        global_id: Its id for ever: `u7`, `t3`.
+        dataflow: Number of the dataflow: new whenever the definition is.
+        epoch: Number of this start of it, from 1.
+        operators: First number of its operators, and how many there are.
+        as_of: The first time at which its output is to be right; None where that is the source's.
+    """
+
+    id: str
+    global_id: str
+    dataflow: int
+    epoch: int
+    operators: tuple[int, int]
+    as_of: int | None = None
+
+    @property
+    def query_name(self) -> str:
+        """Name of its streaming query: no two that run at once have the same."""
+        return f"{self.id}:{self.global_id}:{self.epoch}"
+
+    def checkpoint(self, folder: Path) -> Path:
+        """Its checkpoint: that of the incarnation before, while the definition stays."""
+        return folder / f"{self.global_id}-{self.dataflow}"
+
+
+class Running(Protocol):
+    """Something that runs for an object."""
+
+    def stop(self) -> None:
+        """End it, and wait until nothing of it commits any more; again does nothing."""
+        ...
