@@ -1,0 +1,126 @@
+"""The storage controller: which sources and sinks there should be, and what is heard of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from app.controller.link import Connection, Link
+from app.protocol.compute import AllowCompaction, AllowWrites, InitializationComplete
+from app.protocol.objects import SinkDescription, SourceDescription
+from app.protocol.storage import (
+    DroppedId,
+    FrontierUpper,
+    RunIngestion,
+    RunSink,
+    StagedBatches,
+    StatisticsUpdates,
+    StatusUpdate,
+    StorageCommand,
+    StorageResponse,
+)
+from datasource.clock import Clock
+
+__all__ = ["StorageController"]
+
+
+class StorageController:
+    """Says what should be there, over one connection at a time.
+
+    Attributes:
+        statuses: The newest status of each object.
+        uppers: How far each object is.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Connection[StorageCommand, StorageResponse]],
+        clock: Clock,
+        *,
+        as_of: Callable[[SinkDescription], int],
+        writes: bool = True,
+    ) -> None:
+        """A controller of nothing yet.
+
+        Args:
+            connect: As of `Link`.
+            clock: Of the process.
+            as_of: Where a sink begins that has not begun yet.
+            writes: Whether to allow writes at once; otherwise with `allow_writes`.
+        """
+        self.statuses: dict[str, StatusUpdate] = {}
+        self.uppers: dict[str, int | None] = {}
+        self._wanted: dict[str, RunIngestion | RunSink] = {}
+        self._as_of = as_of
+        self._writes = writes
+        self._link: Link[StorageCommand, StorageResponse] = Link(
+            connect, self._opening, self._on_response, clock, "storage"
+        )
+
+    def start(self) -> None:
+        """Connect."""
+        self._link.start()
+
+    def stop(self) -> None:
+        """Disconnect; everything runs on."""
+        self._link.stop()
+
+    def allow_writes(self) -> None:
+        """Let everything write, from here on and for ever."""
+        with self._link.lock:
+            if not self._writes:
+                self._writes = True
+                self._link.send(AllowWrites())
+
+    def wanted(self) -> Mapping[str, SourceDescription | SinkDescription]:
+        """What should be there, by name."""
+        with self._link.lock:
+            return {name: _description(command) for name, command in self._wanted.items()}
+
+    def run(self, description: SourceDescription | SinkDescription) -> None:
+        """Create an object, or change it; one that is the same already stays as it is."""
+        with self._link.lock:
+            known = self._wanted.get(description.name)
+            if known is not None and _description(known) == description:
+                return
+            command = self._command(description)
+            self._wanted[description.name] = command
+            self._link.send(command)
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Drop objects; those that are not there are left out."""
+        with self._link.lock:
+            for name in names:
+                if self._wanted.pop(name, None) is not None:
+                    self._link.send(AllowCompaction(name, None))
+
+    def _command(self, description: SourceDescription | SinkDescription) -> RunIngestion | RunSink:
+        match description:
+            case SourceDescription():
+                return RunIngestion(description)
+            case SinkDescription():
+                return RunSink(sink=description, as_of=self._as_of(description))
+
+    def _opening(self) -> list[StorageCommand]:
+        commands: list[StorageCommand] = list(self._wanted.values())
+        commands.append(InitializationComplete())
+        return [*commands, AllowWrites()] if self._writes else commands
+
+    def _on_response(self, response: StorageResponse) -> None:
+        match response:
+            case StatusUpdate():
+                self.statuses[response.id] = response
+            case FrontierUpper(name, upper):
+                self.uppers[name] = upper
+            case DroppedId(name):
+                self.uppers.pop(name, None)
+            case StagedBatches() | StatisticsUpdates():
+                # The runtime shows statistics itself; oneshot ingestions are not asked for here.
+                pass
+
+
+def _description(command: RunIngestion | RunSink) -> SourceDescription | SinkDescription:
+    match command:
+        case RunIngestion(ingestion):
+            return ingestion
+        case RunSink():
+            return command.sink
