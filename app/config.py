@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from datasource.errors import InvalidUsage, unknown_name
 
-__all__ = ["DEFAULT_FILE", "DemoSettings", "LogSettings", "Settings", "load"]
+__all__ = ["DEFAULT_FILE", "DemoSettings", "LogSettings", "RuntimeSettings", "Settings", "load"]
 
 DEFAULT_FILE = Path(__file__).resolve().parents[1] / "conf" / "app.toml"
 
@@ -56,6 +56,34 @@ class DemoSettings(_Section):
         return self.location or str(self.data / "shards")
 
 
+class RuntimeSettings(_Section):
+    """The unified runtime.
+
+    Attributes:
+        interval_ms: Distance of the times that sources give to data, and of their ticks.
+        retain_history: How far back objects stay readable that do not say so themselves.
+        hydration_concurrency: How many dataflows may catch up side by side.
+        unified: Whether compute and storage share one session.
+        introspection: Whether what runs is observed.
+        maintenance: Whether shards are merged and collected by the application itself.
+        listen: Address and port of the HTTP server; port 0 for any that is free.
+        token: What requests that change something must bring; empty for a new one at each start.
+        result_limit: Largest result of a query.
+        query_timeout: How long a query waits for its answer.
+    """
+
+    interval_ms: Annotated[int, Field(ge=100, le=60_000)] = 1000
+    retain_history: str = "5 min"
+    hydration_concurrency: Annotated[int, Field(ge=1, le=64)] = 4
+    unified: bool = True
+    introspection: bool = True
+    maintenance: bool = True
+    listen: str = "127.0.0.1:0"
+    token: str = Field(default="", repr=False)
+    result_limit: str = "64m"
+    query_timeout: str = "60s"
+
+
 class LogSettings(_Section):
     """The log: JSON lines in a file.
 
@@ -73,11 +101,13 @@ class Settings(_Section):
 
     Attributes:
         demo: The main job.
+        runtime: The unified runtime.
         log: The log.
         storage: Storage options such as `s3.endpoint`, passed to every use of the location.
     """
 
     demo: DemoSettings = DemoSettings()
+    runtime: RuntimeSettings = RuntimeSettings()
     log: LogSettings = LogSettings()
     storage: dict[str, str] = Field(default={}, repr=False)
 

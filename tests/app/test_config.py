@@ -31,7 +31,7 @@ def test_every_key_is_explained() -> None:
     """Above each key of the shipped file there is a comment."""
     lines = DEFAULT_FILE.read_text(encoding="utf-8").splitlines()
     keys = [n for n, line in enumerate(lines) if "=" in line and not line.startswith("#")]
-    assert len(keys) == 8
+    assert len(keys) == 18
     assert [lines[n] for n in keys if not lines[n - 1].startswith("# ")] == []
 
 
