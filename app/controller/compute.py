@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
 
-from app.controller.link import Connection, Link
+from app.connection.client import Client
+from app.controller.link import Link
 from app.protocol.compute import (
     AllowCompaction,
     AllowWrites,
@@ -125,7 +126,7 @@ class ComputeController:
 
     def __init__(
         self,
-        connect: Callable[[], Connection[ComputeCommand, ComputeResponse]],
+        connect: Callable[[], Client[ComputeCommand, ComputeResponse]],
         clock: Clock,
         ids: IdGenerator,
         *,
@@ -239,7 +240,6 @@ class ComputeController:
             given_up = cancelled is not None and cancelled.is_set()
             if waiting.response is not None and not given_up:
                 return waiting.response
-            self._link.send(CancelPeek(name))
             raise Determinate(
                 f"the query was not answered within {timeout_ms:.0f} ms"
                 if not answered
@@ -251,6 +251,8 @@ class ComputeController:
         finally:
             with self._link.lock:
                 self._waiting.pop(name, None)
+                # Also after the answer: the runtime forgets the peek by it.
+                self._link.send(CancelPeek(name))
 
     def subscribe(
         self, on: str, as_of: int, *, snapshot: bool = True, up_to: int | None = None

@@ -17,48 +17,20 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
+from app.connection.client import Client
+from app.connection.session import CloseCode
 from datasource.clock import Clock
 from datasource.errors import Determinate, ShardError
 
-__all__ = ["Connection", "Link"]
+__all__ = ["Link"]
 
 _log = logging.getLogger(__name__)
 
 _RECEIVE_MS: Final = 200.0
 _AGAIN_MS: Final = 500.0
 _CLOSE_MS: Final = 5000.0
-
-C_contra = TypeVar("C_contra", contravariant=True)
-R_co = TypeVar("R_co", covariant=True)
-
-
-class Connection(Protocol[C_contra, R_co]):
-    """A controller's end of a connection; see `app.connection`."""
-
-    def send(self, command: C_contra) -> None:
-        """Pass a command on; an error if the connection is closed."""
-        ...
-
-    def receive(self, timeout_ms: float) -> R_co | None:
-        """The next response; None if none came in time or the connection is closed."""
-        ...
-
-    def close(self) -> None:
-        """End it; again does nothing."""
-        ...
-
-    @property
-    def closed(self) -> str | None:
-        """Why it is closed; None while it is open."""
-        ...
-
-    @property
-    def replaced(self) -> bool:
-        """Whether it was closed because a newer controller has connected."""
-        ...
-
 
 K = TypeVar("K")
 S = TypeVar("S")
@@ -73,7 +45,7 @@ class Link(Generic[K, S]):
 
     def __init__(
         self,
-        connect: Callable[[], Connection[K, S]],
+        connect: Callable[[], Client[K, S]],
         opening: Callable[[], Iterable[K]],
         on_response: Callable[[S], None],
         clock: Clock,
@@ -95,7 +67,7 @@ class Link(Generic[K, S]):
         self._on_response = on_response
         self._clock = clock
         self._name = name
-        self._open: Connection[K, S] | None = None
+        self._open: Client[K, S] | None = None
         self._ready = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"{name}-link", daemon=True)
@@ -116,13 +88,10 @@ class Link(Generic[K, S]):
     def send(self, command: K) -> None:
         """Pass `command` on if there is a connection."""
         with self.lock:
-            if self._open is None:
-                return
-            try:
+            if self._open is not None:
+                # One that has ended is found by the thread, which begins the next one with all
+                # there is.
                 self._open.send(command)
-            except (ShardError, OSError):
-                # The thread finds it closed, and begins the next one with all there is.
-                _log.info("command not sent", exc_info=True, extra={"context": self._context()})
 
     def wait_ready(self, timeout_ms: float) -> None:
         """Wait until a connection has been opened.
@@ -164,7 +133,8 @@ class Link(Generic[K, S]):
                 self._open = None
             self._ready.clear()
             connection.close()
-        if connection.replaced:
+        closed = connection.closed
+        if closed is not None and closed.code is CloseCode.REPLACED:
             _log.error("a newer controller took over", extra={"context": self._context()})
             return False
         return not self._stop.is_set()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from app.controller.link import Connection, Link
+from app.connection.client import Client
+from app.controller.link import Link
 from app.protocol.compute import AllowCompaction, AllowWrites, InitializationComplete
 from app.protocol.objects import SinkDescription, SourceDescription
 from app.protocol.storage import (
@@ -33,7 +34,7 @@ class StorageController:
 
     def __init__(
         self,
-        connect: Callable[[], Connection[StorageCommand, StorageResponse]],
+        connect: Callable[[], Client[StorageCommand, StorageResponse]],
         clock: Clock,
         *,
         as_of: Callable[[SinkDescription], int],

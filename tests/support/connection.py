@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 from typing import Any
 
-from datasource.errors import Determinate
+from app.connection.session import CloseCode, Closed
 
 __all__ = ["FakeConnection"]
 
@@ -16,27 +16,27 @@ class FakeConnection:
     def __init__(self) -> None:
         self.sent: queue.Queue[Any] = queue.Queue()
         self.responses: queue.Queue[Any] = queue.Queue()
-        self.closed: str | None = None
-        self.replaced = False
+        self.nonce = "test"
+        self.closed: Closed | None = None
 
-    def send(self, command: Any) -> None:
-        if self.closed is not None:
-            raise Determinate("closed", code="CLOSED", hint="")
-        self.sent.put(command)
+    def send(self, command: Any) -> bool:
+        if self.closed is None:
+            self.sent.put(command)
+        return self.closed is None
 
-    def receive(self, timeout_ms: float) -> Any:
+    def receive(self, timeout_ms: float = 0) -> Any:
         try:
             return self.responses.get(timeout=min(timeout_ms, 20) / 1000)
         except queue.Empty:
             return None
 
     def close(self) -> None:
-        self.closed = self.closed or "by the controller"
+        self.closed = self.closed or Closed(CloseCode.DONE, "the controller has closed it")
 
     def break_off(self, *, replaced: bool = False) -> None:
         """The runtime closes it."""
-        self.replaced = replaced
-        self.closed = "replaced" if replaced else "lost"
+        code = CloseCode.REPLACED if replaced else CloseCode.SHUTDOWN
+        self.closed = Closed(code, "told by the test")
 
     def next(self) -> Any:
         """The next command that was sent."""
