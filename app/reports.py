@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from app.protocol.compute import PeekResponse, SubscribeResponse
+from app.protocol.compute import PeekResponse, SubscribeDropped, SubscribeResponse
 from app.protocol.storage import Status
 
 __all__ = [
@@ -139,6 +139,7 @@ Observation: TypeAlias = (
     | Ended
     | PeekResponse
     | SubscribeResponse
+    | SubscribeDropped
 )
 
 Report: TypeAlias = Callable[[Observation], None]

@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from app.protocol.objects import Dataflow
+from app.protocol.objects import Dataflow, Time, Value
 
 __all__ = [
     "AllowCompaction",
@@ -44,31 +44,33 @@ __all__ = [
 # --- commands --------------------------------------------------------------------------------
 
 
-class Hello(msgspec.Struct, frozen=True, tag="hello"):
+class Hello(Value, frozen=True, tag="hello"):
     """Identifies a connection; never reaches a worker."""
 
     nonce: str
 
 
-class CreateInstance(msgspec.Struct, frozen=True, tag="create_instance"):
+class CreateInstance(Value, frozen=True, tag="create_instance"):
     """Settings of the whole; one that was sent before must be the same.
+
+    A connection that says anything else is refused: this cannot be changed while objects run.
 
     Attributes:
         settings: By name.
     """
 
-    settings: dict[str, str] = {}
+    settings: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-class InitializationComplete(msgspec.Struct, frozen=True, tag="initialization_complete"):
+class InitializationComplete(Value, frozen=True, tag="initialization_complete"):
     """What should be there has been said."""
 
 
-class AllowWrites(msgspec.Struct, frozen=True, tag="allow_writes"):
+class AllowWrites(Value, frozen=True, tag="allow_writes"):
     """From here on shards may be written."""
 
 
-class UpdateConfiguration(msgspec.Struct, frozen=True, tag="update_configuration"):
+class UpdateConfiguration(Value, frozen=True, tag="update_configuration"):
     """Settings that take effect at once, for everything; what is not named stays.
 
     Attributes:
@@ -78,8 +80,11 @@ class UpdateConfiguration(msgspec.Struct, frozen=True, tag="update_configuration
     settings: dict[str, str]
 
 
-class CreateDataflow(msgspec.Struct, frozen=True, kw_only=True, tag="create_dataflow"):
+class CreateDataflow(Value, frozen=True, kw_only=True, tag="create_dataflow"):
     """Make a view, an index or a subscription; it starts when it is scheduled.
+
+    What is there by the name already goes on if it is the same and can be read at `as_of`, and it
+    is no subscription; otherwise it is dropped and made anew.
 
     Attributes:
         dataflow: What.
@@ -87,7 +92,7 @@ class CreateDataflow(msgspec.Struct, frozen=True, kw_only=True, tag="create_data
     """
 
     dataflow: Dataflow
-    as_of: int
+    as_of: Time
 
     @property
     def id(self) -> str:
@@ -95,20 +100,25 @@ class CreateDataflow(msgspec.Struct, frozen=True, kw_only=True, tag="create_data
         return self.dataflow.name
 
 
-class Schedule(msgspec.Struct, frozen=True, tag="schedule"):
+class Schedule(Value, frozen=True, tag="schedule"):
     """Let a dataflow start."""
 
     id: str
 
 
-class AllowCompaction(msgspec.Struct, frozen=True, tag="allow_compaction"):
-    """Nobody reads an object at times before `frontier` any more; None: drop it."""
+class AllowCompaction(Value, frozen=True, tag="allow_compaction"):
+    """Nobody reads an object at times before `frontier` any more; None: drop it.
+
+    It never takes a frontier back. A peek that still reads before it may get an error; a drop
+    cancels the peeks that read what is dropped. For what has been dropped it does nothing; for what
+    was never there it is an error.
+    """
 
     id: str
-    frontier: int | None
+    frontier: Time | None
 
 
-class Peek(msgspec.Struct, frozen=True, kw_only=True, tag="peek"):
+class Peek(Value, frozen=True, kw_only=True, tag="peek"):
     """Run a query once.
 
     Attributes:
@@ -122,12 +132,15 @@ class Peek(msgspec.Struct, frozen=True, kw_only=True, tag="peek"):
     uuid: str
     query: str
     inputs: tuple[str, ...]
-    as_of: int
+    as_of: Time
     limit_bytes: int
 
 
-class CancelPeek(msgspec.Struct, frozen=True, tag="cancel_peek"):
-    """The answer is not needed any more; it may come all the same."""
+class CancelPeek(Value, frozen=True, tag="cancel_peek"):
+    """The answer is not needed any more, or it has come; it may come all the same.
+
+    Controllers send it after each answer too: it takes the peek out of the history.
+    """
 
     uuid: str
 
@@ -148,7 +161,7 @@ ComputeCommand: TypeAlias = (
 # --- responses -------------------------------------------------------------------------------
 
 
-class Frontiers(msgspec.Struct, frozen=True, kw_only=True, tag="frontiers"):
+class Frontiers(Value, frozen=True, kw_only=True, tag="frontiers"):
     """How far an object is. UNSET is "as before", None the empty frontier.
 
     Attributes:
@@ -159,12 +172,12 @@ class Frontiers(msgspec.Struct, frozen=True, kw_only=True, tag="frontiers"):
     """
 
     id: str
-    write: int | msgspec.UnsetType | None = msgspec.UNSET
-    input: int | msgspec.UnsetType | None = msgspec.UNSET
-    output: int | msgspec.UnsetType | None = msgspec.UNSET
+    write: Time | msgspec.UnsetType | None = msgspec.UNSET
+    input: Time | msgspec.UnsetType | None = msgspec.UNSET
+    output: Time | msgspec.UnsetType | None = msgspec.UNSET
 
 
-class PeekResponse(msgspec.Struct, frozen=True, kw_only=True, tag="peek_response"):
+class PeekResponse(Value, frozen=True, kw_only=True, tag="peek_response"):
     """The one answer to a peek.
 
     Attributes:
@@ -180,7 +193,7 @@ class PeekResponse(msgspec.Struct, frozen=True, kw_only=True, tag="peek_response
     cancelled: bool = False
 
 
-class SubscribeResponse(msgspec.Struct, frozen=True, kw_only=True, tag="subscribe_response"):
+class SubscribeResponse(Value, frozen=True, kw_only=True, tag="subscribe_response"):
     """The changes of one interval, consolidated.
 
     Attributes:
@@ -192,20 +205,20 @@ class SubscribeResponse(msgspec.Struct, frozen=True, kw_only=True, tag="subscrib
     """
 
     id: str
-    lower: int
-    upper: int | None
+    lower: Time
+    upper: Time | None
     updates: bytes | None = None
     error: str = ""
 
 
-class SubscribeDropped(msgspec.Struct, frozen=True, tag="subscribe_dropped"):
+class SubscribeDropped(Value, frozen=True, tag="subscribe_dropped"):
     """A subscription ended early; `upper` is that of its last batch."""
 
     id: str
-    upper: int
+    upper: Time
 
 
-class Hydration(msgspec.Struct, frozen=True, tag="hydration"):
+class Hydration(Value, frozen=True, tag="hydration"):
     """Whether an object has caught up with its `as_of`; for people, nothing relies on it."""
 
     id: str

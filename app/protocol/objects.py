@@ -10,7 +10,7 @@ are in. `Envelope` and the keys mean what they mean for `format("shard")`.
 from __future__ import annotations
 
 import hashlib
-from typing import Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -23,6 +23,8 @@ __all__ = [
     "SourceDescription",
     "Strategy",
     "SubscribeDescription",
+    "Time",
+    "Value",
     "ViewDescription",
     "errors_shard",
     "fingerprint",
@@ -35,7 +37,20 @@ Strategy: TypeAlias = Literal["linear", "recompute"]
 """How a view follows its inputs: from their change alone, or by its query run anew."""
 
 
-class SourceDescription(msgspec.Struct, frozen=True, kw_only=True, tag="source"):
+_TIME: Final = msgspec.Meta(ge=-(2**63), le=2**63 - 1)
+
+Time: TypeAlias = Annotated[int, _TIME]
+"""A time of a shard: a signed integer of 64 bits, milliseconds since the epoch as a rule."""
+
+
+class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What every description, command and response is: immutable, and read back as it was written.
+
+    A field that nobody knows is refused: it would mean something that the reader does not do.
+    """
+
+
+class SourceDescription(Value, frozen=True, kw_only=True, tag="source"):
     """Something outside that is taken in.
 
     Attributes:
@@ -58,7 +73,7 @@ class SourceDescription(msgspec.Struct, frozen=True, kw_only=True, tag="source")
     retain_ms: int | None = None
 
 
-class ViewDescription(msgspec.Struct, frozen=True, kw_only=True, tag="view"):
+class ViewDescription(Value, frozen=True, kw_only=True, tag="view"):
     """A query whose result is kept in a shard.
 
     Attributes:
@@ -79,7 +94,7 @@ class ViewDescription(msgspec.Struct, frozen=True, kw_only=True, tag="view"):
     retain_ms: int | None = None
 
 
-class IndexDescription(msgspec.Struct, frozen=True, kw_only=True, tag="index"):
+class IndexDescription(Value, frozen=True, kw_only=True, tag="index"):
     """A source's or view's contents kept in memory.
 
     Attributes:
@@ -93,7 +108,7 @@ class IndexDescription(msgspec.Struct, frozen=True, kw_only=True, tag="index"):
     key: tuple[str, ...] = ()
 
 
-class SubscribeDescription(msgspec.Struct, frozen=True, kw_only=True, tag="subscribe"):
+class SubscribeDescription(Value, frozen=True, kw_only=True, tag="subscribe"):
     """A client that follows an object's changes.
 
     Attributes:
@@ -106,10 +121,10 @@ class SubscribeDescription(msgspec.Struct, frozen=True, kw_only=True, tag="subsc
     name: str
     on: str
     snapshot: bool = True
-    up_to: int | None = None
+    up_to: Time | None = None
 
 
-class SinkDescription(msgspec.Struct, frozen=True, kw_only=True, tag="sink"):
+class SinkDescription(Value, frozen=True, kw_only=True, tag="sink"):
     """Something outside that is kept up to date with an object.
 
     Attributes:

@@ -19,7 +19,7 @@ from app.protocol.compute import (
     InitializationComplete,
     UpdateConfiguration,
 )
-from app.protocol.objects import SinkDescription, SourceDescription
+from app.protocol.objects import SinkDescription, SourceDescription, Time, Value
 
 __all__ = [
     "CancelOneshotIngestion",
@@ -39,7 +39,7 @@ __all__ = [
 # --- commands --------------------------------------------------------------------------------
 
 
-class RunIngestion(msgspec.Struct, frozen=True, tag="run_ingestion"):
+class RunIngestion(Value, frozen=True, tag="run_ingestion"):
     """Create a source, or change one: the same name again with another description.
 
     Attributes:
@@ -54,7 +54,7 @@ class RunIngestion(msgspec.Struct, frozen=True, tag="run_ingestion"):
         return self.ingestion.name
 
 
-class RunSink(msgspec.Struct, frozen=True, kw_only=True, tag="run_sink"):
+class RunSink(Value, frozen=True, kw_only=True, tag="run_sink"):
     """Create a sink, or change one.
 
     Attributes:
@@ -63,7 +63,7 @@ class RunSink(msgspec.Struct, frozen=True, kw_only=True, tag="run_sink"):
     """
 
     sink: SinkDescription
-    as_of: int
+    as_of: Time
 
     @property
     def id(self) -> str:
@@ -71,7 +71,7 @@ class RunSink(msgspec.Struct, frozen=True, kw_only=True, tag="run_sink"):
         return self.sink.name
 
 
-class RunOneshotIngestion(msgspec.Struct, frozen=True, kw_only=True, tag="run_oneshot_ingestion"):
+class RunOneshotIngestion(Value, frozen=True, kw_only=True, tag="run_oneshot_ingestion"):
     """Stage what a batch read gives, for one append that the controller decides about.
 
     Attributes:
@@ -84,11 +84,14 @@ class RunOneshotIngestion(msgspec.Struct, frozen=True, kw_only=True, tag="run_on
     uuid: str
     into: str
     format: str
-    options: dict[str, str] = {}
+    options: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-class CancelOneshotIngestion(msgspec.Struct, frozen=True, tag="cancel_oneshot_ingestion"):
-    """It is not needed any more."""
+class CancelOneshotIngestion(Value, frozen=True, tag="cancel_oneshot_ingestion"):
+    """It is not needed any more, or its end has been told; nothing comes about it any more.
+
+    Controllers send it after each `StagedBatches` too: it takes the ingestion out of the history.
+    """
 
     uuid: str
 
@@ -112,20 +115,20 @@ Status: TypeAlias = Literal[
 ]
 
 
-class FrontierUpper(msgspec.Struct, frozen=True, tag="frontier_upper"):
+class FrontierUpper(Value, frozen=True, tag="frontier_upper"):
     """The upper of a source's shard, or how far a sink's target is; never goes back."""
 
     id: str
-    upper: int | None
+    upper: Time | None
 
 
-class DroppedId(msgspec.Struct, frozen=True, tag="dropped_id"):
+class DroppedId(Value, frozen=True, tag="dropped_id"):
     """Nothing more comes about this object."""
 
     id: str
 
 
-class StagedBatches(msgspec.Struct, frozen=True, kw_only=True, tag="staged_batches"):
+class StagedBatches(Value, frozen=True, kw_only=True, tag="staged_batches"):
     """The end of a oneshot ingestion.
 
     Attributes:
@@ -139,14 +142,14 @@ class StagedBatches(msgspec.Struct, frozen=True, kw_only=True, tag="staged_batch
     error: str = ""
 
 
-class StatisticsUpdates(msgspec.Struct, frozen=True, tag="statistics_updates"):
+class StatisticsUpdates(Value, frozen=True, tag="statistics_updates"):
     """Statistics by object and name; what is not known is left out."""
 
     sources: dict[str, dict[str, float]]
     sinks: dict[str, dict[str, float]]
 
 
-class StatusUpdate(msgspec.Struct, frozen=True, kw_only=True, tag="status_update"):
+class StatusUpdate(Value, frozen=True, kw_only=True, tag="status_update"):
     """A status that has changed.
 
     Attributes:
@@ -163,7 +166,7 @@ class StatusUpdate(msgspec.Struct, frozen=True, kw_only=True, tag="status_update
     at_ms: int
     error: str = ""
     hints: tuple[str, ...] = ()
-    namespaced: dict[str, str] = {}
+    namespaced: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 StorageResponse: TypeAlias = (

@@ -1,0 +1,63 @@
+"""A controller in the runtime's own process: values are handed over as they are.
+
+    client = InProcessClient(endpoint, nonce, clock)
+
+It behaves as a socket does, without one: what does not keep up is disconnected, and is told why.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from typing_extensions import override
+
+from app.connection.client import Client
+from app.connection.endpoint import Endpoint
+from app.connection.session import CloseCode, Closed
+from datasource.clock import Clock
+
+__all__ = ["InProcessClient"]
+
+Command = TypeVar("Command")
+Response = TypeVar("Response")
+
+
+class InProcessClient(Client[Command, Response], Generic[Command, Response]):
+    """A connection to an endpoint of this process; made, it is connected."""
+
+    def __init__(self, endpoint: Endpoint[Command, Response], nonce: str, clock: Clock) -> None:
+        """Connect, in the place of whoever is connected.
+
+        Args:
+            endpoint: The runtime's side.
+            nonce: Names the connection: the hex digits of a fresh token.
+            clock: To wait with.
+        """
+        self._clock = clock
+        self._session = endpoint.connect(nonce)
+
+    @property
+    @override
+    def nonce(self) -> str:
+        return self._session.nonce
+
+    @property
+    @override
+    def closed(self) -> Closed | None:
+        return self._session.closed
+
+    @override
+    def send(self, command: Command) -> bool:
+        return self._session.push(command)
+
+    @override
+    def receive(self, timeout_ms: float = 0) -> Response | None:
+        response = self._session.pull()
+        if response is None and timeout_ms > 0:
+            self._session.wait(self._clock, timeout_ms)
+            response = self._session.pull()
+        return response
+
+    @override
+    def close(self) -> None:
+        self._session.close(Closed(CloseCode.DONE, "the controller has closed it"))

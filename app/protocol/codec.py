@@ -1,0 +1,162 @@
+"""Commands and responses as JSON, and back: what travels between a controller and the runtime.
+
+    COMPUTE.encode_command(Schedule("delays"))      b'{"type":"schedule","id":"delays"}'
+    COMPUTE.decode_command(data)                    the value, or InvalidUsage
+
+One message is one JSON object; `type` says which. Times are numbers, an empty frontier is null,
+what is unset is left out, bytes are base64. The first message of a connection is an *opening*,
+which carries a `Hello` and says which protocol in which version the rest is; the answer to it is
+the same without a `Hello`:
+
+    {"protocol":"compute","version":1,"hello":{"type":"hello","nonce":"…"}}
+    {"protocol":"compute","version":1}
+
+Invariants:
+    Decoding what was encoded gives an equal value; the golden file keeps each of them readable.
+    Nothing is skipped: an unknown type, an unknown field, a missing one, a number for a string are
+    refused with the place. So a version is raised whenever anything is added.
+    Only the first message may be of another version, and is refused with both versions told.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from app.protocol.compute import ComputeCommand, ComputeResponse, Hello
+from app.protocol.objects import Value
+from app.protocol.storage import StorageCommand, StorageResponse
+from datasource.errors import InvalidUsage
+
+__all__ = ["COMPUTE", "PROTOCOL_VERSION", "STORAGE", "Codec"]
+
+PROTOCOL_VERSION: Final = 1
+"""Of both protocols; raised with every change of what travels."""
+
+Command = TypeVar("Command")
+Response = TypeVar("Response")
+T = TypeVar("T")
+
+
+class _Version(msgspec.Struct, frozen=True):
+    """What every version ever has in its opening, whatever else is there."""
+
+    protocol: str
+    version: int
+
+
+class _Opening(Value, frozen=True):
+    protocol: str
+    version: int
+    hello: Hello
+
+
+class _Welcome(Value, frozen=True):
+    protocol: str
+    version: int
+
+
+class Codec(Generic[Command, Response]):
+    """One protocol as JSON. Used by any number of threads.
+
+    Attributes:
+        protocol: Its name: "compute" or "storage".
+    """
+
+    def __init__(self, protocol: str, command: Any, response: Any) -> None:
+        """`command` and `response` are the unions themselves."""
+        self.protocol = protocol
+        self._encoder = msgspec.json.Encoder(order="deterministic")
+        self._command: msgspec.json.Decoder[Any] = msgspec.json.Decoder(command)
+        self._response: msgspec.json.Decoder[Any] = msgspec.json.Decoder(response)
+
+    def encode_command(self, command: Command) -> bytes:
+        """A command as one message."""
+        return self._encoder.encode(command)
+
+    def encode_response(self, response: Response) -> bytes:
+        """A response as one message."""
+        return self._encoder.encode(response)
+
+    def decode_command(self, data: bytes) -> Command:
+        """A command from one message.
+
+        Raises:
+            InvalidUsage: With code MALFORMED_MESSAGE.
+        """
+        command: Command = self._decoded(self._command, data, "command")
+        return command
+
+    def decode_response(self, data: bytes) -> Response:
+        """A response from one message.
+
+        Raises:
+            InvalidUsage: With code MALFORMED_MESSAGE.
+        """
+        response: Response = self._decoded(self._response, data, "response")
+        return response
+
+    def encode_opening(self, hello: Hello) -> bytes:
+        """The first message of a controller."""
+        return self._encoder.encode(_Opening(self.protocol, PROTOCOL_VERSION, hello))
+
+    def decode_opening(self, data: bytes) -> Hello:
+        """The `Hello` of a controller's first message.
+
+        Raises:
+            InvalidUsage: With code PROTOCOL_VERSION for another version, WRONG_PROTOCOL for another
+                protocol, MALFORMED_MESSAGE for anything else.
+        """
+        self._check_version(data, peer="controller", here="runtime")
+        return self._decoded(_OPENING, data, "opening").hello
+
+    def encode_welcome(self) -> bytes:
+        """The runtime's answer to an opening."""
+        return self._encoder.encode(_Welcome(self.protocol, PROTOCOL_VERSION))
+
+    def check_welcome(self, data: bytes) -> None:
+        """Check the runtime's answer to an opening.
+
+        Raises:
+            InvalidUsage: As of `decode_opening`.
+        """
+        self._check_version(data, peer="runtime", here="controller")
+        self._decoded(_WELCOME, data, "answer to an opening")
+
+    def _check_version(self, data: bytes, peer: str, here: str) -> None:
+        said = self._decoded(_VERSION, data, "opening")
+        if said.protocol != self.protocol:
+            raise InvalidUsage(
+                f"the {peer} speaks the {said.protocol} protocol, the {here} {self.protocol}",
+                code="WRONG_PROTOCOL",
+                hint="check the address",
+            )
+        if said.version != PROTOCOL_VERSION:
+            older = peer if said.version < PROTOCOL_VERSION else here
+            raise InvalidUsage(
+                f"the {peer} speaks version {said.version}, the {here} {PROTOCOL_VERSION}",
+                code="PROTOCOL_VERSION",
+                hint=f"update the {older}",
+            )
+
+    def _decoded(self, decoder: msgspec.json.Decoder[T], data: bytes, what: str) -> T:
+        try:
+            return decoder.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InvalidUsage(
+                f"this is no {what} of the {self.protocol} protocol: {error}",
+                code="MALFORMED_MESSAGE",
+            ) from error
+
+
+_VERSION: Final = msgspec.json.Decoder(_Version)
+_OPENING: Final = msgspec.json.Decoder(_Opening)
+_WELCOME: Final = msgspec.json.Decoder(_Welcome)
+
+COMPUTE: Final[Codec[ComputeCommand, ComputeResponse]] = Codec(
+    "compute", ComputeCommand, ComputeResponse
+)
+STORAGE: Final[Codec[StorageCommand, StorageResponse]] = Codec(
+    "storage", StorageCommand, StorageResponse
+)

@@ -1,0 +1,121 @@
+"""A host for sinks, an input that they read, and a list of what they report."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from app.protocol.objects import SinkDescription
+from app.rendering import Host, Incarnation, Running
+from app.reports import Failed, Observation, Progress
+from app.storage.sink import run_sink
+from datasource.client import ShardClient
+from datasource.clock import SystemClock, SystemIds
+from datasource.frontier import Frontier
+from datasource.schema import ShardSchema
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["SCHEMA", "Input", "Reports", "host_of", "life", "running"]
+
+SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
+
+
+class Reports:
+    """Takes reports, and lets a test wait for one."""
+
+    def __init__(self) -> None:
+        self._news = threading.Condition()
+        self.all: list[Observation] = []
+
+    def __call__(self, observation: Observation) -> None:
+        with self._news:
+            self.all.append(observation)
+            self._news.notify_all()
+
+    def wait(self, wanted: Callable[[Observation], bool]) -> Observation:
+        """The first report that is wanted; fails at once if the sink does."""
+
+        def found() -> Observation | None:
+            return next((o for o in self.all if wanted(o)), None)
+
+        with self._news:
+            done = self._news.wait_for(lambda: found() or self._failed(), 120)
+            first = found()
+            assert first is not None, (done, self.all)
+            return first
+
+    def reached(self, upper: int) -> None:
+        """Wait until the target has everything before `upper`."""
+        self.wait(
+            lambda o: isinstance(o, Progress) and isinstance(o.write, int) and o.write >= upper
+        )
+
+    def failure(self) -> Failed:
+        found = self.wait(lambda o: isinstance(o, Failed))
+        assert isinstance(found, Failed)
+        return found
+
+    def _failed(self) -> bool:
+        return any(isinstance(o, Failed) for o in self.all)
+
+
+class Input:
+    """A shard whose times a test chooses: `step(5, (1, "a", +1))` makes the upper 6."""
+
+    def __init__(self, client: ShardClient, name: str = "in") -> None:
+        self.client, self.name = client, name
+        client.create(name, ShardSchema.from_arrow(SCHEMA))
+
+    def step(self, time: int, *updates: tuple[int, str, int]) -> int:
+        """Append updates at `time`; the upper afterwards."""
+        rows = [{"k": k, "v": v, "_ts": time, "_diff": d} for k, v, d in updates]
+        columns = SCHEMA.append(pa.field("_ts", pa.int64())).append(pa.field("_diff", pa.int64()))
+        upper = self.client.state(self.name).upper
+        table = pa.Table.from_pylist(rows, columns) if rows else None
+        writer = self.client.writer(self.name)
+        writer.compare_and_append(table, upper, Frontier(time + 1))
+        return time + 1
+
+
+def host_of(spark: SparkSession, location: str, checkpoints: Path, **changes: object) -> Host:
+    writes = threading.Event()
+    writes.set()
+    host = Host(
+        spark=spark,
+        client=ShardClient.open(location),
+        storage={},
+        report=Reports(),
+        clock=SystemClock(),
+        ids=SystemIds(),
+        checkpoints=checkpoints,
+        writes=writes,
+        check_fence=lambda: None,
+        interval_ms=50,
+        pool="storage",
+    )
+    return replace(host, **changes)  # type: ignore[arg-type]  # the test knows the fields
+
+
+def life(epoch: int = 1, as_of: int | None = None, dataflow: int = 1) -> Incarnation:
+    return Incarnation("out", "u1", dataflow, epoch, (1, 3), as_of)
+
+
+@contextmanager
+def running(
+    host: Host, sink: SinkDescription, incarnation: Incarnation | None = None
+) -> Iterator[Reports]:
+    """A sink that runs while the block does, and what it reports."""
+    reports = Reports()
+    run: Running = run_sink(replace(host, report=reports), incarnation or life(), sink)
+    try:
+        yield reports
+    finally:
+        run.stop()
