@@ -1,0 +1,125 @@
+"""What has arrived for the lane and was not taken yet: commands, completions, reports.
+
+Anybody may put in, from any thread; only the lane takes out.
+
+Invariants:
+    A command that was taken in is answered, exactly once: with its position or with an error.
+    Commands wait for room; completions and reports never do. There is one completion per effect
+    under way, and a report is kept once however often it is made, so both are bounded by what runs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from app.lane.commands import LaneCommand
+from app.lane.fleet import Effect
+from app.rendering import Running
+from app.reports import Ended, Failed, Hydrated
+from datasource.errors import ShardError
+
+__all__ = ["Done", "Intake", "Offer", "Report"]
+
+Report: TypeAlias = Failed | Hydrated | Ended
+"""Observations that the lane cares for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A command that waits for its position; `sequence` is None until the lane numbers it."""
+
+    producer: str
+    sequence: int | None
+    command: LaneCommand
+    ticket: Future[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """An effect has come to its end: something runs, or an error, or it just has."""
+
+    effect: Effect
+    running: Running | None = None
+    error: Exception | None = None
+
+
+class Intake:
+    """Everything that has arrived; at most `room` commands.
+
+    Attributes:
+        wake: Set when something has arrived.
+    """
+
+    def __init__(self, room: int) -> None:
+        self.wake = threading.Event()
+        self._lock = threading.Lock()
+        self._room = threading.BoundedSemaphore(room)
+        self._offers: deque[Offer] = deque()
+        self._done: list[Done] = []
+        self._reports: dict[tuple[type, str, int], Report] = {}
+        self._closed: ShardError | None = None
+
+    def offer(self, producer: str, command: LaneCommand, sequence: int | None) -> Future[int]:
+        """Put a command in, as soon as there is room; what will give its position."""
+        offer = Offer(producer, sequence, command, Future())
+        self._room.acquire()
+        with self._lock:
+            closed = self._closed
+            if closed is None:
+                self._offers.append(offer)
+        if closed is not None:
+            self.refuse([offer], closed)
+        self.wake.set()
+        return offer.ticket
+
+    def done(self, done: Done) -> None:
+        """Put a completion in."""
+        with self._lock:
+            self._done.append(done)
+        self.wake.set()
+
+    def report(self, report: Report) -> None:
+        """Put a report in; of equal ones about one life the first is kept."""
+        with self._lock:
+            self._reports.setdefault((type(report), report.id, report.epoch), report)
+        self.wake.set()
+
+    def take(self) -> tuple[list[Done], list[Report]]:
+        """All completions and reports, in the order of their arrival."""
+        with self._lock:
+            done, self._done = self._done, []
+            reports, self._reports = list(self._reports.values()), {}
+        return done, reports
+
+    def take_offers(self, count: int) -> list[Offer]:
+        """The first `count` commands; each is to be answered."""
+        with self._lock:
+            taken = [self._offers.popleft() for _ in range(min(len(self._offers), count))]
+            if self._offers:
+                self.wake.set()
+        return taken
+
+    def answer(self, offer: Offer, position: int) -> None:
+        """Tell whoever waits for it the position of a command."""
+        self._room.release()
+        offer.ticket.set_result(position)
+
+    def refuse(self, offers: Iterable[Offer], error: ShardError) -> None:
+        """Tell whoever waits for them that commands have no position, and why."""
+        for offer in offers:
+            self._room.release()
+            offer.ticket.set_exception(error)
+
+    def close(self, error: ShardError) -> None:
+        """Refuse what waits, and all that comes from here on. The first error stays."""
+        with self._lock:
+            self._closed = self._closed or error
+            offers, self._offers = list(self._offers), deque()
+            closed = self._closed
+        self.refuse(offers, closed)
+        self.wake.set()

@@ -1,0 +1,424 @@
+"""The order itself: a shard with one row per record, where position and time are the same number.
+
+    log = LaneLog.open(client, this_process(…), settings, how="if-free")
+    log.append([Submission("compute", 1, command)])
+
+An append names the upper that it expects, which is the position of its first record: nobody else
+can have added anything in between. This is the fence. A runtime that takes over appends `Opened`,
+and from then on every append of the former one is refused, and every look at the shard's upper
+(`check_fence`) shows it.
+
+The past is bounded. After `snapshot_every` records the whole state is recorded, and in the same
+append rows older than `keep_records`, and the state before, are retracted. Reading the lane is one
+snapshot of the shard: a state, and what came after it.
+
+Invariants:
+    Rows of positions `[0, upper)` were there once, without a gap, each at the time of its position.
+    The newest state and all records after it are there.
+    A record is folded when it is durable, and only then. One whose append has no known outcome is
+    neither repeated under another position nor forgotten: it is settled before anything else.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from app.lane.commands import LANE, Hold, Holder, Opened, Record, Submission, command_kind
+from app.lane.holder import Pulse, held_error, judge
+from app.lane.journal import Role, Takeover
+from app.lane.settings import LaneSettings
+from app.lane.state import EMPTY_STATE, LaneState, apply, unrepeated
+from datasource.client import ShardClient
+from datasource.commands.append import UpperMismatch
+from datasource.commands.readers import expire_leased
+from datasource.errors import Corrupt, Determinate, Fenced, Indeterminate, ShardError
+from datasource.frontier import Frontier
+from datasource.schema import DIFF, TS, ShardSchema
+from datasource.write import WriteHandle
+
+__all__ = ["LANE_SHARD", "LaneLog", "Row", "read_lane"]
+
+_log = logging.getLogger(__name__)
+
+LANE_SHARD: Final = "_lane"
+
+_SNAPSHOT: Final = "snapshot"
+_TAKEOVERS_MAX: Final = 64
+"""How often a take-over is tried while somebody else keeps adding to the order."""
+
+_COLUMNS: Final = pa.schema(
+    [
+        pa.field("index", pa.int64(), nullable=False),
+        pa.field("producer", pa.string(), nullable=False),
+        pa.field("sequence", pa.int64(), nullable=False),
+        pa.field("epoch", pa.int64(), nullable=False),
+        pa.field("at_ms", pa.int64(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("command", pa.string(), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the lane's shard; `kind` is a command's, or "snapshot" for a whole state."""
+
+    index: int
+    producer: str
+    sequence: int
+    epoch: int
+    at_ms: int
+    kind: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """An append, as it can be repeated: the new rows, the retracted ones, and its number."""
+
+    added: tuple[Row, ...]
+    retracted: tuple[Row, ...]
+    sequence: int
+
+    @property
+    def lower(self) -> int:
+        return self.added[0].index
+
+    @property
+    def upper(self) -> int:
+        return self.added[-1].index + 1
+
+
+def read_lane(client: ShardClient) -> tuple[LaneState, list[Record]]:
+    """What a location's lane amounts to, and the records that are kept; without taking part.
+
+    Raises:
+        InvalidUsage: There is no lane at this location.
+        Corrupt: The rows are not what was written.
+    """
+    return _fold(_rows(client))
+
+
+class LaneLog:
+    """The order of one location. Its methods may be called from any thread."""
+
+    def __init__(self, client: ShardClient, holder: Holder, settings: LaneSettings) -> None:
+        """Read the order, as a follower; `open` is the usual way."""
+        client.create(
+            LANE_SHARD,
+            ShardSchema.from_arrow(_COLUMNS),
+            key=("index",),
+            comment="The order of everything that starts, changes or ends what runs",
+        )
+        self._client = client
+        self._machine = client.machine(LANE_SHARD)
+        self._settings = settings
+        self._holder = holder
+        self._lock = threading.RLock()
+        self._writer: WriteHandle = client.writer(LANE_SHARD)
+        self._attempts = 0
+        self._doubt: _Attempt | None = None
+        self._fence: Fenced | None = None
+        self._pulse: Pulse | None = None
+        self._role: Role = "follower"
+        self._kept: deque[Row] = deque()
+        self._state = EMPTY_STATE
+        self._load()
+
+    @classmethod
+    def open(
+        cls,
+        client: ShardClient,
+        holder: Holder,
+        settings: LaneSettings | None = None,
+        *,
+        how: Takeover = "if-free",
+    ) -> LaneLog:
+        """The order of `client`'s location, held by this process.
+
+        Raises:
+            InvalidUsage: `LOCATION_HELD`: another runtime lives, and `how` is not "by-force".
+            Determinate: The lane was not taken.
+            Indeterminate: Nobody can tell whether it was.
+        """
+        log = cls(client, holder, settings or LaneSettings())
+        log.take_over(how, {})
+        return log
+
+    @property
+    def role(self) -> Role:
+        return self._role
+
+    @property
+    def state(self) -> LaneState:
+        return self._state
+
+    def records(self, start: int = 0) -> list[Record]:
+        with self._lock:
+            kept = [row for row in self._kept if row.index >= start and row.kind != _SNAPSHOT]
+        return [_record(row) for row in kept]
+
+    def position(self, producer: str, sequence: int) -> int | None:
+        with self._lock:
+            wanted = (producer, sequence)
+            found = (row.index for row in self._kept if (row.producer, row.sequence) == wanted)
+            return next(found, None)
+
+    # -- adding ------------------------------------------------------------------------------
+
+    def append(self, submissions: Sequence[Submission]) -> None:
+        with self._lock:
+            self._check_held()
+            self._settle()
+            if self._snapshot_due():
+                self._commit(self._snapshot())
+            fresh = unrepeated(self._state, submissions)
+            if fresh:
+                self._commit(self._attempt(fresh))
+
+    def take_over(self, how: Takeover, epochs: Mapping[str, int]) -> None:
+        with self._lock:
+            assert self._role == "follower", self._role
+            # If an earlier try did land, then under this holder's name.
+            self._doubt = None
+            self._load()
+            self._refuse_if_held(how)
+            purpose = f"the runtime '{self._holder.application}'"
+            pulse = Pulse(self._machine, self._client.clock, self._settings.lease_ms, purpose)
+            try:
+                self._open(pulse, how, dict(epochs))
+            except BaseException:
+                pulse.stop()
+                raise
+            self._pulse, self._role = pulse, "holder"
+            pulse.start()
+
+    def keep(self) -> None:
+        with self._lock:
+            if self._pulse is None or not self._pulse.lost:
+                return
+            self._check_held()
+            self._settle()
+            purpose = f"the runtime '{self._holder.application}'"
+            pulse = Pulse(self._machine, self._client.clock, self._settings.lease_ms, purpose)
+            self._holder = msgspec.structs.replace(self._holder, lease=pulse.reader)
+            hold = Submission(LANE, self._state.next_sequence(LANE), Hold(self._holder))
+            try:
+                self._commit(self._attempt([hold]))
+            except ShardError:
+                pulse.stop()
+                raise
+            self._pulse = pulse
+            pulse.start()
+
+    def close(self) -> None:
+        with self._lock:
+            pulse, self._pulse = self._pulse, None
+        if pulse is not None:
+            pulse.stop()
+
+    # -- looking -----------------------------------------------------------------------------
+
+    def poll(self) -> None:
+        with self._lock:
+            assert self._role == "follower", self._role
+            if self._machine.state().upper != Frontier(self._state.next_index):
+                self._load()
+
+    def check_fence(self) -> None:
+        with self._lock:
+            if self._role == "follower":
+                return
+            self._check_held()
+            self._settle()
+            upper = self._machine.state().upper
+            if upper != Frontier(self._state.next_index):
+                raise self._fenced(f"its upper is {upper}, not {self._state.next_index}")
+
+    # -- inside ------------------------------------------------------------------------------
+
+    def _check_held(self) -> None:
+        assert self._role == "holder", self._role
+        if self._fence is not None:
+            raise self._fence
+
+    def _fenced(self, why: str) -> Fenced:
+        self._fence = Fenced(
+            f"another runtime has taken over {self._client.location.url}: of its lane {why}",
+            code="RUNTIME_FENCED",
+            hint="`status` says which one; this one can only stop",
+        )
+        return self._fence
+
+    def _refuse_if_held(self, how: Takeover) -> None:
+        holder, now_ms = self._state.holder, self._client.clock.now_ms()
+        ours = holder is not None and holder.token == self._holder.token
+        if holder is None or ours or how == "by-force":
+            return
+        if judge(holder, self._machine.state(), now_ms) == "alive":
+            raise held_error(holder, self._client.location.url, now_ms)
+
+    def _open(self, pulse: Pulse, how: Takeover, epochs: dict[str, int]) -> None:
+        """Append `Opened`, after whatever others append meanwhile."""
+        for _ in range(_TAKEOVERS_MAX):
+            former = self._state.holder
+            self._holder = msgspec.structs.replace(
+                self._holder, lease=pulse.reader, since_ms=self._client.clock.now_ms()
+            )
+            opened = Opened(self._holder, epochs)
+            submission = Submission(LANE, self._state.next_sequence(LANE), opened)
+            try:
+                self._commit(self._attempt([submission], self._state.epoch + 1))
+            except Fenced:
+                self._fence = None
+                self._load()
+                self._refuse_if_held(how)
+                continue
+            if former is not None:
+                # Its lease would hold back the lane's past for as long as it is believed to live.
+                self._machine.apply(partial(expire_leased, reader=former.lease))
+            return
+        raise Determinate(
+            f"the lane of {self._client.location.url} could not be taken: somebody was always "
+            f"faster, {_TAKEOVERS_MAX} times",
+            code="CONTENTION",
+            hint="stop the other runtimes, then try again",
+        )
+
+    def _attempt(self, submissions: Sequence[Submission], epoch: int | None = None) -> _Attempt:
+        now_ms = self._client.clock.now_ms()
+        rows = tuple(
+            Row(
+                self._state.next_index + i,
+                s.producer,
+                s.sequence,
+                self._state.epoch if epoch is None else epoch,
+                now_ms,
+                command_kind(s.command),
+                msgspec.json.encode(s.command).decode(),
+            )
+            for i, s in enumerate(submissions)
+        )
+        self._attempts += 1
+        return _Attempt(rows, (), self._attempts)
+
+    def _snapshot_due(self) -> bool:
+        last = next((r.index for r in reversed(self._kept) if r.kind == _SNAPSHOT), -1)
+        return self._state.next_index - last > self._settings.snapshot_every
+
+    def _snapshot(self) -> _Attempt:
+        state, index = self._state, self._state.next_index
+        oldest = index - self._settings.keep_records
+        text = msgspec.json.encode(state).decode()
+        now_ms = self._client.clock.now_ms()
+        row = Row(index, LANE, 0, state.epoch, now_ms, _SNAPSHOT, text)
+        gone = tuple(r for r in self._kept if r.kind == _SNAPSHOT or r.index < oldest)
+        self._attempts += 1
+        return _Attempt((row,), gone, self._attempts)
+
+    def _commit(self, attempt: _Attempt) -> None:
+        """Make `attempt` durable, and fold it."""
+        lower, upper = Frontier(attempt.lower), Frontier(attempt.upper)
+        try:
+            outcome = self._writer.compare_and_append(
+                _table(attempt), lower, upper, sequence=attempt.sequence
+            )
+            if isinstance(outcome, UpperMismatch) and not self._has_landed(attempt):
+                self._doubt = None
+                raise self._fenced(f"the upper is {outcome.current}, not {lower}")
+        except Indeterminate:
+            self._doubt = attempt
+            raise
+        self._doubt = None
+        gone = set(attempt.retracted)
+        self._kept = deque(row for row in [*self._kept, *attempt.added] if row not in gone)
+        state = self._state
+        for row in attempt.added:
+            if row.kind != _SNAPSHOT:
+                state = apply(state, _record(row))
+        # A state takes a position of its own.
+        self._state = msgspec.structs.replace(state, next_index=attempt.upper)
+
+    def _settle(self) -> None:
+        """Find out, or bring about, the outcome of the append that nobody knows."""
+        if self._doubt is not None:
+            self._commit(self._doubt)
+
+    def _has_landed(self, attempt: _Attempt) -> bool:
+        """Whether exactly these rows are in the shard: the store's answer was lost for long."""
+        if self._doubt is None:
+            return False
+        found = {row.index: row for row in _rows(self._client)}
+        return all(found.get(row.index) == row for row in attempt.added)
+
+    def _load(self) -> None:
+        rows = _rows(self._client)
+        self._state, _ = _fold(rows)
+        self._kept = deque(rows)
+
+
+def _rows(client: ShardClient) -> list[Row]:
+    """All rows of the lane's shard, by their positions."""
+    if client.state(LANE_SHARD).upper == Frontier(0):
+        return []
+    with client.reader(LANE_SHARD, purpose="reads the lane") as reader:
+        table = reader.snapshot()
+    return sorted((Row(**row) for row in table.to_pylist()), key=lambda row: row.index)
+
+
+def _fold(rows: Sequence[Row]) -> tuple[LaneState, list[Record]]:
+    """The state after `rows`, and the records among them.
+
+    Raises:
+        Corrupt: There is a gap after the newest state.
+    """
+    start = max((i for i, row in enumerate(rows) if row.kind == _SNAPSHOT), default=None)
+    state = EMPTY_STATE
+    if start is not None:
+        state = msgspec.json.decode(rows[start].command, type=LaneState)
+        state = msgspec.structs.replace(state, next_index=rows[start].index + 1)
+    for row in rows if start is None else rows[start + 1 :]:
+        if row.index != state.next_index:
+            raise Corrupt(
+                f"the lane has no record {state.next_index}: the next one is {row.index}",
+                code="LANE_GAP",
+                hint="nothing but the runtime may write its shard",
+            )
+        state = apply(state, _record(row))
+    return state, [_record(row) for row in rows if row.kind != _SNAPSHOT]
+
+
+def _record(row: Row) -> Record:
+    return msgspec.convert(
+        {
+            "index": row.index,
+            "producer": row.producer,
+            "sequence": row.sequence,
+            "epoch": row.epoch,
+            "at_ms": row.at_ms,
+            "command": msgspec.json.decode(row.command),
+        },
+        type=Record,
+    )
+
+
+def _table(attempt: _Attempt) -> pa.Table:
+    """The rows of an append, those that it takes back included."""
+    rows = [(row, row.index, 1) for row in attempt.added]
+    rows += [(row, attempt.lower, -1) for row in attempt.retracted]
+    columns: dict[str, list[Any]] = {
+        name: [getattr(row, name) for row, _, _ in rows] for name in _COLUMNS.names
+    }
+    columns[TS] = [ts for _, ts, _ in rows]
+    columns[DIFF] = [diff for _, _, diff in rows]
+    schema = _COLUMNS.append(pa.field(TS, pa.int64())).append(pa.field(DIFF, pa.int64()))
+    return pa.Table.from_pydict(columns, schema=schema)

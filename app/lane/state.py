@@ -1,0 +1,294 @@
+"""What the order amounts to: ids, descriptions and lives of objects, as a pure fold of records.
+
+    state = apply(state, record)
+
+The one allocator is here: global ids, numbers of dataflows and ranges of operator numbers follow
+from the records alone, so a replay gives the same ones, on any machine.
+
+What runs at the moment is not here (`app.lane.fleet`). Started, Stopped, Hydrated and their like
+are facts about threads of one process: after its death none of them holds, so to record them would
+only mean to read them back as lies. One completion *is* recorded, `Dropped`: it ends a name's claim
+to its ids, which decides what a later creation of the same name gets; it must not depend on who
+was faster.
+
+Invariants:
+    Ids are unique for ever: counters never go back.
+    An object keeps its global id until `Dropped`; its dataflow number and operators for as long as
+    its description stays, also if it is dropped and made again before it has stopped. A transient
+    one that is made again is another one: it goes on from nothing.
+    Its epoch only grows, and grows with each life that the order knows of.
+    `apply` refuses nothing: what does not apply (any more) has no effect, so that replays never
+    fail. What is refused is refused before it is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal, TypeAlias, assert_never
+
+import msgspec
+
+from app.lane.commands import (
+    LANE,
+    AllowWrites,
+    CreateDataflow,
+    DropDataflow,
+    Dropped,
+    Hold,
+    Holder,
+    Kind,
+    LaneCommand,
+    Opened,
+    Record,
+    Submission,
+    SuspendAndRestart,
+    UpdateConfiguration,
+    is_transient,
+    kind_of,
+)
+from app.protocol.objects import Description
+
+__all__ = [
+    "EMPTY_STATE",
+    "LaneObject",
+    "LaneState",
+    "Life",
+    "apply",
+    "check_state",
+    "unrepeated",
+    "would_change",
+]
+
+Life: TypeAlias = Literal["live", "dropping"]
+
+_PRODUCERS_MAX: Final = 256
+"""How many producers' numbers are remembered. A connection is one; a producer that so many others
+came after has been gone for long, and its repetitions with it."""
+
+
+class LaneObject(msgspec.Struct, frozen=True, kw_only=True):
+    """An object, as the order has it.
+
+    Attributes:
+        description: What it is.
+        as_of: As of its creation.
+        global_id: Its id: `u7`, or `t3` if it is transient.
+        dataflow: Number of its dataflow, from 1.
+        operators: First number of its operators, and how many there are.
+        epoch: Number of its present life, from 1.
+        created: Index of the record that gave it its description.
+        life: Whether it is to run, or to go.
+    """
+
+    description: Description
+    as_of: int | None
+    global_id: str
+    dataflow: int
+    operators: tuple[int, int]
+    epoch: int
+    created: int
+    life: Life = "live"
+
+    @property
+    def kind(self) -> Kind:
+        """Whose object it is."""
+        return kind_of(self.description)
+
+
+class LaneState(msgspec.Struct, frozen=True, kw_only=True):
+    """The fold of all records before `next_index`.
+
+    Attributes:
+        next_index: Position of the next record.
+        epoch: How many runtimes have held the lane.
+        holder: The last one of them; None before the first.
+        next_user: Next number of a global id `u…`.
+        next_transient: Next number of a global id `t…`.
+        next_dataflow: Next number of a dataflow.
+        next_operator: Next number of an operator.
+        writes: Kinds whose objects may write, sorted.
+        settings: By name.
+        objects: By name, in the order of their creation.
+        producers: Last sequence of each producer, the least recent one first.
+    """
+
+    next_index: int = 0
+    epoch: int = 0
+    holder: Holder | None = None
+    next_user: int = 1
+    next_transient: int = 1
+    next_dataflow: int = 1
+    next_operator: int = 1
+    writes: tuple[Kind, ...] = ()
+    settings: dict[str, str] = {}
+    objects: dict[str, LaneObject] = {}
+    producers: dict[str, int] = {}
+
+    def next_sequence(self, producer: str) -> int:
+        """The number after the last one of `producer`."""
+        return self.producers.get(producer, 0) + 1
+
+
+EMPTY_STATE: Final = LaneState()
+
+
+def apply(state: LaneState, record: Record) -> LaneState:
+    """The state after `record`, which is the next one."""
+    assert record.index == state.next_index, (record.index, state.next_index)
+    producers = {p: s for p, s in state.producers.items() if p != record.producer}
+    if len(producers) >= _PRODUCERS_MAX:
+        producers.pop(next(p for p in producers if p != LANE))
+    producers[record.producer] = record.sequence
+    changed = _changed(state, record.command, record.index)
+    return msgspec.structs.replace(changed, next_index=record.index + 1, producers=producers)
+
+
+def would_change(state: LaneState, command: LaneCommand) -> bool:
+    """Whether `command` as the next record would change anything but its producer's number."""
+    return _changed(state, command, state.next_index) != state
+
+
+def _changed(state: LaneState, command: LaneCommand, index: int) -> LaneState:
+    match command:
+        case Opened():
+            changed = _opened(state, command)
+        case Hold(holder):
+            changed = msgspec.structs.replace(state, holder=holder)
+        case CreateDataflow():
+            changed = _created(state, command, index)
+        case DropDataflow(name):
+            changed = _with_life(state, name, "dropping")
+        case Dropped(name, epoch):
+            changed = _dropped(state, name, epoch)
+        case SuspendAndRestart(name, epoch):
+            changed = _restarted(state, name, epoch)
+        case AllowWrites(kind):
+            kinds = tuple(sorted({*state.writes, kind}))
+            changed = msgspec.structs.replace(state, writes=kinds)
+        case UpdateConfiguration(settings):
+            changed = msgspec.structs.replace(state, settings={**state.settings, **settings})
+        case _:
+            assert_never(command)
+    return changed
+
+
+def _opened(state: LaneState, command: Opened) -> LaneState:
+    objects = {
+        name: msgspec.structs.replace(
+            known,
+            epoch=max(known.epoch, command.epochs.get(name, 0)) + 1,
+            life="dropping" if is_transient(known.description) else known.life,
+        )
+        for name, known in state.objects.items()
+    }
+    return msgspec.structs.replace(
+        state, epoch=state.epoch + 1, holder=command.holder, objects=objects
+    )
+
+
+def _created(state: LaneState, command: CreateDataflow, index: int) -> LaneState:
+    known = state.objects.get(command.id)
+    if known is None:
+        return _allocated(state, command, index)
+    if known.description == command.description and known.life == "live":
+        return state
+    if known.description == command.description and not is_transient(known.description):
+        # Made again before it has gone: a new life of what it was.
+        again = msgspec.structs.replace(
+            known, life="live", epoch=known.epoch + 1, as_of=command.as_of
+        )
+        return _with_object(state, command.id, again)
+    changed = msgspec.structs.replace(
+        known,
+        description=command.description,
+        as_of=command.as_of,
+        dataflow=state.next_dataflow,
+        operators=(state.next_operator, command.operators),
+        epoch=known.epoch + 1,
+        created=index,
+        life="live",
+    )
+    return _numbered(_with_object(state, command.id, changed), command)
+
+
+def _allocated(state: LaneState, command: CreateDataflow, index: int) -> LaneState:
+    transient = is_transient(command.description)
+    global_id = f"t{state.next_transient}" if transient else f"u{state.next_user}"
+    fresh = LaneObject(
+        description=command.description,
+        as_of=command.as_of,
+        global_id=global_id,
+        dataflow=state.next_dataflow,
+        operators=(state.next_operator, command.operators),
+        epoch=1,
+        created=index,
+    )
+    counted = msgspec.structs.replace(
+        _with_object(state, command.id, fresh),
+        next_user=state.next_user + (0 if transient else 1),
+        next_transient=state.next_transient + (1 if transient else 0),
+    )
+    return _numbered(counted, command)
+
+
+def _numbered(state: LaneState, command: CreateDataflow) -> LaneState:
+    return msgspec.structs.replace(
+        state,
+        next_dataflow=state.next_dataflow + 1,
+        next_operator=state.next_operator + command.operators,
+    )
+
+
+def _dropped(state: LaneState, name: str, epoch: int) -> LaneState:
+    known = state.objects.get(name)
+    if known is None or known.life != "dropping" or known.epoch != epoch:
+        return state
+    left = {n: o for n, o in state.objects.items() if n != name}
+    return msgspec.structs.replace(state, objects=left)
+
+
+def _restarted(state: LaneState, name: str, epoch: int) -> LaneState:
+    known = state.objects.get(name)
+    if known is None or known.life != "live" or epoch < known.epoch:
+        return state
+    return _with_object(state, name, msgspec.structs.replace(known, epoch=epoch + 1))
+
+
+def _with_life(state: LaneState, name: str, life: Life) -> LaneState:
+    known = state.objects.get(name)
+    if known is None or known.life == life:
+        return state
+    return _with_object(state, name, msgspec.structs.replace(known, life=life))
+
+
+def _with_object(state: LaneState, name: str, changed: LaneObject) -> LaneState:
+    return msgspec.structs.replace(state, objects={**state.objects, name: changed})
+
+
+def unrepeated(state: LaneState, submissions: Sequence[Submission]) -> list[Submission]:
+    """Those whose number is new to `state`; of equal ones the first."""
+    last = dict(state.producers)
+    fresh = []
+    for submission in submissions:
+        if submission.sequence > last.get(submission.producer, 0):
+            last[submission.producer] = submission.sequence
+            fresh.append(submission)
+    return fresh
+
+
+def check_state(state: LaneState) -> None:
+    """Assert what holds in every state: for tests and simulations.
+
+    Raises:
+        AssertionError: Two objects share a number, or one has a number that was not given out.
+    """
+    objects = state.objects.values()
+    assert len({o.global_id for o in objects}) == len(state.objects), state
+    assert len({o.dataflow for o in objects}) == len(state.objects), state
+    assert all(o.dataflow < state.next_dataflow for o in objects), state
+    ranges = sorted(o.operators for o in objects)
+    ends = [first + count for first, count in ranges]
+    starts = [first for first, _ in ranges[1:]]
+    assert all(end <= start for end, start in zip(ends, starts, strict=False)), ranges
+    assert not ends or ends[-1] <= state.next_operator, (ranges, state.next_operator)
+    assert len(state.producers) <= _PRODUCERS_MAX, len(state.producers)

@@ -1,0 +1,279 @@
+"""Storage's bookkeeping between a connection and the lane; no I/O, no threads, no Spark.
+
+    done = worker.on_reconcile(commands, now_ms)     all up to `InitializationComplete`, at once
+    done = worker.on_command(command, now_ms)        one behind it
+    done = worker.on_observation(report, now_ms)     what a running object tells
+    done = worker.on_phase(change)                   what the lane tells
+    worker.statistics()                              once in a while
+
+Each gives what is to be done about it, as `app.compute.worker` does. A command of a controller
+changes what is known, and nothing else; what runs changes by the lane's commands that follow.
+
+Invariants:
+    The upper of an object is told once a controller has named it, only when it advances, also
+    across a change of its definition: it is the same shard.
+    A drop is acknowledged once and at once: what is left is tidying up. An object that a new
+    controller left out is dropped in silence.
+    All statuses are told to a new controller, stamped with the time of its coming.
+    Reports of any life but the present one are ignored.
+    A oneshot ingestion of this connection is answered once; those of earlier ones never are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias, TypeGuard
+
+from msgspec import UnsetType
+
+from app.lane import commands as lane
+from app.lane.fleet import PhaseChange
+from app.lane.lives import Lives
+from app.lane.state import LaneObject
+from app.protocol.compute import AllowCompaction, AllowWrites, UpdateConfiguration
+from app.protocol.history import HeldObject, StorageHistory
+from app.protocol.objects import SinkDescription, SourceDescription
+from app.protocol.reconcile import reconcile_storage
+from app.protocol.storage import (
+    CancelOneshotIngestion,
+    DroppedId,
+    FrontierUpper,
+    RunIngestion,
+    RunOneshotIngestion,
+    RunSink,
+    StagedBatches,
+    StatisticsUpdates,
+    StatusUpdate,
+    StorageCommand,
+    StorageResponse,
+)
+from app.reports import Failed, Health, Measured, Observation, Progress
+from app.storage.health import HealthMachine
+from app.storage.statistics import Statistics
+
+__all__ = ["StorageDone", "StorageRequest", "StorageWorker"]
+
+StorageRequest: TypeAlias = RunOneshotIngestion | CancelOneshotIngestion | AllowCompaction
+"""What is done outside the lane: by whoever stages, and by the holder of holds."""
+
+_UNTOLD: Final = -1
+"""Before every time."""
+
+
+@dataclass(frozen=True, slots=True)
+class StorageDone:
+    """What follows from something that has happened.
+
+    Attributes:
+        commands: For the lane, in this order.
+        requests: For those who stage batches and let go of the past, after the commands.
+        responses: For the controller, in this order.
+        statuses: All changes of statuses, those included that no controller is told: for the
+            history.
+    """
+
+    commands: tuple[lane.LaneCommand, ...] = ()
+    requests: tuple[StorageRequest, ...] = ()
+    responses: tuple[StorageResponse, ...] = ()
+    statuses: tuple[StatusUpdate, ...] = ()
+
+
+class StorageWorker:
+    """What is known of sources and sinks, and what the present controller knows.
+
+    For one thread at a time. It must hear of all phases from the lane's start on.
+
+    Args:
+        objects: What the lane has found when it was opened: what the first controller does not name
+            is dropped.
+        now_ms: When that was, ms since the epoch.
+    """
+
+    def __init__(self, objects: Mapping[str, LaneObject], now_ms: int) -> None:
+        self._history = StorageHistory(_as_said(objects))
+        self._lives = Lives()
+        self._health = HealthMachine()
+        self._statistics = Statistics()
+        self._uppers: dict[str, int | None] = {}
+        self._told: dict[str, int | None] = {}
+        for held in self._history.objects.values():
+            self._expect(held.run, now_ms)
+
+    # -- from the controller -----------------------------------------------------------------
+
+    def on_reconcile(self, commands: Sequence[StorageCommand], now_ms: int) -> StorageDone:
+        """A new controller has said what there should be; the one before is not heard any more.
+
+        Raises:
+            InvalidUsage: It speaks of what never was there; nothing has changed then.
+        """
+        found = reconcile_storage(self._history.commands(), commands)
+        before = self._history.objects
+        self._history = StorageHistory(commands, gone=found.dropped)
+        statuses = [s for name in found.dropped for s in self._forget(name, now_ms)]
+        for name in found.replaced:
+            if type(before[name].run) is not type(self._history.objects[name].run):
+                statuses += self._forget(name, now_ms)
+        for held in self._history.objects.values():
+            statuses += self._expect(held.run, now_ms)
+        self._told = dict.fromkeys(self._history.objects, _UNTOLD)
+        again = self._health.restamped(now_ms)
+        return StorageDone(
+            tuple(c for command in found.todo for c in self._for_the_lane(command)),
+            tuple(filter(_is_request, found.todo)),
+            (*(r for name in self._told for r in self._news(name)), *again),
+            (*statuses, *again),
+        )
+
+    def on_command(self, command: StorageCommand, now_ms: int) -> StorageDone:
+        """A command behind `InitializationComplete`.
+
+        Raises:
+            InvalidUsage: It speaks of what never was there; nothing has changed then.
+        """
+        before = dict(self._history.objects)
+        self._history.append(command)
+        match command:
+            case RunIngestion() | RunSink():
+                return self._run(command, before.get(command.id), now_ms)
+            case AllowCompaction(name) if name not in before:
+                return StorageDone()
+            case AllowCompaction(name, None):
+                statuses = tuple(self._forget(name, now_ms))
+                return StorageDone(
+                    (lane.DropDataflow(name),), (), (*statuses, DroppedId(name)), statuses
+                )
+            case _ if _is_request(command):
+                return StorageDone(requests=(command,))
+            case _:
+                return StorageDone(tuple(self._for_the_lane(command)))
+
+    def _run(
+        self, command: RunIngestion | RunSink, before: HeldObject | None, now_ms: int
+    ) -> StorageDone:
+        other = before is not None and type(before.run) is not type(command)
+        gone = self._forget(command.id, now_ms) if other else []
+        statuses = (*gone, *self._expect(command, now_ms))
+        self._told.setdefault(command.id, _UNTOLD)
+        news = (*statuses, *self._news(command.id))
+        return StorageDone(tuple(self._for_the_lane(command)), (), news, statuses)
+
+    def _for_the_lane(self, command: StorageCommand) -> Iterator[lane.LaneCommand]:
+        match command:
+            case RunIngestion(ingestion):
+                yield lane.CreateDataflow(description=ingestion)
+            case RunSink(sink=sink, as_of=as_of):
+                yield lane.CreateDataflow(description=sink, as_of=as_of)
+            case AllowCompaction(name, None):
+                yield lane.DropDataflow(name)
+            case AllowWrites():
+                yield lane.AllowWrites("storage")
+            case UpdateConfiguration(settings):
+                yield lane.UpdateConfiguration(settings)
+            case _:
+                pass
+
+    # -- from what runs ----------------------------------------------------------------------
+
+    def on_observation(self, observation: Observation, now_ms: int) -> StorageDone:
+        """Something that runs has told something."""
+        match observation:
+            case Progress() | Health() | Failed() | Measured():
+                if not self._lives.admits(observation.id, observation.epoch):
+                    return StorageDone()
+            case _:
+                return StorageDone()
+        match observation:
+            case Progress(id=name, write=write):
+                if not isinstance(write, UnsetType):
+                    self._uppers[name] = _latest(self._uppers.get(name, _UNTOLD), write)
+                return StorageDone(responses=self._news(name))
+            case Measured():
+                self._statistics.observe(observation)
+                return StorageDone()
+            case Health():
+                return self._changed(self._health.observe([observation], now_ms))
+            case Failed():
+                return self._changed(self._health.failed(observation, now_ms))
+
+    def on_staged(self, end: StagedBatches) -> StorageDone:
+        """A oneshot ingestion has come to its end."""
+        if end.uuid not in self._history.oneshots:
+            return StorageDone()
+        self._history.append(CancelOneshotIngestion(end.uuid))
+        return StorageDone(responses=(end,))
+
+    def on_phase(self, change: PhaseChange) -> StorageDone:
+        """The lane has told of a phase."""
+        if not self._lives.on_phase(change):
+            return StorageDone()
+        assert change.incarnation is not None, change
+        name, epoch = change.id, change.incarnation.epoch
+        match change.phase:
+            case "starting":
+                sink = isinstance(change.description, SinkDescription)
+                self._statistics.start(name, "sink" if sink else "source", epoch)
+                return self._changed(self._health.start(name, epoch, change.at_ms))
+            case "stopped" if change.error:
+                failed = Failed(id=name, epoch=epoch, error=change.error)
+                return self._changed(self._health.failed(failed, change.at_ms))
+            case "ended":
+                return self._changed(self._health.cease(name, change.at_ms))
+            case _:
+                return StorageDone()
+
+    def statistics(self) -> StatisticsUpdates:
+        """Statistics of all objects, for the controller."""
+        return self._statistics.updates()
+
+    # -- inside ------------------------------------------------------------------------------
+
+    def _changed(self, statuses: Sequence[StatusUpdate]) -> StorageDone:
+        told = tuple(status for status in statuses if status.id in self._told)
+        return StorageDone(responses=told, statuses=tuple(statuses))
+
+    def _news(self, name: str) -> tuple[StorageResponse, ...]:
+        """The upper of an object, if the controller does not know it."""
+        if name not in self._told or name not in self._uppers:
+            return ()
+        upper = self._uppers[name]
+        if _latest(self._told[name], upper) == self._told[name]:
+            return ()
+        self._told[name] = upper
+        return (FrontierUpper(name, upper),)
+
+    def _expect(self, run: RunIngestion | RunSink, now_ms: int) -> list[StatusUpdate]:
+        self._lives.expect(run.ingestion if isinstance(run, RunIngestion) else run.sink)
+        return self._health.create(run.id, now_ms)
+
+    def _forget(self, name: str, now_ms: int) -> list[StatusUpdate]:
+        self._lives.forget(name)
+        self._statistics.drop(name)
+        self._uppers.pop(name, None)
+        self._told.pop(name, None)
+        return self._health.drop(name, now_ms)
+
+
+def _as_said(objects: Mapping[str, LaneObject]) -> Iterator[StorageCommand]:
+    """What a controller must have said, for the lane to have these objects."""
+    for known in objects.values():
+        match known.description:
+            case SourceDescription() if known.life == "live":
+                yield RunIngestion(known.description)
+            case SinkDescription() if known.life == "live":
+                yield RunSink(sink=known.description, as_of=known.as_of or 0)
+            case _:
+                pass
+
+
+def _is_request(command: StorageCommand) -> TypeGuard[StorageRequest]:
+    """Whether a command is for others than the lane."""
+    if isinstance(command, AllowCompaction):
+        return command.frontier is not None
+    return isinstance(command, RunOneshotIngestion | CancelOneshotIngestion)
+
+
+def _latest(a: int | None, b: int | None) -> int | None:
+    """The later one of two frontiers; None is the last."""
+    return None if a is None or b is None else max(a, b)

@@ -1,0 +1,435 @@
+"""The lane's promises one by one, with effects under control."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from app.lane.commands import (
+    AllowWrites,
+    CreateDataflow,
+    DropDataflow,
+    LaneCommand,
+    SuspendAndRestart,
+    UpdateConfiguration,
+)
+from app.lane.lane import Lane
+from app.lane.settings import LaneSettings
+from app.protocol.objects import (
+    IndexDescription,
+    SourceDescription,
+    SubscribeDescription,
+    ViewDescription,
+)
+from app.reports import Ended, Failed
+from datasource.errors import Fenced, InvalidUsage
+from support.clock import ManualClock, SeededIds
+from support.lane import Ledger, Order, Runtime, SimJournal, host
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from app.lane.journal import Role
+
+
+def view(name: str, query: str = "SELECT 1") -> ViewDescription:
+    return ViewDescription(name=name, query=query, inputs=(), schema="a INT")
+
+
+def source(name: str) -> SourceDescription:
+    return SourceDescription(name=name, format="csv")
+
+
+class Stage:
+    """One runtime, or several, over one order, in which nothing happens by chance."""
+
+    def __init__(self, **settings: int) -> None:
+        self.clock = ManualClock()
+        self.order = Order()
+        self.ledger = Ledger()
+        self.settings = LaneSettings(**settings)
+        self.count = 0
+        self.a = self.runtime()
+
+    def runtime(self, role: Role = "holder") -> Runtime:
+        self.count += 1
+        return Runtime(
+            self.order,
+            self.ledger,
+            self.clock,
+            random.Random(1),
+            f"r{self.count}",
+            role=role,
+            settings=self.settings,
+        )
+
+    def do(self, *commands: LaneCommand) -> None:
+        """Record commands, in one round; nothing else happens."""
+        tickets = [self.a.lane.offer("compute", command) for command in commands]
+        self.a.lane.step()
+        assert all(ticket.done() for ticket in tickets)
+
+    def effects(self) -> None:
+        """Let the effects that wait happen, and the lane hear of them."""
+        while self.a.pool.run_one():
+            self.a.lane.step()
+
+    def phases(self, name: str) -> Sequence[str]:
+        """The phases of an object since the last call."""
+        told = [change.phase for change in self.a.phases if change.id == name]
+        self.a.phases = [change for change in self.a.phases if change.id != name]
+        return told
+
+
+def test_a_dropped_object_is_gone_when_it_has_stopped_and_not_before() -> None:
+    """A drop has two phases, both in the order; its ids are its own until the second one."""
+    stage = Stage()
+    stage.do(CreateDataflow(description=view("v")))
+    stage.effects()
+    assert stage.phases("v") == ["starting", "running"]
+    stage.do(DropDataflow("v"))
+    assert stage.a.lane.state.objects["v"].life == "dropping"
+    assert stage.phases("v") == ["stopping"]
+    stage.effects()
+    assert stage.phases("v") == ["stopped", "dropped"]
+    assert stage.a.lane.state.objects == {}
+    stage.do(CreateDataflow(description=view("v")))
+    assert stage.a.lane.state.objects["v"].global_id == "u2"
+
+
+@pytest.mark.parametrize(("query", "dataflow"), [("SELECT 1", 1), ("SELECT 2", 2)])
+def test_a_name_taken_again_waits_for_the_stop(query: str, dataflow: int) -> None:
+    """A creation right behind a drop starts after it; with the same numbers if it is the same."""
+    stage = Stage()
+    stage.do(CreateDataflow(description=view("v")))
+    stage.effects()
+    stage.do(DropDataflow("v"), CreateDataflow(description=view("v", query)))
+    assert stage.phases("v") == ["starting", "running", "stopping"]
+    stage.effects()
+    assert stage.phases("v") == ["stopped", "starting", "running"]
+    known = stage.a.lane.state.objects["v"]
+    assert (known.global_id, known.dataflow, known.epoch) == ("u1", dataflow, 2)
+    assert stage.a.runs() == {"v": view("v", query)}
+
+
+def test_a_subscription_made_again_is_another_one() -> None:
+    """What serves one client never goes on for another one."""
+    stage = Stage()
+    asked = CreateDataflow(description=SubscribeDescription(name="t", on="v"), as_of=1)
+    stage.do(asked)
+    stage.effects()
+    stage.do(DropDataflow("t"), asked)
+    stage.effects()
+    assert stage.a.lives()["t"].dataflow == 2
+
+
+def test_the_same_creation_again_changes_nothing() -> None:
+    """A controller that repeats itself restarts nothing."""
+    stage = Stage()
+    stage.do(CreateDataflow(description=view("v")))
+    stage.effects()
+    before = stage.a.lives()
+    stage.do(CreateDataflow(description=view("v")))
+    stage.effects()
+    assert stage.a.lives() == before
+
+
+def test_a_drop_overtakes_a_restart() -> None:
+    """What was dropped while it waited to be started again is not started again."""
+    stage = Stage()
+    stage.do(CreateDataflow(description=view("v")))
+    stage.effects()
+    stage.a.fail("v")
+    stage.do(DropDataflow("v"))
+    stage.effects()
+    stage.clock.advance(100_000)
+    stage.a.lane.step()
+    stage.effects()
+    assert stage.a.runs() == {}
+    assert stage.ledger.started == 1
+
+
+def test_a_drop_while_it_starts() -> None:
+    """A start under way is let finish, and then stopped."""
+    stage = Stage()
+    stage.do(CreateDataflow(description=view("v")))
+    stage.do(DropDataflow("v"))
+    stage.effects()
+    assert stage.phases("v") == ["starting", "running", "stopping", "stopped", "dropped"]
+    assert stage.a.runs() == {}
+
+
+def test_pauses_between_failures_grow_and_end() -> None:
+    """Each failure in a row doubles the pause, up to a bound; a healthy time starts anew."""
+    stage = Stage(restart_base_ms=1_000, restart_max_ms=8_000, healthy_ms=60_000)
+    stage.do(CreateDataflow(description=source("s")))
+    stage.effects()
+
+    def pause() -> float:
+        stage.a.fail("s")
+        stage.a.lane.step()
+        stage.effects()
+        waited = 0
+        while not stage.a.runs():
+            stage.clock.advance(100)
+            waited += 100
+            stage.a.lane.step()
+            stage.effects()
+        return waited
+
+    pauses = [pause() for _ in range(6)]
+    for number, waited in enumerate(pauses):
+        middle = min(1_000 * 2**number, 8_000)
+        assert 0.5 * middle <= waited <= 1.5 * middle + 100
+    stage.clock.advance(60_000)
+    assert pause() <= 1_600
+    assert stage.a.lives()["s"].epoch == 8
+
+
+def test_a_life_that_could_not_be_recorded_does_not_begin() -> None:
+    """While the store refuses appends nothing is started again; then the next life is recorded."""
+    stage = Stage()
+    stage.do(CreateDataflow(description=source("s")))
+    stage.effects()
+    stage.a.fail("s")
+    stage.a.journal.faults = 2.0
+    stage.a.settle(rounds=5)
+    assert stage.a.runs() == {}
+    stage.a.journal.faults = 0.0
+    stage.a.settle(rounds=2)
+    assert stage.a.lives()["s"].epoch == stage.a.lane.state.objects["s"].epoch == 2
+
+
+def test_a_store_that_is_away_delays_commands_and_loses_none() -> None:
+    """Whether an append did happen or not: each command gets one position, in their order."""
+    stage = Stage()
+    stage.a.journal.faults = 0.9
+    tickets = [
+        stage.a.lane.offer("p", UpdateConfiguration({"k": str(number)})) for number in range(20)
+    ]
+    for _ in range(60):
+        stage.a.lane.step()
+    late = stage.a.lane.offer("p", UpdateConfiguration({"k": "last"}))
+    stage.a.journal.faults = 0.0
+    stage.a.lane.step()
+    places = [ticket.result(timeout=0) for ticket in [*tickets, late]]
+    assert places == sorted(set(places))
+    said = [r.command for r in stage.order.records if r.producer == "p"]
+    assert [c.settings["k"] for c in said if isinstance(c, UpdateConfiguration)] == [
+        *map(str, range(20)),
+        "last",
+    ]
+
+
+def test_a_failure_is_in_the_order_with_its_reason() -> None:
+    """A restart is recorded, and a report of a life that is over is not heard."""
+    stage = Stage()
+    stage.do(CreateDataflow(description=source("s")))
+    stage.effects()
+    for _ in range(3):
+        stage.a.lane.report(Failed(id="s", epoch=1, error="the broker is away"))
+        stage.a.lane.step()
+        stage.effects()
+        stage.clock.advance(5_000)
+    restarts = [r.command for r in stage.order.records if isinstance(r.command, SuspendAndRestart)]
+    assert restarts == [SuspendAndRestart("s", 1, "the broker is away")]
+
+
+def test_hydration_is_limited_first_come_first_served() -> None:
+    """So many compute objects catch up at a time; sources do not count; a drop gives its turn."""
+    stage = Stage(hydration_concurrency=2)
+    names = [f"v{i}" for i in range(5)]
+    stage.do(*(CreateDataflow(description=view(name)) for name in names))
+    stage.do(CreateDataflow(description=source("s")))
+    stage.effects()
+    assert sorted(stage.a.runs()) == ["s", "v0", "v1"]
+    assert stage.phases("v2") == ["waiting"]
+    stage.a.hydrate("v1")
+    stage.a.lane.step()
+    stage.effects()
+    assert sorted(stage.a.runs()) == ["s", "v0", "v1", "v2"]
+    stage.do(DropDataflow("v0"))
+    stage.effects()
+    assert sorted(stage.a.runs()) == ["s", "v1", "v2", "v3"]
+
+
+def test_an_object_that_never_hydrates_does_not_keep_its_turn() -> None:
+    """After its patience the next one starts, and it goes on."""
+    stage = Stage(hydration_concurrency=1, hydration_patience_ms=1_000)
+    stage.do(*(CreateDataflow(description=view(name)) for name in ("v0", "v1")))
+    stage.effects()
+    assert sorted(stage.a.runs()) == ["v0"]
+    stage.clock.advance(1_000)
+    stage.a.lane.step()
+    stage.effects()
+    assert sorted(stage.a.runs()) == ["v0", "v1"]
+
+
+def test_what_has_ended_is_stopped_and_not_started_again() -> None:
+    """An object with nothing left to do stays; another definition of it starts."""
+    stage = Stage()
+    stage.do(CreateDataflow(description=view("v")))
+    stage.effects()
+    stage.a.lane.report(Ended(id="v", epoch=1))
+    stage.a.lane.step()
+    stage.effects()
+    stage.clock.advance(100_000)
+    stage.a.lane.step()
+    assert stage.phases("v") == ["starting", "running", "stopping", "ended"]
+    stage.do(CreateDataflow(description=view("v", "SELECT 2")))
+    stage.effects()
+    assert stage.a.runs() == {"v": view("v", "SELECT 2")}
+
+
+def test_a_stop_that_fails_is_repeated() -> None:
+    """Nothing is started while nobody knows whether the life before still runs."""
+    stage = Stage()
+    stage.do(CreateDataflow(description=view("v")))
+    stage.effects()
+    stage.a.failing = 1.0
+    stage.do(CreateDataflow(description=view("v", "SELECT 2")))
+    stage.effects()
+    assert stage.a.runs() == {"v": view("v")}
+    stage.a.failing = 0.0
+    stage.clock.advance(2_000)
+    stage.a.lane.step()
+    stage.effects()
+    assert stage.a.runs() == {"v": view("v", "SELECT 2")}
+
+
+def test_a_restart_of_the_runtime_keeps_ids_and_begins_new_lives() -> None:
+    """After a crash all comes back with its numbers; subscriptions end with their runtime."""
+    stage = Stage()
+    stage.do(
+        CreateDataflow(description=source("s")),
+        CreateDataflow(description=view("v")),
+        CreateDataflow(description=SubscribeDescription(name="t", on="v"), as_of=1),
+    )
+    stage.effects()
+    before = stage.a.lives()
+    stage.ledger.kill(stage.a.name)
+    stage.a = stage.runtime()
+    stage.a.lane.step()
+    stage.effects()
+    after = stage.a.lives()
+    assert set(after) == {"s", "v"}
+    for name, life in after.items():
+        assert (life.global_id, life.dataflow, life.operators) == (
+            before[name].global_id,
+            before[name].dataflow,
+            before[name].operators,
+        )
+        assert life.epoch == before[name].epoch + 1
+    assert set(stage.a.lane.state.objects) == {"s", "v"}
+
+
+def test_writes_are_allowed_by_kind_and_for_ever() -> None:
+    """A kind may write once that is in the order, also in the runtimes that follow."""
+    stage = Stage()
+    assert not stage.a.hosts["storage"].writes.is_set()
+    stage.do(AllowWrites("storage"))
+    assert stage.a.hosts["storage"].writes.is_set()
+    assert not stage.a.hosts["compute"].writes.is_set()
+    successor = stage.runtime()
+    successor.lane.step()
+    assert successor.hosts["storage"].writes.is_set()
+
+
+def test_a_follower_runs_the_same_and_is_promoted_without_a_stop() -> None:
+    """It hydrates beside the holder, may not write nor record, and goes on when it is promoted."""
+    stage = Stage()
+    stage.do(CreateDataflow(description=view("v")), AllowWrites("compute"))
+    stage.effects()
+    second = stage.runtime("follower")
+    second.settle(rounds=2)
+    assert second.runs() == {"v": view("v")}
+    assert not second.hosts["compute"].writes.is_set()
+    refused = second.lane.offer("compute", DropDataflow("v"))
+    same = second.lane.offer("compute", CreateDataflow(description=view("v")))
+    second.settle(rounds=1)
+    with pytest.raises(InvalidUsage, match="READ_ONLY_RUNTIME"):
+        refused.result()
+    assert same.result() == len(stage.order.records) - 1
+    before = second.lives()
+    second.lane.offer("compute", AllowWrites("compute"))
+    second.settle(rounds=3)
+    assert second.hosts["compute"].writes.is_set()
+    assert second.lives() == before
+    stage.a.settle(rounds=3)
+    assert isinstance(stage.a.end, Fenced)
+    assert stage.a.runs() == {}
+
+
+def test_a_follower_removes_nothing() -> None:
+    """What a dropped object leaves is the holder's to remove; a follower waits for its word."""
+    stage = Stage()
+    stage.do(CreateDataflow(description=view("v")))
+    stage.effects()
+    second = stage.runtime("follower")
+    second.settle(rounds=2)
+    stage.do(DropDataflow("v"))
+    second.settle(rounds=2)
+    assert second.runs() == {}
+    assert second.forgotten == []
+    stage.effects()
+    second.settle(rounds=1)
+    assert stage.a.forgotten == ["v"]
+    assert second.lane.state.objects == {}
+
+
+def test_a_fenced_lane_says_so_and_starts_nothing() -> None:
+    """After a take-over commands are refused with the reason, and starts that wait do not begin."""
+    stage = Stage()
+    stage.do(CreateDataflow(description=view("v")))
+    stage.runtime()
+    ticket = stage.a.lane.offer("compute", CreateDataflow(description=view("w")))
+    stage.a.lane.step()
+    stage.effects()
+    for refused in (ticket, stage.a.lane.offer("compute", DropDataflow("v"))):
+        with pytest.raises(Fenced):
+            refused.result()
+    assert stage.ledger.started == 0
+    assert isinstance(stage.a.end, Fenced)
+
+
+def test_a_fenced_object_alone_does_not_end_the_runtime() -> None:
+    """A life that was fenced by the next one of the same object is an ordinary failure."""
+    stage = Stage()
+    stage.do(CreateDataflow(description=view("v")))
+    stage.effects()
+    stage.a.lane.report(Failed(id="v", epoch=1, error="hold taken over", fenced=True))
+    stage.a.settle(rounds=3)
+    assert stage.a.lane.lost is None
+    assert stage.a.lives()["v"].epoch == 2
+
+
+def test_a_number_of_a_producer_counts_once() -> None:
+    """A repeated number gets the position of the first command."""
+    stage = Stage()
+    first = stage.a.lane.offer("p", UpdateConfiguration({"k": "1"}), 5)
+    again = stage.a.lane.offer("p", UpdateConfiguration({"k": "2"}), 5)
+    stage.a.lane.step()
+    assert first.result() == again.result() == 1
+    assert stage.a.lane.state.settings == {"k": "1"}
+
+
+def test_what_nothing_renders_is_refused_before_it_is_recorded() -> None:
+    """The order never holds a command that cannot be carried out here."""
+    order, clock = Order(), ManualClock()
+    journal = SimJournal(order, "a", clock, random.Random(0))
+    lane = Lane(journal, {}, lambda _: host(clock), clock=clock, ids=SeededIds())
+    with pytest.raises(InvalidUsage, match="NO_RENDERER"):
+        lane.offer("compute", CreateDataflow(description=IndexDescription(name="i", on="v")))
+
+
+def test_the_observer_hears_of_each_record_once_and_in_order() -> None:
+    """Records that this lane has added, its own among them, without a gap."""
+    stage = Stage()
+    first = stage.a.lane.state.next_index
+    stage.do(CreateDataflow(description=view("v")))
+    stage.effects()
+    stage.do(DropDataflow("v"))
+    stage.effects()
+    assert [r.index for r in stage.a.told] == list(range(first, stage.a.lane.state.next_index))

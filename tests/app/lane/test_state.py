@@ -1,0 +1,207 @@
+"""The fold: properties over any order of commands, and what each command comes to."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.lane.commands import (
+    AllowWrites,
+    CreateDataflow,
+    DropDataflow,
+    Dropped,
+    Hold,
+    Holder,
+    LaneCommand,
+    Opened,
+    Record,
+    Submission,
+    SuspendAndRestart,
+    UpdateConfiguration,
+    command_kind,
+)
+from app.lane.settings import LaneSettings
+from app.lane.state import (
+    EMPTY_STATE,
+    LaneState,
+    apply,
+    check_state,
+    unrepeated,
+    would_change,
+)
+from app.protocol.objects import SourceDescription, SubscribeDescription, ViewDescription
+from datasource.errors import InvalidUsage
+
+HOLDER = Holder(
+    token="t",  # noqa: S106 - an id, no secret
+    host="h",
+    boot="b",
+    pid=1,
+    started=2,
+    application="a",
+    since_ms=3,
+)
+
+names = st.sampled_from(["a", "b", "c"])
+descriptions = st.one_of(
+    st.builds(SourceDescription, name=names, format=st.sampled_from(["csv", "json"])),
+    st.builds(
+        ViewDescription,
+        name=names,
+        query=st.sampled_from(["SELECT 1", "SELECT 2"]),
+        inputs=st.just(()),
+        schema=st.just("a INT"),
+    ),
+    st.builds(SubscribeDescription, name=st.sampled_from(["t", "u"]), on=names),
+)
+commands: st.SearchStrategy[LaneCommand] = st.one_of(
+    st.builds(
+        CreateDataflow,
+        description=descriptions,
+        as_of=st.integers(0, 9),
+        operators=st.integers(1, 5),
+    ),
+    st.builds(DropDataflow, names),
+    st.builds(Dropped, names, st.integers(1, 4)),
+    st.builds(SuspendAndRestart, names, st.integers(1, 4), st.just("why")),
+    st.builds(
+        Opened,
+        st.just(HOLDER),
+        st.dictionaries(names, st.integers(1, 9), max_size=2),
+    ),
+    st.just(Hold(HOLDER)),
+    st.builds(AllowWrites, st.sampled_from(["compute", "storage"])),
+    st.just(UpdateConfiguration({"k": "1"})),
+)
+orders = st.lists(commands, max_size=25)
+
+
+def record(index: int, command: LaneCommand, producer: str = "p") -> Record:
+    return Record(
+        index=index,
+        producer=producer,
+        sequence=index + 1,
+        epoch=1,
+        at_ms=0,
+        command=command,
+    )
+
+
+def fold(order: list[LaneCommand], state: LaneState = EMPTY_STATE) -> LaneState:
+    for command in order:
+        state = apply(state, record(state.next_index, command))
+        check_state(state)
+    return state
+
+
+@given(orders, st.integers(0, 25))
+def test_a_replay_from_any_recorded_state_gives_the_same(
+    order: list[LaneCommand], cut: int
+) -> None:
+    """A state that was written and read in between changes nothing, ids least of all."""
+    before = fold(order[:cut])
+    read = msgspec.json.decode(msgspec.json.encode(before), type=LaneState)
+    assert read == before
+    assert list(read.objects) == list(before.objects)
+    assert fold(order[cut:], read) == fold(order)
+
+
+@given(orders)
+def test_records_survive_their_encoding(order: list[LaneCommand]) -> None:
+    """Every command is read back as it was written."""
+    for index, command in enumerate(order):
+        one = record(index, command)
+        assert msgspec.json.decode(msgspec.json.encode(one), type=Record) == one
+        assert msgspec.to_builtins(command)["type"] == command_kind(command)
+
+
+@given(orders)
+def test_no_id_is_given_out_twice(order: list[LaneCommand]) -> None:
+    """A global id belongs to one name, a dataflow number to one definition, for ever."""
+    owners: dict[str, str] = {}
+    definitions: dict[int, object] = {}
+    epochs: dict[str, int] = {}
+    state = EMPTY_STATE
+    for command in order:
+        state = fold([command], state)
+        for name, known in state.objects.items():
+            assert owners.setdefault(known.global_id, name) == name
+            assert definitions.setdefault(known.dataflow, known.description) == known.description
+            assert known.epoch >= epochs.get(known.global_id, 1)
+            epochs[known.global_id] = known.epoch
+
+
+@given(orders)
+def test_what_lives_is_what_was_last_asked_for(order: list[LaneCommand]) -> None:
+    """The newest creation of each name counts, unless a drop, or its runtime's end, came after."""
+    meant: dict[str, object] = {}
+    for command in order:
+        match command:
+            case CreateDataflow(description=description):
+                meant[command.id] = description
+            case DropDataflow(name):
+                meant.pop(name, None)
+            case Opened():
+                meant = {n: d for n, d in meant.items() if not n.startswith(("t", "u"))}
+            case _:
+                pass
+    live = {n: o.description for n, o in fold(order).objects.items() if o.life == "live"}
+    assert live == meant
+
+
+@given(orders, commands)
+def test_a_command_without_effect_is_known_beforehand(
+    order: list[LaneCommand], command: LaneCommand
+) -> None:
+    """`would_change` says what applying it shows, positions and numbers apart."""
+    state = fold(order)
+    after = fold([command], state)
+    same = msgspec.structs.replace(after, next_index=state.next_index, producers=state.producers)
+    assert would_change(state, command) == (same != state)
+
+
+def test_restarts_of_lives_that_are_over_have_no_effect() -> None:
+    """Of two reports of one failure the second comes too late."""
+    create = CreateDataflow(description=SourceDescription(name="a", format="csv"))
+    restart = SuspendAndRestart("a", 1, "why")
+    assert fold([create, restart, restart]).objects["a"].epoch == 2
+    dropped = fold([create, DropDataflow("a"), restart]).objects["a"]
+    assert (dropped.life, dropped.epoch) == ("dropping", 1)
+
+
+def test_the_end_of_a_drop_belongs_to_the_life_that_was_dropped() -> None:
+    """A late `Dropped` does not take away what was made again meanwhile, or dropped again."""
+    create = CreateDataflow(description=SourceDescription(name="a", format="csv"))
+    drop, late = DropDataflow("a"), Dropped("a", 1)
+    assert "a" in fold([create, drop, create, late]).objects
+    assert "a" in fold([create, drop, create, drop, late]).objects
+    assert "a" not in fold([create, drop, create, drop, Dropped("a", 2)]).objects
+
+
+def test_producers_are_forgotten_in_the_order_of_their_silence() -> None:
+    """Their number is bounded, and the lane itself is never forgotten."""
+    state = apply(EMPTY_STATE, record(0, UpdateConfiguration({}), "lane"))
+    for index in range(1, 600):
+        state = apply(state, record(index, UpdateConfiguration({}), f"p{index}"))
+    check_state(state)
+    assert "lane" in state.producers
+    assert "p599" in state.producers
+    assert "p1" not in state.producers
+
+
+def test_numbers_that_came_before_are_left_out() -> None:
+    """A repeated submission is no new one, in the state and within one group."""
+    state = apply(EMPTY_STATE, record(0, UpdateConfiguration({})))
+    command = UpdateConfiguration({"k": "v"})
+    asked = [Submission("p", n, command) for n in (1, 2, 2, 3)] + [Submission("q", 1, command)]
+    fresh = [(s.producer, s.sequence) for s in unrepeated(state, asked)]
+    assert fresh == [("p", 2), ("p", 3), ("q", 1)]
+
+
+@pytest.mark.parametrize("wrong", [{"queue_max": 0}, {"restart_base_ms": 9, "restart_max_ms": 8}])
+def test_settings_that_cannot_work_are_refused(wrong: dict[str, int]) -> None:
+    """Nothing is unbounded by a zero, and the longest pause is not the shortest."""
+    with pytest.raises(InvalidUsage, match="INVALID_SETTING"):
+        LaneSettings(**wrong)

@@ -1,0 +1,166 @@
+"""The lane with its own threads: what is slow does not stall it, and it ends when it must."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from app.lane.commands import CreateDataflow, DropDataflow, UpdateConfiguration
+from app.lane.lane import Lane
+from app.lane.settings import LaneSettings
+from app.protocol.objects import SourceDescription, ViewDescription
+from datasource.clock import SystemClock
+from datasource.errors import InvalidUsage
+from support.clock import ManualClock, SeededIds
+from support.lane import Order, SimJournal, host
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from app.lane.fleet import PhaseChange
+    from app.protocol.objects import Description
+    from app.rendering import Host, Incarnation
+
+
+def view(name: str) -> ViewDescription:
+    return ViewDescription(name=name, query="SELECT 1", inputs=(), schema="a INT")
+
+
+def source(name: str) -> SourceDescription:
+    return SourceDescription(name=name, format="csv")
+
+
+class Threads:
+    """A lane with its own threads; each object runs until it is let go.
+
+    `hold` makes the start or the stop of an object wait for the test.
+    """
+
+    def __init__(self, **settings: int) -> None:
+        self.order, self.clock = Order(), ManualClock()
+        journal = SimJournal(self.order, "a", self.clock, random.Random(0))
+        journal.take_over("by-force", {})
+        self.held: dict[tuple[str, str], threading.Event] = {}
+        self.changed = threading.Condition()
+        self.phases: dict[str, str] = {}
+        self.host = host(SystemClock())
+        kinds: dict[type, Callable[[Host, Incarnation, Description], Threads.Thing]] = {
+            ViewDescription: self.render,
+            SourceDescription: self.render,
+        }
+        self.lane = Lane(
+            journal,
+            kinds,
+            lambda _: self.host,
+            clock=SystemClock(),
+            ids=SeededIds(),
+            settings=LaneSettings(**settings),
+            observer=self,
+        )
+        self.lane.start()
+
+    class Thing:
+        def __init__(self, stop: Callable[[], None]) -> None:
+            self.stop = stop
+
+    def hold(self, name: str, what: str) -> threading.Event:
+        return self.held.setdefault((name, what), threading.Event())
+
+    def render(self, _: Host, incarnation: Incarnation, description: Description) -> Thing:
+        del description
+        self.wait(incarnation.id, "start")
+        return Threads.Thing(lambda: self.wait(incarnation.id, "stop"))
+
+    def wait(self, name: str, what: str) -> None:
+        if (name, what) in self.held:
+            assert self.held[name, what].wait(60)
+
+    def on_record(self, record: object) -> None:
+        pass
+
+    def on_phase(self, change: PhaseChange) -> None:
+        with self.changed:
+            self.phases[change.id] = change.phase
+            self.changed.notify_all()
+
+    def on_end(self, error: object) -> None:
+        pass
+
+    def until(self, name: str, phase: str) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.phases.get(name) == phase, 60), self.phases
+
+
+def test_slow_starts_and_stops_do_not_stall_the_lane() -> None:
+    """While one object does not start, and one does not stop, others come and go."""
+    threads = Threads()
+    start, stop = threads.hold("slow", "start"), threads.hold("stuck", "stop")
+    submit = threads.lane.submit
+    submit("storage", CreateDataflow(description=source("stuck")))
+    threads.until("stuck", "running")
+    submit("storage", DropDataflow("stuck"))
+    submit("storage", CreateDataflow(description=source("slow")))
+    for number in range(20):
+        submit("compute", CreateDataflow(description=view(f"v{number}")))
+        threads.until(f"v{number}", "running")
+        submit("compute", DropDataflow(f"v{number}"))
+        threads.until(f"v{number}", "dropped")
+    assert (threads.phases["slow"], threads.phases["stuck"]) == ("starting", "stopping")
+    start.set()
+    stop.set()
+    threads.until("slow", "running")
+    threads.until("stuck", "dropped")
+    assert threads.lane.stop()
+    assert threads.phases["slow"] == "stopped"
+    assert "slow" in threads.lane.state.objects
+
+
+def test_stopping_the_lane_does_not_wait_for_ever() -> None:
+    """What does not stop in time ends with the process, and `stop` says so."""
+    threads = Threads()
+    stop = threads.hold("stuck", "stop")
+    threads.lane.submit("storage", CreateDataflow(description=source("stuck")))
+    threads.until("stuck", "running")
+    assert not threads.lane.stop(timeout_ms=50)
+    with pytest.raises(InvalidUsage, match="LANE_STOPPED"):
+        threads.lane.submit("storage", DropDataflow("stuck"))
+    stop.set()
+
+
+def test_many_threads_submit_at_once() -> None:
+    """Each command of each producer gets its own position, in the producer's order."""
+    threads = Threads()
+    places: dict[str, list[int]] = {}
+
+    def produce(name: str) -> None:
+        places[name] = [
+            threads.lane.submit(name, UpdateConfiguration({name: str(i)})) for i in range(50)
+        ]
+
+    producers = [threading.Thread(target=produce, args=(f"p{i}",)) for i in range(8)]
+    for producer in producers:
+        producer.start()
+    for producer in producers:
+        producer.join()
+    assert all(found == sorted(found) for found in places.values())
+    assert sorted(p for found in places.values() for p in found) == list(range(1, 401))
+    assert threads.lane.stop()
+
+
+def test_a_lane_that_fails_stops_everything() -> None:
+    """Our own mistake inside the lane's thread is told to everybody, and nothing goes on."""
+    threads = Threads()
+    threads.lane.submit("storage", CreateDataflow(description=source("s")))
+    threads.until("s", "running")
+
+    def broken(_: object) -> None:
+        raise ZeroDivisionError
+
+    threads.lane._journal.append = broken  # type: ignore[method-assign,assignment]
+    with pytest.raises(Exception, match="the lane has failed"):
+        threads.lane.submit("storage", DropDataflow("s"))
+    threads.until("s", "stopped")
+    assert threads.lane.stop()

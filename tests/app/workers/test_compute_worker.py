@@ -1,0 +1,280 @@
+"""Compute's bookkeeping: what follows from commands, reports and phases, in values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.compute.worker import ComputeDone, ComputeWorker
+from app.lane import commands as lane
+from app.lane.fleet import PhaseChange
+from app.lane.state import LaneObject
+from app.protocol.compute import (
+    AllowCompaction,
+    AllowWrites,
+    CancelPeek,
+    CreateDataflow,
+    CreateInstance,
+    Frontiers,
+    Hydration,
+    InitializationComplete,
+    Peek,
+    PeekResponse,
+    Schedule,
+    SubscribeDropped,
+    SubscribeResponse,
+    UpdateConfiguration,
+)
+from app.protocol.objects import SubscribeDescription, ViewDescription
+from app.rendering import Incarnation
+from app.reports import Ended, Hydrated, Progress
+from datasource.errors import InvalidUsage
+
+if TYPE_CHECKING:
+    from app.lane.fleet import Phase
+    from app.protocol.compute import ComputeCommand
+    from app.protocol.objects import Dataflow
+
+DONE = InitializationComplete()
+NOTHING = ComputeDone()
+
+
+def view(query: str = "SELECT 1") -> ViewDescription:
+    return ViewDescription(name="v", query=query, inputs=("s",), schema="a INT")
+
+
+def create(dataflow: Dataflow | None = None, as_of: int = 10) -> CreateDataflow:
+    return CreateDataflow(dataflow=dataflow or view(), as_of=as_of)
+
+
+def phase(name: Phase, epoch: int = 1, what: Dataflow | None = None) -> PhaseChange:
+    what = what or view()
+    incarnation = Incarnation(what.name, "u1", 1, epoch, (1, 1), 10)
+    return PhaseChange(what.name, "compute", name, incarnation, what, 0)
+
+
+def progress(write: int | None, epoch: int = 1, read: int | None = None) -> Progress:
+    return Progress(id="v", epoch=epoch, write=write, read=write if read is None else read)
+
+
+def connected(*commands: CreateDataflow | Schedule | Peek) -> ComputeWorker:
+    worker = ComputeWorker({})
+    worker.on_reconcile([CreateInstance(), *commands, DONE])
+    return worker
+
+
+def running() -> ComputeWorker:
+    worker = connected(create(), Schedule("v"))
+    worker.on_phase(phase("starting"))
+    return worker
+
+
+def test_a_dataflow_comes_into_the_lane_when_it_is_scheduled() -> None:
+    """A creation alone is bookkeeping."""
+    worker = connected()
+    assert worker.on_command(create()) == NOTHING
+    done = worker.on_command(Schedule("v"))
+    assert done.commands == (lane.CreateDataflow(description=view(), as_of=10),)
+
+
+def test_settings_and_writes_go_through_the_lane() -> None:
+    """They take effect at a position in the order, as all that changes what runs."""
+    worker = connected()
+    assert worker.on_command(AllowWrites()).commands == (lane.AllowWrites("compute"),)
+    done = worker.on_command(UpdateConfiguration({"a": "1"}))
+    assert done.commands == (lane.UpdateConfiguration({"a": "1"}),)
+
+
+def test_only_advances_are_told_and_from_the_as_of_on() -> None:
+    """A frontier before `as_of`, a repeated one and an older one are no news."""
+    worker = running()
+    told = [worker.on_observation(progress(t)).responses for t in (9, 10, 10, 8, 12)]
+    assert told == [
+        (),
+        (Frontiers(id="v", write=10, input=10, output=10),),
+        (),
+        (),
+        (Frontiers(id="v", write=12, input=12, output=12),),
+    ]
+
+
+def test_the_output_is_what_is_both_read_and_written() -> None:
+    """`output` never runs ahead of the work: it is the lesser one of both."""
+    worker = running()
+    (told,) = worker.on_observation(progress(20, read=15)).responses
+    assert told == Frontiers(id="v", write=20, input=15, output=15)
+
+
+def test_nothing_comes_after_the_empty_frontier() -> None:
+    """An object that has ended says so once."""
+    worker = running()
+    ended = worker.on_observation(Ended(id="v", epoch=1)).responses
+    assert ended == (Frontiers(id="v", write=None, input=None, output=None),)
+    assert worker.on_observation(progress(99)) == NOTHING
+
+
+def test_reports_of_another_life_are_not_heard() -> None:
+    """Before the start, after a restart, and of an older definition."""
+    worker = connected(create(), Schedule("v"))
+    assert worker.on_observation(progress(11)) == NOTHING
+    worker.on_phase(phase("starting", epoch=2))
+    assert worker.on_observation(progress(11, epoch=1)) == NOTHING
+    worker.on_command(create(view("SELECT 2")))
+    worker.on_command(Schedule("v"))
+    worker.on_phase(phase("starting", epoch=3))
+    assert worker.on_observation(progress(11, epoch=3)) == NOTHING
+    worker.on_phase(phase("starting", epoch=4, what=view("SELECT 2")))
+    assert worker.on_observation(progress(11, epoch=4)).responses != ()
+
+
+def test_a_drop_is_acknowledged_once_and_after_the_stop() -> None:
+    """The controller may let go of the inputs only when nothing reads them any more."""
+    worker = running()
+    worker.on_observation(progress(11))
+    assert worker.on_command(AllowCompaction("v", None)).commands == (lane.DropDataflow("v"),)
+    assert worker.on_observation(progress(12)) == NOTHING
+    assert worker.on_phase(phase("stopped")) == NOTHING
+    end = Frontiers(id="v", write=None, input=None, output=None)
+    assert worker.on_phase(phase("dropped")).responses == (end,)
+    assert worker.on_phase(phase("dropped")) == NOTHING
+    assert worker.on_command(AllowCompaction("v", None)) == NOTHING
+
+
+def test_what_was_never_scheduled_is_acknowledged_at_once() -> None:
+    """The lane has never heard of it, and nothing is to be stopped."""
+    worker = connected(create())
+    done = worker.on_command(AllowCompaction("v", None))
+    assert done.commands == ()
+    assert done.responses == (Frontiers(id="v", write=None, input=None, output=None),)
+
+
+def test_the_end_of_what_was_replaced_is_not_told() -> None:
+    """A name that is taken again belongs to the new object, from its creation on."""
+    worker = running()
+    worker.on_command(AllowCompaction("v", None))
+    worker.on_command(create(view("SELECT 2")))
+    assert worker.on_phase(phase("dropped")) == NOTHING
+
+
+def test_a_dropped_subscription_ends_where_its_last_batch_did() -> None:
+    """`SubscribeDropped` takes the place of frontiers, and batches never overlap."""
+    asked = SubscribeDescription(name="t", on="v")
+    worker = connected(create(asked), Schedule("t"))
+    worker.on_phase(phase("starting", what=asked))
+    batch = SubscribeResponse(id="t", lower=0, upper=12)
+    assert worker.on_observation(batch).responses == (batch,)
+    assert worker.on_observation(batch) == NOTHING
+    assert worker.on_observation(Progress(id="t", epoch=1, write=12)) == NOTHING
+    worker.on_command(AllowCompaction("t", None))
+    done = worker.on_phase(phase("dropped", what=asked))
+    assert done.responses == (SubscribeDropped("t", 12),)
+
+
+def test_a_new_controller_is_told_what_goes_on() -> None:
+    """What is kept is not touched, and all that is known of it is told anew."""
+    worker = running()
+    worker.on_observation(progress(11))
+    worker.on_observation(Hydrated(id="v", epoch=1, took_ms=5))
+    done = worker.on_reconcile([CreateInstance(), create(as_of=11), Schedule("v"), DONE])
+    assert done.commands == ()
+    assert done.responses == (
+        Frontiers(id="v", write=11, input=11, output=11),
+        Hydration("v", hydrated=True),
+    )
+    assert worker.on_observation(progress(12)).responses != ()
+
+
+def test_nothing_is_told_of_what_a_reconciliation_has_dropped() -> None:
+    """A controller that does not know an object does not hear of its end."""
+    worker = running()
+    worker.on_observation(progress(11))
+    done = worker.on_reconcile([CreateInstance(), DONE])
+    assert done.commands == (lane.DropDataflow("v"),)
+    assert worker.on_observation(progress(12)) == NOTHING
+    assert worker.on_phase(phase("dropped")) == NOTHING
+    assert worker.on_command(AllowCompaction("v", 99)) == NOTHING
+
+
+def test_what_was_never_there_is_refused_and_changes_nothing() -> None:
+    """A frontier of an unknown object is a mistake of the controller."""
+    worker = connected()
+    with pytest.raises(InvalidUsage, match="UNKNOWN_OBJECT"):
+        worker.on_command(AllowCompaction("x", 3))
+
+
+def test_what_a_crash_left_is_dropped_unless_it_is_named() -> None:
+    """After a restart the first controller decides about what the lane has brought back."""
+    left = LaneObject(
+        description=view(),
+        as_of=10,
+        global_id="u1",
+        dataflow=1,
+        operators=(1, 1),
+        epoch=3,
+        created=5,
+    )
+    worker = ComputeWorker({"v": left})
+    worker.on_phase(phase("starting", epoch=3))
+    worker.on_observation(progress(20, epoch=3))
+    again: list[ComputeCommand] = [CreateInstance(), create(), Schedule("v"), DONE]
+    assert worker.on_reconcile(again).responses == (
+        Frontiers(id="v", write=20, input=20, output=20),
+    )
+    other = ComputeWorker({"v": left})
+    assert other.on_reconcile([CreateInstance(), DONE]).commands == (lane.DropDataflow("v"),)
+
+
+def test_a_peek_is_answered_once_and_only_to_its_own_connection() -> None:
+    """Answers to peeks of an earlier connection go nowhere, and those peeks are ended."""
+    peek = Peek(uuid="p", query="SELECT 1", inputs=("v",), as_of=12, limit_bytes=1)
+    worker = running()
+    assert worker.on_command(peek).requests == (peek,)
+    answer = PeekResponse(uuid="p")
+    assert worker.on_observation(answer).responses == (answer,)
+    assert worker.on_observation(answer) == NOTHING
+    worker.on_command(peek)
+    done = worker.on_reconcile([CreateInstance(), create(), Schedule("v"), DONE])
+    assert done.requests == (CancelPeek("p"),)
+    assert worker.on_observation(answer) == NOTHING
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.integers(0, 30).map(progress),
+            st.just("reconnect"),
+            st.just("restart"),
+            st.tuples(st.integers(0, 30), st.integers(0, 30)),
+        ),
+        max_size=30,
+    )
+)
+def test_frontiers_never_go_back(events: list[object]) -> None:
+    """Whatever is reported, by whichever life: each connection hears a growing sequence."""
+    worker = running()
+    told: dict[str, int] = {}
+    epoch = 1
+    for event in events:
+        match event:
+            case "reconnect":
+                told = {}
+                done = worker.on_reconcile([CreateInstance(), create(), Schedule("v"), DONE])
+            case "restart":
+                epoch += 1
+                done = worker.on_phase(phase("starting", epoch))
+            case Progress(write=int(write)):
+                done = worker.on_observation(progress(write, epoch))
+            case (int(write), int(read)):
+                done = worker.on_observation(progress(write, epoch, read))
+            case _:
+                raise AssertionError(event)
+        for response in done.responses:
+            assert isinstance(response, Frontiers)
+            for name in ("write", "input", "output"):
+                time = getattr(response, name)
+                if isinstance(time, int):
+                    assert time > told.get(name, 9)
+                    told[name] = time
