@@ -13,17 +13,16 @@ CREATE SOURCE flights USING csv
     sched_arr_time INT, arr_delay INT, carrier STRING, flight INT, tailnum STRING, origin STRING,
     dest STRING, air_time INT, distance INT, hour INT, minute INT, time_hour TIMESTAMP
   )
-  KEY (time_hour, carrier, flight)
   COMMENT 'one row per flight; times of day as hhmm, delays in minutes';
 
 CREATE SOURCE airlines USING csv
-  OPTIONS (path '${source}/airlines.csv', header 'true', nullValue 'NA')
+  OPTIONS (path '${source}/airlines*.csv', header 'true', nullValue 'NA')
   SCHEMA (carrier STRING, name STRING)
   ENVELOPE UPSERT KEY (carrier)
   COMMENT 'names of airlines by their code';
 
 CREATE SOURCE planes USING csv
-  OPTIONS (path '${source}/planes.csv', header 'true', nullValue 'NA')
+  OPTIONS (path '${source}/planes*.csv', header 'true', nullValue 'NA')
   SCHEMA (
     tailnum STRING, year INT, type STRING, manufacturer STRING, model STRING, engines INT,
     seats INT, speed INT, engine STRING
@@ -32,7 +31,7 @@ CREATE SOURCE planes USING csv
   COMMENT 'planes by their tail number';
 
 CREATE SOURCE airports USING csv
-  OPTIONS (path '${source}/airports.csv', header 'true', nullValue 'NA')
+  OPTIONS (path '${source}/airports*.csv', header 'true', nullValue 'NA')
   SCHEMA (
     faa STRING, name STRING, lat DOUBLE, lon DOUBLE, alt INT, tz INT, dst STRING, tzone STRING
   )

@@ -30,7 +30,7 @@ CREATE MATERIALIZED VIEW very_late AS
   WHERE arr_delay > 120;
 
 CREATE MATERIALIZED VIEW busiest_planes AS
-  SELECT f.tailnum, any_value(p.manufacturer) AS manufacturer, count(*) AS flights,
+  SELECT f.tailnum, max(p.manufacturer) AS manufacturer, count(*) AS flights,
          sum(f.distance) AS miles
   FROM flights f JOIN planes p ON f.tailnum = p.tailnum
   GROUP BY f.tailnum

@@ -1,0 +1,230 @@
+"""What a project's objects are once Spark has been asked: columns, strategies, and what is wrong.
+
+    analyse(catalyst, written) -> Analysis(objects, problems)
+
+Each view's query is analysed over empty views of its inputs, in the order of the dependencies.
+
+Invariants:
+    A place that Spark names is a place in the script, also where names were replaced in between.
+    An object whose input has a problem is not analysed: its own problems would be echoes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from app.project.catalyst import Catalyst, Culprit, QueryPlan, Refused
+from app.project.columns import columns_problem, contents_json, names_of, spelled
+from app.project.determinism import special_literal, undetermined
+from app.project.problems import Problem
+from app.project.references import Bound, Query
+from app.project.statements import Kept, Written
+from app.project.strategy import choose
+from app.project.tokens import compact, quoted_names
+from app.protocol.objects import (
+    IndexDescription,
+    SinkDescription,
+    SourceDescription,
+    ViewDescription,
+)
+from datasource.errors import InvalidUsage, unknown_name
+
+__all__ = ["Analysed", "Analysis", "analyse"]
+
+
+@dataclass(frozen=True, slots=True)
+class Analysed:
+    """An object that Spark understands.
+
+    Attributes:
+        description: With columns, strategy and the query as it is kept.
+        schema: Columns of its contents in JSON; "" for what has none.
+        ddl: The same in DDL.
+    """
+
+    description: Kept
+    schema: str = ""
+    ddl: str = ""
+
+
+@dataclass(slots=True)
+class Analysis:
+    """What Spark knows of a project.
+
+    Attributes:
+        objects: By name, in the order that they were given in; those with problems are missing.
+        problems: What Spark, or a shard, does not take.
+    """
+
+    objects: dict[str, Analysed] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+
+class _Flawed(Exception):
+    """An object is not what it should be."""
+
+    def __init__(self, *problems: Problem) -> None:
+        super().__init__(*map(str, problems))
+        self.problems = problems
+
+
+def analyse(catalyst: Catalyst, written: Sequence[Written]) -> Analysis:
+    """What these objects are.
+
+    Args:
+        catalyst: Of a session of the kind that will run them: its settings decide what SQL means.
+        written: Objects whose names are in order (`names.check_names`), inputs first.
+    """
+    analysis = Analysis()
+    for one in written:
+        if any(name not in analysis.objects for name in one.reads):
+            continue
+        try:
+            analysis.objects[one.name] = _analysed(catalyst, analysis, one)
+        except _Flawed as flawed:
+            analysis.problems += flawed.problems
+    return analysis
+
+
+def _analysed(catalyst: Catalyst, analysis: Analysis, one: Written) -> Analysed:
+    match one.description:
+        case SourceDescription() as source:
+            return _source(catalyst, one, source)
+        case ViewDescription() as view:
+            assert one.query is not None, one
+            return _view(catalyst, one, view, one.query)
+        case IndexDescription() as index:
+            return Analysed(replace(index, key=_key(one, analysis.objects[index.on].schema)))
+        case SinkDescription() as sink:
+            if not catalyst.writes(sink.format):
+                raise _Flawed(_unknown_format(one, sink.format))
+            return Analysed(replace(sink, key=_key(one, analysis.objects[sink.on].schema)))
+
+
+def _source(catalyst: Catalyst, one: Written, source: SourceDescription) -> Analysed:
+    read, told = _read_columns(catalyst, one, source)
+    try:
+        schema = contents_json(source, read)
+    except InvalidUsage as error:
+        raise _Flawed(one.problem("columns", error.code, error.detail, error.hint)) from None
+    flaw = columns_problem(schema, names_of(schema))
+    if flaw is not None:
+        raise _Flawed(one.problem("columns", *flaw))
+    catalyst.add(one.name, schema)
+    kept = catalyst.ddl(read) if told else ""
+    description = replace(source, schema=kept, key=_key(one, schema))
+    return Analysed(description, schema, catalyst.ddl(schema))
+
+
+def _read_columns(catalyst: Catalyst, one: Written, source: SourceDescription) -> tuple[str, bool]:
+    """Columns of the rows that a source reads, and whether its format has to be told them."""
+    # Loading the generators takes time that projects without them need not spend.
+    from app.storage.generators import FORMATS, schema_of  # noqa: PLC0415
+
+    try:
+        if source.format.lower() not in FORMATS:
+            return catalyst.reads(source.format, source.options, source.schema)
+        if source.schema:
+            problem = f"generator '{source.format}' makes its own columns"
+            raise _Flawed(one.problem("SCHEMA", "INVALID_SCHEMA", problem, "leave out SCHEMA"))
+        return catalyst.columns(schema_of(source.format.lower(), source.options)), False
+    except InvalidUsage as error:
+        raise _Flawed(one.problem("OPTIONS", error.code, error.detail, error.hint)) from None
+    except Refused as refused:
+        said = refused.said
+        if said.code == "DATA_SOURCE_NOT_FOUND":
+            raise _Flawed(_unknown_format(one, source.format)) from None
+        piece = "format" if said.offset is None else "columns"
+        raise _Flawed(
+            one.problem(piece, said.code, said.message, said.hint, said.offset or 0)
+        ) from None
+
+
+def _view(catalyst: Catalyst, one: Written, view: ViewDescription, query: Query) -> Analysed:
+    literal = special_literal(query.text)
+    if literal is not None:
+        what = "this literal means the time at which the query runs"
+        raise _Flawed(_open(one, what, "write the date or timestamp itself", literal))
+    bound = query.bind(catalyst.views)
+    try:
+        plan = catalyst.query(bound.text)
+    except Refused as refused:
+        raise _Flawed(_spoken(one, bound, refused, catalyst)) from None
+    if plan.culprit is not None:
+        raise _Flawed(_blamed(one, bound, plan.culprit))
+    found = undetermined(plan.tree)
+    if found is not None:
+        raise _Flawed(_open(one, *found))
+    flaw = columns_problem(plan.schema, quoted_names(query.text))
+    if flaw is not None:
+        raise _Flawed(one.problem("query", *flaw))
+    catalyst.add(one.name, plan.schema)
+    return Analysed(_kept(view, plan, catalyst), plan.schema, catalyst.ddl(plan.schema))
+
+
+def _kept(view: ViewDescription, plan: QueryPlan, catalyst: Catalyst) -> ViewDescription:
+    strategy, reason = choose(plan.tree)
+    return replace(
+        view,
+        query=compact(view.query),
+        schema=catalyst.ddl(plan.schema),
+        strategy=strategy,
+        reason=reason,
+    )
+
+
+def _spoken(one: Written, bound: Bound, refused: Refused, catalyst: Catalyst) -> Problem:
+    """What Spark says, with the project's names and places."""
+    said = refused.said
+    message, hint = said.message, said.hint
+    for name, view in catalyst.views.items():
+        message, hint = message.replace(view, name), hint.replace(view, name)
+    shift = 0 if said.offset is None else bound.origin(said.offset)
+    return one.problem("query", said.code, message, hint, shift)
+
+
+def _blamed(one: Written, bound: Bound, culprit: Culprit) -> Problem:
+    shift = 0 if culprit.offset is None else bound.origin(culprit.offset)
+    if culprit.current:
+        what = f"{culprit.name}() depends on when, where or by whom the query is run"
+        return _open(one, what, "compare with a column, or ask with `sql`", shift)
+    what = f"{culprit.name}() gives another value each time the query is run"
+    return _open(one, what, "take the value from a column of a source", shift)
+
+
+def _open(one: Written, what: str, hint: str, shift: int = 0) -> Problem:
+    message = f"{what}: the contents at a time would not be decided"
+    return one.problem("query", "NOT_DETERMINISTIC", message, hint, shift)
+
+
+def _key(one: Written, schema: str) -> tuple[str, ...]:
+    """The object's key as the columns are spelt."""
+    assert not isinstance(one.description, ViewDescription), one
+    key, unknown = spelled(one.description.key, schema)
+    if unknown:
+        raise _Flawed(
+            *(
+                one.problem(f"key {name}", "UNKNOWN_COLUMN", f"key '{name}' is no column", hint)
+                for name, hint in unknown
+            )
+        )
+    return key
+
+
+def _unknown_format(one: Written, name: str) -> Problem:
+    error = unknown_name("format", name, _FORMATS)
+    hint = (
+        error.hint
+        if error.hint.startswith("did")
+        else ("put its package on the class path, or register it in this session")
+    )
+    return one.problem("format", "UNKNOWN_FORMAT", f"there is no format '{name}'", hint)
+
+
+_FORMATS = (
+    "auction", "avro", "binaryFile", "console", "counter", "csv", "delta", "iceberg", "json",
+    "kafka", "nexmark", "orc", "parquet", "rate", "shard", "text", "xml",
+)  # fmt: skip

@@ -1,0 +1,266 @@
+"""Spark's analyzer, asked from Python: the one module of this package that knows Spark.
+
+    with Catalyst(spark, ids) as catalyst:
+        catalyst.add("flights", json)            an empty temporary view for an object
+        catalyst.query("SELECT … FROM `…`")      what a query gives, and its plan
+
+Invariants:
+    Nothing runs; nothing is read but by a format that can tell its columns only from its data.
+    Temporary views have fresh names and are gone at the end, whatever happens in between.
+    A statement that is no query is never carried out, whatever a parser before took it for.
+    What Spark refuses is raised as `Refused`; PySpark's own log of it is kept off the terminal, for
+    this thread and this while.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
+
+from app.project.plantree import Node, plan_tree
+from app.project.sparkerrors import Said, spark_says
+from datasource.clock import IdGenerator
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Catalyst", "Culprit", "QueryPlan", "Refused"]
+
+_GUESSING: Final = frozenset({"csv", "json", "xml"})
+"""Formats whose columns are a guess from the files that happen to be there."""
+
+
+_SUBQUERIES: Final = frozenset({"Exists", "LateralSubquery", "ListQuery", "ScalarSubquery"})
+
+
+class Refused(Exception):
+    """Spark does not take something.
+
+    Attributes:
+        said: Why.
+    """
+
+    def __init__(self, said: Said) -> None:
+        super().__init__(said.message)
+        self.said = said
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """An expression that a query's inputs do not decide.
+
+    Attributes:
+        name: As people call the function.
+        offset: In the query's text; None if Spark does not know.
+        current: Whether it depends on when, where or by whom the query is run, and is otherwise
+            the same in all of a run.
+    """
+
+    name: str
+    offset: int | None
+    current: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QueryPlan:
+    """A query that Spark understands.
+
+    Attributes:
+        schema: Columns of the result, in JSON.
+        tree: The analysed plan.
+        culprit: The first expression by which two runs can differ.
+    """
+
+    schema: str
+    tree: Node
+    culprit: Culprit | None
+
+
+class Catalyst:
+    """A session's analyzer, with views for objects. A context manager; for one thread."""
+
+    def __init__(self, spark: SparkSession, ids: IdGenerator) -> None:
+        self._spark = spark
+        self._session: Any = spark._jsparkSession  # noqa: SLF001 - the analyzer is on that side
+        self._jvm: Any = spark._jvm  # noqa: SLF001
+        self._prefix = f"_check_{ids.token().hex()}"
+        self._stack = contextlib.ExitStack()
+        self.views: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(_quiet())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._stack:
+            for view in self.views.values():
+                self._spark.catalog.dropTempView(view)
+
+    def add(self, name: str, schema: str) -> None:
+        """Make an empty view with these columns, in JSON, for an object; `views` has its name."""
+        columns = self._jvm.org.apache.spark.sql.types.DataType.fromJson(schema)
+        empty = self._session.createDataFrame(self._jvm.java.util.ArrayList(), columns)
+        view = f"{self._prefix}_{len(self.views)}"
+        empty.createOrReplaceTempView(view)
+        self.views[name] = view
+
+    def ddl(self, schema: str) -> str:
+        """Columns in DDL, from JSON."""
+        return str(self._jvm.org.apache.spark.sql.types.DataType.fromJson(schema).toDDL())
+
+    def columns(self, ddl: str) -> str:
+        """Columns in JSON, from DDL.
+
+        Raises:
+            Refused: They are not understood.
+        """
+        with _refusing(ddl):
+            return str(self._jvm.org.apache.spark.sql.types.StructType.fromDDL(ddl).json())
+
+    def query(self, text: str) -> QueryPlan:
+        """What a query over the views gives.
+
+        Raises:
+            Refused: It means nothing.
+        """
+        state = self._session.sessionState()
+        skip = self._jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
+        with _refusing(text):
+            execution = state.executePlan(state.sqlParser().parsePlan(text), skip)
+            execution.assertAnalyzed()
+        plan = execution.analyzed()
+        return QueryPlan(str(plan.schema().json()), plan_tree(plan.toJSON()), self._culprit(plan))
+
+    def reads(self, name: str, options: Mapping[str, str], ddl: str) -> tuple[str, bool]:
+        """Columns of the rows of a format, in JSON.
+
+        Args:
+            name: The format.
+            options: Of it.
+            ddl: Columns that somebody wrote; "" for none.
+
+        Returns:
+            Them, and whether the format has to be told them when it is read.
+
+        Raises:
+            Refused: There is no such format, or it cannot tell.
+        """
+        reader = self._spark.readStream.format(name).options(**options)
+        if ddl:
+            given = self.columns(ddl)
+            self._check_takes(name, options, ddl)
+            return given, True
+        if name.lower() in _GUESSING:
+            hint = "write SCHEMA (name TYPE, …): a guess from some files is none for the others"
+            what = f"format '{name}' has no columns of its own"
+            raise Refused(Said("NO_SCHEMA", what, hint, None))
+        try:
+            with _refusing(""):
+                return str(reader.load().schema.json()), False
+        except Refused as refused:
+            if "schema must be specified" not in refused.said.message:
+                raise
+        with _refusing(""):
+            return str(self._spark.read.format(name).options(**options).load().schema.json()), True
+
+    def writes(self, name: str) -> bool:
+        """Whether there is a format of this name, in the JVM or in Python."""
+        state = self._session.sessionState()
+        if state.dataSourceManager().dataSourceExists(name):
+            return True
+        try:
+            self._jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(
+                name, state.conf()
+            )
+        except (PySparkException, Py4JJavaError):
+            return False
+        return True
+
+    def _check_takes(self, name: str, options: Mapping[str, str], ddl: str) -> None:
+        """Raise if a format cannot be told its columns, or is none; its data may come later."""
+        try:
+            with _refusing(""):
+                self._spark.readStream.format(name).options(**options).schema(ddl).load()
+        except Refused as refused:
+            said = refused.said
+            if "user-specified schema" in said.message:
+                hint = "leave out SCHEMA: the format has columns of its own"
+                raise Refused(Said(said.code, said.message, hint, None)) from None
+            if said.code == "DATA_SOURCE_NOT_FOUND":
+                raise
+
+    def _culprit(self, plan: Any) -> Culprit | None:
+        current = self._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
+        if not plan.deterministic():
+            return _culprit(plan, lambda node: not node.deterministic(), current=False)
+        if plan.containsPattern(current):
+            return _culprit(plan, lambda node: bool(node.containsPattern(current)), current=True)
+        return None
+
+
+def _culprit(plan: Any, guilty: Callable[[Any], bool], *, current: bool) -> Culprit:
+    """The deepest node for which `guilty` holds, from a node for which it does."""
+    node = plan
+    while True:
+        below = next((child for child in _below(node) if guilty(child)), None)
+        if below is None:
+            break
+        node = below
+    if _is_plan(node):
+        name = node.nodeName()
+    else:
+        python = node.getClass().getSimpleName().startswith("Python")
+        name = node.name() if python else node.prettyName()
+    start = node.origin().startIndex()
+    return Culprit(str(name), int(start.get()) if start.isDefined() else None, current)
+
+
+def _below(node: Any) -> Iterator[Any]:
+    """Expressions and inputs of an operator; arguments of an expression, and the plan in it."""
+    if _is_plan(node):
+        yield from _each(node.expressions())
+    elif node.getClass().getSimpleName() in _SUBQUERIES:
+        yield node.plan()
+    yield from _each(node.children())
+
+
+def _is_plan(node: Any) -> bool:
+    return ".plans.logical." in node.getClass().getName()
+
+
+def _each(sequence: Any) -> Iterator[Any]:
+    for index in range(sequence.size()):
+        yield sequence.apply(index)
+
+
+@contextlib.contextmanager
+def _refusing(text: str) -> Iterator[None]:
+    """What Spark raises becomes `Refused`, with places in `text`."""
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        raise Refused(spark_says(error, text)) from None
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep PySpark from printing each refused query of this thread: problems are shown as ours."""
+    logger = PySparkLogger.getLogger("SQLQueryContextLogger")
+    thread = threading.get_ident()
+
+    def others(record: logging.LogRecord) -> bool:
+        return record.thread != thread
+
+    logger.addFilter(others)
+    try:
+        yield
+    finally:
+        logger.removeFilter(others)

@@ -1,0 +1,192 @@
+"""The clauses of our own statements: each at most once, in any order, unknown words refused.
+
+    clauses = read_clauses(cursor, "source", ("USING", "OPTIONS", …))
+    clauses.envelope, clauses.key, clauses.retain_ms …
+
+Invariants:
+    A clause that is not there leaves its default; one that is there twice is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, get_args
+
+from sqlglot import TokenType
+
+from app.duration import duration_ms
+from app.project.problems import Wrong, did_you_mean
+from app.project.tokens import Cursor, compact
+from app.protocol.objects import Envelope
+from datasource.errors import InvalidUsage
+
+__all__ = ["ENVELOPES", "Clauses", "check_key", "names_in_parentheses", "read_clauses"]
+
+ENVELOPES: Final[tuple[Envelope, ...]] = get_args(Envelope)
+
+
+@dataclass(slots=True)
+class Clauses:
+    """What the clauses of one statement say.
+
+    Attributes:
+        spots: Offset of each clause by its first word, and of each key column by `key NAME`.
+    """
+
+    format: str = ""
+    options: dict[str, str] = field(default_factory=dict)
+    schema: str = ""
+    envelope: Envelope | None = None
+    key: tuple[str, ...] = ()
+    retain_ms: int | None = None
+    comment: str = ""
+    snapshot: bool = True
+    spots: dict[str, int] = field(default_factory=dict)
+
+
+def read_clauses(cursor: Cursor, what: str, known: Sequence[str], until: str = "") -> Clauses:
+    """The clauses up to the end of the statement, or up to the word `until`.
+
+    Args:
+        cursor: Behind what comes before the clauses.
+        what: Of which statement: "source", "sink", "view".
+        known: First words of the clauses that the statement may have.
+        until: Where they end, if not with the statement; it is not stepped over.
+
+    Raises:
+        Wrong: A word is no clause, stands there twice, or has no meaning.
+    """
+    clauses = Clauses()
+    while not cursor.done and not (until and cursor.word == until):
+        offset = cursor.offset
+        words = (*known, until) if until else known
+        if cursor.word not in known:
+            raise cursor.wrong(
+                f"{cursor.written} starts no clause of a {what}", did_you_mean(cursor.word, words)
+            )
+        word = cursor.word
+        cursor.skip()
+        if word in clauses.spots:
+            raise Wrong(offset, f"{word} stands there twice", "leave one of them out")
+        clauses.spots[word] = offset
+        _READERS[word](cursor, clauses)
+    return clauses
+
+
+def names_in_parentheses(cursor: Cursor, what: str) -> dict[str, int]:
+    """The names of `(a, b)`, each with its offset; at least one, none twice without case."""
+    cursor.open(what)
+    names: dict[str, int] = {}
+    while True:
+        offset = cursor.offset
+        name = cursor.name(f"a column of {what}")
+        if name.lower() in {known.lower() for known in names}:
+            raise Wrong(offset, f"column '{name}' stands in {what} twice", "name it once")
+        names[name] = offset
+        if cursor.symbol(TokenType.R_PAREN):
+            return names
+        if not cursor.symbol(TokenType.COMMA):
+            raise cursor.wrong(f"expected , or ) in {what}, found {cursor.written}")
+
+
+def check_key(clauses: Clauses, offset: int, name: str) -> None:
+    """Refuse an upsert without a key, and a key that means nothing.
+
+    Args:
+        clauses: Of a source or sink.
+        offset: Of its name, which is its `name`.
+
+    Raises:
+        Wrong: Envelope and key do not go together.
+    """
+    if clauses.envelope == "upsert" and not clauses.key:
+        raise Wrong(
+            clauses.spots.get("ENVELOPE", offset),
+            f"'{name}' has the envelope UPSERT and no key",
+            "write KEY (columns): those that say which row a row replaces",
+        )
+    if clauses.key and clauses.envelope not in {"upsert", "debezium"}:
+        raise Wrong(
+            clauses.spots["KEY"],
+            f"'{name}' has a key and an envelope that has no use for it",
+            "add ENVELOPE UPSERT or ENVELOPE DEBEZIUM, or leave out KEY",
+        )
+
+
+def _using(cursor: Cursor, clauses: Clauses) -> None:
+    clauses.spots["format"] = cursor.offset
+    clauses.format = cursor.dotted("the format")
+
+
+def _options(cursor: Cursor, clauses: Clauses) -> None:
+    cursor.open("OPTIONS")
+    if cursor.symbol(TokenType.R_PAREN):
+        return
+    known: set[str] = set()
+    while True:
+        offset = cursor.offset
+        key = cursor.dotted("an option")
+        if key.lower() in known:
+            raise Wrong(offset, f"option '{key}' stands there twice", "Spark ignores its case")
+        known.add(key.lower())
+        cursor.symbol(TokenType.EQ)
+        clauses.options[key] = cursor.literal(f"the value of option '{key}'")
+        if cursor.symbol(TokenType.R_PAREN):
+            return
+        if not cursor.symbol(TokenType.COMMA):
+            raise cursor.wrong(
+                f"expected , or ) in OPTIONS, found {cursor.written}",
+                "write OPTIONS (name 'value', name 'value')",
+            )
+
+
+def _schema(cursor: Cursor, clauses: Clauses) -> None:
+    start, end = cursor.enclosed("SCHEMA")
+    clauses.spots["columns"] = start
+    clauses.schema = cursor.text[start:end]
+    if not compact(clauses.schema):
+        raise Wrong(start, "SCHEMA has no column", "write SCHEMA (name TYPE, …)")
+
+
+def _envelope(cursor: Cursor, clauses: Clauses) -> None:
+    words = {envelope.upper(): envelope for envelope in ENVELOPES}
+    clauses.envelope = words[cursor.one_of("envelope", words)]
+
+
+def _key(cursor: Cursor, clauses: Clauses) -> None:
+    names = names_in_parentheses(cursor, "KEY")
+    clauses.key = tuple(names)
+    clauses.spots |= {f"key {name}": offset for name, offset in names.items()}
+
+
+def _retain(cursor: Cursor, clauses: Clauses) -> None:
+    cursor.expect("HISTORY", "RETAIN HISTORY '7 days'")
+    cursor.accept("FOR")
+    offset = cursor.offset
+    text = cursor.string("a duration")
+    try:
+        clauses.retain_ms = duration_ms(text)
+    except InvalidUsage as error:
+        raise Wrong(offset, error.detail, error.hint, error.code) from None
+
+
+def _comment(cursor: Cursor, clauses: Clauses) -> None:
+    clauses.comment = cursor.string("the comment")
+
+
+def _without(cursor: Cursor, clauses: Clauses) -> None:
+    cursor.expect("SNAPSHOT", "WITHOUT SNAPSHOT")
+    clauses.snapshot = False
+
+
+_READERS: Final[dict[str, Callable[[Cursor, Clauses], None]]] = {
+    "USING": _using,
+    "OPTIONS": _options,
+    "SCHEMA": _schema,
+    "ENVELOPE": _envelope,
+    "KEY": _key,
+    "RETAIN": _retain,
+    "COMMENT": _comment,
+    "WITHOUT": _without,
+}

@@ -1,0 +1,98 @@
+"""What is wrong with the columns of a source or view, and what its contents' columns are.
+
+    contents_json(description, schema)        the columns of the contents, of those that are read
+    columns_problem(schema, text)             duplicates, missing names, types no shard can hold
+
+Schemas are Spark's JSON of a `StructType`: what its analyzer gives and a shard keeps.
+
+Invariants:
+    Names are compared without case, as Spark does.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+
+from app.project.problems import did_you_mean
+from app.protocol.objects import SourceDescription
+from datasource.errors import InvalidUsage
+from datasource.schema import RESERVED, ShardSchema
+
+__all__ = ["Flaw", "columns_problem", "contents_json", "names_of", "spelled"]
+
+Flaw = tuple[str, str, str]
+"""What is wrong: its code, a message and a hint."""
+
+
+def names_of(schema: str) -> list[str]:
+    """Names of the columns."""
+    return [field["name"] for field in json.loads(schema)["fields"]]
+
+
+def contents_json(source: SourceDescription, schema: str) -> str:
+    """Columns of a source's contents, given those of the rows that it reads.
+
+    Raises:
+        InvalidUsage: Rows of this envelope do not look like that.
+    """
+    fields = json.loads(schema)["fields"]
+    kept = fields
+    match source.envelope:
+        case "none" | "upsert":
+            pass
+        case "diff":
+            kept = [field for field in fields if field["name"].lower() not in RESERVED]
+        case "debezium":
+            after = next((f["type"] for f in fields if f["name"].lower() == "after"), None)
+            if not isinstance(after, dict) or after.get("type") != "struct":
+                raise InvalidUsage(
+                    f"a change event of '{source.name}' has no column 'after' that is a struct",
+                    code="WRONG_TYPE",
+                    hint="SCHEMA (before STRUCT<…>, after STRUCT<…>, op STRING)",
+                )
+            kept = after["fields"]
+    return json.dumps({"type": "struct", "fields": kept}, ensure_ascii=False)
+
+
+def columns_problem(schema: str, spelt: Iterable[str] = ()) -> Flaw | None:
+    """The first thing that keeps these columns from being contents.
+
+    Args:
+        schema: The columns.
+        spelt: Names that somebody wrote, so that they are no invention of Spark's, however odd.
+    """
+    fields = json.loads(schema)["fields"]
+    known: dict[str, str] = {}
+    given = {name.lower() for name in spelt}
+    for field in fields:
+        name = field["name"]
+        if re.fullmatch(r"\w+", name) is None and name.lower() not in given:
+            hint = "give it a name with AS: Spark's own would change with the text"
+            return "UNNAMED_COLUMN", f"column '{name}' has no name of its own", hint
+        if name.lower() in known:
+            hint = "names are compared without case; rename one of them with AS, or leave it out"
+            return "DUPLICATE_COLUMN", f"there are two columns '{name}'", hint
+        if field["type"] == "void":
+            hint = f"say which: CAST(NULL AS type) AS {name}"
+            return "UNSUPPORTED_TYPE", f"column '{name}' has no type", hint
+        known[name.lower()] = name
+    try:
+        ShardSchema.parse(schema)
+    except InvalidUsage as error:
+        return error.code, error.detail, error.hint
+    return None
+
+
+def spelled(key: Sequence[str], schema: str) -> tuple[tuple[str, ...], list[tuple[str, str]]]:
+    """The columns of a key as the schema spells them.
+
+    Returns:
+        Them, and those that are no columns, each with a hint.
+    """
+    columns = {name.lower(): name for name in names_of(schema)}
+    unknown = [
+        (name, did_you_mean(name, columns.values())) for name in key if name.lower() not in columns
+    ]
+    return tuple(columns.get(name.lower(), name) for name in key), unknown

@@ -1,0 +1,92 @@
+"""Who is made from whom: order, cycles, and what lies above and below an object.
+
+    graph = Graph({"flights": (), "delays": ("flights",)})
+    graph.order()     graph.cycles()     graph.above("delays")     graph.below("flights")
+
+Invariants:
+    The order is the one in which objects were given, except where a dependency demands otherwise;
+    equal graphs have equal orders. Names that nobody gave are ignored.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping
+
+__all__ = ["Graph"]
+
+
+class Graph:
+    """A graph of names."""
+
+    def __init__(self, inputs: Mapping[str, Iterable[str]]) -> None:
+        self._inputs = {
+            name: tuple(dict.fromkeys(other for other in others if other in inputs))
+            for name, others in inputs.items()
+        }
+        self._outputs: dict[str, list[str]] = {name: [] for name in self._inputs}
+        for name, others in self._inputs.items():
+            for other in others:
+                self._outputs[other].append(name)
+
+    def order(self) -> list[str]:
+        """Every name, inputs first; names on a cycle, and what is below them, are left out."""
+        position = {name: number for number, name in enumerate(self._inputs)}
+        missing = {name: len(others) for name, others in self._inputs.items()}
+        ready = [(position[name], name) for name, count in missing.items() if count == 0]
+        heapq.heapify(ready)
+        order: list[str] = []
+        while ready:
+            _, name = heapq.heappop(ready)
+            order.append(name)
+            for output in self._outputs[name]:
+                missing[output] -= 1
+                if missing[output] == 0:
+                    heapq.heappush(ready, (position[output], output))
+        return order
+
+    def cycles(self) -> list[list[str]]:
+        """One cycle for each group of names that depend on each other.
+
+        Each starts with the name that was given first, follows the inputs and ends before it would
+        come back to where it started.
+        """
+        left = set(self._inputs) - set(self.order())
+        cycles = []
+        for name in self._inputs:
+            if name in left and name in (above := self.above(name)):
+                cycles.append(self._way_back(name))
+                left -= above & self.below(name)
+        return cycles
+
+    def above(self, name: str) -> set[str]:
+        """Everything that it is made from, directly or not; itself only if it is on a cycle."""
+        return _reached(name, self._inputs)
+
+    def below(self, name: str) -> set[str]:
+        """Everything that is made from it, directly or not."""
+        return _reached(name, self._outputs)
+
+    def _way_back(self, start: str) -> list[str]:
+        """The shortest way from a name on a cycle along inputs back to it."""
+        ways = [[start]]
+        seen: set[str] = set()
+        for way in ways:
+            for other in self._inputs[way[-1]]:
+                if other == start:
+                    return way
+                if other not in seen:
+                    seen.add(other)
+                    ways.append([*way, other])
+        raise AssertionError((start, self._inputs))
+
+
+def _reached(name: str, edges: Mapping[str, Iterable[str]]) -> set[str]:
+    reached: set[str] = set()
+    ahead = list(edges[name])
+    while ahead:
+        other = ahead.pop()
+        if other not in reached:
+            reached.add(other)
+            ahead += edges[other]
+    return reached

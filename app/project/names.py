@@ -1,0 +1,143 @@
+"""What can be wrong with the objects of a project without asking Spark: names, and who reads whom.
+
+    check_names(written, broken) -> problems     duplicates, reserved names, unknown inputs, cycles
+
+Invariants:
+    Objects without a problem here have unique names, read only sources and views that exist, and
+    form no cycle: they have an order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+from app.project.graph import Graph
+from app.project.problems import Problem, did_you_mean
+from app.project.references import INTROSPECTION
+from app.project.statements import Written, kind_of
+from app.protocol.objects import (
+    SourceDescription,
+    ViewDescription,
+    errors_shard,
+    progress_shard,
+)
+
+__all__ = ["check_names"]
+
+_NAME: Final = re.compile(r"[^\W_][\w-]*")
+_NAME_BYTES_MAX: Final = 60
+"""Longest name: those of its shards and checkpoints are made from it, with every byte as `%XX`."""
+
+
+def check_names(
+    written: Sequence[Written], broken: AbstractSet[str] = frozenset()
+) -> list[Problem]:
+    """Everything that is wrong with the names of these objects.
+
+    Args:
+        written: The objects.
+        broken: Names that exist although they are not among the objects.
+    """
+    known: dict[str, Written] = {}
+    problems: list[Problem] = []
+    for one in written:
+        problems += _unusable(one)
+        if one.name in known:
+            first = known[one.name]
+            problems.append(
+                one.problem(
+                    "name",
+                    "DUPLICATE_OBJECT",
+                    f"'{one.name}' exists already: a {kind_of(first.description)} at "
+                    f"{first.place()}",
+                    "names are unique in a project, without case; rename one of them",
+                )
+            )
+        else:
+            known[one.name] = one
+    for one in written:
+        problems += _derived(one, known)
+        problems += _unknown(one, known, broken)
+    return problems + list(_cycles(known))
+
+
+def _unusable(one: Written) -> Iterator[Problem]:
+    """Names that no object can have."""
+    name = one.name
+    if name.startswith("_") or name == INTROSPECTION:
+        yield one.problem(
+            "name",
+            "RESERVED_NAME",
+            f"the name '{name}' belongs to the runtime itself",
+            f"names do not start with _ and are not '{INTROSPECTION}'",
+        )
+    elif _NAME.fullmatch(name) is None:
+        yield one.problem(
+            "name",
+            "INVALID_NAME",
+            f"'{name}' cannot name an object",
+            "names consist of letters, digits, _ and -, and start with a letter or digit",
+        )
+    elif len(name.encode()) > _NAME_BYTES_MAX:
+        yield one.problem(
+            "name",
+            "INVALID_NAME",
+            f"the name '{name}' has {len(name.encode())} bytes",
+            f"a name has at most {_NAME_BYTES_MAX}",
+        )
+
+
+def _derived(one: Written, known: dict[str, Written]) -> Iterator[Problem]:
+    """Names of the shards that an object keeps beside its contents."""
+    for other in known.values():
+        taken = []
+        if isinstance(other.description, SourceDescription):
+            taken = [progress_shard(other.name), errors_shard(other.name)]
+        elif isinstance(other.description, ViewDescription):
+            taken = [errors_shard(other.name)]
+        if one.name in taken:
+            yield one.problem(
+                "name",
+                "RESERVED_NAME",
+                f"the name '{one.name}' is that of a shard of '{other.name}'",
+                "rename it: a source keeps its own _progress and _errors, a view its _errors",
+            )
+
+
+def _unknown(
+    one: Written, known: dict[str, Written], broken: AbstractSet[str]
+) -> Iterator[Problem]:
+    """Inputs that are not there, or that nobody can read."""
+    readable = [n for n, w in known.items() if kind_of(w.description) in {"source", "view"}]
+    uses = [(name, "on", 0) for name in one.reads]
+    if one.query is not None:
+        uses = [(reference.name, "query", reference.start) for reference in one.query.references]
+    for name, piece, shift in uses:
+        if name in readable or name in broken:
+            continue
+        if name in known:
+            kind = kind_of(known[name].description)
+            message = f"'{name}' is {'an' if kind == 'index' else 'a'} {kind}: it has no contents"
+            hint = f"name the source or view behind it, '{known[name].reads[0]}'"
+        elif name.startswith(INTROSPECTION + "."):
+            message = f"'{name}' cannot be read by what a project keeps"
+            hint = "relations of the runtime are for `sql`: they have no history to be exact about"
+        else:
+            message = f"unknown source or view '{name}'"
+            hint = did_you_mean(name, readable)
+        yield one.problem(piece, "UNKNOWN_OBJECT", message, hint, shift)
+
+
+def _cycles(known: dict[str, Written]) -> Iterator[Problem]:
+    graph = Graph({name: one.reads for name, one in known.items()})
+    for cycle in graph.cycles():
+        way = " reads ".join(f"'{name}'" for name in (*cycle, cycle[0]))
+        yield known[cycle[0]].problem(
+            "name",
+            "CYCLE",
+            f"a view cannot be made from itself: {way}",
+            "take one of these names out of one of these queries",
+        )

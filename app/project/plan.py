@@ -1,0 +1,219 @@
+"""What has to be done so that what runs is what is wanted: a value, to show and to carry out.
+
+    plan = difference(resolved.descriptions, running)
+    for step in plan.steps: ...      in an order that can be applied
+
+Invariants:
+    Applying the steps in order to `running` gives `wanted`; applied to `wanted`, there are none.
+    Nothing is dropped while something that reads it is there, and nothing is made before what it
+    reads. So drops come first, outputs before inputs; then what is made or changed, inputs before
+    outputs; and last the drops that had to wait until nobody reads them any more.
+    Equal descriptions are never touched. Subscriptions are nobody's to plan.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from app.project.graph import Graph
+from app.project.statements import Kept, kind_of
+from app.protocol.objects import (
+    Description,
+    IndexDescription,
+    SinkDescription,
+    SourceDescription,
+    SubscribeDescription,
+    ViewDescription,
+    errors_shard,
+    progress_shard,
+)
+
+__all__ = ["Act", "Change", "Plan", "Step", "difference"]
+
+Act: TypeAlias = Literal["create", "change", "drop"]
+
+_SECRET: Final = re.compile(r"secret|password|token|access[.]?key|credential", re.IGNORECASE)
+"""Options whose values are shown to nobody: Spark's own rule, and one word more."""
+
+_KEPT: Final = frozenset({"retain_ms", "strategy", "reason"})
+"""Fields that change how contents come about or how long they stay, and not what they are."""
+
+_WORDS: Final = {"on": "of", "retain_ms": "retained ms"}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A field that is to be another.
+
+    Attributes:
+        what: The field in words: "query", "option 'path'".
+        before: What it is; "" for nothing.
+        after: What it is to be.
+    """
+
+    what: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to do.
+
+    Attributes:
+        act: What.
+        description: What is to exist; of a drop, what exists.
+        changes: Of a change: the fields.
+    """
+
+    act: Act
+    description: Kept
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The object's name."""
+        return self.description.name
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The difference between what is wanted and what runs.
+
+    Attributes:
+        steps: What to do, in order.
+        unchanged: Objects that stay as they are, inputs first.
+        affected: By object that reads, directly or not, something whose contents change: what.
+        wanted: All that is to exist, inputs first.
+    """
+
+    steps: tuple[Step, ...]
+    unchanged: tuple[str, ...]
+    affected: dict[str, tuple[str, ...]]
+    wanted: dict[str, Kept]
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return not self.steps
+
+
+def difference(wanted: Mapping[str, Kept], running: Mapping[str, Description]) -> Plan:
+    """What to do so that `running` becomes `wanted`.
+
+    Args:
+        wanted: By name; as `Project.check` gives it.
+        running: By name; in any order.
+    """
+    there = {n: d for n, d in running.items() if not isinstance(d, SubscribeDescription)}
+    gone = _gone(wanted, there)
+    graph = _graph(there)
+    drops = [name for name in reversed(_order(there)) if name in gone]
+    late = [name for name in drops if graph.below(name) - gone]
+    order = _order(wanted)
+    steps = [Step("drop", there[name]) for name in drops if name not in late]
+    for name in order:
+        if name not in there or name in gone:
+            steps.append(Step("create", wanted[name]))
+        elif wanted[name] != there[name]:
+            changes = tuple(_changes(there[name], wanted[name]))
+            steps.append(Step("change", wanted[name], changes))
+    steps += [Step("drop", there[name]) for name in late]
+    touched = {step.name for step in steps}
+    return Plan(
+        steps=tuple(steps),
+        unchanged=tuple(name for name in order if name not in touched),
+        affected=_affected(wanted, there),
+        wanted={name: wanted[name] for name in order},
+    )
+
+
+def _gone(wanted: Mapping[str, Kept], running: Mapping[str, Kept]) -> set[str]:
+    """What cannot stay: nobody wants it, or it has to make room for something else.
+
+    An object of another kind makes room for its namesake, and a source or view for an object with
+    the name of one of its shards. What reads an object that makes room is made again after it.
+    """
+    gone = set(running) - set(wanted)
+    room = {n for n in wanted if n in running and type(wanted[n]) is not type(running[n])}
+    room |= {n for n in gone if {errors_shard(n), progress_shard(n)} & set(wanted)}
+    graph = _graph(running)
+    return gone | room | {below for name in room for below in graph.below(name)}
+
+
+def _order(objects: Mapping[str, Kept]) -> list[str]:
+    order = _graph(objects).order()
+    assert len(order) == len(objects), f"a cycle among {sorted(set(objects) - set(order))}"
+    return order
+
+
+def _graph(objects: Mapping[str, Kept]) -> Graph:
+    return Graph({name: _reads(description) for name, description in objects.items()})
+
+
+def _reads(description: Kept) -> tuple[str, ...]:
+    match description:
+        case SourceDescription():
+            return ()
+        case ViewDescription(inputs=inputs):
+            return inputs
+        case IndexDescription(on=on) | SinkDescription(on=on):
+            return (on,)
+
+
+def _affected(
+    wanted: Mapping[str, Kept], running: Mapping[str, Kept]
+) -> dict[str, tuple[str, ...]]:
+    """Objects that stay, and what changes above them."""
+    graph = _graph(wanted)
+    changed = [n for n in wanted if n in running and _contents_differ(wanted[n], running[n])]
+    return {
+        name: above
+        for name in graph.order()
+        if name in running
+        and (above := tuple(other for other in changed if other in graph.above(name)))
+    }
+
+
+def _contents_differ(one: Kept, other: Kept) -> bool:
+    if type(one) is not type(other):
+        return True
+    fields = msgspec.structs.asdict(one)
+    others = msgspec.structs.asdict(other)
+    return any(fields[name] != others[name] for name in fields if name not in _KEPT)
+
+
+def _changes(before: Kept, after: Kept) -> Iterator[Change]:
+    """The fields in which two descriptions of a kind differ."""
+    assert kind_of(before) == kind_of(after), (before, after)
+    fields = msgspec.structs.asdict(before)
+    for name, new in msgspec.structs.asdict(after).items():
+        old = fields[name]
+        if old == new:
+            continue
+        if isinstance(old, dict):
+            yield from _option_changes(old, new)
+        else:
+            yield Change(_WORDS.get(name, name), _shown(old), _shown(new))
+
+
+def _option_changes(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Change]:
+    for key in dict.fromkeys((*before, *after)):
+        old, new = before.get(key, ""), after.get(key, "")
+        if before.get(key) != after.get(key):
+            secret = _SECRET.search(key) is not None
+            shown = ("(secret)" if old else "", "(secret)" if new else "") if secret else (old, new)
+            yield Change(f"option '{key}'", *shown)
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, tuple):
+        return ", ".join(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,88 @@
+"""A logical plan of Spark as a tree of plain values: read from the JSON that Spark writes of it.
+
+    root = plan_tree(json)
+    root.kind, root.children        "Filter", (…,)
+    root.expressions                every expression of this operator, and plans inside of them
+
+Spark's `TreeNode.toJSON` lists nodes in pre-order, each with the number of its children; what a
+node holds besides is in its fields, and trees among those are lists of the same form.
+
+Invariants:
+    Every operator and expression of the plan is reachable, those of subqueries too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Node", "plan_tree"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """An operator or an expression.
+
+    Attributes:
+        kind: Name of its class: "Filter", "Rand".
+        family: Last part of its package: "logical", "expressions", "aggregate".
+        fields: What Spark writes of it, trees apart.
+        children: Its children in Spark's sense.
+        expressions: Trees in its fields.
+    """
+
+    kind: str
+    family: str
+    fields: dict[str, Any]
+    children: tuple[Node, ...]
+    expressions: tuple[Node, ...]
+
+    def walk(self) -> Iterator[Node]:
+        """It and everything below it, in pre-order; subqueries included."""
+        ahead = [self]
+        while ahead:
+            node = ahead.pop()
+            yield node
+            ahead += reversed((*node.expressions, *node.children))
+
+
+def plan_tree(text: str) -> Node:
+    """The tree that Spark has written as `text`."""
+    return _tree(json.loads(text))
+
+
+def _tree(nodes: list[dict[str, Any]]) -> Node:
+    """One tree from its nodes in pre-order; built from the end, so that depth costs no stack."""
+    built: list[Node] = []
+    for raw in reversed(nodes):
+        count = raw["num-children"]
+        children = tuple(reversed(built[len(built) - count :])) if count else ()
+        del built[len(built) - count :]
+        built.append(_node(raw, children))
+    assert len(built) == 1, f"{len(built)} roots"
+    return built[0]
+
+
+def _node(raw: dict[str, Any], children: tuple[Node, ...]) -> Node:
+    expressions: list[Node] = []
+    fields: dict[str, Any] = {}
+    for name, value in raw.items():
+        trees = list(_trees(value))
+        expressions += trees
+        if not trees:
+            fields[name] = value
+    *_, family, kind = raw["class"].split(".")
+    return Node(kind, family, fields, children, tuple(expressions))
+
+
+def _trees(value: Any) -> Iterator[Node]:
+    """Trees in a field: one, a list of them, or lists of lists."""
+    if not isinstance(value, list) or not value:
+        return
+    if isinstance(value[0], dict) and "num-children" in value[0]:
+        yield _tree(value)
+    else:
+        for inner in value:
+            yield from _trees(inner)

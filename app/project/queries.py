@@ -1,0 +1,182 @@
+"""The statements of `sql` and `subscribe`: queries at a time, and requests to follow an object.
+
+    parse_select("SELECT * FROM flights AS OF 1700000000000")  -> Selected(query, inputs, as_of)
+    parse_subscribe("SUBSCRIBE TO delays AS OF '2026-11-20'")  -> Subscribed(on, …)
+    bind("SELECT * FROM flights", {"flights": "_tmp_7"})       -> the query over other names
+
+A time is a number of milliseconds since the epoch, or a date-time as text; one without a zone is
+in `zone`. `AS OF` stands at the end and holds for everything that the query reads.
+
+Invariants:
+    The query of a `Selected` is the text as written, without its `AS OF`: Spark reads exactly that.
+    Errors show the place, as those of a project do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from sqlglot import Token, TokenType
+
+from app.project.problems import InvalidProject, Script, Wrong
+from app.project.references import Query, read_query
+from app.project.tokens import Cursor, statements_of, word_of
+from datasource.shard_source.given import Hint, parse_time
+
+__all__ = ["Selected", "Subscribed", "bind", "parse_select", "parse_subscribe"]
+
+_FILE: Final = "sql"
+_UTC: Final = ZoneInfo("UTC")
+_LITERALS: Final = frozenset({TokenType.STRING, TokenType.RAW_STRING, TokenType.NUMBER})
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """A query to answer once.
+
+    Attributes:
+        query: The query, without `AS OF`.
+        inputs: Names that it reads, sorted, in lower case; `introspection.x` for relations.
+        as_of: The time whose contents it sees; None for the newest that are complete.
+    """
+
+    query: str
+    inputs: tuple[str, ...]
+    as_of: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    """A request to follow an object's changes.
+
+    Attributes:
+        on: The object, in lower case.
+        snapshot: Whether the contents at `as_of` come first.
+        as_of: From when on; None for now.
+        up_to: Changes before this time only; None for all.
+    """
+
+    on: str
+    snapshot: bool = True
+    as_of: int | None = None
+    up_to: int | None = None
+
+
+def parse_select(text: str, zone: ZoneInfo = _UTC) -> Selected:
+    """`SELECT … [AS OF time]`, or any other query.
+
+    Raises:
+        InvalidProject: It is no query, or its time is none.
+    """
+    try:
+        tokens = _one(text, "write SELECT …")
+        end, as_of = _as_of(tokens, text, zone)
+        start = tokens[0].start
+        query = _query(text[start:end], start)
+    except Wrong as wrong:
+        raise InvalidProject([wrong.at(Script(_FILE, text))]) from None
+    return Selected(query.text, query.inputs, as_of)
+
+
+def parse_subscribe(text: str, zone: ZoneInfo = _UTC) -> Subscribed:
+    """`SUBSCRIBE [TO] object [WITHOUT SNAPSHOT] [AS OF time] [UP TO time]`, in this order or not.
+
+    Raises:
+        InvalidProject: It is not of this form, or `UP TO` is not behind `AS OF`.
+    """
+    try:
+        return _subscribed(Cursor(text, _one(text, "write SUBSCRIBE TO object")), zone)
+    except Wrong as wrong:
+        raise InvalidProject([wrong.at(Script(_FILE, text))]) from None
+
+
+def bind(query: str, names: Mapping[str, str]) -> str:
+    """The query over other names; see `references.Query.bind`.
+
+    Args:
+        query: As a `Selected` or a view's description holds it.
+        names: By object, in lower case: the temporary view to read instead.
+
+    Raises:
+        InvalidProject: It is no query.
+    """
+    try:
+        return read_query(query).bind(names).text
+    except Wrong as wrong:
+        raise InvalidProject([wrong.at(Script(_FILE, query))]) from None
+
+
+def _one(text: str, hint: str) -> list[Token]:
+    statements = list(statements_of(text))
+    if not statements:
+        raise Wrong(0, "there is no statement", hint)
+    if len(statements) > 1:
+        raise Wrong(statements[1][0].start, "expected one statement, found several", hint)
+    return statements[0]
+
+
+def _query(text: str, base: int) -> Query:
+    try:
+        return read_query(text)
+    except Wrong as wrong:
+        wrong.offset += base
+        raise
+
+
+def _as_of(tokens: list[Token], text: str, zone: ZoneInfo) -> tuple[int, int | None]:
+    """Where the query ends, and the time of an `AS OF` behind it."""
+    words = [word_of(token, text) for token in tokens[-3:-1]]
+    if words != ["AS", "OF"] or tokens[-1].token_type not in _LITERALS:
+        return tokens[-1].end + 1, None
+    if len(tokens) < 5 or word_of(tokens[-4], text) in {"TIMESTAMP", "VERSION"}:  # noqa: PLR2004
+        raise Wrong(
+            tokens[max(len(tokens) - 4, 0)].start,
+            "an object has times, and no versions",
+            "write SELECT … FROM object AS OF time",
+        )
+    return tokens[-4].end + 1, _time(tokens[-1].text, tokens[-1].start, zone)
+
+
+def _subscribed(cursor: Cursor, zone: ZoneInfo) -> Subscribed:
+    cursor.expect("SUBSCRIBE", "SUBSCRIBE TO object")
+    cursor.accept("TO")
+    on = cursor.name("what is followed").lower()
+    snapshot = True
+    times: dict[str, int] = {}
+    while not cursor.done:
+        offset, word = cursor.offset, cursor.word
+        if word == "WITHOUT" and snapshot:
+            cursor.expect("WITHOUT SNAPSHOT", "WITHOUT SNAPSHOT")
+            snapshot = False
+        elif word in {"AS", "UP"} and word not in times:
+            cursor.expect("AS OF" if word == "AS" else "UP TO", "AS OF time UP TO time")
+            at = cursor.offset
+            times[word] = _time(cursor.literal("a time"), at, zone)
+        else:
+            raise Wrong(
+                offset,
+                f"{cursor.written} is not expected here",
+                "write SUBSCRIBE TO object [WITHOUT SNAPSHOT] [AS OF time] [UP TO time]",
+            )
+        if word == "UP" or "UP" in times:
+            _check_order(times, offset)
+    return Subscribed(on, snapshot, times.get("AS"), times.get("UP"))
+
+
+def _check_order(times: Mapping[str, int], offset: int) -> None:
+    if "AS" in times and times["UP"] <= times["AS"]:
+        raise Wrong(
+            offset,
+            f"UP TO {times['UP']} is not behind AS OF {times['AS']}: there is nothing to send",
+            "UP TO is exclusive; give a later time",
+        )
+
+
+def _time(text: str, offset: int, zone: ZoneInfo) -> int:
+    try:
+        return parse_time(text.strip(), zone)
+    except Hint as hint:
+        raise Wrong(offset, f"'{text}' is no time", f"write {hint}") from None

@@ -1,0 +1,247 @@
+"""The names that a query reads, and the query with other names in their place.
+
+    query = read_query("WITH d AS (SELECT * FROM flights) SELECT * FROM d")
+    query.inputs                                ("flights",)
+    query.bind({"flights": "_tmp_7"}).text      "WITH d AS (SELECT * FROM `_tmp_7` AS flights) …"
+
+Names follow Spark's rules: they are compared without case, a common table expression hides an
+object of its name from there on inward, and inside of itself it sees the object (unless RECURSIVE).
+A name has one part, or is `introspection.` and one part.
+
+Invariants:
+    Binding changes the references and nothing else of the text: no function, literal, alias, column
+    or hint. A reference without an alias gets its own name as one, so that `flights.x` still works.
+    Every offset of a bound text leads back to an offset of the original (`Bound.origin`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from sqlglot import Token, exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.errors import ParseError
+
+from app.project.problems import Wrong
+from app.project.tokens import tokens_of
+
+__all__ = ["INTROSPECTION", "Bound", "Query", "Reference", "quoted", "read_query"]
+
+INTROSPECTION: Final = "introspection"
+"""The one name that may stand in front of another: that of the relations of the runtime itself."""
+
+_PLAIN: Final = frozenset({"this", "db", "alias", "joins", "laterals", "pivots"})
+"""What may follow a name in FROM, in sqlglot's words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A place of a query that reads an object.
+
+    Attributes:
+        name: The object's, in lower case; `introspection.x` for a relation.
+        start: Offset of its first character in the query's text.
+        end: Offset behind its last one.
+        own: Its last part as written, with backticks where they stand.
+        aliased: Whether the query gives it an alias.
+    """
+
+    name: str
+    start: int
+    end: int
+    own: str
+    aliased: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Edit:
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A query with names replaced.
+
+    Attributes:
+        text: The query.
+    """
+
+    text: str
+    _edits: tuple[_Edit, ...]
+
+    def origin(self, offset: int) -> int:
+        """The offset in the original text of what is at `offset` in this one."""
+        moved = 0
+        for edit in self._edits:
+            start = edit.start + moved
+            if offset < start:
+                break
+            if offset < start + len(edit.text):
+                return edit.start
+            moved += len(edit.text) - (edit.end - edit.start)
+        return offset - moved
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query as written, and what it reads.
+
+    Attributes:
+        text: As written.
+        references: In the order of the text.
+        qualified: Offsets of the `introspection.` in front of columns, and of what follows it.
+    """
+
+    text: str
+    references: tuple[Reference, ...]
+    qualified: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names that it reads, sorted, each once."""
+        return tuple(sorted({reference.name for reference in self.references}))
+
+    def bind(self, names: Mapping[str, str]) -> Bound:
+        """The query over other names.
+
+        Args:
+            names: By name that it reads, in lower case: the name to read instead, of one part,
+                without backticks. Names that are missing stay as they are.
+        """
+        edits = [_Edit(start, end, "") for start, end in self.qualified]
+        for reference in self.references:
+            if reference.name in names:
+                alias = "" if reference.aliased else f" AS {reference.own}"
+                bound = quoted(names[reference.name]) + alias
+                edits.append(_Edit(reference.start, reference.end, bound))
+        edits.sort(key=lambda edit: edit.start)
+        assert all(a.end <= b.start for a, b in pairwise(edits)), edits
+        pieces, end = [], 0
+        for edit in edits:
+            pieces += [self.text[end : edit.start], edit.text]
+            end = edit.end
+        return Bound("".join([*pieces, self.text[end:]]), tuple(edits))
+
+
+def quoted(name: str) -> str:
+    """The name in backticks, as Spark's SQL takes any name."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def read_query(text: str) -> Query:
+    """The query that is `text`.
+
+    Raises:
+        Wrong: It is not one query, or reads something that is no object.
+    """
+    tree = _parsed(text)
+    references: list[Reference] = []
+    columns: list[exp.Column] = []
+    for node, hidden in _nodes(tree):
+        if isinstance(node, exp.Column) and node.args.get("db") is not None:
+            columns.append(node)
+        if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier):
+            if node.args.get("db") is None and node.name.lower() in hidden:
+                continue
+            references.append(_reference(node, text))
+    references.sort(key=lambda reference: reference.start)
+    bare = {r.name for r in references if not r.aliased}
+    qualified = [q for column in columns if (q := _qualifier(column, bare)) is not None]
+    return Query(text, tuple(references), tuple(qualified))
+
+
+def _parsed(text: str) -> exp.Expr:
+    tokens = tokens_of(text)
+    if not tokens:
+        raise Wrong(0, "there is no query", "write SELECT …")
+    try:
+        found = Spark().parser().parse(tokens, text)
+    except ParseError as error:
+        raise _refused(error, tokens) from None
+    except RecursionError:
+        raise Wrong(tokens[0].start, "the query is nested too deeply", "split it") from None
+    if len(found) > 1:
+        raise Wrong(tokens[0].start, "expected one query, found several", "leave out the others")
+    tree = found[0]
+    if not isinstance(tree, exp.Query | exp.Values):
+        raise Wrong(tokens[0].start, "this is no query", "start it with SELECT or WITH")
+    return tree
+
+
+def _refused(error: ParseError, tokens: list[Token]) -> Wrong:
+    first = error.errors[0] if error.errors else {}
+    line, column = first.get("line"), first.get("col")
+    found = [token for token in tokens if token.line == line and token.col == column]
+    offset = found[0].start if found else tokens[-1].end + 1
+    message = str(first.get("description") or "the query is not understood").rstrip(".")
+    shown = str(first.get("highlight") or "")
+    at = f" at '{shown}'" if shown else ""
+    return Wrong(offset, f"{message[:1].lower()}{message[1:]}{at}", "a query is Spark's SQL")
+
+
+def _nodes(tree: exp.Expr) -> Iterator[tuple[exp.Expr, frozenset[str]]]:
+    """Every node that can hold a reference, with the names that hide objects there."""
+    open_nodes: list[tuple[exp.Expr, frozenset[str]]] = [(tree, frozenset())]
+    while open_nodes:
+        node, hidden = open_nodes.pop()
+        if isinstance(node, exp.Hint):
+            continue  # a hint names aliases, in sqlglot's tree as if they were tables
+        with_ = node.args.get("with_")
+        if with_ is not None:
+            for cte in with_.expressions:
+                name = frozenset({cte.alias.lower()})
+                open_nodes.append((cte.this, hidden | name if with_.recursive else hidden))
+                hidden |= name
+        yield node, hidden
+        for key, value in node.args.items():
+            if key != "with_":
+                values = value if isinstance(value, list) else [value]
+                open_nodes += [(child, hidden) for child in values if isinstance(child, exp.Expr)]
+
+
+def _reference(table: exp.Table, text: str) -> Reference:
+    parts = table.parts
+    start, end = _span(parts[0], text)[0], _span(parts[-1], text)[1]
+    if len(parts) > 2 or (len(parts) == 2 and parts[0].name.lower() != INTROSPECTION):  # noqa: PLR2004
+        raise Wrong(
+            start,
+            f"'{text[start:end]}' is no object: its name has several parts",
+            f"read a source or view by its name, or {INTROSPECTION}.relation; anything else, such "
+            "as files or a catalog's tables, becomes readable with CREATE SOURCE",
+            "UNKNOWN_OBJECT",
+        )
+    strange = [key for key, value in table.args.items() if value and key not in _PLAIN]
+    if strange:
+        raise Wrong(
+            end,
+            f"'{text[start:end]}' is followed by a clause that objects do not have ({strange[0]})",
+            "write the name with an alias or none; AS OF stands at the end of a SELECT",
+        )
+    name = ".".join(part.name.lower() for part in parts)
+    own_start, own_end = _span(parts[-1], text)
+    return Reference(name, start, end, text[own_start:own_end], bool(table.args.get("alias")))
+
+
+def _span(part: exp.Expr, text: str) -> tuple[int, int]:
+    """Offsets of an identifier, which must be what stands there."""
+    start, last = part.meta.get("start"), part.meta.get("end")
+    if start is None or last is None:
+        raise Wrong(0, f"the place of '{part.name}' is not known", "write the query more plainly")
+    written = text[start : last + 1]
+    if written.strip("`").replace("``", "`").lower() != part.name.lower():
+        raise Wrong(start, f"'{part.name}' is not understood here", "give it another alias")
+    return start, last + 1
+
+
+def _qualifier(column: exp.Column, bare: set[str]) -> tuple[int, int] | None:
+    """Offsets of the `introspection.` of a column of a relation that has no alias."""
+    parts = column.parts
+    name = ".".join(part.name.lower() for part in parts[:2])
+    if name not in bare:
+        return None
+    return parts[0].meta["start"], parts[1].meta["start"]

@@ -1,0 +1,106 @@
+"""What Spark says is wrong with a text, as a message, a hint and an offset in it.
+
+    said = spark_says(error, text)      said.message, said.hint, said.offset
+
+Spark names places in three ways: a query context with indices, `line 2 pos 7` behind the message,
+`(line 2, pos 7)` behind it. All count from the text that it was given, positions and indices from
+0, lines from 1.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from datasource.errors import nearest
+
+__all__ = ["Said", "spark_says"]
+
+_PLACE: Final = re.compile(r"\(line (\d+), pos (\d+)\)|; line (\d+) pos (\d+)")
+_OURS: Final = re.compile(
+    r"datasource\.errors\.\w+: \[([A-Z_]+)\] ([^\n]*?)(?: — hint: ([^\n]*?))?(?: SQLSTATE: \w+)?$",
+    re.MULTILINE,
+)
+"""An error of our own data source, inside of the stack trace that Spark has made of it."""
+_CODE: Final = re.compile(r"\[([A-Z][A-Z0-9_.]*)\] ")
+_END: Final = re.compile(r"\s*(SQLSTATE: \w+|; line \d+ pos \d+|\(line \d+, pos \d+\)|\n|$)")
+_SUGGESTED: Final = re.compile(r"\s*Did you mean one of the following\? \[[^\]]*\]\.?")
+
+_HINTS: Final = {
+    "AMBIGUOUS_REFERENCE": "put the name or alias of an input in front of the column",
+    "DATATYPE_MISMATCH": "cast one side to the type of the other",
+    "MISSING_GROUP_BY": "add GROUP BY with the columns that are not aggregated",
+    "NUM_COLUMNS_MISMATCH": "give both sides the same columns",
+    "PARSE_SYNTAX_ERROR": "this is not Spark's SQL",
+    "UNRESOLVED_ROUTINE": "no function has this name; register those of your own in this session",
+    "UNSUPPORTED_DATATYPE": "types are those of Spark's SQL, such as INT, STRING, DECIMAL(10, 2)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An error of Spark for a person.
+
+    Attributes:
+        code: Spark's error condition; "SPARK" if it gives none.
+        message: Its first sentence, without codes and plans.
+        hint: What to do about it.
+        offset: In the text; None if Spark names no place.
+    """
+
+    code: str
+    message: str
+    hint: str
+    offset: int | None
+
+
+def spark_says(error: Exception, text: str) -> Said:
+    """What `error` says of `text`: the query, or the columns, that Spark was given."""
+    whole = str(error)
+    ours = _OURS.findall(whole)
+    if ours:
+        code, message, hint = ours[-1]
+        return Said(code, message, hint, None)
+    found = _CODE.search(whole)
+    code = found[1] if found else "SPARK"
+    rest = whole[found.end() :] if found else whole.strip()
+    message = _SUGGESTED.sub("", rest[: _end_of(rest)]).strip().rstrip(".")
+    if message[1:2].islower():
+        message = message[:1].lower() + message[1:]
+    hint = _suggestion(error) or _HINTS.get(code.split(".")[0], f"Spark's condition is {code}")
+    return Said(code, message, hint, _offset(error, whole, text))
+
+
+def _end_of(message: str) -> int:
+    found = _END.search(message)
+    return found.start() if found else len(message)
+
+
+def _suggestion(error: Exception) -> str:
+    """The nearest of the names that Spark proposes."""
+    parameters: dict[str, str] = getattr(error, "getMessageParameters", dict)() or {}
+    proposed = re.findall(r"(?:`[^`]*`\.?)+", parameters.get("proposal", ""))
+    if not proposed:
+        return ""
+    wanted = str(parameters.get("objectName", ""))
+    near = nearest(wanted, proposed) or nearest(wanted.rsplit(".", 1)[-1], proposed)
+    return (
+        f"did you mean {near.replace('`', '')}?"
+        if near
+        else ("known: " + ", ".join(proposed).replace("`", ""))
+    )
+
+
+def _offset(error: Exception, whole: str, text: str) -> int | None:
+    for context in getattr(error, "getQueryContext", list)() or []:
+        if context.contextType().name == "SQL" and not context.objectName():
+            start = int(context.startIndex())
+            if 0 <= start <= len(text):
+                return start
+    found = _PLACE.search(whole)
+    if found is None:
+        return None
+    line, position = (int(number) for number in found.groups() if number is not None)
+    starts = [0, *(newline.end() for newline in re.finditer("\n", text))]
+    return min(starts[min(line, len(starts)) - 1] + position, len(text))

@@ -1,0 +1,154 @@
+"""How a view is kept up to date: the choice, and the reason for it in a person's words.
+
+    choose(plan_tree(…)) -> ("linear", "") | ("recompute", "a join of two inputs")
+
+A query is linear when its result over a sum of changes is the sum of its results over each of them:
+then the change of the inputs alone gives the change of the view. That holds for operators that look
+at one row at a time (projections, filters, generators) and for UNION ALL of such. Everything else
+is run anew and compared.
+
+Invariants:
+    An operator is linear because it is in the list, never because it is in no other: what is not
+    known is recomputed, which is always right. So is an expression that holds a query.
+    A branch that reads no input would give its rows again at each change: it is never linear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from app.project.plantree import Node
+from app.protocol.objects import Strategy
+
+__all__ = ["choose"]
+
+_LINEAR: Final = frozenset(
+    {
+        "CTERelationDef",
+        "CTERelationRef",
+        "Expand",
+        "Filter",
+        "Generate",
+        "PipeOperator",
+        "Project",
+        "Repartition",
+        "RepartitionByExpression",
+        "ResolvedHint",
+        "Sort",
+        "SubqueryAlias",
+        "Union",
+        "WithCTE",
+    }
+)
+"""Operators that treat each row by itself; order and distribution of rows are not kept anyway."""
+
+_INPUT: Final = "View"
+"""How the analyzer shows a temporary view: the inputs of a view are given to it as such."""
+
+_REASONS: Final = {
+    "Deduplicate": "duplicates dropped",
+    "Distinct": "DISTINCT",
+    "Except": "EXCEPT",
+    "GlobalLimit": "LIMIT",
+    "Intersect": "INTERSECT",
+    "LateralJoin": "a lateral join",
+    "LocalLimit": "LIMIT",
+    "LocalRelation": "rows that come from no input",
+    "Offset": "OFFSET",
+    "OneRowRelation": "rows that come from no input",
+    "Pivot": "PIVOT",
+    "Range": "rows that come from no input",
+    "Sample": "TABLESAMPLE",
+    "ScriptTransformation": "a script",
+    "UnionLoop": "a recursive query",
+    "UnionLoopRef": "a recursive query",
+    "Window": "a window function",
+}
+_REASONS_MAX: Final = 5
+"""As many as a person reads."""
+
+_SUBQUERIES: Final = {
+    "Exists": "a subquery in EXISTS",
+    "LateralSubquery": "a lateral join",
+    "ListQuery": "a subquery in IN",
+    "ScalarSubquery": "a scalar subquery",
+}
+_WHOLE: Final = frozenset({"PythonUDTF", "UnresolvedPolymorphicPythonUDTF"})
+_SPOKEN: Final = {"Average": "avg", "ListAgg": "listagg"}
+_JOINS: Final = {
+    "Cross": "a cross join",
+    "FullOuter": "a full outer join",
+    "Inner": "a join",
+    "LeftAnti": "an anti join",
+    "LeftOuter": "a left outer join",
+    "LeftSemi": "a semi join",
+    "RightOuter": "a right outer join",
+}
+
+
+def choose(plan: Node) -> tuple[Strategy, str]:
+    """The strategy for a query, and why not a better one.
+
+    Args:
+        plan: Its analysed plan, over inputs that are temporary views.
+
+    Returns:
+        `linear` and "", or `recompute` and what in the query demands it, most telling first.
+    """
+    reasons = list(dict.fromkeys(_obstacles(plan)))[:_REASONS_MAX]
+    if not reasons:
+        return "linear", ""
+    # Constants are the last thing to blame: whoever joins with them wants to read of the join.
+    telling = [r for r in reasons if r != _REASONS["OneRowRelation"]] or reasons
+    return "recompute", ", ".join(telling)
+
+
+def _obstacles(plan: Node) -> Iterator[str]:
+    """What is not linear, in the order of the plan; nothing is looked for below an input."""
+    ahead = [plan]
+    while ahead:
+        node = ahead.pop()
+        if node.kind == _INPUT:
+            continue
+        if node.kind not in _LINEAR:
+            yield _reason(node)
+        for expression in (inner for tree in node.expressions for inner in tree.walk()):
+            if expression.kind in _SUBQUERIES:
+                yield _SUBQUERIES[expression.kind]
+            elif expression.kind in _WHOLE:
+                yield "a table function in Python, which may look at many rows"
+        ahead += reversed(node.children)
+
+
+def _reason(node: Node) -> str:
+    match node.kind:
+        case "Aggregate":
+            return _aggregate(node)
+        case "Join" | "AsOfJoin":
+            return f"{_join(node)} of two inputs"
+        case kind:
+            return _REASONS.get(kind, f"the operator {kind}")
+
+
+def _aggregate(node: Node) -> str:
+    functions = {
+        _spoken(call.children[0].kind)
+        for tree in node.expressions
+        for call in tree.walk()
+        if call.kind == "AggregateExpression" and call.children
+    }
+    return f"an aggregate: {', '.join(sorted(functions))}" if functions else "GROUP BY"
+
+
+def _join(node: Node) -> str:
+    kind = node.fields.get("joinType")
+    name = str(kind.get("object", "")) if isinstance(kind, dict) else ""
+    return _JOINS.get(name.rstrip("$").rsplit(".", 1)[-1], "a join")
+
+
+def _spoken(kind: str) -> str:
+    """`CollectList` as people write it: `collect_list`."""
+    if kind in _SPOKEN:
+        return _SPOKEN[kind]
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in kind).lstrip("_")

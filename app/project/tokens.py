@@ -1,0 +1,243 @@
+"""Spark's tokens with their offsets, and a cursor for statements that no parser knows.
+
+    for statement in statements_of(text): ...      the tokens of each, without the semicolons
+    cursor.accept("IF", "NOT")   cursor.name("the source")
+
+Invariants:
+    `text[token.start : token.end + 1]` is the token as written. Words are compared without case.
+    Every method of the cursor that fails raises `Wrong` with the offset of the token that it met,
+    or of the end of the statement.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from sqlglot import Token, TokenType
+from sqlglot.dialects.spark import Spark
+from sqlglot.errors import TokenError
+
+from app.project.problems import Wrong, did_you_mean
+
+__all__ = ["Cursor", "compact", "quoted_names", "statements_of", "tokens_of", "word_of"]
+
+_STRINGS: Final = frozenset({TokenType.STRING, TokenType.RAW_STRING})
+_LITERALS: Final = _STRINGS | {TokenType.NUMBER}
+_BOOLEANS: Final = frozenset({"TRUE", "FALSE"})
+
+
+def tokens_of(text: str) -> list[Token]:
+    """The tokens of `text`; comments are none.
+
+    Raises:
+        Wrong: A quoted text, name or comment does not end.
+    """
+    try:
+        return Spark().tokenize(text)
+    except (TokenError, IndexError) as error:
+        opened = re.search(r"Missing (\S+) from \d+:(\d+)", str(error.__cause__ or error))
+        if opened is None:
+            start = max(text.rfind("/*"), 0)
+            raise Wrong(start, "a comment does not end", "close it with */") from None
+        mark = opened[1]
+        raise Wrong(
+            int(opened[2]), f"what {mark} opens here does not end", f"close it with {mark}"
+        ) from None
+
+
+def statements_of(text: str) -> Iterator[list[Token]]:
+    """The tokens of each statement of `text`; empty statements are left out."""
+    statement: list[Token] = []
+    for token in tokens_of(text):
+        if token.token_type is not TokenType.SEMICOLON:
+            statement.append(token)
+        elif statement:
+            yield statement
+            statement = []
+    if statement:
+        yield statement
+
+
+def compact(text: str) -> str:
+    """`text` without comments, and with one space where there were comments or white space.
+
+    Two texts that Spark reads alike because they differ in layout only have the same compact text.
+    Hints (`/*+ … */`) stay.
+    """
+    pieces: list[str] = []
+    end = 0
+    for token in tokens_of(text):
+        pieces += [" " if token.start > end and pieces else "", text[token.start : token.end + 1]]
+        end = token.end + 1
+    return "".join(pieces)
+
+
+def quoted_names(text: str) -> set[str]:
+    """Every name that stands in backticks."""
+    return {t.text for t in tokens_of(text) if t.token_type is TokenType.IDENTIFIER}
+
+
+def word_of(token: Token, text: str) -> str:
+    """The token in upper case if it is an unquoted word, else nothing."""
+    written = text[token.start : token.end + 1]
+    return written.upper() if re.fullmatch(r"[^\W\d]\w*", written) else ""
+
+
+class Cursor:
+    """Steps over the tokens of one statement.
+
+    Attributes:
+        text: What the tokens are offsets of.
+    """
+
+    def __init__(self, text: str, tokens: Sequence[Token]) -> None:
+        assert tokens, "a statement has a token"
+        self.text = text
+        self._tokens = tokens
+        self._index = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether there is no token left."""
+        return self._index >= len(self._tokens)
+
+    @property
+    def offset(self) -> int:
+        """Where the next token starts; the end of the statement if there is none."""
+        return self._tokens[-1].end + 1 if self.done else self._tokens[self._index].start
+
+    @property
+    def end(self) -> int:
+        """Where the statement ends, exclusive."""
+        return self._tokens[-1].end + 1
+
+    @property
+    def word(self) -> str:
+        """The next token in upper case if it is an unquoted word, else nothing."""
+        return "" if self.done else word_of(self._tokens[self._index], self.text)
+
+    @property
+    def written(self) -> str:
+        """The next token as written."""
+        if self.done:
+            return "the end of the statement"
+        token = self._tokens[self._index]
+        return f"'{self.text[token.start : token.end + 1]}'"
+
+    def wrong(self, message: str, hint: str = "") -> Wrong:
+        """A problem at the next token."""
+        return Wrong(self.offset, message, hint)
+
+    def skip(self) -> None:
+        """Step over one token."""
+        self._index += 1
+
+    def accept(self, *words: str) -> bool:
+        """Step over `words` if they are next."""
+        ahead = self._tokens[self._index : self._index + len(words)]
+        if tuple(word_of(token, self.text) for token in ahead) != words:
+            return False
+        self._index += len(words)
+        return True
+
+    def expect(self, words: str, form: str) -> None:
+        """Step over `words`, in upper case; `form` shows the statement to whoever forgot them."""
+        for word in words.split():
+            if not self.accept(word):
+                raise self.wrong(f"expected {words}, found {self.written}", f"write {form}")
+
+    def one_of(self, what: str, known: Iterable[str]) -> str:
+        """Step over one of the `known` words, which is given in upper case."""
+        known = tuple(known)
+        if self.word not in known:
+            raise self.wrong(f"{self.written} is no {what}", did_you_mean(self.word, known))
+        word = self.word
+        self.skip()
+        return word
+
+    def symbol(self, kind: TokenType) -> bool:
+        """Step over a token of this kind if it is next."""
+        if self.done or self._tokens[self._index].token_type is not kind:
+            return False
+        self._index += 1
+        return True
+
+    def open(self, what: str) -> None:
+        """Step over an opening parenthesis."""
+        if not self.symbol(TokenType.L_PAREN):
+            raise self.wrong(f"expected ( after {what}, found {self.written}")
+
+    def name(self, what: str) -> str:
+        """A name as written, without its backticks."""
+        if not self.done:
+            token = self._tokens[self._index]
+            if token.token_type is TokenType.IDENTIFIER or word_of(token, self.text):
+                self._index += 1
+                return token.text
+        raise self.wrong(
+            f"expected the name of {what}, found {self.written}",
+            "a name that is no plain word stands in `backticks`",
+        )
+
+    def string(self, what: str) -> str:
+        """A quoted text. Several are one, and a doubled quote is a quote: both as in Spark."""
+        parts: list[str] = []
+        end = -1
+        while not self.done and self._tokens[self._index].token_type in _STRINGS:
+            token = self._tokens[self._index]
+            mark = self.text[token.start]
+            if token.start == end and self.text[end - 1] == mark:
+                parts.append(mark)
+            parts.append(token.text)
+            end = token.end + 1
+            self._index += 1
+        if not parts:
+            raise self.wrong(f"expected {what}, found {self.written}", "write it in 'quotes'")
+        return "".join(parts)
+
+    def literal(self, what: str) -> str:
+        """The text of a quoted text, a number with its sign, or true or false."""
+        sign = "-" if self.symbol(TokenType.DASH) else ""
+        if not self.done and not sign:
+            if self.word in _BOOLEANS:
+                word = self.word.lower()
+                self.skip()
+                return word
+            if self._tokens[self._index].token_type in _STRINGS:
+                return self.string(what)
+        if not self.done and self._tokens[self._index].token_type is TokenType.NUMBER:
+            token = self._tokens[self._index]
+            self._index += 1
+            return sign + self.text[token.start : token.end + 1]
+        raise self.wrong(f"expected {what}, found {self.written}", "write it in 'quotes'")
+
+    def dotted(self, what: str) -> str:
+        """A key such as `kafka.bootstrap.servers`, quoted or not."""
+        if not self.done and self._tokens[self._index].token_type in _STRINGS:
+            return self.string(what)
+        parts = [self.name(what)]
+        while self.symbol(TokenType.DOT):
+            parts.append(self.name(what))
+        return ".".join(parts)
+
+    def enclosed(self, what: str) -> tuple[int, int]:
+        """Offsets of what stands between an opening parenthesis and its closing one."""
+        opened = self.offset
+        self.open(what)
+        start, depth = self.offset, 1
+        while not self.done:
+            token = self._tokens[self._index]
+            depth += (token.token_type is TokenType.L_PAREN) - (
+                token.token_type is TokenType.R_PAREN
+            )
+            self._index += 1
+            if depth == 0:
+                return start, token.start
+        raise Wrong(opened, f"the ( of {what} is never closed", "close it with )")
+
+    def last_literal(self) -> bool:
+        """Whether the next token is a text or a number, and the last one."""
+        rest = self._tokens[self._index :]
+        return len(rest) == 1 and rest[0].token_type in _LITERALS

@@ -1,0 +1,60 @@
+"""`${name}` in a project's files: what differs from machine to machine stays out of them.
+
+    substituted("path '${landing}'", {"landing": "/data/in"}, "sources.sql")
+
+A value is put into the text as it is, and mostly belongs into a string: quotes in it are doubled.
+
+Invariants:
+    Lines stay lines, so that later errors name the right one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from datasource.errors import InvalidUsage, unknown_name
+
+__all__ = ["parse_variables", "substituted"]
+
+_VARIABLE: Final = re.compile(r"\$\{([^}\n]*)\}")
+
+
+def substituted(text: str, values: Mapping[str, str], file: str) -> str:
+    """`text` with the values of its variables.
+
+    Args:
+        text: Of a file.
+        values: By name.
+        file: The file's name, for errors.
+
+    Raises:
+        InvalidUsage: A variable has no value; names the file and the line.
+    """
+
+    def value(found: re.Match[str]) -> str:
+        name = found[1].strip()
+        if name not in values:
+            line = text.count("\n", 0, found.start()) + 1
+            raise unknown_name(f"variable of {file}:{line}", name, values)
+        return values[name].replace("'", "''")
+
+    return _VARIABLE.sub(value, text)
+
+
+def parse_variables(given: list[str]) -> dict[str, str]:
+    """What a command line gives as `NAME=VALUE`.
+
+    Raises:
+        InvalidUsage: There is no `=`, no name, or a line break in a value.
+    """
+    found = {}
+    for one in given:
+        name, sign, value = one.partition("=")
+        if not sign or not name.strip() or "\n" in value:
+            raise InvalidUsage(
+                f"'{one}' sets no variable", code="INVALID_VARIABLE", hint="write NAME=VALUE"
+            )
+        found[name.strip()] = value
+    return found

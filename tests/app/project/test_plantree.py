@@ -1,0 +1,136 @@
+"""Plans of Spark as trees: read from its JSON, and what strategy and determinism see in them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from app.project.determinism import special_literal, undetermined
+from app.project.plantree import plan_tree
+from app.project.strategy import choose
+
+LOGICAL = "org.apache.spark.sql.catalyst.plans.logical."
+EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
+
+Nodes = list[dict[str, Any]]
+
+
+def op(kind: str, *children: Nodes, **fields: Any) -> Nodes:
+    """An operator as Spark writes it: itself, then its children in pre-order."""
+    head = {"class": LOGICAL + kind, "num-children": len(children), **fields}
+    return [head, *(node for child in children for node in child)]
+
+
+def expr(kind: str, *children: Nodes, **fields: Any) -> Nodes:
+    head = {"class": EXPRESSIONS + kind, "num-children": len(children), **fields}
+    return [head, *(node for child in children for node in child)]
+
+
+INPUT = op("View", op("LogicalRDD"))
+
+
+def strategy(plan: Nodes) -> tuple[str, str]:
+    return choose(plan_tree(json.dumps(plan)))
+
+
+def test_a_tree_has_the_nodes_in_order() -> None:
+    """Children by their count, expressions from fields, however deep in lists."""
+    plan = op("Union", op("Project", INPUT, projectList=[[*expr("Rand")], [*expr("Uuid")]]), INPUT)
+    tree = plan_tree(json.dumps(plan))
+    kinds = [node.kind for node in tree.walk()]
+    assert kinds == [
+        "Union", "Project", "Rand", "Uuid", "View", "LogicalRDD", "View", "LogicalRDD"
+    ]  # fmt: skip
+    assert [child.kind for child in tree.children] == ["Project", "View"]
+
+
+def test_a_deep_plan_needs_no_deep_stack() -> None:
+    """Ten thousand filters are read like one."""
+    plan = INPUT
+    head = {"class": LOGICAL + "Filter", "num-children": 1}
+    assert strategy([head] * 10_000 + plan) == ("linear", "")
+
+
+@pytest.mark.parametrize(
+    ("plan", "reason"),
+    [
+        (op("Project", op("Filter", INPUT)), ""),
+        (op("Union", INPUT, op("Generate", INPUT)), ""),
+        (op("Distinct", INPUT), "DISTINCT"),
+        (op("SomethingNew", INPUT), "the operator SomethingNew"),
+        (op("Union", INPUT, op("OneRowRelation")), "rows that come from no input"),
+        (op("Project", op("OneRowRelation")), "rows that come from no input"),
+        (op("Filter", INPUT, condition=expr("Not", expr("Exists", plan=INPUT))),
+         "a subquery in EXISTS"),
+        (
+            op("Join", INPUT, op("LocalRelation"), joinType={"object": "x.LeftOuter$"}),
+            "a left outer join of two inputs",
+        ),
+        (
+            op(
+                "Aggregate", INPUT,
+                aggregateExpressions=[
+                    expr("Alias", expr("AggregateExpression", expr("Average"))),
+                    expr("Alias", expr("AggregateExpression", expr("CountIf"))),
+                ],
+            ),
+            "an aggregate: avg, count_if",
+        ),
+        (op("Aggregate", INPUT, aggregateExpressions=[expr("AttributeReference")]), "GROUP BY"),
+        (op("Generate", INPUT, generator=expr("PythonUDTF")),
+         "a table function in Python, which may look at many rows"),
+    ],
+)  # fmt: skip
+def test_only_what_is_known_to_be_linear_is(plan: Nodes, reason: str) -> None:
+    """The list says what is linear; all else is recomputed, with a reason."""
+    assert strategy(plan) == ("recompute" if reason else "linear", reason)
+
+
+@pytest.mark.parametrize(
+    ("text", "offset"),
+    [
+        ("SELECT DATE 'today'", 7),
+        ("SELECT timestamp_ntz ' NOW '", 7),
+        ("SELECT DATE '2020-01-01'", None),
+        ("SELECT 'today', date, 'now'", None),
+    ],
+)
+def test_literals_that_mean_now_are_seen_in_the_text(text: str, offset: int | None) -> None:
+    """Spark's parser replaces them, so that only the text shows them."""
+    assert special_literal(text) == offset
+
+
+def limited(plan: Nodes) -> Nodes:
+    return op("GlobalLimit", op("LocalLimit", plan))
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        (limited(op("Project", op("Sort", INPUT))), ""),
+        (limited(op("Aggregate", INPUT, groupingExpressions=[])), ""),
+        (limited(op("Aggregate", INPUT, groupingExpressions=[expr("Literal")])), "LIMIT"),
+        (limited(op("Project", INPUT)), "LIMIT"),
+        (op("Filter", INPUT, condition=expr("Exists", plan=limited(INPUT))), ""),
+        (op("Filter", INPUT, condition=expr("ScalarSubquery", plan=limited(INPUT))), "LIMIT"),
+        (op("Sample", INPUT), "sample"),
+        (op("Aggregate", INPUT, e=[expr("aggregate.CollectSet")]), "collect_set()"),
+        (op("Aggregate", INPUT, e=[expr("SortArray", expr("AggregateExpression",
+            expr("aggregate.CollectSet")))]), ""),
+        (op("Aggregate", INPUT, e=[expr("SortArray", expr("Concat", expr("AggregateExpression",
+            expr("aggregate.CollectSet"))))]), "collect_set()"),
+        (op("Aggregate", INPUT, e=[expr("aggregate.AnyValue")]), "any_value()"),
+        (op("Window", INPUT, e=[expr("aggregate.First")]), ""),
+        (op("Project", INPUT, e=[expr("Cast", expr("Literal", value="now"), dataType="timestamp")]),
+         "'now' as a date"),
+        (op("Project", INPUT, e=[expr("Cast", expr("Literal", value="now"), dataType="string")]),
+         ""),
+    ],
+)  # fmt: skip
+def test_what_its_inputs_do_not_decide_is_found(plan: Nodes, said: str) -> None:
+    """Order of rows, samples, and the present time in disguise."""
+    found = undetermined(plan_tree(json.dumps(plan)))
+    assert (found is None) == (said == "")
+    assert found is None or said in found[0]

@@ -1,0 +1,57 @@
+"""What people read of Spark's errors: the sentence, the place, and what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.project.sparkerrors import Said, spark_says
+
+TEXT = "SELECT a\nFROM x"
+
+
+class Suggesting(Exception):
+    """An error of Spark with parameters."""
+
+    def getMessageParameters(self) -> dict[str, str]:  # noqa: N802 - Spark's name
+        return {"objectName": "`t`.`dely`", "proposal": "`t`.`a`, `t`.`delay`"}
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            ValueError("[NO_GOOD.AT_ALL] Cannot do it. SQLSTATE: 42000; line 2 pos 5;\n'Plan [x]"),
+            Said("NO_GOOD.AT_ALL", "cannot do it", "Spark's condition is NO_GOOD.AT_ALL", 14),
+        ),
+        (
+            ValueError(
+                '\n[UNSUPPORTED_DATATYPE] Unsupported type "FOO". SQLSTATE: 0A000 (line 1, pos 7)\n'
+            ),
+            Said(
+                "UNSUPPORTED_DATATYPE",
+                'unsupported type "FOO"',
+                "types are those of Spark's SQL, such as INT, STRING, DECIMAL(10, 2)",
+                7,
+            ),
+        ),
+        (
+            ValueError("UNION is odd\nand more"),
+            Said("SPARK", "UNION is odd", "Spark's condition is SPARK", None),
+        ),
+        (
+            Suggesting("[X] No `t`.`dely`. Did you mean one of the following? [`t`.`a`]."),
+            Said("X", "no `t`.`dely`", "did you mean t.delay?", None),
+        ),
+        (
+            ValueError(
+                "[PYTHON_DATA_SOURCE_ERROR] Failed: Traceback\n  File x\n"
+                "datasource.errors.InvalidUsage: [SHARD_NOT_FOUND] no shard 'x' — hint: make it\n"
+                " at y SQLSTATE: 38000"
+            ),
+            Said("SHARD_NOT_FOUND", "no shard 'x'", "make it", None),
+        ),
+    ],
+)  # fmt: skip
+def test_an_error_is_told_in_a_sentence(error: Exception, said: Said) -> None:
+    """Codes, plans and traces are left out; the offset counts from the start of the text."""
+    assert spark_says(error, TEXT) == said

@@ -1,0 +1,162 @@
+"""The statements of a project: what they mean, and what is said of those that mean nothing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.project.problems import Problem, Script
+from app.project.statements import Written, read_statements
+from app.project.tokens import compact
+from app.protocol.objects import (
+    IndexDescription,
+    SinkDescription,
+    SourceDescription,
+    ViewDescription,
+)
+
+
+def read(text: str) -> list[Written]:
+    reading = read_statements(Script("a.sql", text))
+    assert reading.problems == []
+    return reading.written
+
+
+def wrong(text: str) -> Problem:
+    (problem,) = read_statements(Script("a.sql", text)).problems
+    return problem
+
+
+def test_a_source_has_every_clause_in_any_order() -> None:
+    """Clauses may come in any order, options with and without =, comments anywhere."""
+    text = """
+    -- where planes come from
+    CREATE SOURCE Planes KEY (tail, `no`) ENVELOPE upsert /* ; */
+      RETAIN HISTORY '7 days' COMMENT 'it''s; all' USING csv
+      OPTIONS (path 'a b', header = true, maxFilesPerTrigger 1, kafka.bootstrap.servers "x",
+               `odd key` 'y', 'quoted' -5)
+      SCHEMA (tail STRING, `no` INT, price DECIMAL(10, 2), more STRUCT<a: INT, b: ARRAY<INT>>);
+    """
+    (one,) = read(text)
+    assert one.description == SourceDescription(
+        name="planes",
+        format="csv",
+        options={
+            "path": "a b",
+            "header": "true",
+            "maxFilesPerTrigger": "1",
+            "kafka.bootstrap.servers": "x",
+            "odd key": "y",
+            "quoted": "-5",
+        },
+        schema="tail STRING, `no` INT, price DECIMAL(10, 2), more STRUCT<a: INT, b: ARRAY<INT>>",
+        envelope="upsert",
+        key=("tail", "no"),
+        retain_ms=7 * 86_400_000,
+    )
+    assert one.comment == "it's; all"
+
+
+def test_a_view_keeps_its_query_as_written() -> None:
+    """The text up to the semicolon is the query; its inputs are lower case and sorted."""
+    (one,) = read(
+        "CREATE MATERIALIZED VIEW V RETAIN HISTORY FOR '1h' AS\n"
+        "  SELECT ';' AS s FROM Zed z JOIN `A` ON z.x = a.x ;"
+    )
+    assert one.description == ViewDescription(
+        name="v",
+        query="SELECT ';' AS s FROM Zed z JOIN `A` ON z.x = a.x",
+        inputs=("a", "zed"),
+        schema="",
+        retain_ms=3_600_000,
+    )
+    assert str(one.place("query")) == "a.sql:2:3"
+
+
+def test_indexes_and_sinks() -> None:
+    """An index without a name is called after what it is on and its columns."""
+    written = read(
+        "CREATE INDEX ON Delays; CREATE INDEX ON delays (A, b);"
+        "CREATE INDEX quick ON delays (a);"
+        "CREATE SINK o FROM Delays USING parquet WITHOUT SNAPSHOT OPTIONS (path 'out');"
+        "CREATE SINK p FROM delays USING shard ENVELOPE DEBEZIUM KEY (a)"
+    )
+    assert [one.description for one in written] == [
+        IndexDescription(name="delays_idx", on="delays"),
+        IndexDescription(name="delays_a_b_idx", on="delays", key=("A", "b")),
+        IndexDescription(name="quick", on="delays", key=("a",)),
+        SinkDescription(
+            name="o", on="delays", format="parquet", options={"path": "out"}, snapshot=False
+        ),
+        SinkDescription(name="p", on="delays", format="shard", envelope="debezium", key=("a",)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "said", "hint"),
+    [
+        ("CREATE SOURCE a USNG csv", "1:17", "'USNG' starts no clause", "did you mean 'USING'?"),
+        ("CREATE SOURCE a", "1:16", "has no format", "write USING and a format"),
+        ("CREATE SOURCE a USING csv\n  ENVELOPE UPSRT", "2:12", "'UPSRT' is no", "'UPSERT'"),
+        ("CREATE SOURCE a USING csv ENVELOPE UPSERT", "1:27", "no key", "write KEY"),
+        ("CREATE SOURCE a USING csv KEY (b)", "1:27", "has a key", "ENVELOPE UPSERT"),
+        ("CREATE SOURCE a USING csv USING b", "1:27", "USING stands there twice", "leave one"),
+        ("CREATE SOURCE a USING csv OPTIONS (p 'x', P 'y')", "1:43", "option 'P'", "case"),
+        ("CREATE SOURCE a USING csv OPTIONS (p x)", "1:38", "value of option 'p'", "quotes"),
+        ("CREATE SOURCE a USING csv SCHEMA (b INT", "1:34", "never closed", "close it"),
+        ("CREATE SOURCE a USING csv SCHEMA ( )", "1:36", "SCHEMA has no column", "write SCHEMA"),
+        ("CREATE SOURCE a USING csv RETAIN HISTORY 'soon'", "1:42", "'soon' is no", "write"),
+        ("CREATE MATERIALIZED VIEW v SELECT 1", "1:28", "'SELECT' starts no clause", "AS"),
+        ("CREATE MATERIALIZED VIEW v AS\n SELECT a b c FROM t", "2:13", "at 'c'", "Spark's SQL"),
+        ("CREATE MATERIALIZED VIEW v AS DROP TABLE x", "1:31", "no query", "SELECT"),
+        ("CREATE MATERIALIZED VIEW v AS SELECT 1 FROM a.b", "1:45", "several parts", "CREATE SOU"),
+        ("CREATE VIEW v AS SELECT 1", "1:8", "'VIEW' is nothing", "MATERIALIZED VIEW"),
+        ("CREATE OR REPLACE SOURCE a USING b", "1:19", "OR REPLACE", "leave it out"),
+        ("CREATE SINK s FROM USING csv", "1:26", "'csv' starts no clause", ""),
+        ("CREATE INDEX i ON", "1:18", "the name of what is indexed", "backticks"),
+        ("DROP SOURCE a", "1:1", "starts no statement", "dropped"),
+        ("CREATE SOURCE a USING 'csv", "1:23", "what ' opens here does not end", "close it"),
+        ("SELECT 1 /* x", "1:10", "a comment does not end", "close it"),
+    ],
+)
+def test_what_means_nothing_is_placed_and_explained(
+    text: str, at: str, said: str, hint: str
+) -> None:
+    """Each problem has line and column, names what it met and says what to do."""
+    problem = wrong(text)
+    assert str(problem.place) == f"a.sql:{at}"
+    assert said in problem.message
+    assert hint in problem.hint
+
+
+def test_a_wrong_statement_hides_no_other() -> None:
+    """Reading goes on behind the semicolon, and knows what was meant to be there."""
+    reading = read_statements(
+        Script("a.sql", "CREATE SOURCE Bad USNG x; CREATE SOURCE good USING y; CREATE x;")
+    )
+    assert [one.name for one in reading.written] == ["good"]
+    assert [str(problem.place) for problem in reading.problems] == ["a.sql:1:19", "a.sql:1:62"]
+    assert reading.broken == {"bad"}
+
+
+def test_a_problem_shows_its_line() -> None:
+    """The line and a caret under the column, also behind tabs."""
+    assert str(wrong("\n\tCREATE SOURCE a USNG csv -- x")) == (
+        "a.sql:2:18: 'USNG' starts no clause of a source\n"
+        "    \tCREATE SOURCE a USNG csv -- x\n"
+        "    \t                ^\n"
+        "    hint: did you mean 'USING'?"
+    )
+
+
+PIECES = st.sampled_from(["SELECT", "a", ",", "'x  -- y'", "`b /* c`", "(", ")", "1.5", "<=>"])
+GAPS = st.sampled_from([" ", "\n", "  \t", " -- note\n", " /* a\nb */ "])
+
+
+@given(st.lists(st.tuples(PIECES, GAPS), min_size=1))
+def test_layout_and_comments_make_no_difference(pieces: list[tuple[str, str]]) -> None:
+    """A compact text is the tokens with single spaces, and is its own compact text."""
+    text = "".join(piece + gap for piece, gap in pieces)
+    assert compact(text) == " ".join(piece for piece, _ in pieces)
+    assert compact(compact(text)) == compact(text)

@@ -1,0 +1,355 @@
+"""Projects against Spark's analyzer: columns, refusals with their place, and queries bound anew."""
+
+# ruff: noqa: S608 - statements of tests, put together from their own words
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.project.problems import InvalidProject
+from app.project.project import Project, Resolved
+from app.project.queries import bind
+from app.protocol.objects import IndexDescription, SourceDescription, ViewDescription
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+TABLES = """
+CREATE SOURCE t USING csv OPTIONS (path 'later')
+  SCHEMA (a INT NOT NULL, s STRING, ts TIMESTAMP, m ARRAY<INT>, d DECIMAL(10, 2));
+CREATE SOURCE u USING csv OPTIONS (path 'later') SCHEMA (Id INT, s STRING)
+  ENVELOPE UPSERT KEY (ID);
+"""
+
+
+def check(spark: SparkSession, text: str) -> Resolved:
+    return Project.parse({"p.sql": text}).check(spark)
+
+
+def refused(spark: SparkSession, text: str) -> list[str]:
+    with pytest.raises(InvalidProject) as error:
+        check(spark, text)
+    return [f"{p.place}: {p.message} | {p.hint}" for p in error.value.problems]
+
+
+def temporary(spark: SparkSession) -> set[str]:
+    return {table.name for table in spark.catalog.listTables() if table.isTemporary}
+
+
+def test_a_project_becomes_descriptions(spark: SparkSession) -> None:
+    """Inputs come first, columns are Spark's, keys are spelt as the columns are."""
+    before = temporary(spark)
+    resolved = check(
+        spark,
+        "CREATE MATERIALIZED VIEW w AS SELECT v.s, count(*) AS n FROM v JOIN u USING (s)\n"
+        "  GROUP BY v.s;"
+        "CREATE MATERIALIZED VIEW v COMMENT 'x' AS SELECT /* x */ a + 1 AS b,\n s, d FROM T;"
+        "CREATE INDEX ON w (N);" + TABLES,
+    )
+    assert resolved.descriptions == {
+        "t": SourceDescription(
+            name="t",
+            format="csv",
+            options={"path": "later"},
+            schema="a INT NOT NULL,s STRING,ts TIMESTAMP,m ARRAY<INT>,d DECIMAL(10,2)",
+        ),
+        "u": SourceDescription(
+            name="u",
+            format="csv",
+            options={"path": "later"},
+            schema="Id INT,s STRING",
+            envelope="upsert",
+            key=("Id",),
+        ),
+        "v": ViewDescription(
+            name="v",
+            query="SELECT a + 1 AS b, s, d FROM T",
+            inputs=("t",),
+            schema="b INT NOT NULL,s STRING,d DECIMAL(10,2)",
+            strategy="linear",
+        ),
+        "w": ViewDescription(
+            name="w",
+            query="SELECT v.s, count(*) AS n FROM v JOIN u USING (s) GROUP BY v.s",
+            inputs=("u", "v"),
+            schema="s STRING,n BIGINT NOT NULL",
+            strategy="recompute",
+            reason="an aggregate: count, a join of two inputs",
+        ),
+        "w_n_idx": IndexDescription(name="w_n_idx", on="w", key=("n",)),
+    }
+    order = list(resolved.descriptions)
+    assert order.index("t") < order.index("v") < order.index("w") < order.index("w_n_idx")
+    assert str(resolved.places["w"]) == "p.sql:1:26"
+    assert resolved.comments == {"v": "x"}
+    assert temporary(spark) == before
+
+
+def test_sources_without_columns_have_those_of_their_format(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Generators and formats with columns of their own keep them; files are told what they hold."""
+    spark.range(1).selectExpr("id AS x", "'a' AS y").write.parquet(str(tmp_path / "p"))
+    resolved = check(
+        spark,
+        "CREATE SOURCE bids USING nexmark OPTIONS (table 'bid');"
+        "CREATE SOURCE ticks USING rate;"
+        f"CREATE SOURCE files USING parquet OPTIONS (path '{tmp_path / 'p'}');"
+        "CREATE SOURCE changes USING json OPTIONS (path 'x') ENVELOPE DEBEZIUM KEY (id)"
+        "  SCHEMA (before STRUCT<id: INT>, after STRUCT<id: INT, v: STRING>, op STRING);"
+        "CREATE SOURCE sums USING csv SCHEMA (v INT, _diff BIGINT) ENVELOPE DIFF;",
+    )
+    assert resolved.schemas["bids"].startswith("auction BIGINT,bidder BIGINT,price BIGINT")
+    assert resolved.schemas["ticks"] == "timestamp TIMESTAMP,value BIGINT"
+    assert resolved.schemas["files"] == "x BIGINT,y STRING"
+    assert resolved.schemas["changes"] == "id INT,v STRING"
+    assert resolved.schemas["sums"] == "v INT"
+    kept = {
+        name: description.schema
+        for name, description in resolved.descriptions.items()
+        if isinstance(description, SourceDescription)
+    }
+    assert (kept["bids"], kept["ticks"]) == ("", "")
+    assert kept["files"] == "x BIGINT,y STRING"
+    assert kept["changes"].startswith("before STRUCT<id: INT>,after")
+
+
+def test_python_gives_what_sql_gives(spark: SparkSession) -> None:
+    """The same objects, described in two ways, are equal."""
+    made = (
+        Project()
+        .source("T", "csv", options={"path": "x", "header": True}, schema="a INT,b STRING")
+        .view("v", "SELECT a  FROM t", retain="1h")
+        .index("V", ["A"])
+        .sink("o", "v", "parquet", envelope="upsert", key=["a"], snapshot=False)
+    )
+    written = (
+        "CREATE SOURCE t USING csv OPTIONS (path 'x', header true) SCHEMA (a int, b string);"
+        "CREATE MATERIALIZED VIEW v RETAIN HISTORY '1h' AS SELECT a FROM t;"
+        "CREATE INDEX ON v (a);"
+        "CREATE SINK o FROM v USING parquet ENVELOPE UPSERT KEY (a) WITHOUT SNAPSHOT"
+    )
+    assert made.check(spark).descriptions == check(spark, written).descriptions
+    with pytest.raises(InvalidProject, match=r"view w:2:3: .* `zz` cannot be resolved"):
+        made.view("w", "SELECT\n  zz FROM v").check(spark)
+
+
+def test_every_problem_is_found_at_its_place(spark: SparkSession) -> None:
+    """Spark's positions are those of the script; who reads what is broken is not blamed."""
+    views = [
+        ("SELECT t.a,\n  t.zz FROM t", "t.zz", "`zz` cannot be resolved"),
+        ("SELECT x FROM t JOIN u\n ON nope(t.a) = u.id", "nope", "routine `nope`"),
+        ("SELECT a, s AS A FROM t", "SELECT", "there are two columns 'A'"),
+        ("SELECT count(*) FROM t", "SELECT", "column 'count(1)' has no name"),
+        ("SELECT NULL AS n, a FROM t", "SELECT", "column 'n' has no type"),
+        ("SELECT a AS _diff FROM t", "SELECT", "a name that a shard keeps"),
+        ("SELECT a FROM t WHERE rand() < 1", "rand", "rand() gives another value"),
+        ("SELECT a FROM t WHERE a IN (SELECT id FROM u WHERE now() > s)", "now", "now() depends"),
+        ("SELECT uuid() AS x, a FROM t", "uuid", "uuid() gives another value"),
+        ("SELECT t.a, monotonically_increasing_id() AS x FROM t", "mono", "_id() gives another"),
+        ("SELECT input_file_name() AS x FROM t", "input", "input_file_name() gives"),
+        ("SELECT a FROM t WHERE ts > TIMESTAMP 'now'", "TIMESTAMP", "the time at which"),
+        ("SELECT a FROM t WHERE ts > to_date('today')", "SELECT", "'today' as a date"),
+        ("SELECT current_user() AS c FROM t", "current", "current_user() depends"),
+        ("SELECT a FROM t LIMIT 3", "SELECT", "LIMIT or OFFSET without ORDER BY"),
+        ("SELECT first(a) AS f FROM t", "SELECT", "first() takes whichever"),
+        ("SELECT collect_set(a) AS f FROM t", "SELECT", "collect_set() keeps rows as"),
+        ("SELECT a FROM t UNION ALL SELECT a, s FROM t", "SELECT", "UNION can only"),
+    ]
+    text, expected = TABLES, []
+    for number, (query, at, said) in enumerate(views):
+        head = f"CREATE MATERIALIZED VIEW v{number} AS "
+        before = text + head + query[: query.index(at)]
+        column = len(before) - before.rfind("\n")
+        expected.append((f"p.sql:{before.count(chr(10)) + 1}:{column}: ", said))
+        text += f"{head}{query};\n"
+    found = refused(spark, text + "CREATE MATERIALIZED VIEW echo AS SELECT * FROM v0;")
+    assert len(found) == len(expected), "\n".join(found)
+    for problem, (place, said) in zip(found, expected, strict=True):
+        assert problem.startswith(place)
+        assert said in problem
+
+
+def test_sources_and_sinks_that_cannot_be(spark: SparkSession) -> None:
+    """Formats, columns and options that are not there, each at its place."""
+    found = refused(
+        spark,
+        "CREATE SOURCE a USING parqet SCHEMA (a INT);\n"
+        "CREATE SOURCE b USING csv;\n"
+        "CREATE SOURCE c USING rate SCHEMA (a INT);\n"
+        "CREATE SOURCE d USING csv SCHEMA (a INT,\n  b FOO);\n"
+        "CREATE SOURCE e USING nexmark OPTIONS (tabel 'bid');\n"
+        "CREATE SOURCE f USING csv SCHEMA (a INT, A INT);\n"
+        "CREATE SOURCE g USING csv SCHEMA (a INT) ENVELOPE UPSERT KEY (b);\n"
+        "CREATE SOURCE h USING csv SCHEMA (after INT) ENVELOPE DEBEZIUM;\n"
+        "CREATE SOURCE i USING csv SCHEMA (a INT);\n"
+        "CREATE INDEX ON i (aa);\n"
+        "CREATE SINK k FROM i USING shrad;\n",
+    )
+    assert [problem.split(" |")[0].removeprefix("p.sql:") for problem in found] == [
+        "1:23: there is no format 'parqet'",
+        "2:23: format 'csv' has no columns of its own",
+        "3:23: rateStreamProvider source does not support user-specified schema",
+        '5:5: unsupported data type "FOO"',
+        "6:31: unknown option 'tabel'",
+        "7:35: there are two columns 'A'",
+        "8:63: key 'b' is no column",
+        "9:35: a change event of 'h' has no column 'after' that is a struct",
+        "11:20: key 'aa' is no column",
+        "12:28: there is no format 'shrad'",
+    ]
+    assert "did you mean 'parquet'?" in found[0]
+    assert "did you mean 'shard'?" in found[-1]
+
+
+def test_a_refused_function_of_the_session_is_found_too(spark: SparkSession) -> None:
+    """A Python function is deterministic unless it says otherwise."""
+    from pyspark.sql.functions import udf
+
+    spark.udf.register("dice", udf(lambda: 4, "int").asNondeterministic())
+    spark.udf.register("twice", udf(lambda x: 2 * x, "int"))
+    (problem,) = refused(
+        spark,
+        TABLES + "CREATE MATERIALIZED VIEW v AS SELECT dice() AS x FROM t;"
+        "CREATE MATERIALIZED VIEW w AS SELECT twice(a) AS x FROM t",
+    )
+    assert "dice() gives another value" in problem
+
+
+def test_views_of_the_session_are_neither_seen_nor_touched(spark: SparkSession) -> None:
+    """A temporary view called like an object, or like none, makes no difference."""
+    spark.sql("SELECT 1 AS other").createOrReplaceTempView("t")
+    spark.sql("SELECT 1 AS other").createOrReplaceTempView("stranger")
+    try:
+        resolved = check(spark, TABLES + "CREATE MATERIALIZED VIEW v AS SELECT a FROM t")
+        assert resolved.schemas["v"] == "a INT NOT NULL"
+        (problem,) = refused(spark, "CREATE MATERIALIZED VIEW v AS SELECT * FROM stranger")
+        assert "unknown source or view 'stranger'" in problem
+        assert spark.table("t").columns == ["other"]
+    finally:
+        spark.catalog.dropTempView("t")
+        spark.catalog.dropTempView("stranger")
+
+
+QUERIES = {
+    "linear": [
+        "SELECT a + 1 AS b, s FROM t WHERE a > 1",
+        "SELECT a, e FROM t LATERAL VIEW OUTER explode(m) x AS e",
+        "SELECT explode(m) AS e FROM t",
+        "WITH c AS (SELECT a FROM t WHERE s = 'x') SELECT a FROM c UNION ALL SELECT -a FROM c",
+        "SELECT a FROM t UNION ALL SELECT a + 5 FROM t ORDER BY a",
+        "SELECT * FROM (SELECT a FROM t) UNPIVOT (v FOR k IN (a))",
+    ],
+    "recompute": [
+        "SELECT count(*) AS n FROM t",
+        "SELECT DISTINCT s FROM t",
+        "SELECT l.a FROM t AS l JOIN t AS r ON l.s = r.s",
+        "SELECT a FROM t UNION ALL SELECT 1",
+        "SELECT a, row_number() OVER (ORDER BY a, s) AS n FROM t",
+        "SELECT a FROM t ORDER BY a, s LIMIT 1",
+        "SELECT a FROM t WHERE a = (SELECT max(a) FROM t)",
+        "SELECT a FROM t EXCEPT ALL SELECT 2",
+    ],
+}
+
+
+def contents(spark: SparkSession, query: str, rows: str) -> Counter[object]:
+    spark.sql(f"SELECT * FROM VALUES {rows} AS t(a, s, m)").createOrReplaceTempView("rows_of_t")
+    return Counter(spark.sql(bind(query, {"t": "rows_of_t"})).collect())
+
+
+@pytest.mark.parametrize(
+    ("strategy", "query"), [(s, query) for s, queries in QUERIES.items() for query in queries]
+)
+def test_the_strategy_is_linear_just_where_results_add_up(
+    spark: SparkSession, strategy: str, query: str
+) -> None:
+    """Over these rows the result of the whole is the sum of those of the halves, or is not."""
+    rows = "(1, 'x', array(1, 2)), (2, 'x', array()), (2, 'x', array()), (3, 'y', NULL)"
+    half = "(2, 'x', array(7)), (5, 'y', array(1, 1))"
+    whole = contents(spark, query, f"{rows}, {half}")
+    adds_up = whole == contents(spark, query, rows) + contents(spark, query, half)
+    assert adds_up == (strategy == "linear")
+    resolved = check(
+        spark,
+        "CREATE SOURCE t USING csv SCHEMA (a INT, s STRING, m ARRAY<INT>);"
+        f"CREATE MATERIALIZED VIEW v AS {query}",
+    )
+    view = resolved.descriptions["v"]
+    assert isinstance(view, ViewDescription)
+    assert view.strategy == strategy
+    assert (view.reason == "") == (strategy == "linear")
+
+
+VALUES = {"f": "(1, 10), (2, 20), (2, 21)", "p": "(2, 5), (3, 6)"}
+NAMES = {"f": "_other 1", "p": "_other_2"}
+
+
+def place(spark: SparkSession, name: str, values: str) -> None:
+    spark.sql(f"SELECT * FROM VALUES {values} AS v(a, b)").createOrReplaceTempView(f"`{name}`")
+
+
+@pytest.fixture
+def others(spark: SparkSession) -> Iterator[None]:
+    """The two tables under names that no query uses."""
+    for name, other in NAMES.items():
+        place(spark, other, VALUES[name])
+    yield
+    for view in (*NAMES, *NAMES.values()):
+        spark.catalog.dropTempView(view)
+
+
+TABLE = st.sampled_from(["f", "p", "F", "`p`"])
+ALIAS = st.sampled_from(["f", "p", "c", "x"])
+
+
+@st.composite
+def queries(draw: st.DrawFn, depth: int = 2, ctes: tuple[str, ...] = ()) -> str:
+    """A query with columns `a` and `b`: names of tables, CTEs and aliases meet on purpose."""
+    inner = queries(depth=depth - 1, ctes=ctes) if depth else st.nothing()
+    table = draw(st.one_of([TABLE, *([st.sampled_from(ctes)] if ctes else [])]))
+    alias = draw(ALIAS)
+    match draw(st.integers(0, 6 if depth else 1)):
+        case 0:
+            text = f"SELECT {table}.a, {table}.b FROM {table}"
+        case 1:
+            text = f"SELECT {alias}.a, {alias}.b FROM {table} AS {alias} WHERE {alias}.a > 1"
+        case 2:
+            body = draw(queries(depth=depth - 1, ctes=(*ctes, alias)))
+            text = f"SELECT * FROM (WITH {alias} AS ({draw(inner)}) ({body}))"
+        case 3:
+            text = f"SELECT {alias}.a, {alias}.b FROM ({draw(inner)}) {alias}, {table} AS y"
+        case 4:
+            text = f"({draw(inner)}) UNION ALL ({draw(inner)})"
+        case 5:
+            text = f"SELECT l.a, r.b FROM {table} l JOIN ({draw(inner)}) r ON l.a = r.a"
+        case _:
+            text = (
+                f"SELECT a, b FROM {table} AS o WHERE EXISTS "
+                f"(SELECT 1 FROM ({draw(inner)}) AS i WHERE i.a = o.a)"
+            )
+    return text
+
+
+def rows(spark: SparkSession, query: str, values: dict[str, str]) -> Counter[object]:
+    for name in NAMES:
+        place(spark, name, values[name])
+    return Counter(spark.sql(query).collect())
+
+
+@settings(max_examples=20, suppress_health_check=list(HealthCheck), deadline=None)
+@given(query=queries())
+def test_a_bound_query_is_the_same_query(spark: SparkSession, others: None, query: str) -> None:
+    """It gives the rows of the query as written, whatever is there under the old names."""
+    del others
+    wrong = dict.fromkeys(NAMES, "(99, 99)")
+    assert rows(spark, bind(query, NAMES), wrong) == rows(spark, query, VALUES)
