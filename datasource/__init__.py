@@ -19,7 +19,8 @@ Reading order:
     fsck/                        all that is there, compared with all that is said of it
     location, stores/            where it lives
     shard_source/, shard_sink/   `format("shard")`
-    native/                      `snapshot`, `changes`, `micro_batch`, `save`: rows by Spark itself
+    native/                      `snapshot`, `changes`, `micro_batch`, `interval_of`, `save`,
+                                 `compare_and_append`: rows by Spark itself
     txn/, native/transaction     several shards at once, all or nothing
 
 Only the last three import pyspark. This module imports nothing, so that each part can be used
@@ -35,15 +36,27 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from datasource.native.interval import compare_and_append, interval_of
     from datasource.native.microbatch import micro_batch
     from datasource.native.reading import changes, snapshot
     from datasource.native.saving import save
     from datasource.native.transaction import transaction
 
-__all__ = ["changes", "micro_batch", "register", "save", "snapshot", "transaction"]
+__all__ = [
+    "changes",
+    "compare_and_append",
+    "interval_of",
+    "micro_batch",
+    "register",
+    "save",
+    "snapshot",
+    "transaction",
+]
 
 _HOMES: Final = {
     "changes": "datasource.native.reading",
+    "compare_and_append": "datasource.native.interval",
+    "interval_of": "datasource.native.interval",
     "micro_batch": "datasource.native.microbatch",
     "save": "datasource.native.saving",
     "snapshot": "datasource.native.reading",

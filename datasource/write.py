@@ -174,13 +174,23 @@ class WriteHandle:
         return outcome
 
     def commit_at(
-        self, staged: Staged, expected: Frontier, *, sequence: int, attempt: str
+        self,
+        staged: Staged,
+        expected: Frontier,
+        *,
+        sequence: int,
+        attempt: str,
+        upper: Frontier | None = None,
     ) -> WriteResult:
-        """As `commit`, but only if the shard's upper is `expected`; keeps the parts otherwise."""
+        """As `commit`, but only if the shard's upper is `expected`; keeps the parts otherwise.
+
+        With `upper` they become the contents of exactly `[expected, upper)`, and a shard that is
+        finished is an `UpperMismatch` like any other.
+        """
         outcome = self._append(
-            staged, lower=expected, sequence=sequence, attempt=attempt, keep=True
+            staged, lower=expected, upper=upper, sequence=sequence, attempt=attempt, keep=True
         )
-        if isinstance(outcome, UpperMismatch) and outcome.current.is_empty:
+        if upper is None and isinstance(outcome, UpperMismatch) and outcome.current.is_empty:
             raise self._finished()
         return outcome
 

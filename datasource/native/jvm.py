@@ -250,6 +250,12 @@ class MicroBatch:
         mine = next(relation for relation in relations if relation.stream().equals(stream))
         return dict(mine.relation().options().asCaseSensitiveMap())
 
+    @property
+    def offsets(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Where the micro-batch starts and ends, as the source said it."""
+        start, end = json.loads(self._scan.start().json()), json.loads(self._scan.end().json())
+        return start, end
+
     def partitions(self) -> list[InputPartition]:
         """What the source planned for the micro-batch; plans it if that was not done yet."""
         planned = self._scan.inputPartitions()

@@ -19,7 +19,7 @@ from datasource.native.jvm import MicroBatch, micro_batches
 from datasource.shard_source.options import SourceOptions, parse_source
 from datasource.shard_source.partition import ShardPartition
 
-__all__ = ["micro_batch"]
+__all__ = ["micro_batch", "source_of"]
 
 
 def micro_batch(frame: DataFrame, batch_id: int, *, shard: str | None = None) -> DataFrame:
@@ -40,6 +40,17 @@ def micro_batch(frame: DataFrame, batch_id: int, *, shard: str | None = None) ->
         InvalidUsage: This is not the frame of a micro-batch over `format("shard")` under way, or
             there are several sources.
     """
+    source = source_of(frame, batch_id, shard)
+    partitions = source.partitions()
+    filtered = any(isinstance(p, ShardPartition) and p.where is not None for p in partitions)
+    # Asking for the options costs as much as all the rest.
+    loaded_with = _options(source) if filtered else None
+    condition = None if loaded_with is None else loaded_with.where
+    return native_frame(frame.sparkSession, partitions, source.schema, condition).frame
+
+
+def source_of(frame: DataFrame, batch_id: int, shard: str | None = None) -> MicroBatch:
+    """The source's part in the micro-batch under way; arguments and errors as `micro_batch`."""
     found = micro_batches(frame, batch_id)
     if shard is not None:
         loaded = [(source, _options(source)) for source in found]
@@ -53,13 +64,7 @@ def micro_batch(frame: DataFrame, batch_id: int, *, shard: str | None = None) ->
             hint="pass on what foreachBatch was called with, in its thread and before it returns; "
             "of several sources name one by its shard",
         )
-    (source,) = found
-    partitions = source.partitions()
-    filtered = any(isinstance(p, ShardPartition) and p.where is not None for p in partitions)
-    # Asking for the options costs as much as all the rest.
-    loaded_with = _options(source) if filtered else None
-    condition = None if loaded_with is None else loaded_with.where
-    return native_frame(frame.sparkSession, partitions, source.schema, condition).frame
+    return found[0]
 
 
 def _options(source: MicroBatch) -> SourceOptions | None:

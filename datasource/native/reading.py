@@ -7,19 +7,21 @@ from dataclasses import replace
 from datetime import datetime
 
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.datasource import InputPartition
 
-from datasource.frontier import Frontier
+from datasource.frontier import TIME_MIN, Frontier
 from datasource.lease import Lease
 from datasource.native.frames import native_frame
 from datasource.native.keep import KEEPER
+from datasource.plan import plan_changes
 from datasource.read import current_schema
 from datasource.shard_source.batch_reader import ShardBatchReader
 from datasource.shard_source.options import SourceOptions, parse_source
 from datasource.shard_source.partition import ShardPartition
-from datasource.shard_source.planner import open_client
+from datasource.shard_source.planner import Planner, batch_guard, open_client
 from datasource.shard_source.shape import Shape
 
-__all__ = ["Time", "changes", "snapshot"]
+__all__ = ["Time", "changes", "every_update", "snapshot"]
 
 Time = int | str | datetime
 """Milliseconds since the epoch, or a date-time, in the session's time zone if it names none."""
@@ -93,6 +95,37 @@ def changes(
     return _read(spark, given, columns, where)
 
 
+def every_update(
+    spark: SparkSession,
+    *,
+    location: str,
+    shard: str,
+    upper: int,
+    storage: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """All updates of a shard before `upper`, as `changes` gives them: their sum is the contents.
+
+    Unlike `snapshot` this does not mind rows that were removed more often than they were added,
+    which is what a repair has to see. Times at or before the shard's since say nothing.
+
+    Args:
+        upper: A time at or before the shard's upper.
+
+    Raises:
+        InvalidUsage: There is no such shard, or nothing of it can be read any more.
+    """
+    given = _given(spark, (None, location, shard), storage, None) | {"readChangeFeed": "true"}
+    parsed = parse_source(given)
+    client = open_client(parsed)
+    shape = Shape.now(parsed, [current_schema(client.state(shard))])
+    with KEEPER.planning():
+        since = client.state(shard).since.time or TIME_MIN
+        guard = batch_guard(client, shard, max(upper - 1, since))
+        [state] = client.readable(shard)
+        planner = Planner(parsed, state, shape, 0, guard)
+        return _framed(spark, parsed, shape, planner.updates(plan_changes(state, TIME_MIN, upper)))
+
+
 def _given(
     spark: SparkSession,
     place: tuple[str | None, str | None, str | None],
@@ -130,11 +163,18 @@ def _read(
     client = open_client(parsed)
     shape = Shape.now(parsed, [current_schema(client.state(name)) for name in parsed.inputs])
     with KEEPER.planning():
-        partitions = ShardBatchReader(parsed, shape).partitions()
-        native = native_frame(spark, partitions, shape.struct, parsed.where)
-        for lease in _leases(parsed, partitions) if native.tokens else []:
-            KEEPER.keep(lease, *native.tokens)
-    return native.frame if where is None else native.frame.where(where)
+        frame = _framed(spark, parsed, shape, ShardBatchReader(parsed, shape).partitions())
+    return frame if where is None else frame.where(where)
+
+
+def _framed(
+    spark: SparkSession, parsed: SourceOptions, shape: Shape, partitions: Sequence[InputPartition]
+) -> DataFrame:
+    """The rows of a plan, whose leases are kept for as long as they can be read."""
+    native = native_frame(spark, partitions, shape.struct, parsed.where)
+    for lease in _leases(parsed, partitions) if native.tokens else []:
+        KEEPER.keep(lease, *native.tokens)
+    return native.frame
 
 
 def _leases(parsed: SourceOptions, partitions: Sequence[object]) -> list[Lease]:

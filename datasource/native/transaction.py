@@ -39,7 +39,7 @@ from datasource.shard_source.planner import open_client
 from datasource.stage import Staged
 from datasource.txn.transaction import Isolation, Transaction
 
-__all__ = ["FrameTransaction", "transaction"]
+__all__ = ["FrameTransaction", "staged_by_tasks", "transaction"]
 
 _ANY: str = "any"
 """Stands for a shard where only the location's options are asked for."""
@@ -180,10 +180,10 @@ class FrameTransaction:
         saving = native_saving(frame, options)
         if saving is not None:
             return saving.stage(new_id("t", saving.client.ids))
-        return _staged_by_tasks(frame, options)
+        return staged_by_tasks(frame, options)
 
 
-def _staged_by_tasks(frame: DataFrame, options: SinkOptions) -> Staged:
+def staged_by_tasks(frame: DataFrame, options: SinkOptions) -> Staged:
     """Rows staged as the Arrow sink's tasks do, without its commit."""
     described = read_frame(options, frame.schema)
     client = open_client(options, create=True)

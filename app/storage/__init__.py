@@ -1,0 +1,1 @@
+"""Storage: sources, sinks, their statuses and statistics."""

@@ -1,0 +1,196 @@
+"""Envelopes: what the rows of a micro-batch do to the source's shard, and to that of its errors.
+
+    Staging(host, reading).stage(decoded, live_errors)     Spark's jobs; nothing is visible yet
+
+    none       every row is added
+    diff       `_diff` says how many copies come or go; `_ts`, if there is one, is the other side's
+               clock and is dropped
+    upsert     the latest row of a key replaces it; one with nothing but its key deletes it
+    debezium   `after` replaces `before`
+
+"Latest" is said by the option `orderingColumn` where the source has it, else by the position in the
+source (`reading`).
+
+A row that cannot be decoded is an error of its key: it replaces an earlier error of the key, and
+goes when a later row of the key can be decoded, deletes included. The shard meanwhile keeps the
+last row of the key that could be decoded. Without a key errors only add up.
+
+Invariants:
+    The same micro-batch gives the same rows, winners and errors whenever it is run.
+    What a key holds is decided by the contents of the shard: no state is kept elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql.types import StructType
+
+import datasource
+from app.protocol.objects import errors_shard
+from app.rendering import Host
+from app.storage.commit import WRITER, Commit
+from app.storage.reading import CORRUPT, POSITION, Decoded, Reading
+from datasource.frontier import TIME_MIN
+from datasource.ids import new_id
+from datasource.native.interval import StagedInterval, stage_interval
+from datasource.native.transaction import staged_by_tasks
+from datasource.native.types import quoted
+from datasource.plan import plan_changes
+from datasource.read import open_reader
+from datasource.schema import DIFF, ShardSchema
+from datasource.shard_sink.envelope import Unwrapper
+from datasource.shard_sink.frame import AFTER, BEFORE, read_frame
+from datasource.shard_sink.target import find, resolve
+from datasource.shard_source.options import SinkOptions, parse_sink
+from datasource.stage import Staged, discard
+from datasource.upsert import replacements
+
+__all__ = ["Staging"]
+
+_ORDER = "_shardline_order"
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """Stages micro-batches of one source.
+
+    Attributes:
+        host: Of the source.
+        reading: The source.
+    """
+
+    host: Host
+    reading: Reading
+
+    def stage(self, decoded: Decoded, live_errors: int) -> Commit:
+        """Stage a micro-batch for the source's shard, and for that of its errors.
+
+        Args:
+            decoded: The micro-batch.
+            live_errors: How many errors are live.
+        """
+        rows = self._rows(self.reading.good(decoded))
+        errors = None
+        if self.reading.decodes and (decoded.counts.errors or (live_errors and self._keyed)):
+            errors = stage_interval(self._errors(decoded, live_errors), self._errors_options)
+        return Commit(rows, errors, live_errors)
+
+    def _rows(self, good: DataFrame) -> StagedInterval:
+        options = self._row_options
+        if not self.reading.replaces:
+            return stage_interval(good, options)
+        frame = read_frame(options, good.schema)
+        # Debezium's events need no more than these; Spark cannot write what a struct is for.
+        client = self.host.client
+        target = resolve(client, options, frame, find(client, options.shard))
+        staged = staged_by_tasks(good, options)
+        if target.unwrapper.carries:
+            staged = self._replaced(staged, target.unwrapper)
+        state = client.state(options.shard)
+        return StagedInterval(
+            client,
+            options.shard,
+            target.shard,
+            ShardSchema.parse(target.schema),
+            state.schema_id,
+            target.key,
+            new_id("t", client.ids),
+            staged,
+        )
+
+    def _replaced(self, carriers: Staged, unwrapper: Unwrapper) -> Staged:
+        """The difference that carriers make to what the shard holds, staged in their place."""
+        client, name = self.host.client, self.reading.description.name
+        machine = client.machine(name)
+        difference = replacements(machine, unwrapper.staged_schema, carriers)
+        with open_reader(machine, purpose=f"rows that {WRITER} replaces"):
+            state = machine.state()
+            there = plan_changes(state, TIME_MIN, state.upper.time)
+            found = client.writer(name).stager().stage(difference.against(state, there, whole=True))
+        discard(client.location.blob, carriers.runs)
+        return found
+
+    @property
+    def _row_options(self) -> SinkOptions:
+        options = self.reading.options
+        if self.reading.replaces and options.ordering_column is None:
+            return replace(options, ordering_column=POSITION)
+        return options
+
+    # -- errors -----------------------------------------------------------------------------------
+
+    @property
+    def _keyed(self) -> bool:
+        return self.reading.replaces and bool(self.reading.description.key)
+
+    @property
+    def _errors_options(self) -> SinkOptions:
+        name = errors_shard(self.reading.description.name)
+        given = {"location": self.host.client.location.url, "shard": name}
+        return parse_sink({**self.host.storage, **given})
+
+    def _errors(self, decoded: Decoded, live_errors: int) -> DataFrame:
+        """What changes among the errors, as updates."""
+        key = self._key(decoded.rows)
+        rows = decoded.rows.select(
+            F.lit(f"a row cannot be decoded as ({self._wanted()})").alias("error"),
+            F.col(CORRUPT).alias("raw"),
+            key.alias("key"),
+            *([F.col(POSITION), self._order()] if self._keyed else []),
+        )
+        if not self._keyed:
+            return rows.where("raw IS NOT NULL").withColumn(DIFF, F.lit(1).cast("bigint"))
+        newest = Window.partitionBy("key").orderBy(F.col(_ORDER).desc())
+        last = rows.where("key IS NOT NULL").withColumn("_place", F.row_number().over(newest))
+        last = last.where("_place = 1")
+        names = ["error", "raw", "key"]
+        bad = last.where("raw IS NOT NULL").select(*names)
+        unknown = rows.where("raw IS NOT NULL AND key IS NULL").select(*names)
+        added = bad.unionAll(unknown).withColumn(DIFF, F.lit(1).cast("bigint"))
+        if not live_errors:
+            return added
+        live = datasource.snapshot(
+            rows.sparkSession,
+            location=self.host.client.location.url,
+            shard=errors_shard(self.reading.description.name),
+            storage=self.host.storage,
+        )
+        gone = live.join(last.select("key"), "key", "left_semi").select(*names)
+        return added.unionAll(gone.withColumn(DIFF, F.lit(-1).cast("bigint")))
+
+    def _key(self, rows: DataFrame) -> Column:
+        """The row's key as JSON; null if it is not all there."""
+        if not self._keyed:
+            return F.lit(None).cast("string")
+        parts = {name: _key_column(rows, name) for name in self.reading.description.key}
+        whole = F.to_json(F.struct(*(column.alias(name) for name, column in parts.items())))
+        known = F.lit(True)
+        for column in parts.values():
+            known = known & column.isNotNull()
+        return F.when(known, whole)
+
+    def _order(self) -> Column:
+        named = self.reading.options.ordering_column
+        steps = [] if named is None else [F.col(named)]
+        return F.struct(*steps, F.col(POSITION)).alias(_ORDER)
+
+    def _wanted(self) -> str:
+        own = self.reading.columns
+        return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in own)
+
+
+def _key_column(rows: DataFrame, name: str) -> Column:
+    if AFTER not in rows.columns:
+        return quoted(name)
+    images = [F.col(image)[name] for image in (AFTER, BEFORE) if _has(rows, image, name)]
+    return F.coalesce(*images)
+
+
+def _has(rows: DataFrame, image: str, name: str) -> bool:
+    if image not in rows.columns:
+        return False
+    kind = rows.schema[image].dataType
+    return isinstance(kind, StructType) and name in kind.names

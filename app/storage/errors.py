@@ -1,0 +1,147 @@
+"""Errors as data: rows of a source that cannot be decoded, in the shard `<source>_errors`.
+
+    error   what is wrong with the row
+    raw     the row as it came
+    key     the row's key as JSON, where envelope and row have one that can be decoded
+
+An error is added at the time of the micro-batch that brought the row, and the source goes on. While
+it is there, whoever reads the source at that time or later is told of it instead. It goes away
+
+    with a key       when a later row of the same key can be decoded, or deletes the key
+    without one      when somebody says so: `retract_errors`
+
+    live_errors(client, "flights")             what there is, newest state
+    retract_errors(client, "flights")          all of it goes
+    retract_errors(client, "flights", table)   these rows of it
+
+Invariants:
+    A retraction takes effect at a time at which nothing is, or can be, bound any more: it never
+    stands in the way of a micro-batch.
+    The number of live errors is the sum of all diffs, which the shard's state knows.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from app.protocol.objects import errors_shard
+from app.storage.reclock import Bound, Remap
+from datasource.client import ShardClient
+from datasource.commands.append import UpperMismatch
+from datasource.errors import Determinate, InvalidUsage
+from datasource.frontier import Frontier
+from datasource.schema import DIFF, TS, ShardSchema
+from datasource.state import ShardState
+
+__all__ = ["ERRORS", "live_count", "live_errors", "open_errors", "retract_errors"]
+
+ERRORS: Final = pa.schema(
+    [
+        pa.field("error", pa.string(), nullable=False),
+        pa.field("raw", pa.string()),
+        pa.field("key", pa.string()),
+    ]
+)
+"""Columns of the shard."""
+
+_ATTEMPTS: Final = 64
+_PAUSE_MS: Final = 100.0
+
+
+def open_errors(client: ShardClient, source: str) -> str:
+    """Name of the shard with the errors of `source`; makes it if it is not there."""
+    name = errors_shard(source)
+    client.create(name, ShardSchema.from_arrow(ERRORS))
+    return name
+
+
+def live_count(state: ShardState) -> int:
+    """How many rows a shard has at its newest time."""
+    return sum(part.diff_sum for batch in state.trace.batches for part in batch.parts)
+
+
+def live_errors(client: ShardClient, source: str) -> pa.Table:
+    """The errors of `source` that are live: a row for each.
+
+    Raises:
+        InvalidUsage: There is no such source.
+    """
+    name = errors_shard(source)
+    if client.state(name).upper.time == 0:
+        return ERRORS.empty_table()
+    with client.reader(name, purpose="errors of a source") as reader:
+        return reader.snapshot()
+
+
+def retract_errors(client: ShardClient, source: str, errors: pa.Table | None = None) -> int:
+    """Retract errors of `source`: readers see its rows again, without those that were bad.
+
+    Args:
+        client: Of the location.
+        source: Name of the source.
+        errors: Which: rows with the columns error, raw, key; None for all that are live. What is
+            not live is left out.
+
+    Returns:
+        How many were retracted.
+
+    Raises:
+        InvalidUsage: There is no such source, or it has taken nothing in yet.
+        Determinate: Others changed the shards all the time, or a micro-batch that was bound is not
+            committed: try again.
+    """
+    name = errors_shard(source)
+    remap = Remap.attach(client, source)
+    handle = client.writer(name)
+    for _ in range(_ATTEMPTS):
+        lower = handle.upper().time
+        assert lower is not None, name
+        if lower == 0:
+            raise InvalidUsage(
+                f"source '{source}' has taken nothing in yet",
+                code="NOTHING_APPENDED",
+                hint="wait until it has",
+            )
+        gone = _chosen(live_errors(client, source), errors)
+        if not gone.num_rows:
+            return 0
+        if _make_room(remap, remap.read(), lower):
+            count = int(pc.sum(gone.column(DIFF)).as_py())
+            at = pa.repeat(pa.scalar(lower, pa.int64()), gone.num_rows)
+            updates = gone.append_column(pa.field(TS, pa.int64(), nullable=False), at)
+            outcome = handle.compare_and_append(updates, Frontier(lower), Frontier(lower + 1))
+            if not isinstance(outcome, UpperMismatch):
+                return -count
+        client.clock.wait(threading.Event(), _PAUSE_MS)
+    raise Determinate(
+        f"no time was found to retract errors of source '{source}' at",
+        code="CONTENTION",
+        hint="see whether a micro-batch of the source fails again and again, then try again",
+    )
+
+
+def _chosen(live: pa.Table, wanted: pa.Table | None) -> pa.Table:
+    """Retractions of the live errors that are wanted, each as often as both have it."""
+    names = ERRORS.names
+    counts = live.group_by(names).aggregate([([], "count_all")])
+    rows = counts.to_pylist()
+    if wanted is not None:
+        asked = wanted.select(names).group_by(names).aggregate([([], "count_all")]).to_pylist()
+        limits = {tuple(row[n] for n in names): row["count_all"] for row in asked}
+        for row in rows:
+            limit = limits.get(tuple(row[n] for n in names), 0)
+            row["count_all"] = min(row["count_all"], limit)
+    gone = [{**{n: row[n] for n in names}, DIFF: -row["count_all"]} for row in rows]
+    schema = ERRORS.append(pa.field(DIFF, pa.int64(), nullable=False))
+    return pa.Table.from_pylist([row for row in gone if row[DIFF]], schema)
+
+
+def _make_room(remap: Remap, bound: Bound, at: int) -> bool:
+    """Whether nothing is bound at `at`, or ever will be."""
+    if bound.last is not None and bound.last.time >= at:
+        return False
+    return remap.advance(bound, at + 1) is not None

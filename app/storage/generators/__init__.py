@@ -1,0 +1,39 @@
+"""Load generators: streams of made-up rows that anybody can make again, row for row.
+
+    options     what an option means; unknown ones are refused
+    events      what a generator is: a pure function from event numbers to rows
+    mixing      numbers and words out of (seed, event), a column at a time
+    counter, auction, nexmark   the generators
+    catalog     which there are: columns of a table, name of its format in Spark
+    source      the Python data source around them
+
+    spark.readStream.format(spark_format("nexmark")).options(table="bid", rate="1000", …).load()
+
+What a caller relies on:
+    Reading `format`, `schema_of` and `with_start` needs no Spark. `register(spark)` once per
+    session makes the formats known, also to executors where this package is installed.
+
+Invariants:
+    Event `i` of a generator depends on its options and on `i`, on nothing else: not on the clock,
+    the process, the micro-batch or the partition that it is made in.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from app.storage.generators.catalog import FORMATS, schema_of, spark_format, with_start
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["FORMATS", "register", "schema_of", "spark_format", "with_start"]
+
+
+def register(spark: SparkSession) -> None:
+    """Make the generators' formats known to `spark`; again does no harm."""
+    # Names and columns are asked for where there is no Spark, such as in `plan`.
+    from app.storage.generators.source import SOURCES  # noqa: PLC0415
+
+    for source in SOURCES:
+        spark.dataSource.register(source)

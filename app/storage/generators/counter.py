@@ -1,0 +1,50 @@
+"""`counter`: 1, 2, 3, …, a row per event; with a greatest cardinality the oldest row leaves again.
+
+Invariants:
+    After event `i` the contents are the last `min(i + 1, max_cardinality)` numbers up to `i + 1`.
+    A retraction stands right before the row that takes its place.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from app.storage.generators.events import Columns, arrow_schema
+from app.storage.generators.options import GeneratorOptions
+
+__all__ = ["TABLES", "Counter"]
+
+TABLES: Final[tuple[str, ...]] = ()
+
+
+class Counter:
+    """The one table of `counter`."""
+
+    def __init__(self, options: GeneratorOptions) -> None:
+        self._keep = options.max_cardinality
+
+    @property
+    def columns(self) -> Columns:
+        """`counter`, and `_diff` where rows are retracted."""
+        return {"counter": "BIGINT"} | ({"_diff": "BIGINT"} if self._keep is not None else {})
+
+    def rows_before(self, event: int) -> int:
+        """One each, and one more for every retraction."""
+        return event if self._keep is None else event + max(0, event - self._keep)
+
+    def rows(self, start: int, end: int) -> pa.RecordBatch:
+        """The numbers, with their predecessors' retractions."""
+        added = np.arange(start + 1, end + 1, dtype=np.int64)
+        schema = arrow_schema(self.columns)
+        if self._keep is None:
+            return pa.RecordBatch.from_arrays([pa.array(added)], schema=schema)
+        # Before each number stands what leaves for it; those below 1 were never there.
+        numbers = np.stack([added - self._keep, added], axis=1).ravel()
+        diffs = np.tile(np.array([-1, 1], dtype=np.int64), len(added))
+        there = numbers >= 1
+        return pa.RecordBatch.from_arrays(
+            [pa.array(numbers[there]), pa.array(diffs[there])], schema=schema
+        )

@@ -1,0 +1,249 @@
+"""What the status of a source or sink is, out of what its parts say of themselves: pure.
+
+    created --> starting --> running <--> stalled, frozen     by reports and failures
+    paused                                                    nothing runs it
+    ceased                                                    it has come to its end
+    dropped                                                   nothing comes after it
+
+Parts are told apart by namespace. The worst of them decides: ceased before stalled before frozen
+before running; of several errors that of the highest namespace is told, with all hints. A side
+channel may stall an object, and does not make it running.
+
+What a caller relies on:
+    Each call gives the changes that it makes, for a history to keep; no change, no update.
+    An object that failed stays stalled, with its error, while it is started again, until it runs:
+    an error that comes back every few seconds is one entry of the history.
+
+Invariants:
+    Within one round of reports a part is as bad as the worst that it says; the next round replaces
+    what the part said before.
+    Nothing is said of an object after `dropped`, nor by an incarnation other than the current one.
+    Times of an object's updates never go back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from app.protocol.storage import Status, StatusUpdate
+from app.reports import Failed, Health
+
+__all__ = ["NAMESPACES", "SIDE_CHANNELS", "HealthMachine"]
+
+NAMESPACES: Final = ("generator", "kafka", "sink", "compute", "upsert", "decode", "internal")
+"""From the lowest to the highest; one that is not here is lower than all."""
+
+SIDE_CHANNELS: Final = frozenset({"internal"})
+"""Housekeeping: that it works says nothing of the data."""
+
+_WORSE: Final = {"running": 0, "frozen": 1, "stalled": 2, "ceased": 3}
+"""What a part can say, and what dominates what."""
+
+
+@dataclass(slots=True)
+class _Object:
+    """What is known of one object.
+
+    Attributes:
+        said: The newest update.
+        epoch: The incarnation that is listened to; 0 before the first one.
+        parts: What each namespace of it said last.
+        failed: Why the incarnation before ended, until this one runs.
+    """
+
+    said: StatusUpdate
+    epoch: int = 0
+    parts: dict[str, Health] = field(default_factory=dict)
+    failed: Health | None = None
+
+
+class HealthMachine:
+    """Statuses of all objects of a worker. Not for several threads at once."""
+
+    def __init__(self, side_channels: frozenset[str] = SIDE_CHANNELS) -> None:
+        """Know of no object.
+
+        Args:
+            side_channels: Namespaces whose running does not make an object running.
+        """
+        self._side_channels = side_channels
+        self._objects: dict[str, _Object] = {}
+
+    # -- what happens to objects -------------------------------------------------------------
+
+    def create(self, id: str, now_ms: int) -> list[StatusUpdate]:  # noqa: A002 - the protocol's
+        """An object is there; one that is known already stays as it is."""
+        if id in self._objects:
+            return []
+        said = StatusUpdate(id=id, status="created", at_ms=now_ms)
+        self._objects[id] = _Object(said)
+        return [said]
+
+    def start(self, id: str, epoch: int, now_ms: int) -> list[StatusUpdate]:  # noqa: A002
+        """Incarnation `epoch` begins: from here on only that is listened to.
+
+        Args:
+            id: The object's name; made if need be.
+            epoch: Greater than all before; a lesser one changes nothing.
+            now_ms: When, ms since the epoch.
+        """
+        created = self.create(id, now_ms)
+        known = self._objects[id]
+        if epoch <= known.epoch:
+            return created
+        known.epoch, known.parts = epoch, {}
+        return created + self._decided(known, now_ms)
+
+    def observe(self, reports: Iterable[Health], now_ms: int) -> list[StatusUpdate]:
+        """One round of reports, of any objects; those of other incarnations are thrown away."""
+        rounds: dict[str, dict[str, Health]] = {}
+        for report in reports:
+            known = self._objects.get(report.id)
+            if known is None or report.epoch != known.epoch:
+                continue
+            assert report.status in _WORSE, report
+            parts = rounds.setdefault(report.id, {})
+            before = parts.get(report.namespace)
+            if before is None or _WORSE[before.status] <= _WORSE[report.status]:
+                parts[report.namespace] = report
+        updates = []
+        for name, parts in rounds.items():
+            known = self._objects[name]
+            known.parts |= parts
+            updates += self._decided(known, now_ms)
+        return updates
+
+    def failed(self, report: Failed, now_ms: int) -> list[StatusUpdate]:
+        """An incarnation has ended by an error: stalled until another one runs."""
+        known = self._objects.get(report.id)
+        if known is None or report.epoch != known.epoch:
+            return []
+        stalled = [part for part in known.parts.values() if part.status == "stalled"]
+        if not stalled:
+            # Otherwise what the part said of it is closer to the cause.
+            known.parts["internal"] = Health(
+                id=report.id,
+                epoch=report.epoch,
+                namespace="internal",
+                status="stalled",
+                error=report.error,
+                hint=report.hint,
+            )
+        updates = self._decided(known, now_ms)
+        known.failed = _shown(known.parts)
+        return updates
+
+    def pause(self, id: str, now_ms: int) -> list[StatusUpdate]:  # noqa: A002
+        """Nothing runs the object any more, as it was asked for; until it is started."""
+        return self._rests(id, "paused", now_ms)
+
+    def cease(self, id: str, now_ms: int) -> list[StatusUpdate]:  # noqa: A002
+        """The object has come to its end; until it is started."""
+        return self._rests(id, "ceased", now_ms)
+
+    def drop(self, id: str, now_ms: int) -> list[StatusUpdate]:  # noqa: A002
+        """The object is gone: forget it. Later reports about it are thrown away."""
+        known = self._objects.pop(id, None)
+        return [] if known is None else [_update(known, "dropped", now_ms)]
+
+    # -- what is asked for -------------------------------------------------------------------
+
+    def latest(self, id: str) -> StatusUpdate | None:  # noqa: A002
+        """The object's status; None if there is no such object."""
+        known = self._objects.get(id)
+        return None if known is None else known.said
+
+    def restamped(self, now_ms: int) -> list[StatusUpdate]:
+        """The statuses of all objects as of now, for a controller that knows none of them."""
+        for known in self._objects.values():
+            said = known.said
+            known.said = _update(
+                known,
+                said.status,
+                now_ms,
+                error=said.error,
+                hints=said.hints,
+                namespaced=said.namespaced,
+            )
+        return [known.said for known in self._objects.values()]
+
+    # -- deciding ----------------------------------------------------------------------------
+
+    def _rests(self, id: str, status: Status, now_ms: int) -> list[StatusUpdate]:  # noqa: A002
+        known = self._objects.get(id)
+        if known is None:
+            return []
+        known.parts, known.failed = {}, None
+        return _changed(known, _update(known, status, now_ms))
+
+    def _decided(self, known: _Object, now_ms: int) -> list[StatusUpdate]:
+        shown = _shown(known.parts)
+        if shown is not None:
+            known.failed = None
+        elif any(namespace not in self._side_channels for namespace in known.parts):
+            known.failed = None
+            return _changed(known, _update(known, "running", now_ms))
+        elif known.failed is None:
+            return _changed(known, _update(known, "starting", now_ms))
+        else:
+            return []
+        errors = _errors(known.parts)
+        return _changed(
+            known,
+            _update(
+                known,
+                shown.status,
+                now_ms,
+                error=f"{shown.namespace}: {shown.error}",
+                hints=tuple(dict.fromkeys(part.hint for part in errors if part.hint)),
+                namespaced={part.namespace: part.error for part in errors},
+            ),
+        )
+
+
+def _errors(parts: dict[str, Health]) -> list[Health]:
+    """The parts that do not run, from the highest namespace to the lowest."""
+    bad = [part for part in parts.values() if part.status != "running"]
+    return sorted(bad, key=lambda part: (_rank(part.namespace), part.namespace), reverse=True)
+
+
+def _shown(parts: dict[str, Health]) -> Health | None:
+    """The part whose error is told: of the worst ones the highest; None if all of them run."""
+    return max(_errors(parts), key=lambda part: _WORSE[part.status], default=None)
+
+
+def _rank(namespace: str) -> int:
+    return NAMESPACES.index(namespace) if namespace in NAMESPACES else -1
+
+
+def _update(
+    known: _Object,
+    status: Status,
+    now_ms: int,
+    *,
+    error: str = "",
+    hints: tuple[str, ...] = (),
+    namespaced: dict[str, str] | None = None,
+) -> StatusUpdate:
+    return StatusUpdate(
+        id=known.said.id,
+        status=status,
+        at_ms=max(now_ms, known.said.at_ms),
+        error=error,
+        hints=hints,
+        namespaced=namespaced or {},
+    )
+
+
+def _changed(known: _Object, update: StatusUpdate) -> list[StatusUpdate]:
+    """`update`, remembered, if it says anything new."""
+    if _meaning(update) == _meaning(known.said):
+        return []
+    known.said = update
+    return [update]
+
+
+def _meaning(update: StatusUpdate) -> tuple[object, ...]:
+    return update.status, update.error, update.hints, tuple(sorted(update.namespaced.items()))

@@ -1,0 +1,111 @@
+"""Oneshot ingestions: a batch read, appended to a shard once.
+
+    oneshots = Oneshots(host, done)
+    oneshots.start(request)          returns at once; one `StagedBatches` comes through `done`
+
+The append is made under the ingestion's own name, so one that is asked for again, after a lost
+answer, is not made twice.
+
+Invariants:
+    Each has exactly one answer, also one that is cancelled, or waits when the runtime stops.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import datasource
+from app.failure import explain
+from app.protocol.storage import RunOneshotIngestion, StagedBatches
+from app.rendering import Host
+
+__all__ = ["Oneshots"]
+
+_log = logging.getLogger(__name__)
+
+_THREADS: Final = 2
+_WAITING_MAX: Final = 100
+
+
+class Oneshots:
+    """Runs oneshot ingestions, two at a time; safe to use from any thread."""
+
+    def __init__(self, host: Host, done: Callable[[StagedBatches], None]) -> None:
+        """Nothing runs yet.
+
+        Args:
+            host: Whose session and location.
+            done: Takes the answers; returns at once, in any thread.
+        """
+        self._host = host
+        self._done = done
+        self._lock = threading.Lock()
+        self._wanted: set[str] = set()
+        self._pool = ThreadPoolExecutor(_THREADS, "oneshot")
+        self._stopped = False
+
+    def start(self, request: RunOneshotIngestion) -> None:
+        """Run `request`; one that runs or waits already is not run again."""
+        refused = ""
+        with self._lock:
+            if request.uuid in self._wanted:
+                return
+            if self._stopped:
+                refused = "[STOPPED] the runtime is stopping — hint: ask again when it runs"
+            elif len(self._wanted) >= _WAITING_MAX:
+                refused = "[TOO_MANY] too many ingestions wait — hint: ask again later"
+            else:
+                self._wanted.add(request.uuid)
+                self._pool.submit(self._run, request)
+        if refused:
+            self._done(StagedBatches(uuid=request.uuid, error=refused))
+
+    def cancel(self, uuid: str) -> None:
+        """It is not needed any more: if it has not begun it never will, else its jobs stop."""
+        with self._lock:
+            known = uuid in self._wanted
+            self._wanted.discard(uuid)
+        if known:
+            self._host.spark.sparkContext.cancelJobGroup(uuid)
+
+    def stop(self) -> None:
+        """Cancel all, and wait for those that run."""
+        with self._lock:
+            self._stopped = True
+            wanted = list(self._wanted)
+        for uuid in wanted:
+            self.cancel(uuid)
+        self._pool.shutdown()
+
+    def _run(self, request: RunOneshotIngestion) -> None:
+        try:
+            self._done(StagedBatches(uuid=request.uuid, rows=self._ingest(request)))
+        except Exception as error:  # noqa: BLE001 - whatever it was is the answer
+            _log.info("a oneshot ingestion failed", exc_info=True)
+            self._done(StagedBatches(uuid=request.uuid, error=explain(error)[1]))
+        finally:
+            with self._lock:
+                self._wanted.discard(request.uuid)
+
+    def _ingest(self, request: RunOneshotIngestion) -> int:
+        host = self._host
+        with self._lock:
+            if request.uuid not in self._wanted:
+                raise InterruptedError("it was cancelled before it began")
+        host.spark.sparkContext.setJobGroup(request.uuid, f"ingest into {request.into}")
+        reader = host.spark.read.format(request.format).options(**request.options)
+        frame = reader.load()
+        rows = frame.count()
+        host.check_fence()
+        datasource.save(
+            frame,
+            location=host.client.location.url,
+            shard=request.into,
+            txn=(f"oneshot-{request.uuid}", 1),
+            storage=host.storage,
+        )
+        return rows

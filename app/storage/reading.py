@@ -1,0 +1,287 @@
+"""Reading a source: its stream, the columns of its shard, and its micro-batches, decoded.
+
+    reading = Reading.open(host, description, origin)
+    reading.stream.writeStream.foreachBatch(…)
+    with reading.decoded(frame) as decoded:               in `foreachBatch`
+
+Each row has its position in the source where rows replace one another: for files the file's time of
+change, its path and the place in it, for Kafka the offset, else the order in which Spark's
+partitions have the rows.
+
+Rows of text formats that cannot be decoded are marked, unless the source sets the option `mode`
+itself: then it is Spark's to drop them or to fail.
+
+Invariants:
+    The same micro-batch gives the same rows at the same positions whenever it is run.
+    Rows that are looked at twice are read once.
+    Columns of ours never reach the source's shard.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.storagelevel import StorageLevel
+
+import datasource
+from app.protocol.objects import SourceDescription
+from app.rendering import Host
+from app.storage.generators import register, spark_format, with_start
+from app.storage.reclock import Origin
+from datasource.errors import InvalidUsage
+from datasource.native.types import struct_of
+from datasource.schema import DIFF, TS, ShardSchema
+from datasource.shard_sink.frame import read_frame
+from datasource.shard_sink.target import find, resolve
+from datasource.shard_source.options import SinkOptions, parse_sink
+
+__all__ = ["CORRUPT", "POSITION", "Counts", "Decoded", "Reading", "inferred"]
+
+_TEXT: Final = frozenset({"csv", "json", "xml"})
+"""Formats whose rows may fail to be decoded one by one."""
+
+_FILES: Final = _TEXT | {"avro", "orc", "parquet", "text"}
+"""Formats of files, which Spark tells the place of each row of."""
+
+_INFERRED: Final = _TEXT | {"avro", "orc", "parquet"}
+"""Formats of files that have no columns of their own."""
+
+_OURS: Final = {"orderingcolumn": "orderingColumn", "deletecolumn": "deleteColumn"}
+"""Options of a source that are about its envelope."""
+
+_PREFIX: Final = "_shardline_"
+CORRUPT: Final = f"{_PREFIX}corrupt"
+"""Column of a decoded micro-batch: the row as it came, if it cannot be decoded; else null."""
+
+POSITION: Final = f"{_PREFIX}position"
+"""Column of a decoded micro-batch: where in the source the row is, as text that sorts like it."""
+
+_CHANGED, _PATH, _BLOCK, _SIZE = (f"{_PREFIX}{n}" for n in ("changed", "path", "block", "size"))
+_DIGITS: Final = 20
+
+
+def inferred(spark: SparkSession, description: SourceDescription) -> str:
+    """Columns of files that have none given, as they are now, as JSON text; "" for other sources.
+
+    Raises:
+        AnalysisException: There are no files to tell.
+    """
+    name = description.format.lower()
+    if description.schema or name not in _INFERRED:
+        return ""
+    given, _ = _split(description.options)
+    found = spark.read.format(name).options(**given).load().schema
+    return found.json()
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a micro-batch brought.
+
+    Attributes:
+        messages: Rows, good and bad; None where they are counted while they are staged.
+        errors: How many of them cannot be decoded.
+        size_bytes: Size of their files; None where it is not known.
+    """
+
+    messages: int | None = None
+    errors: int = 0
+    size_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A micro-batch: all rows with their position, and what is known of them.
+
+    Attributes:
+        rows: With the columns of the source, and `POSITION` and `CORRUPT` where they are needed.
+    """
+
+    rows: DataFrame
+    counts: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A source as a stream.
+
+    Attributes:
+        stream: What Spark reads; with columns of ours.
+        options: Of the write to the source's shard.
+        description: Of the source.
+    """
+
+    stream: DataFrame
+    options: SinkOptions
+    description: SourceDescription
+
+    @classmethod
+    def open(cls, host: Host, description: SourceDescription, origin: Origin) -> Reading:
+        """The stream of a source; makes or evolves its shard for the stream's columns.
+
+        Raises:
+            InvalidUsage: An option, a column or the envelope does not fit; names it.
+        """
+        stream = _stream(host.spark, description, origin)
+        _, ours = _split(description.options)
+        options = parse_sink(
+            {
+                **host.storage,
+                **ours,
+                "location": host.client.location.url,
+                "shard": description.name,
+                **_envelope_options(description),
+            }
+        )
+        reading = cls(stream, options, description)
+        reading._make_shard(host)
+        return reading
+
+    @property
+    def columns(self) -> list[StructField]:
+        """What the source itself has."""
+        return [field for field in self.stream.schema if not field.name.startswith(_PREFIX)]
+
+    @property
+    def decodes(self) -> bool:
+        """Whether rows may turn out not to be decodable."""
+        return CORRUPT in self.stream.columns
+
+    @property
+    def replaces(self) -> bool:
+        """Whether rows replace rows of their keys."""
+        return self.description.envelope in ("upsert", "debezium")
+
+    @contextmanager
+    def decoded(self, frame: DataFrame) -> Iterator[Decoded]:
+        """A micro-batch as `foreachBatch` was handed it.
+
+        Rows that must be looked at twice are kept meanwhile: a source is read once.
+        """
+        rows = frame.withColumn(POSITION, _position(frame)) if self.replaces else frame
+        if not self.decodes:
+            yield Decoded(rows.drop(_CHANGED, _PATH, _BLOCK, _SIZE), Counts())
+            return
+        kept = rows.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            found = _counted(kept)
+            yield Decoded(kept.drop(_CHANGED, _PATH, _BLOCK, _SIZE), found)
+        finally:
+            kept.unpersist()
+
+    def good(self, decoded: Decoded) -> DataFrame:
+        """Rows for the source's shard."""
+        rows = decoded.rows
+        if self.decodes:
+            rows = rows.where(F.col(CORRUPT).isNull()).drop(CORRUPT)
+        if self.options.ordering_column is not None:
+            rows = rows.drop(POSITION)
+        return rows.drop(TS) if self.description.envelope == "diff" else rows
+
+    def _make_shard(self, host: Host) -> None:
+        """Make the shard, or evolve it, from the columns alone: without those of ours."""
+        own = self.columns
+        if self.description.envelope == "diff":
+            own = [field for field in own if field.name != TS]
+        elif self.description.envelope == "none":
+            _refuse_reserved(self.description, own)
+        frame = read_frame(self.options, StructType(own))
+        options = replace(self.options, merge_schema=True)
+        resolve(host.client, options, frame, find(host.client, self.description.name))
+        host.client.set_retention(self.description.name, self.description.retain_ms)
+
+
+def _refuse_reserved(description: SourceDescription, own: Sequence[StructField]) -> None:
+    names = {field.name for field in own} & {TS, DIFF}
+    if names:
+        raise InvalidUsage(
+            f"source '{description.name}' has the column '{min(names)}', and its envelope 'none' "
+            "takes no changes",
+            code="ENVELOPE_MISMATCH",
+            hint="use ENVELOPE DIFF if the rows say what they change, or rename the column",
+        )
+
+
+def _envelope_options(description: SourceDescription) -> dict[str, str]:
+    envelope = "append" if description.envelope == "none" else description.envelope
+    key = {"key": ",".join(description.key)} if description.key else {}
+    return {"envelope": envelope, **key}
+
+
+def _split(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Options of the format, and ours."""
+    ours = {_OURS[n.lower()]: text for n, text in options.items() if n.lower() in _OURS}
+    return {n: text for n, text in options.items() if n.lower() not in _OURS}, ours
+
+
+# --- reading -----------------------------------------------------------------------------------
+
+
+def _stream(spark: SparkSession, description: SourceDescription, origin: Origin) -> DataFrame:
+    name = description.format
+    register(spark)
+    if name.lower() == "shard":
+        datasource.register(spark)
+    given, _ = _split(description.options)
+    given = with_start(name, given, origin.start_ms)
+    reader = spark.readStream.format(spark_format(name))
+    columns = _columns(description, origin)
+    decodes = name.lower() in _TEXT and "mode" not in {option.lower() for option in given}
+    if columns is not None:
+        reader = reader.schema(columns.add(CORRUPT, StringType()) if decodes else columns)
+    if decodes:
+        given |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+    stream = reader.options(**given).load()
+    if name.lower() not in _FILES:
+        return stream
+    return stream.select(
+        "*",
+        F.col("_metadata.file_modification_time").alias(_CHANGED),
+        F.col("_metadata.file_path").alias(_PATH),
+        F.col("_metadata.file_block_start").alias(_BLOCK),
+        F.col("_metadata.file_size").alias(_SIZE),
+    )
+
+
+def _columns(description: SourceDescription, origin: Origin) -> StructType | None:
+    """The columns that the stream is told; None for those of the format."""
+    if description.schema:
+        return StructType.fromJson(json.loads(StructType.fromDDL(description.schema).json()))
+    return struct_of(ShardSchema.parse(origin.schema).record) if origin.schema else None
+
+
+def _position(frame: DataFrame) -> Column:
+    """Where in the source a row of a micro-batch is, as text that sorts like it."""
+    row = _padded(F.monotonically_increasing_id())
+    names = set(frame.columns)
+    if _PATH in names:
+        changed = _padded(F.unix_micros(F.col(_CHANGED)))
+        return F.concat_ws("|", changed, F.col(_PATH), _padded(F.col(_BLOCK)), row)
+    if {"topic", "partition", "offset"} <= names:
+        return F.concat_ws("|", _padded(F.col("offset")), _padded(F.col("partition")))
+    return row
+
+
+def _padded(number: Column) -> Column:
+    return F.lpad(number.cast("string"), _DIGITS, "0")
+
+
+def _counted(kept: DataFrame) -> Counts:
+    """Counts of a micro-batch of files, which this reads once and for all."""
+    by_file = kept.groupBy(_PATH).agg(
+        F.count(F.lit(1)).alias("messages"),
+        F.count(CORRUPT).alias("errors"),
+        F.max(_SIZE).alias("size"),
+    )
+    total: Row | None = by_file.agg(
+        *(F.coalesce(F.sum(n), F.lit(0)).alias(n) for n in ("messages", "errors", "size"))
+    ).first()
+    assert total is not None, "an aggregation without keys has one row"
+    return Counts(total["messages"], total["errors"], total["size"])

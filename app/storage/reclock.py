@@ -1,0 +1,246 @@
+"""Reclocking: the offsets of a source are bound to times, durably, before their rows are visible.
+
+    remap = Remap.open(client, "flights", origin)      the shard `flights_progress`
+    bound = remap.read()
+    bound = remap.bind(bound, number=7, offset='{"logOffset":7}', files=(), at=1700000003000)
+
+The shard holds, at every time, how far the source had been read by then:
+
+    micro_batch  time  offset  null  null    the last two bindings
+    micro_batch  time  null    file  text    lines of files that the source keeps in its checkpoint
+
+so that a checkpoint can be made again from it (`resume`). Bindings older than the last two are
+retracted: with the history that the shard keeps, "what was the offset at time t" is a read of the
+contents at t.
+
+Invariants:
+    A micro-batch is bound once. Whoever finds it bound uses the time that is there.
+    A binding is appended only to exactly the bindings that its writer has seen: the upper is
+    compared. Two writers cannot bind past each other.
+    Times of bindings grow, and are multiples of the interval.
+    No binding is ever added below the upper of this shard; so what lies below it, and is committed,
+    is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+from app.protocol.objects import progress_shard
+from datasource.client import ShardClient
+from datasource.commands.append import UpperMismatch
+from datasource.errors import InvalidUsage
+from datasource.frontier import Frontier
+from datasource.schema import DIFF, TS, ShardSchema
+from datasource.write import WriteHandle
+
+__all__ = ["NOTHING", "Binding", "Bound", "Origin", "Remap", "SourceFile", "next_time"]
+
+NOTHING: Final = -1
+"""Number of the binding of a snapshot that was empty: no micro-batch ran for it."""
+
+_SCHEMA: Final = pa.schema(
+    [
+        pa.field("micro_batch", pa.int64(), nullable=False),
+        pa.field("time", pa.int64(), nullable=False),
+        pa.field("offset", pa.string()),
+        pa.field("file", pa.string()),
+        pa.field("text", pa.string()),
+    ]
+)
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """What offsets of the source are offsets of; kept as the comment of the shard.
+
+    Attributes:
+        format: Of the source. Offsets of another format mean nothing.
+        start_ms: Time zero of a load generator: when the source was made.
+        schema: Columns as they were inferred when the source was made, JSON text; "" if they were
+            given, or the format has its own.
+    """
+
+    format: str
+    start_ms: int
+    schema: str = ""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Binding:
+    """A micro-batch and its time.
+
+    Attributes:
+        number: Of the micro-batch, from 0; `NOTHING` for a snapshot without one.
+        time: Of all its rows, ms since the epoch.
+        offset: Where it ends: the line that Spark writes into its offset log; None for `NOTHING`.
+    """
+
+    number: int
+    time: int
+    offset: str | None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SourceFile:
+    """A line of a file that a source keeps in its checkpoint; see `resume`."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The bindings of a source at one upper of their shard.
+
+    Attributes:
+        upper: Of the shard.
+        last: The newest binding; None if nothing is bound.
+        before: The one before it.
+        files: All lines of files.
+    """
+
+    upper: int = 0
+    last: Binding | None = None
+    before: Binding | None = None
+    files: frozenset[SourceFile] = field(default_factory=frozenset)
+
+
+def next_time(upper: int, now_ms: int, interval_ms: int) -> int:
+    """The least multiple of `interval_ms` that is neither before `upper` nor before `now_ms`."""
+    return -(-max(upper, now_ms) // interval_ms) * interval_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Remap:
+    """Reads and appends the bindings of one source.
+
+    Attributes:
+        origin: Of the source, as it was when the shard was made.
+    """
+
+    handle: WriteHandle
+    client: ShardClient
+    origin: Origin
+
+    @classmethod
+    def open(cls, client: ShardClient, source: str, origin: Origin) -> Remap:
+        """The bindings of `source`; makes their shard if it is not there.
+
+        Raises:
+            InvalidUsage: The source was made with another format.
+        """
+        name = progress_shard(source)
+        comment = msgspec.json.encode(origin).decode()
+        state = client.create(name, ShardSchema.from_arrow(_SCHEMA), comment=comment)
+        found = msgspec.json.decode(state.comment, type=Origin)
+        if found.format != origin.format:
+            raise InvalidUsage(
+                f"source '{source}' was made with format '{found.format}', whose offsets "
+                f"'{origin.format}' cannot continue",
+                code="FORMAT_CHANGED",
+                hint="drop the source, or give the new one another name",
+            )
+        return cls(client.writer(name), client, found)
+
+    @classmethod
+    def attach(cls, client: ShardClient, source: str) -> Remap:
+        """The bindings of a source that is there.
+
+        Raises:
+            InvalidUsage: There is no such source.
+        """
+        name = progress_shard(source)
+        state = client.state(name)
+        return cls(client.writer(name), client, msgspec.json.decode(state.comment, type=Origin))
+
+    @property
+    def upper(self) -> int:
+        """The shard's upper, no older than this call."""
+        return _time(self.handle.upper())
+
+    def read(self) -> Bound:
+        """All bindings, no older than this call."""
+        upper = self.upper
+        if upper == 0:
+            return Bound()
+        with self.client.reader(self.handle.machine.name, purpose="bindings of a source") as reader:
+            rows = reader.snapshot(upper - 1).to_pylist()
+        bindings = sorted(
+            Binding(row["micro_batch"], row["time"], row["offset"])
+            for row in rows
+            if row["file"] is None
+        )
+        files = frozenset(SourceFile(row["file"], row["text"]) for row in rows if row["file"])
+        newest: list[Binding | None] = [*bindings[-2:]]
+        before, last = [None, None, *newest][-2:]
+        return Bound(upper, last, before, files)
+
+    def bind(
+        self, bound: Bound, *, number: int, offset: str | None, files: Iterable[SourceFile], at: int
+    ) -> Bound | None:
+        """Bind a micro-batch; None if the shard is not as `bound` says any more.
+
+        Args:
+            bound: What there is.
+            number: Of the micro-batch, one more than the last.
+            offset: Where it ends.
+            files: New lines of files.
+            at: Its time, not before the upper.
+        """
+        expected = NOTHING + 1 if bound.last is None else bound.last.number + 1
+        assert number in {expected, NOTHING if bound.last is None else expected}, (number, bound)
+        binding = Binding(number, at, offset)
+        new = sorted(set(files) - bound.files)
+        rows = [_row(binding, 1), *(_file_row(binding, file) for file in new)]
+        if bound.before is not None:
+            rows.append(_row(bound.before, -1))
+        if not self._append(rows, bound.upper, at + 1, at):
+            return None
+        return Bound(at + 1, binding, bound.last, bound.files | frozenset(new))
+
+    def advance(self, bound: Bound, upper: int) -> Bound | None:
+        """Say that nothing is bound before `upper`; None if there is more than in `bound`."""
+        if upper <= bound.upper:
+            return bound
+        if not self._append([], bound.upper, upper, bound.upper):
+            return None
+        return replace(bound, upper=upper)
+
+    def _append(self, rows: Sequence[dict[str, object]], lower: int, upper: int, at: int) -> bool:
+        updates = None
+        if rows:
+            schema = _SCHEMA.append(pa.field(DIFF, pa.int64(), nullable=False))
+            table = pa.Table.from_pylist(list(rows), schema)
+            times = pa.repeat(pa.scalar(at, pa.int64()), table.num_rows)
+            updates = table.append_column(pa.field(TS, pa.int64(), nullable=False), times)
+        outcome = self.handle.compare_and_append(updates, Frontier(lower), Frontier(upper))
+        return not isinstance(outcome, UpperMismatch)
+
+
+def _row(binding: Binding, diff: int) -> dict[str, object]:
+    return {
+        "micro_batch": binding.number,
+        "time": binding.time,
+        "offset": binding.offset,
+        DIFF: diff,
+    }
+
+
+def _file_row(binding: Binding, file: SourceFile) -> dict[str, object]:
+    return {
+        "micro_batch": binding.number,
+        "time": binding.time,
+        "file": file.name,
+        "text": file.text,
+        DIFF: 1,
+    }
+
+
+def _time(upper: Frontier) -> int:
+    assert upper.time is not None, "the shards of a source are never finished"
+    return upper.time

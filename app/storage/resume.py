@@ -1,0 +1,244 @@
+"""Checkpoints: what a streaming query resumes from, read, judged and made again from bindings.
+
+    resume(folder, bound, …)        a checkpoint that continues right behind the bindings
+    Checkpoint(folder).planned(7)   what Spark has planned for micro-batch 7, in `foreachBatch`
+
+The bindings decide (`reclock`). A checkpoint that says the same is kept; any other one, be it lost,
+damaged, behind, ahead or of somebody else, is thrown away and written anew:
+
+    metadata             the query's id
+    offsets/<n>, <n-1>   where the last two bindings end
+    commits/<n>          if the rows of the last binding are committed; else <n-1>: Spark runs the
+                         micro-batch again, from the same offset to the same offset
+    sources/0/…          what the source has written there itself
+
+A file source logs each file that it has seen there, one line of JSON in a file of the log's next
+number, every tenth one with all lines so far (`9.compact`). Other sources write little or nothing:
+`rate` its time zero, Kafka where it began.
+
+Invariants:
+    Nothing in a checkpoint is believed that the bindings do not say.
+    A checkpoint is complete or not there: it is written beside its place and renamed.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from app.storage.reclock import NOTHING, Binding, Bound, SourceFile
+from datasource.errors import Corrupt
+
+__all__ = ["Checkpoint", "Planned", "Resumed", "resume"]
+
+_log = logging.getLogger(__name__)
+
+Resumed = Literal["kept", "rebuilt", "new"]
+"""What became of a checkpoint: it agreed; it was made from the bindings; there is none yet."""
+
+_VERSION: Final = "v1"
+_COMPACT: Final = ".compact"
+_COMPACT_EVERY: Final = 10
+"""As `spark.sql.streaming.fileSource.log.compactInterval` has it; Spark finds out another one."""
+
+_COMMIT: Final = f'{_VERSION}\n{{"nextBatchWatermarkMs":0}}'
+
+
+class _Entry(msgspec.Struct):
+    """A line of a file source's log; its other fields stay as they are."""
+
+    path: str
+    batch: int = msgspec.field(name="batchId")
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A micro-batch as Spark has planned it.
+
+    Attributes:
+        offset: Where it ends: Spark's text.
+        files: What the source has written into the checkpoint so far.
+    """
+
+    offset: str
+    files: frozenset[SourceFile]
+
+
+class Checkpoint:
+    """Reads a checkpoint while its query runs; what it has read once it remembers."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read nothing yet."""
+        self._folder = folder
+        self._names: set[str] = set()
+        self._files: frozenset[SourceFile] = frozenset()
+
+    def planned(self, number: int) -> Planned:
+        """What the checkpoint says of micro-batch `number`, which is under way.
+
+        Raises:
+            Corrupt: The checkpoint has no such micro-batch, or is not as Spark writes it.
+        """
+        offset = _offset(self._folder, number)
+        if offset is None:
+            raise Corrupt(
+                f"the checkpoint has no offset for micro-batch {number}, which is under way",
+                code="CHECKPOINT_DAMAGED",
+                hint="the source starts again from its bindings by itself",
+            )
+        return Planned(offset, self._source_files())
+
+    def planned_nothing(self) -> Planned:
+        """As `planned`, after a run that found nothing to read: no micro-batch was under way."""
+        return Planned("", self._source_files())
+
+    def _source_files(self) -> frozenset[SourceFile]:
+        """What the source keeps; a file source's log has 100,000 lines and gets one more."""
+        new = [path for path in _source_paths(self._folder) if path.name not in self._names]
+        if new:
+            self._names.update(path.name for path in new)
+            self._files |= {line for path in new for line in _lines(path)}
+        return self._files
+
+
+def resume(folder: Path, bound: Bound, *, committed: bool, query: str) -> Resumed:
+    """Make the checkpoint in `folder` one that continues right behind `bound`.
+
+    Args:
+        folder: Of the checkpoint; need not be there.
+        bound: The bindings.
+        committed: Whether the rows of the last of them are in the source's shard.
+        query: Id of the query, a UUID, for a checkpoint that is made anew.
+    """
+    if bound.last is not None and _agrees(folder, bound, committed=committed):
+        return "kept"
+    beside = folder.with_name(f"{folder.name}.new")
+    for old in (beside, folder):
+        if old.exists():
+            shutil.rmtree(old)
+    if bound.last is None:
+        return "new"
+    _log.info(
+        "checkpoint made again from the bindings",
+        extra={"context": {"micro_batch": bound.last.number, "committed": committed}},
+    )
+    _write(beside, bound, bound.last, committed=committed, query=query)
+    beside.rename(folder)
+    return "rebuilt"
+
+
+# --- judging -----------------------------------------------------------------------------------
+
+
+def _agrees(folder: Path, bound: Bound, *, committed: bool) -> bool:
+    """Whether Spark, resuming from `folder`, would go on exactly behind `bound`."""
+    assert bound.last is not None
+    offsets, commits = _numbers(folder / "offsets"), _numbers(folder / "commits")
+    last = bound.last.number
+    # One micro-batch may have been planned and not bound: it is run again, or bound then.
+    if not (folder / "metadata").is_file() or max(offsets, default=NOTHING) not in {last, last + 1}:
+        return False
+    known = [b for b in (bound.before, bound.last) if b is not None and b.number != NOTHING]
+    if any(_offset(folder, binding.number) != binding.offset for binding in known):
+        return False
+    if max(commits, default=NOTHING) not in ({last, last - 1} if committed else {last - 1}):
+        return False
+    if max(commits, default=NOTHING) < max(offsets, default=NOTHING) - 1:
+        return False
+    return bound.files <= Checkpoint(folder).planned_nothing().files
+
+
+def _numbers(folder: Path) -> list[int]:
+    """Numbers of the micro-batches that a log of the checkpoint knows."""
+    if not folder.is_dir():
+        return []
+    return [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
+
+
+def _offset(folder: Path, number: int) -> str | None:
+    """The offset that the log has for a micro-batch; None if it has none that can be read."""
+    path = folder / "offsets" / str(number)
+    if not path.is_file():
+        return None
+    lines = path.read_text(encoding="utf-8").split("\n")
+    version, _, *offsets = [*lines, "", ""]
+    found = [line for line in offsets if line]
+    return found[0] if version == _VERSION and len(found) == 1 else None
+
+
+def _source_paths(folder: Path) -> list[Path]:
+    """Files that the query's one source keeps in the checkpoint."""
+    place = folder / "sources" / "0"
+    if not place.is_dir():
+        return []
+    return [path for path in place.iterdir() if path.is_file() and not path.name.startswith(".")]
+
+
+def _lines(path: Path) -> Iterable[SourceFile]:
+    text = path.read_text(encoding="utf-8")
+    lines = [line for line in text.split("\n")[1:] if line]
+    entries = [_entry(line) for line in lines]
+    if text.startswith(_VERSION) and entries and all(entries):
+        return [
+            SourceFile(str(entry.batch), line)
+            for entry, line in zip(entries, lines, strict=True)
+            if entry is not None
+        ]
+    return [SourceFile(path.name, text)]
+
+
+def _entry(line: str) -> _Entry | None:
+    try:
+        return msgspec.json.decode(line, type=_Entry)
+    except msgspec.MsgspecError:
+        return None
+
+
+# --- writing -----------------------------------------------------------------------------------
+
+
+def _write(folder: Path, bound: Bound, last: Binding, *, committed: bool, query: str) -> None:
+    _put(folder / "metadata", msgspec.json.encode({"id": query}).decode())
+    for name in ("offsets", "commits", "sources"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    for binding in (bound.before, last):
+        if binding is not None and binding.number != NOTHING:
+            _put(folder / "offsets" / str(binding.number), _offset_text(binding))
+    done = last.number if committed else last.number - 1
+    if done > NOTHING:
+        _put(folder / "commits" / str(done), _COMMIT)
+    _write_files(folder / "sources" / "0", bound.files)
+
+
+def _offset_text(binding: Binding) -> str:
+    metadata = {"batchWatermarkMs": 0, "batchTimestampMs": binding.time, "conf": {}}
+    return f"{_VERSION}\n{msgspec.json.encode(metadata).decode()}\n{binding.offset}"
+
+
+def _write_files(folder: Path, files: Iterable[SourceFile]) -> None:
+    """The source's own files; of a file source's log the last whole stretch as one."""
+    logged: dict[int, list[str]] = {}
+    for file in sorted(files):
+        if _entry(file.text) is None:
+            _put(folder / file.name, file.text)
+        else:
+            logged.setdefault(int(file.name), []).append(file.text)
+    newest = max(logged, default=NOTHING)
+    compact = (newest + 1) // _COMPACT_EVERY * _COMPACT_EVERY - 1
+    early = [line for number in sorted(logged) if number <= compact for line in logged[number]]
+    if early:
+        _put(folder / f"{compact}{_COMPACT}", "\n".join([_VERSION, *early]))
+    for number, lines in logged.items():
+        if number > compact:
+            _put(folder / str(number), "\n".join([_VERSION, *lines]))
+
+
+def _put(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")

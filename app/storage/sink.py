@@ -1,0 +1,437 @@
+"""Sinks: one streaming query each, from an object's updates to something outside.
+
+    run_sink(host, incarnation, description) -> Running
+    drop_sink(client, description)              after the last incarnation has stopped
+
+The protocol of one micro-batch, and what a crash right after each step leaves:
+
+    the stream plans times [lower, upper)       they are planned again
+    the target takes their rows                 a target that remembers is asked at the next start;
+                                                another one is given them again
+    progress of the sink is at upper            the micro-batch comes again, and is left out
+    the stream commits, its hold moves on
+
+What a sink has done is in its target and in `<sink>_progress`. The checkpoint only saves time: one
+that is lost, or that is ahead of the target, is made anew and starts where the target is.
+
+What a caller relies on:
+    Reports: Started, Hydrated, Progress (write: how far the target is), Measured, Health of the
+    namespace `sink`, and Failed or Ended as the last one.
+    A sink waits for the right to write before it touches anything: hold, progress or target.
+
+Invariants:
+    The since hold `sink:<name>` on the input stands at or before what the target has, while the
+    sink runs, while it is stopped, and until it is dropped.
+    No target is written without the fence having been asked right before.
+    When `stop` has returned nothing of the incarnation is committed any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pyspark import InheritableThread
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql.streaming import StreamingQuery
+
+from app.protocol.objects import SinkDescription, progress_shard
+from app.rendering import Host, Incarnation, Running
+from app.reports import Ended, Failed, Health, Hydrated, Measured, Progress, Started
+from app.starting import start_slot, until_initialised
+from app.storage.sinks.files import FileTarget
+from app.storage.sinks.interval import Interval, end_of, may_continue
+from app.storage.sinks.others import (
+    ConsoleTarget,
+    FunctionTarget,
+    MemoryTarget,
+    WriterTarget,
+)
+from app.storage.sinks.progress import SinkProgress
+from app.storage.sinks.rows import shaped
+from app.storage.sinks.shards import ShardTarget
+from app.storage.sinks.target import (
+    FILES,
+    Target,
+    Written,
+    check_package,
+    check_sink,
+    interval_ms,
+    options_of,
+)
+from datasource.commands.readers import expire_critical
+from datasource.errors import Determinate, Fenced, InvalidUsage, ShardError
+from datasource.frontier import EMPTY, Frontier
+from datasource.native.jvm import micro_batches
+from datasource.native.microbatch import micro_batch
+from datasource.read import latest_readable
+from datasource.schema import TS
+
+if TYPE_CHECKING:
+    from datasource.client import ShardClient
+
+__all__ = ["check_sink", "drop_sink", "hold_name", "run_sink"]
+
+_log = logging.getLogger(__name__)
+
+_LOOK_MS: Final = 100
+"""How often a sink looks whether it may begin."""
+
+_OURS: Final = re.compile(
+    r"(\[[A-Z_]+\] [^\n]*?)(?: — hint: ([^\n]*?))?(?: SQLSTATE: \w+)?$", re.MULTILINE
+)
+"""An error of ours inside of what Spark makes of it."""
+
+_RAISED: Final = "[USER_RAISED_EXCEPTION] "
+"""What Spark puts before an error that a row has raised."""
+
+
+def hold_name(sink: str) -> str:
+    """Name of the since hold that sink `sink` has on its input."""
+    return f"sink:{sink}"
+
+
+def run_sink(host: Host, incarnation: Incarnation, description: SinkDescription) -> Running:
+    """Start a sink; what goes wrong after this call is reported.
+
+    Args:
+        host: What all objects share.
+        incarnation: `as_of` is where it begins if its target has nothing yet; None for the newest
+            contents there are.
+        description: What it is to do.
+
+    Raises:
+        InvalidUsage: The description cannot work; says why.
+    """
+    check_sink(description)
+    check_package(host.spark, description.format)
+    run = _SinkRun(host, incarnation, description)
+    run.start()
+    return run
+
+
+def drop_sink(client: ShardClient, description: SinkDescription) -> None:
+    """Forget a sink that is stopped: its hold on the input and its progress. Again does nothing.
+
+    What its target has stays there.
+
+    Args:
+        client: Of the persist location.
+        description: The sink's last one.
+    """
+    _give_up(client, description.on, description.name)
+    shard = progress_shard(description.name)
+    if client.exists(shard):
+        client.drop(shard)
+
+
+class _SinkRun:
+    """One incarnation of a sink."""
+
+    def __init__(self, host: Host, incarnation: Incarnation, sink: SinkDescription) -> None:
+        self._host = host
+        self._incarnation = incarnation
+        self._sink = sink
+        self._checkpoint: Path = incarnation.checkpoint(host.checkpoints)
+        self._stopping = threading.Event()
+        self._turn = threading.Lock()
+        self._begun_ms = host.clock.elapsed_ms()
+        self._hydrated = False
+        self._query: StreamingQuery | None = None
+        self._progress: SinkProgress | None = None
+        self._target: Target | None = None
+        self._error: BaseException | None = None
+        # Spark finds Python sources by the session of the thread, and the pool by its properties.
+        self._thread = InheritableThread(
+            target=self._run, name=f"sink-{sink.name}", daemon=True, session=host.spark
+        )
+
+    def start(self) -> None:
+        """Begin, in a thread of its own."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it, and wait until nothing of it commits any more; again does nothing."""
+        self._stopping.set()
+        query = self._query
+        if query is not None:
+            with suppress(Exception):
+                query.stop()
+        self._thread.join()
+        # Spark does not wait for a Python function that it has interrupted.
+        with self._turn:
+            pass
+
+    # -- the life of an incarnation ----------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            query = self._begin()
+            if query is not None:
+                query.awaitTermination()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it ends the sink
+            if not self._stopping.is_set():
+                self._fail(self._error or error)
+
+    def _begin(self) -> StreamingQuery | None:
+        """Start the query; None if the sink was stopped before, or has nothing more to do."""
+        host, sink = self._host, self._sink
+        if not self._wait(host.writes.is_set) or not self._wait(self._readable):
+            return None
+        host.check_fence()
+        self._progress = SinkProgress.open(host.client, sink)
+        self._target = _open_target(host, sink)
+        self._catch_up(self._progress, self._target)
+        self._leave_previous_input(self._progress)
+        committed = self._progress.committed
+        if committed == EMPTY:
+            self._tell_progress(EMPTY)
+            host.report(Ended(id=sink.name, epoch=self._incarnation.epoch))
+            return None
+        as_of = self._as_of(self._progress)
+        host.client.hold(sink.on, hold_name(sink.name), since=as_of, purpose=f"sink {sink.name}")
+        if committed is None and not sink.snapshot:
+            # Where it begins is the one thing that only this moment knows.
+            self._progress.record(Interval(0, Frontier(as_of + 1)), 0)
+            committed = self._progress.committed
+        if not may_continue(self._checkpoint, committed):
+            _log.info(
+                "the checkpoint of a sink does not fit its target: it is made anew",
+                extra={"context": {"sink": sink.name, "committed": str(committed)}},
+            )
+            shutil.rmtree(self._checkpoint, ignore_errors=True)
+        return self._query_from(as_of, committed)
+
+    def _query_from(self, as_of: int, committed: Frontier | None) -> StreamingQuery | None:
+        host, sink = self._host, self._sink
+        begin = (
+            {"timestampAsOf": str(as_of)}
+            if committed is None
+            else {"startingTimestamp": str(as_of + 1)}
+        )
+        reader = host.spark.readStream.format("shard").options(
+            **dict(host.storage),
+            location=host.client.location.url,
+            shard=sink.on,
+            readChangeFeed="true",
+            hold=hold_name(sink.name),
+            **begin,
+        )
+        host.spark.sparkContext.setLocalProperty("spark.scheduler.pool", host.pool)
+        pause_ms = interval_ms(sink) or host.interval_ms
+        writer = (
+            reader.load()
+            .writeStream.queryName(self._incarnation.query_name)
+            .option("checkpointLocation", str(self._checkpoint))
+            .trigger(processingTime=f"{pause_ms} milliseconds")
+            .foreachBatch(self._each)
+        )
+        with start_slot(host.clock, self._stopping):
+            query = self._query = writer.start()
+            until_initialised(query, host.clock, self._stopping)
+        if self._stopping.is_set():
+            query.stop()
+            return None
+        epoch = self._incarnation.epoch
+        host.report(Started(id=sink.name, epoch=epoch, query=str(query.id), run=str(query.runId)))
+        if committed is not None:
+            self._tell_hydrated()
+            self._tell_progress(committed)
+        return query
+
+    def _wait(self, ready: Callable[[], bool]) -> bool:
+        """Wait until `ready`; False if the sink is stopped before."""
+        while not ready():
+            if self._host.clock.wait(self._stopping, _LOOK_MS):
+                return False
+        return not self._stopping.is_set()
+
+    def _readable(self) -> bool:
+        """Whether the input is there and has contents."""
+        client = self._host.client
+        return client.exists(self._sink.on) and client.readable(self._sink.on)[0].upper != Frontier(
+            0
+        )
+
+    # -- where to begin ----------------------------------------------------------------------
+
+    def _catch_up(self, progress: SinkProgress, target: Target) -> None:
+        """Note what the target has beyond what was noted."""
+        there = target.committed()
+        if there is None or (progress.committed is not None and there <= progress.committed):
+            return
+        lower = 0 if progress.committed is None else progress.committed.time or 0
+        progress.record(Interval(lower, there), 0)
+
+    def _leave_previous_input(self, progress: SinkProgress) -> None:
+        """Give up the hold of a definition that read something else."""
+        previous = progress.previous_input
+        if previous not in ("", self._sink.on):
+            _give_up(self._host.client, previous, self._sink.name)
+
+    def _as_of(self, progress: SinkProgress) -> int:
+        """The last time that the target has, or that it begins with."""
+        if progress.committed is not None:
+            assert progress.committed.time is not None
+            return max(progress.committed.time - 1, 0)
+        wanted = self._incarnation.as_of
+        if wanted is None:
+            (state,) = self._host.client.readable(self._sink.on)
+            wanted = latest_readable(state)
+        return max(wanted, progress.earliest)
+
+    # -- micro-batches -----------------------------------------------------------------------
+
+    def _each(self, frame: DataFrame, number: int) -> None:
+        """What Spark calls for each micro-batch."""
+        try:
+            with self._turn:
+                self._commit(frame, number)
+        except BaseException as error:
+            self._error = error
+            raise
+
+    def _commit(self, frame: DataFrame, number: int) -> None:
+        progress, target = self._progress, self._target
+        assert progress is not None
+        assert target is not None
+        start, upper = (end_of(self._checkpoint, n) for n in (number - 1, number))
+        committed = progress.committed
+        if upper is None or (committed is not None and upper <= committed):
+            return
+        # Nothing is skipped: a checkpoint that is ahead was thrown away.
+        assert start is None or (committed is not None and start <= committed), (start, committed)
+        lower = 0 if committed is None else committed.time or 0
+        interval = Interval(lower, upper)
+        written = self._written(frame, number, target, interval)
+        # Also if the sink is being stopped, which waits for this: what is there is accounted for.
+        self._host.check_fence()
+        progress.record(interval, written.rows)
+        self._tell(written, interval)
+
+    def _written(
+        self, frame: DataFrame, number: int, target: Target, interval: Interval
+    ) -> Written:
+        """What the target has taken of a micro-batch."""
+        if not any(source.partitions() for source in micro_batches(frame, number)):
+            self._check()
+            target.skip(interval)
+            return Written(0)
+        updates = micro_batch(frame, number).where(F.col(TS) >= interval.lower)
+        rows = shaped(updates, self._sink)
+        self._check()
+        return target.write(rows, interval)
+
+    def _check(self) -> None:
+        """Refuse to commit what must not be committed any more."""
+        if self._stopping.is_set():
+            raise Determinate(f"sink '{self._sink.name}' is being stopped", code="STOPPED")
+        self._host.check_fence()
+
+    # -- reports -----------------------------------------------------------------------------
+
+    def _tell(self, written: Written, interval: Interval) -> None:
+        report, name, epoch = self._host.report, self._sink.name, self._incarnation.epoch
+        sizes = {} if written.size_bytes is None else {"bytes": written.size_bytes}
+        counts = {"messages": written.rows, **sizes}
+        report(
+            Measured(
+                id=name,
+                epoch=epoch,
+                added={
+                    f"{what}_{step}": float(count)
+                    for what, count in counts.items()
+                    for step in ("staged", "committed")
+                },
+            )
+        )
+        report(Health(id=name, epoch=epoch, namespace="sink", status="running"))
+        self._tell_hydrated()
+        self._tell_progress(interval.upper)
+        if interval.upper.is_empty:
+            report(Ended(id=name, epoch=epoch))
+
+    def _tell_hydrated(self) -> None:
+        """Say once that the target has what the sink began with."""
+        if not self._hydrated:
+            self._hydrated = True
+            took_ms = int(self._host.clock.elapsed_ms() - self._begun_ms)
+            name, epoch = self._sink.name, self._incarnation.epoch
+            self._host.report(Hydrated(id=name, epoch=epoch, took_ms=took_ms))
+
+    def _tell_progress(self, upper: Frontier) -> None:
+        self._host.report(
+            Progress(
+                id=self._sink.name,
+                epoch=self._incarnation.epoch,
+                write=upper.time,
+                inputs={self._sink.on: upper.time},
+            )
+        )
+
+    def _fail(self, error: BaseException) -> None:
+        name, epoch = self._sink.name, self._incarnation.epoch
+        message, hint = _explained(error)
+        _log.error(
+            "a sink failed", exc_info=error, extra={"context": {"sink": name, "epoch": epoch}}
+        )
+        report = self._host.report
+        report(
+            Health(
+                id=name, epoch=epoch, namespace="sink", status="stalled", error=message, hint=hint
+            )
+        )
+        report(Failed(id=name, epoch=epoch, error=message, hint=hint, fenced=self._is_fenced()))
+
+    def _is_fenced(self) -> bool:
+        """Whether another runtime has taken over; a store that does not answer says nothing."""
+        try:
+            self._host.check_fence()
+        except Fenced:
+            return True
+        except ShardError:
+            return False
+        return False
+
+
+def _open_target(host: Host, sink: SinkDescription) -> Target:
+    """Where the rows of a sink go."""
+    options = options_of(sink)
+    match sink.format:
+        case "shard":
+            return ShardTarget(host, sink, options)
+        case "memory":
+            return MemoryTarget(sink)
+        case "console":
+            return ConsoleTarget(options)
+        case "foreachBatch":
+            return FunctionTarget(options["function"])
+        case name if name in FILES:
+            return FileTarget(host.spark, sink, options)
+    return WriterTarget(sink, options)
+
+
+def _give_up(client: ShardClient, shard: str, sink: str) -> None:
+    """Let a shard forget the hold of a sink, whoever owns it."""
+    with suppress(InvalidUsage):  # a shard that is gone holds nothing
+        client.machine(shard).apply(partial(expire_critical, reader=hold_name(sink)))
+
+
+def _explained(error: BaseException) -> tuple[str, str]:
+    """An error in a sentence, and what to do about it."""
+    if isinstance(error, ShardError):
+        return f"[{error.code}] {error.detail}", error.hint
+    found = _OURS.findall(str(error))
+    if found:
+        message, hint = found[-1]
+        return message.removeprefix(_RAISED), hint
+    first = next((line for line in str(error).splitlines() if line.strip()), "no message")
+    return f"{type(error).__name__}: {first.strip()}", ""

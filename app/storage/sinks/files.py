@@ -1,0 +1,137 @@
+"""Files in a folder: one sub-folder per micro-batch, which appears at once.
+
+    <path>/_shardline.json          whose folder it is: sink and definition
+    <path>/.staging-<number>/       being written; hidden from every reader
+    <path>/_upper=<number>/         what was committed up to that time
+
+`spark.read.parquet(path)` reads all of the last kind and nothing else: Spark hides names that begin
+with a dot or an underscore, but for those with an equals sign, which are partitions. Column
+`_upper` says which micro-batch a row came with.
+
+Invariants:
+    A sub-folder is renamed into place when all of its files are complete. Where the file system
+    renames folders in one step (a local disk, HDFS) a reader never sees a part of a micro-batch;
+    object stores copy file by file, and a reader in that moment may.
+    What is in place is never written again: an interval that is there is left alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+
+from app.protocol.objects import SinkDescription, fingerprint
+from app.storage.sinks.interval import Interval, frontier_of
+from app.storage.sinks.target import Written
+from datasource.errors import Determinate, InvalidUsage
+from datasource.frontier import Frontier
+
+__all__ = ["FileTarget"]
+
+_OWNER: Final = "_shardline.json"
+_STAGING: Final = ".staging-"
+_DONE: Final = "_upper="
+
+
+class FileTarget:
+    """A folder that one sink writes to."""
+
+    def __init__(
+        self, spark: SparkSession, sink: SinkDescription, options: Mapping[str, str]
+    ) -> None:
+        """Take the folder, and clear it of what an earlier incarnation has left unfinished.
+
+        Raises:
+            InvalidUsage: It belongs to another sink, or to another definition of this one.
+        """
+        given = {name.lower(): (name, text) for name, text in options.items()}
+        self._path = given.pop("path")[1].rstrip("/")
+        self._partition_by = [
+            part.strip()
+            for part in given.pop("partitionby", ("", ""))[1].split(",")
+            if part.strip()
+        ]
+        self._options = dict(given.values())
+        self._format = sink.format
+        self._spark = spark
+        jvm: Any = spark._jvm  # noqa: SLF001 - PySpark has no other door to file systems
+        self._hadoop = jvm.org.apache.hadoop.fs
+        conf = spark._jsc.hadoopConfiguration()  # noqa: SLF001
+        self._fs = self._hadoop.Path(self._path).getFileSystem(conf)
+        self._take(sink)
+        for name in self._names():
+            if name.startswith(_STAGING):
+                self._fs.delete(self._place(name), True)
+
+    def committed(self) -> Frontier | None:
+        """The greatest of the folders in place."""
+        uppers = [name.removeprefix(_DONE) for name in self._names() if name.startswith(_DONE)]
+        numbers = [int(text) for text in uppers if text.isdigit()]
+        return frontier_of(max(numbers)) if numbers else None
+
+    def write(self, rows: DataFrame, interval: Interval) -> Written:
+        """Write beside, then rename."""
+        done = self._place(f"{_DONE}{interval.number}")
+        if self._fs.exists(done):
+            return Written(0, 0)
+        staged = self._place(f"{_STAGING}{interval.number}")
+        self._fs.delete(staged, True)
+        counter = Observation()
+        counted = rows.observe(counter, F.count(F.lit(1)).alias("rows"))
+        writer = counted.write.format(self._format).options(**self._options)
+        if self._partition_by:
+            writer = writer.partitionBy(*self._partition_by)
+        writer.mode("errorifexists").save(staged.toString())
+        size = self._fs.getContentSummary(staged).getLength()
+        # Where the optimiser has found out that there are no rows, nothing was counted.
+        count = int(counter.get.get("rows", 0))
+        if count == 0:
+            self._fs.delete(staged, True)
+        elif not self._fs.rename(staged, done):
+            raise Determinate(
+                f"the files of times up to {interval.upper} could not be put in place in "
+                f"'{self._path}'",
+                code="NOT_RENAMED",
+                hint="look at the permissions of the folder",
+            )
+        return Written(count, size)
+
+    def skip(self, interval: Interval) -> None:
+        """No folder for nothing."""
+
+    def _take(self, sink: SinkDescription) -> None:
+        mine = {"sink": sink.name, "definition": fingerprint(sink)}
+        owner = self._place(_OWNER)
+        if not self._fs.exists(owner):
+            if any(name.startswith(_DONE) for name in self._names()):
+                raise self._taken("something else")
+            out = self._fs.create(owner, False)
+            out.write(bytearray(json.dumps(mine).encode()))
+            out.close()
+            return
+        stream = self._fs.open(owner)
+        text = bytes(stream.readAllBytes()).decode()
+        stream.close()
+        found = json.loads(text)
+        if found != mine:
+            raise self._taken(f"sink '{found.get('sink')}' as it was defined then")
+
+    def _taken(self, owner: str) -> InvalidUsage:
+        return InvalidUsage(
+            f"folder '{self._path}' holds what {owner} has written",
+            code="TARGET_TAKEN",
+            hint="give the sink another path, or empty the folder",
+        )
+
+    def _names(self) -> list[str]:
+        path = self._hadoop.Path(self._path)
+        if not self._fs.exists(path):
+            return []
+        return [status.getPath().getName() for status in self._fs.listStatus(path)]
+
+    def _place(self, name: str) -> Any:
+        return self._hadoop.Path(self._path, name)

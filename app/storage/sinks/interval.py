@@ -1,0 +1,96 @@
+"""Which times a micro-batch stands for, and whether a checkpoint fits what its sink has done.
+
+Spark counts micro-batches, and begins anew with a new checkpoint. Times of the input mean the same
+for ever. So a sink keeps its accounts in times, and asks the checkpoint for no more than which ones
+a micro-batch ends at.
+
+Invariants:
+    A checkpoint is used only if it begins no later than what has been committed: it may repeat
+    times, which are then left out, and never skips any.
+    A checkpoint that cannot be read is one that is not there.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from datasource.errors import InvalidUsage
+from datasource.frontier import TIME_MAX, Frontier
+from datasource.shard_source.offsets import ShardOffset, parse_offset
+
+__all__ = ["LAST", "Interval", "end_of", "frontier_of", "may_continue"]
+
+LAST: Final = TIME_MAX + 1
+"""The number of the empty frontier: greater than every time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Times from `lower` on and before `upper`.
+
+    Attributes:
+        lower: What has been committed before; 0 if this is the first of a sink.
+        upper: What will have been committed; empty if nothing comes after.
+    """
+
+    lower: int
+    upper: Frontier
+
+    @property
+    def number(self) -> int:
+        """Names the interval among those of its sink, and grows with them."""
+        return LAST if self.upper.time is None else self.upper.time
+
+
+def frontier_of(number: int) -> Frontier:
+    """The upper of the interval with that number."""
+    return Frontier(None if number == LAST else number)
+
+
+def end_of(checkpoint: Path, number: int) -> Frontier | None:
+    """Where micro-batch `number` ends; None if nothing has been read up to there.
+
+    Args:
+        checkpoint: The query's folder.
+        number: As Spark counts.
+    """
+    if number < 0:
+        return None
+    lines = (checkpoint / "offsets" / str(number)).read_text(encoding="utf-8").splitlines()
+    offset = parse_offset(json.loads(lines[-1]))
+    if not isinstance(offset, ShardOffset):
+        # Spark's first micro-batch may come before the stream knows where it begins.
+        return None
+    assert offset.cut is None, f"micro-batch {number} ends inside of a snapshot"
+    return offset.frontier
+
+
+def may_continue(checkpoint: Path, committed: Frontier | None) -> bool:
+    """Whether a query may go on from `checkpoint`, given what its target has.
+
+    Args:
+        checkpoint: The query's folder; need not be there.
+        committed: How far the target is; None if it has nothing.
+    """
+    try:
+        done = end_of(checkpoint, max(_numbers(checkpoint / "commits"), default=-1))
+        if committed is None:
+            # Whatever was planned, if anything was, begins with the snapshot.
+            return done is None
+        planned = max(_numbers(checkpoint / "offsets"), default=-1)
+    except (OSError, ValueError, IndexError, AssertionError, InvalidUsage):
+        return False
+    if done is None:
+        # A first micro-batch that was only planned is of another life of the sink.
+        return planned < 0
+    return done <= committed
+
+
+def _numbers(folder: Path) -> list[int]:
+    """Numbers of the micro-batches that one of the checkpoint's logs has."""
+    if not folder.is_dir():
+        return []
+    return [int(path.name) for path in folder.iterdir() if path.name.isdigit()]

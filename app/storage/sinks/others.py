@@ -1,0 +1,195 @@
+"""Targets that are no shards and no files of ours: a terminal, memory, functions, other writers.
+
+    console        prints the rows
+    memory         keeps them in this process, for tests: `collected(sink)`
+    foreachBatch   calls a function that was registered: `register_function(name, function)`
+    anything else  `rows.write.format(…)`; Delta exactly once, by the number of its transactions
+
+Invariants:
+    `memory` keeps at most `MEMORY_ROWS` rows of a sink, and refuses more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from pyspark.sql import DataFrame, Row
+
+from app.protocol.objects import SinkDescription, fingerprint
+from app.storage.sinks.interval import Interval
+from app.storage.sinks.rows import as_messages
+from app.storage.sinks.target import Written, kept
+from datasource.errors import InvalidUsage, unknown_name
+from datasource.frontier import Frontier
+
+__all__ = [
+    "MEMORY_ROWS",
+    "ConsoleTarget",
+    "Function",
+    "FunctionTarget",
+    "MemoryTarget",
+    "WriterTarget",
+    "collected",
+    "forget_collected",
+    "register_function",
+]
+
+Function: TypeAlias = Callable[[DataFrame, int], None]
+"""Takes the rows of a micro-batch and a number that grows, and is the same if they come again."""
+
+MEMORY_ROWS: Final = 1_000_000
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What a memory sink has."""
+
+    rows: list[Row]
+    committed: Frontier | None = None
+
+
+_functions: dict[str, Function] = {}
+_memory: dict[tuple[str, str], _Kept] = {}
+
+
+def register_function(name: str, function: Function) -> None:
+    """Let sinks USING foreachBatch name a function of this process.
+
+    Args:
+        name: What their option `function` says; an earlier one of that name is replaced.
+        function: Called with the rows and a number. It may be called again with the same number:
+            what it does is exactly once if it remembers the greatest number that it has done.
+    """
+    _functions[name] = function
+
+
+def collected(sink: SinkDescription) -> list[Row]:
+    """The rows that a memory sink has been given in this process, in order of micro-batches."""
+    found = _memory.get((sink.name, fingerprint(sink)))
+    return [] if found is None else list(found.rows)
+
+
+def forget_collected() -> None:
+    """Free the rows of all memory sinks of this process; those that run keep theirs."""
+    _memory.clear()
+
+
+class MemoryTarget:
+    """Rows in a list."""
+
+    def __init__(self, sink: SinkDescription) -> None:
+        self._name = sink.name
+        self._kept = _memory.setdefault((sink.name, fingerprint(sink)), _Kept([]))
+
+    def committed(self) -> Frontier | None:
+        """How far the list is."""
+        return self._kept.committed
+
+    def write(self, rows: DataFrame, interval: Interval) -> Written:
+        """Collect."""
+        room = MEMORY_ROWS - len(self._kept.rows)
+        found = rows.limit(room + 1).collect()
+        if len(found) > room:
+            raise InvalidUsage(
+                f"memory sink '{self._name}' has more than {MEMORY_ROWS} rows",
+                code="MEMORY_FULL",
+                hint="it is there for tests: write to files or to a shard",
+            )
+        self._kept.rows += found
+        self._kept.committed = interval.upper
+        return Written(len(found))
+
+    def skip(self, interval: Interval) -> None:
+        """Remember how far it is."""
+        self._kept.committed = interval.upper
+
+
+class ConsoleTarget:
+    """Rows on the terminal; at least once."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        """Parse the options, which are those of Spark's own console sink.
+
+        Raises:
+            InvalidUsage: A number is none.
+        """
+        given = {name.lower(): text.lower() for name, text in options.items()}
+        rows, self._truncate = given.get("numrows", "20"), given.get("truncate", "true") == "true"
+        if not rows.isdigit():
+            raise InvalidUsage(
+                f"option 'numRows' cannot be '{rows}'",
+                code="INVALID_OPTION",
+                hint="a whole number",
+            )
+        self._rows = int(rows)
+
+    def committed(self) -> Frontier | None:
+        """A terminal does not remember."""
+        return None
+
+    def write(self, rows: DataFrame, interval: Interval) -> Written:
+        """Show."""
+        del interval
+        with kept(rows) as frame:
+            frame.show(self._rows, truncate=self._truncate)
+            return Written(frame.count())
+
+    def skip(self, interval: Interval) -> None:
+        """Nothing to show."""
+
+
+class FunctionTarget:
+    """A function of the user's; at least once, and with a number to make it exactly once."""
+
+    def __init__(self, name: str) -> None:
+        """Find the function.
+
+        Raises:
+            InvalidUsage: No function of that name was registered.
+        """
+        if name not in _functions:
+            raise unknown_name("function", name, _functions)
+        self._function = _functions[name]
+
+    def committed(self) -> Frontier | None:
+        """Only the function knows."""
+        return None
+
+    def write(self, rows: DataFrame, interval: Interval) -> Written:
+        """Call it."""
+        with kept(rows) as frame:
+            self._function(frame, interval.number)
+            return Written(frame.count())
+
+    def skip(self, interval: Interval) -> None:
+        """It is called with rows only."""
+
+
+class WriterTarget:
+    """Whatever Spark can write in batches."""
+
+    def __init__(self, sink: SinkDescription, options: Mapping[str, str]) -> None:
+        self._sink = sink
+        self._options: dict[str, Any] = dict(options)
+
+    def committed(self) -> Frontier | None:
+        """Spark's writers do not say."""
+        return None
+
+    def write(self, rows: DataFrame, interval: Interval) -> Written:
+        """Append."""
+        options = dict(self._options)
+        match self._sink.format:
+            case "kafka":
+                rows = as_messages(rows, self._sink)
+            case "delta":
+                app = f"sink:{self._sink.name}:{fingerprint(self._sink)}"
+                options |= {"txnAppId": app, "txnVersion": str(interval.number)}
+        with kept(rows) as frame:
+            frame.write.format(self._sink.format).options(**options).mode("append").save()
+            return Written(frame.count())
+
+    def skip(self, interval: Interval) -> None:
+        """Nothing to write."""

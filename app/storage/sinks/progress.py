@@ -1,0 +1,143 @@
+"""How far a sink is: the shard `<sink>_progress`, whose upper is that of what its target has.
+
+    definition   fingerprint of the sink's description
+    input        the object that it reads
+    lower, upper times of the last micro-batch; upper is null once nothing more comes
+    rows         rows that it gave to the target
+
+There is one row, that of the newest micro-batch; the history shows the others for a day.
+
+Invariants:
+    A row is appended by a compare-and-append at the upper before it: of two incarnations that run
+    by mistake one is refused.
+    It is appended after the target has committed: what it says is there is there. What the target
+    has beyond it, the target has to tell, or it comes again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Self
+
+import msgspec
+import pyarrow as pa
+
+from app.protocol.objects import SinkDescription, fingerprint, progress_shard
+from app.storage.sinks.interval import Interval
+from datasource.client import ShardClient
+from datasource.commands.append import UpperMismatch
+from datasource.errors import Fenced
+from datasource.frontier import EMPTY, Frontier
+from datasource.schema import DIFF, TS, ShardSchema
+
+__all__ = ["SinkProgress"]
+
+_RETAIN_MS: Final = 86_400_000
+
+_COLUMNS: Final = pa.schema(
+    [
+        ("definition", pa.string()),
+        ("input", pa.string()),
+        ("lower", pa.int64()),
+        ("upper", pa.int64()),
+        ("rows", pa.int64()),
+    ]
+)
+
+
+class _Row(msgspec.Struct, frozen=True):
+    """The row of the newest micro-batch."""
+
+    definition: str
+    input: str
+    lower: int
+    upper: int | None
+    rows: int
+
+
+@dataclass(slots=True)
+class SinkProgress:
+    """The accounts of one incarnation of a sink.
+
+    Attributes:
+        committed: What the target has of this definition; None if nothing.
+        earliest: The least time that a new definition can begin at.
+        previous_input: What the definition before read from; "" if there was none.
+    """
+
+    client: ShardClient
+    shard: str
+    definition: str
+    input: str
+    committed: Frontier | None
+    earliest: int
+    previous_input: str
+    _row: _Row | None
+    _upper: Frontier
+
+    @classmethod
+    def open(cls, client: ShardClient, sink: SinkDescription) -> Self:
+        """The accounts of a sink, made if they are not there."""
+        shard = progress_shard(sink.name)
+        row, upper = _newest(client, shard)
+        if upper == EMPTY and row is not None and row.definition != fingerprint(sink):
+            # What is finished takes nothing more: a sink that was defined anew starts anew.
+            client.drop(shard)
+            row, upper = _newest(client, shard)
+        mine = row is not None and row.definition == fingerprint(sink)
+        return cls(
+            client=client,
+            shard=shard,
+            definition=fingerprint(sink),
+            input=sink.on,
+            committed=Frontier(row.upper) if row is not None and mine else None,
+            earliest=upper.time or 0,
+            previous_input="" if row is None else row.input,
+            _row=row,
+            _upper=upper,
+        )
+
+    def record(self, interval: Interval, rows: int) -> None:
+        """Note that the target has all of `interval`.
+
+        Raises:
+            Fenced: Another incarnation has noted something meanwhile.
+        """
+        if interval.upper <= self._upper:
+            # The definition before went further than the target of this one, which remembers by
+            # itself what it has: otherwise it would have begun behind it.
+            self.committed = interval.upper
+            return
+        upper = interval.upper.time
+        row = _Row(self.definition, self.input, interval.lower, upper, rows)
+        at = self._upper.time if upper is None else upper - 1
+        changes = [{**msgspec.structs.asdict(row), TS: at, DIFF: 1}]
+        if self._row is not None:
+            changes.append({**msgspec.structs.asdict(self._row), TS: at, DIFF: -1})
+        columns = _COLUMNS.append(pa.field(TS, pa.int64())).append(pa.field(DIFF, pa.int64()))
+        outcome = self.client.writer(self.shard).compare_and_append(
+            pa.Table.from_pylist(changes, columns), self._upper, interval.upper
+        )
+        if isinstance(outcome, UpperMismatch):
+            raise Fenced(
+                f"progress of the sink is at {outcome.current} and not at {self._upper}: another "
+                f"incarnation has written it",
+                hint="stop this one",
+            )
+        self._row, self._upper, self.committed = row, interval.upper, interval.upper
+
+
+def _newest(client: ShardClient, shard: str) -> tuple[_Row | None, Frontier]:
+    """The newest row, and the upper that it stands at."""
+    client.create(
+        shard,
+        ShardSchema.from_arrow(_COLUMNS),
+        comment="how far the target of a sink is",
+        retain_ms=_RETAIN_MS,
+    )
+    upper = client.state(shard).upper
+    if upper == Frontier(0):
+        return None, upper
+    with client.reader(shard, purpose="progress of a sink") as reader:
+        (only,) = reader.snapshot().to_pylist()
+    return msgspec.convert({name: only[name] for name in _COLUMNS.names}, _Row), upper

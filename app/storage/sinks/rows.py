@@ -1,0 +1,172 @@
+"""Updates as the rows that a sink gives to its target: one function per envelope.
+
+| envelope | rows | from a retraction |
+|---|---|---|
+| `none` | the object's columns | the sink fails |
+| `diff` | the columns, `_ts`, `_diff` | a row with a negative `_diff` |
+| `upsert` | the newest row of each key, `_ts`, `_deleted` | a key without a row: `_deleted` |
+| `debezium` | `before`, `after`, `op` (c, u, d), `ts_ms` | a row with `before` |
+
+`upsert` gives one row for each key that a micro-batch has changed, and none for one that it has
+left as it was; `debezium` gives one event for each change of a key at each time, or, without a key,
+one for each copy of a row that came or went.
+
+Invariants:
+    What a row says follows from the updates, whatever their order.
+    A key that would have two rows is an error, not a choice.
+"""
+
+from __future__ import annotations
+
+from typing import Final, assert_never
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+
+from app.protocol.objects import SinkDescription
+from datasource.errors import InvalidUsage, unknown_name
+from datasource.native.consolidate import repeat
+from datasource.native.types import quoted
+from datasource.schema import DIFF, TS
+
+__all__ = ["DELETED", "RETRACTION", "as_messages", "shaped"]
+
+DELETED: Final = "_deleted"
+"""Column of `upsert`: whether the key has no row any more."""
+
+RETRACTION: Final = "RETRACTION_IN_APPEND_ONLY_SINK"
+
+
+def shaped(updates: DataFrame, sink: SinkDescription) -> DataFrame:
+    """`updates` as the rows of the sink's envelope.
+
+    Args:
+        updates: The object's columns, `_ts` and `_diff`.
+        sink: Whose envelope and key.
+
+    Raises:
+        InvalidUsage: A key is not among the columns.
+    """
+    columns = [name for name in updates.columns if name not in (TS, DIFF)]
+    for name in sink.key:
+        if name not in columns:
+            raise unknown_name("column", name, columns)
+    match sink.envelope:
+        case "none":
+            return _added(updates)
+        case "diff":
+            return updates.select(*map(quoted, columns), TS, DIFF)
+        case "upsert":
+            return _newest(updates, columns, sink.key)
+        case "debezium" if sink.key:
+            return _events_of_keys(updates, columns, sink.key)
+        case "debezium":
+            return _events_of_rows(updates, columns)
+        case _:
+            assert_never(sink.envelope)
+
+
+def as_messages(rows: DataFrame, sink: SinkDescription) -> DataFrame:
+    """Shaped rows as `key` and `value` in JSON, as Kafka's writer takes them.
+
+    A key that an upsert deletes is a tombstone: a null value.
+    """
+    match sink.envelope:
+        case "upsert":
+            kept = [name for name in rows.columns if name not in (TS, DELETED)]
+            value = F.when(~F.col(DELETED), F.to_json(F.struct(*map(quoted, kept))))
+            parts = [quoted(name) for name in sink.key]
+        case "debezium":
+            value = F.to_json(F.struct("*"))
+            parts = [
+                F.coalesce(F.col("after")[name], F.col("before")[name]).alias(name)
+                for name in sink.key
+            ]
+        case _:
+            value = F.to_json(F.struct("*"))
+            parts = [quoted(name) for name in sink.key]
+    key = F.to_json(F.struct(*parts)) if parts else F.lit(None).cast("string")
+    return rows.select(key.alias("key"), value.alias("value"))
+
+
+def _added(updates: DataFrame) -> DataFrame:
+    refusal = InvalidUsage(
+        "a row was retracted, and the sink's envelope none has added rows only",
+        code=RETRACTION,
+        hint="give the sink the envelope diff, upsert or debezium",
+    )
+    checked = F.when(F.col(DIFF) < 0, _refused(refusal)).otherwise(F.col(DIFF))
+    return repeat(updates.withColumn(DIFF, checked).drop(TS))
+
+
+def _newest(updates: DataFrame, columns: list[str], key: tuple[str, ...]) -> DataFrame:
+    net = _net(updates, columns)
+    whole = F.struct(*map(quoted, columns))
+    there = F.col(DIFF) > 0
+    found = net.groupBy(*map(quoted, key)).agg(
+        F.max(TS).alias(TS),
+        F.first(F.when(there, whole), ignorenulls=True).alias("_row"),
+        F.sum(F.when(there, F.col(DIFF))).alias("_rows"),
+    )
+    row = _single("_row", "_rows", key)
+    values = [quoted(name) if name in key else F.col("_row")[name].alias(name) for name in columns]
+    checked = found.withColumn("_row", row)
+    return checked.select(*values, TS, F.col("_row").isNull().alias(DELETED))
+
+
+def _events_of_keys(updates: DataFrame, columns: list[str], key: tuple[str, ...]) -> DataFrame:
+    net = _net(updates, columns, TS)
+    whole = F.struct(*map(quoted, columns))
+    gone, there = F.col(DIFF) < 0, F.col(DIFF) > 0
+    found = net.groupBy(TS, *map(quoted, key)).agg(
+        F.first(F.when(gone, whole), ignorenulls=True).alias("before"),
+        F.first(F.when(there, whole), ignorenulls=True).alias("after"),
+        F.sum(F.when(gone, -F.col(DIFF))).alias("_gone"),
+        F.sum(F.when(there, F.col(DIFF))).alias("_there"),
+    )
+    return _events(
+        found.withColumn("before", _single("before", "_gone", key)).withColumn(
+            "after", _single("after", "_there", key)
+        )
+    )
+
+
+def _events_of_rows(updates: DataFrame, columns: list[str]) -> DataFrame:
+    net = _net(updates, columns, TS)
+    whole = F.struct(*map(quoted, columns))
+    events = net.select(
+        TS,
+        F.when(F.col(DIFF) < 0, whole).alias("before"),
+        F.when(F.col(DIFF) > 0, whole).alias("after"),
+        F.abs(F.col(DIFF)).alias(DIFF),
+    )
+    return _events(repeat(events))
+
+
+def _events(found: DataFrame) -> DataFrame:
+    operation = (
+        F.when(F.col("before").isNull(), "c").when(F.col("after").isNull(), "d").otherwise("u")
+    )
+    return found.select("before", "after", operation.alias("op"), F.col(TS).alias("ts_ms"))
+
+
+def _net(updates: DataFrame, columns: list[str], *times: str) -> DataFrame:
+    """The updates added up by row, or by row and time; those that cancel are left out."""
+    rows = [quoted(name) for name in columns]
+    newest = [] if times else [F.max(TS).alias(TS)]
+    summed = updates.groupBy(*times, *rows).agg(F.sum(DIFF).alias(DIFF), *newest)
+    return summed.where(F.col(DIFF) != 0)
+
+
+def _single(row: str, count: str, key: tuple[str, ...]) -> Column:
+    """Column `row`; an error if there are several."""
+    refusal = InvalidUsage(
+        f"several rows have the same key ({', '.join(key)})",
+        code="KEY_NOT_UNIQUE",
+        hint="give the sink a key that identifies rows, or the envelope diff",
+    )
+    return F.when(F.col(count) > 1, _refused(refusal)).otherwise(F.col(row))
+
+
+def _refused(refusal: InvalidUsage) -> Column:
+    return F.raise_error(F.lit(str(refusal)))

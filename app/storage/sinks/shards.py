@@ -1,0 +1,91 @@
+"""Another shard as a target: exactly once, by the number that each append has.
+
+With the envelope diff the copy is definite: updates keep their times, and the copy's upper follows
+the input's, so that its contents at any time equal the input's. With the others rows take effect
+when they are committed.
+
+Invariants:
+    An append is made under (the sink's definition, the interval's number), which the shard
+    remembers for ever: what it has is not appended again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from app.protocol.objects import SinkDescription, fingerprint
+from app.rendering import Host
+from app.storage.sinks.interval import Interval, frontier_of
+from app.storage.sinks.rows import DELETED
+from app.storage.sinks.target import Written, kept
+from datasource.client import ShardClient
+from datasource.frontier import Frontier
+from datasource.native.saving import save
+from datasource.schema import TS
+from datasource.shard_source.options import parse_sink
+from datasource.shard_source.planner import open_client
+
+__all__ = ["ShardTarget"]
+
+
+class ShardTarget:
+    """A shard that one sink writes to; others may write to it too, but for the envelope diff."""
+
+    def __init__(self, host: Host, sink: SinkDescription, options: Mapping[str, str]) -> None:
+        """Find the shard; it is made by the first write.
+
+        Raises:
+            InvalidUsage: An option is unknown, or no shard is named.
+        """
+        given = dict(options)
+        names = {name.lower() for name in given}
+        if not names & {"path", "location"}:
+            given["location"] = host.client.location.url
+        self._given: dict[str, str] = {**host.storage, **given, **_envelope(sink)}
+        self._mirror = sink.envelope == "diff"
+        parsed = parse_sink(self._given)
+        self._shard = parsed.shard
+        self._client: ShardClient = open_client(parsed, create=True)
+        self._app = f"sink:{sink.name}:{fingerprint(sink)}"
+
+    def committed(self) -> Frontier | None:
+        """The number of the sink's last append."""
+        if not self._client.exists(self._shard):
+            return None
+        writer = self._client.state(self._shard).writers.get(f"app:{self._app}")
+        return None if writer is None else frontier_of(writer.last)
+
+    def write(self, rows: DataFrame, interval: Interval) -> Written:
+        """Append the rows under the interval's number."""
+        options: dict[str, Any] = dict(self._given)
+        with kept(rows.drop(TS) if DELETED in rows.columns else rows) as frame:
+            save(frame, txn=(self._app, interval.number), options=options)
+            count = frame.count()
+        self.skip(interval)
+        return Written(count)
+
+    def skip(self, interval: Interval) -> None:
+        """Let the copy's upper follow."""
+        if not self._mirror or not self._client.exists(self._shard):
+            return
+        upper = self._client.state(self._shard).upper
+        if upper < interval.upper:
+            self._client.writer(self._shard).compare_and_append(None, upper, interval.upper)
+
+
+def _envelope(sink: SinkDescription) -> dict[str, str]:
+    """How the shard is to take the rows of the sink's envelope."""
+    key = {"key": ",".join(sink.key)} if sink.key else {}
+    match sink.envelope:
+        case "upsert":
+            return {"envelope": "upsert", "deleteColumn": DELETED, **key}
+        case "debezium":
+            order = {"orderingColumn": "ts_ms"} if sink.key else {}
+            return {"envelope": "debezium", **order, **key}
+        case "diff":
+            return {"envelope": "diff", **key}
+        case _:
+            return key

@@ -1,0 +1,192 @@
+"""Statistics of sources and sinks, summed over micro-batches and incarnations: pure.
+
+| kind | a report | a new incarnation |
+|---|---|---|
+| counter | is added | goes on |
+| total that resets | replaces | 0, if it was known |
+| latency, nullable total | replaces, also by "not known" | not known |
+| flag | may become true, never false again | stays |
+| total | replaces, never by less, nor by "not known" | stays |
+
+What a caller relies on:
+    Missing is not zero: what nobody has measured is absent from updates and None in rows.
+    Counters are best effort, since what a process has not reported dies with it: rates are what
+    they are good for.
+
+Invariants:
+    Reports of an earlier incarnation than the newest one that was heard of change nothing.
+    `offset_known` is never before `offset_committed`: a lag is never negative.
+"""
+
+# ruff: noqa: A005 - imported as app.storage.statistics: its folder is never on sys.path
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+from app.protocol.storage import StatisticsUpdates
+from app.reports import Measured
+
+__all__ = ["SINK_COLUMNS", "SOURCE_COLUMNS", "ObjectKind", "Row", "Statistics"]
+
+_log = logging.getLogger(__name__)
+
+ObjectKind: TypeAlias = Literal["source", "sink"]
+
+Row: TypeAlias = dict[str, str | int | bool | None]
+"""A row of `source_statistics` or `sink_statistics`, by column."""
+
+_Kind: TypeAlias = Literal["counter", "resetting", "nullable", "flag", "total"]
+
+_SOURCE: Final[dict[str, _Kind]] = {
+    "messages_received": "counter",
+    "bytes_received": "counter",
+    "updates_staged": "counter",
+    "updates_committed": "counter",
+    "records_indexed": "resetting",
+    "bytes_indexed": "resetting",
+    "rehydration_latency": "nullable",
+    "snapshot_records_known": "nullable",
+    "snapshot_records_staged": "nullable",
+    "snapshot_committed": "flag",
+    "offset_known": "total",
+    "offset_committed": "total",
+}
+
+_SINK: Final[dict[str, _Kind]] = {
+    "messages_staged": "counter",
+    "messages_committed": "counter",
+    "bytes_staged": "counter",
+    "bytes_committed": "counter",
+}
+
+SOURCE_COLUMNS: Final = ("id", *_SOURCE)
+"""Columns of `source_statistics`. `rehydration_latency` is in ms, bytes are bytes."""
+
+SINK_COLUMNS: Final = ("id", *_SINK)
+"""Columns of `sink_statistics`."""
+
+
+@dataclass(slots=True)
+class _Object:
+    """What is known of one object."""
+
+    kind: ObjectKind
+    epoch: int
+    values: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def metrics(self) -> dict[str, _Kind]:
+        return _SOURCE if self.kind == "source" else _SINK
+
+
+class Statistics:
+    """Statistics of all objects of a worker. Not for several threads at once."""
+
+    def __init__(self) -> None:
+        """Know of no object."""
+        self._objects: dict[str, _Object] = {}
+
+    def start(self, id: str, kind: ObjectKind, epoch: int) -> None:  # noqa: A002 - the protocol's
+        """Incarnation `epoch` of an object begins; an earlier one than is known changes nothing."""
+        known = self._objects.get(id)
+        if known is None:
+            self._objects[id] = _Object(kind, epoch)
+            return
+        assert known.kind == kind, (id, known.kind, kind)
+        self._advance(known, epoch)
+
+    def observe(self, report: Measured) -> None:
+        """Take in what a micro-batch has measured; of an object that is not known, nothing."""
+        known = self._objects.get(report.id)
+        if known is None or report.epoch < known.epoch:
+            return
+        self._advance(known, report.epoch)
+        for name, more in report.added.items():
+            if known.metrics.get(name) == "counter" and more >= 0:
+                known.values[name] = known.values.get(name, 0) + more
+            else:
+                _refuse(report, name, more)
+        for name, value in report.now.items():
+            self._replace(known, report, name, value)
+
+    def drop(self, id: str) -> None:  # noqa: A002
+        """Forget an object."""
+        self._objects.pop(id, None)
+
+    def updates(self) -> StatisticsUpdates:
+        """All that is known, for the controller."""
+        found: dict[ObjectKind, dict[str, dict[str, float]]] = {"source": {}, "sink": {}}
+        for name, known in self._objects.items():
+            found[known.kind][name] = _consistent(known.values)
+        return StatisticsUpdates(sources=found["source"], sinks=found["sink"])
+
+    def rows(self, kind: ObjectKind) -> list[Row]:
+        """The rows of `source_statistics` or `sink_statistics`, by id."""
+        return [
+            _row(name, known) for name, known in sorted(self._objects.items()) if known.kind == kind
+        ]
+
+    def _advance(self, known: _Object, epoch: int) -> None:
+        if epoch <= known.epoch:
+            return
+        known.epoch = epoch
+        for name, kind in known.metrics.items():
+            if kind == "nullable":
+                known.values.pop(name, None)
+            elif kind == "resetting" and name in known.values:
+                known.values[name] = 0
+
+    def _replace(self, known: _Object, report: Measured, name: str, value: float | None) -> None:
+        match known.metrics.get(name):
+            case "resetting" if value is not None:
+                known.values[name] = value
+            case "nullable":
+                known.values.pop(name, None)
+                if value is not None:
+                    known.values[name] = value
+            case "flag" | "total":
+                if value is None:
+                    return
+                if value < known.values.get(name, value):
+                    _refuse(report, name, value)
+                else:
+                    known.values[name] = value
+            case _:
+                _refuse(report, name, value)
+
+
+def _consistent(values: dict[str, float]) -> dict[str, float]:
+    """`values`, with as much known as is committed."""
+    known, committed = values.get("offset_known"), values.get("offset_committed")
+    if known is None or committed is None or known >= committed:
+        return dict(values)
+    return {**values, "offset_known": committed}
+
+
+def _row(name: str, known: _Object) -> Row:
+    values = _consistent(known.values)
+    row: Row = {"id": name}
+    for metric, kind in known.metrics.items():
+        value = values.get(metric)
+        if value is None:
+            row[metric] = None
+        else:
+            row[metric] = bool(value) if kind == "flag" else int(value)
+    return row
+
+
+def _refuse(report: Measured, name: str, value: float | None) -> None:
+    """Keep what there is: a statistic that is wrong must not stop what it measures."""
+    _log.error(
+        "a statistic was refused: it is not known, of another kind, or goes back",
+        extra={
+            "context": {
+                "object": report.id,
+                "epoch": report.epoch,
+                "statistic": name,
+                "value": value,
+            }
+        },
+    )

@@ -1,0 +1,198 @@
+"""What an ingestion tells of itself: states and numbers, where they have changed.
+
+Invariants:
+    Rows are counted where they are staged, never by Spark's `numInputRows`, which counts a
+    micro-batch that is read twice twice.
+    What is not known is not told: Spark knows the size of files only.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from app.failure import explain
+from app.protocol.objects import SourceDescription, errors_shard
+from app.rendering import Host, Incarnation
+from app.reports import Failed, Health, Hydrated, Measured, Progress, Started
+from datasource.errors import Fenced, ShardError
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from app.storage.commit import Commit, Timeline
+    from app.storage.reading import Counts
+
+__all__ = ["Telling", "position"]
+
+_log = logging.getLogger(__name__)
+
+_UNKNOWN: Final = -1
+"""Stands for a number of errors that nobody was told of yet."""
+
+
+class Telling:
+    """Tells of one incarnation of a source; from several threads."""
+
+    def __init__(
+        self, host: Host, incarnation: Incarnation, description: SourceDescription
+    ) -> None:
+        """Begin now: until it is hydrated is measured from here on."""
+        self._host = host
+        self._id, self._epoch = incarnation.id, incarnation.epoch
+        self._description = description
+        self._begun_ms = host.clock.elapsed_ms()
+        self._lock = threading.Lock()
+        self._hydrated = False
+        self._upper = 0
+        self._errors = _UNKNOWN
+        self._said: dict[str, str] = {}
+
+    def started(self, query: StreamingQuery) -> None:
+        """Tell that a query runs."""
+        started = Started(id=self._id, epoch=self._epoch, query=query.id, run=query.runId)
+        self._host.report(started)
+
+    def upper(self, upper: int) -> None:
+        """Tell how far the source is, where that is news; the first time is its hydration."""
+        with self._lock:
+            moved, self._upper = upper > self._upper, max(upper, self._upper)
+            first, self._hydrated = not self._hydrated, True
+        if moved:
+            self._host.report(Progress(id=self._id, epoch=self._epoch, write=upper))
+        if first:
+            took_ms = int(self._host.clock.elapsed_ms() - self._begun_ms)
+            self._host.report(Hydrated(id=self._id, epoch=self._epoch, took_ms=took_ms))
+            self._measure({}, {"rehydration_latency": float(took_ms)})
+
+    def progress(self, timeline: Timeline) -> None:
+        """Tell of the upper and of the errors, where they have changed."""
+        self.upper(timeline.upper)
+        self.health(_namespace(self._description))
+        count = timeline.live_errors
+        with self._lock:
+            known, self._errors = self._errors, count
+        if count == known:
+            return
+        if count:
+            self.health(
+                "decode",
+                f"{count} row{'s' if count > 1 else ''} cannot be decoded",
+                f"see '{errors_shard(self._description.name)}'; retract them, or send the rows "
+                "again with their keys",
+            )
+        elif known != _UNKNOWN:
+            self.health("decode")
+
+    def health(self, namespace: str, error: str = "", hint: str = "") -> None:
+        """Tell what a part says of itself, where that is news; without an error it runs."""
+        with self._lock:
+            if self._said.get(namespace) == error:
+                return
+            self._said[namespace] = error
+        self._host.report(
+            Health(
+                id=self._id,
+                epoch=self._epoch,
+                namespace=namespace,
+                status="stalled" if error else "running",
+                error=error,
+                hint=hint,
+            )
+        )
+
+    def measured(
+        self,
+        counts: Counts,
+        staged: Commit,
+        timeline: Timeline,
+        query: StreamingQuery | None,
+        *,
+        first: bool,
+    ) -> None:
+        """Tell the numbers of a micro-batch that is committed.
+
+        Args:
+            counts: What it brought.
+            staged: What it left.
+            timeline: Of the source, after it.
+            query: The query.
+            first: Whether it was the snapshot.
+        """
+        updates = float(staged.rows.rows)
+        messages = updates if counts.messages is None else float(counts.messages)
+        added = {
+            "messages_received": messages,
+            "updates_staged": updates,
+            "updates_committed": updates,
+        }
+        if counts.size_bytes is not None:
+            added["bytes_received"] = float(counts.size_bytes)
+        now: dict[str, float | None] = {"snapshot_committed": 1.0}
+        if first:
+            now |= {"snapshot_records_known": messages, "snapshot_records_staged": messages}
+        last = timeline.bound.last
+        reached = None if last is None or last.offset is None else position(last.offset)
+        if reached is not None:
+            now |= {"offset_committed": reached, "offset_known": _known(query, reached)}
+        if self._description.envelope in ("upsert", "debezium"):
+            now["records_indexed"] = float(timeline.records)
+        self._measure(added, now)
+
+    def failed(self, error: BaseException) -> None:
+        """Tell what has ended the ingestion."""
+        if isinstance(error, ShardError):
+            _log.error("an ingestion failed", exc_info=error)
+            sentence, hint = f"[{error.code}] {error.detail}", error.hint
+        else:
+            _, sentence = explain(error)
+            sentence, _, hint = sentence.partition(" — hint: ")
+        fenced = isinstance(error, Fenced)
+        failed = Failed(id=self._id, epoch=self._epoch, error=sentence, hint=hint, fenced=fenced)
+        self._host.report(failed)
+
+    def _measure(self, added: dict[str, float], now: dict[str, float | None]) -> None:
+        self._host.report(Measured(id=self._id, epoch=self._epoch, added=added, now=now))
+
+
+def position(offset: str) -> float | None:
+    """An offset as one number that grows, if it is made of numbers alone: their sum.
+
+    Args:
+        offset: JSON text.
+    """
+    try:
+        numbers = _numbers(msgspec.json.decode(offset))
+    except msgspec.MsgspecError:
+        return None
+    return None if numbers is None else float(sum(numbers))
+
+
+def _numbers(value: object) -> list[float] | None:
+    match value:
+        case bool():
+            return None
+        case int() | float():
+            return [value]
+        case dict() if value:
+            found = [_numbers(part) for part in value.values()]
+            if None in found:
+                return None
+            return [number for part in found if part is not None for number in part]
+        case _:
+            return None
+
+
+def _known(query: StreamingQuery | None, reached: float) -> float:
+    """How far the source says that it is; `reached` where it does not say."""
+    progress = None if query is None else query.lastProgress
+    latest = None if progress is None else progress["sources"][0]["latestOffset"]
+    text = latest if isinstance(latest, str) else msgspec.json.encode(latest).decode()
+    return max(reached, position(text) or reached)
+
+
+def _namespace(description: SourceDescription) -> str:
+    return "kafka" if description.format.lower() == "kafka" else "generator"

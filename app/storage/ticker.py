@@ -1,0 +1,118 @@
+"""Ticks: one thread that lets every source of a process follow the clock while nothing arrives.
+
+    stop = ticking(clock, 1000, source.tick)
+    stop()
+
+What a caller relies on:
+    `tick` is called soon after each multiple of its interval, by a few threads that all sources
+    share, and never twice at a time: one that is slow misses the next one.
+    Once `stop` has returned it is not called again; a call under way may still be.
+
+Invariants:
+    There is a thread only while somebody ticks.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final
+
+from datasource.clock import Clock
+
+__all__ = ["ticking"]
+
+_log = logging.getLogger(__name__)
+
+_THREADS: Final = 8
+"""Ticks at once: each waits for a few requests of a store."""
+
+
+@dataclass(slots=True, eq=False)
+class _Ticking:
+    """One source's ticks."""
+
+    clock: Clock
+    interval_ms: int
+    tick: Callable[[], None]
+    due_ms: int = 0
+    busy: threading.Lock = field(default_factory=threading.Lock)
+    ended: bool = False
+
+    def run(self) -> None:
+        """Tick, unless it is over."""
+        try:
+            if not self.ended:
+                self.tick()
+        except Exception:  # noqa: BLE001 - the others go on
+            _log.exception("a tick failed")
+        finally:
+            self.busy.release()
+
+
+class _Ticker:
+    """The thread, and who ticks."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._all: list[_Ticking] = []
+        self._changed = threading.Event()
+        self._runs = False
+
+    def add(self, ticking: _Ticking) -> None:
+        with self._lock:
+            self._all.append(ticking)
+            if not self._runs:
+                self._runs = True
+                threading.Thread(target=self._run, name="ticks of sources", daemon=True).start()
+            self._changed.set()
+
+    def remove(self, ticking: _Ticking) -> None:
+        ticking.ended = True
+        with self._lock:
+            if ticking in self._all:
+                self._all.remove(ticking)
+            self._changed.set()
+
+    def _run(self) -> None:
+        with ThreadPoolExecutor(_THREADS, "tick") as pool:
+            while True:
+                with self._lock:
+                    everybody = list(self._all)
+                    if not everybody:
+                        self._runs = False
+                        return
+                    self._changed.clear()
+                pause_ms = min(self._visit(pool, each) for each in everybody)
+                everybody[0].clock.wait(self._changed, pause_ms)
+
+    @staticmethod
+    def _visit(pool: ThreadPoolExecutor, ticking: _Ticking) -> int:
+        """Start a tick if it is due; how long it is until the next one, in ms."""
+        now_ms = ticking.clock.now_ms()
+        following_ms = now_ms // ticking.interval_ms * ticking.interval_ms + ticking.interval_ms
+        # A clock that was set back must not stop the ticks.
+        due = now_ms >= ticking.due_ms or ticking.due_ms > following_ms
+        if due and ticking.busy.acquire(blocking=False):
+            ticking.due_ms = following_ms
+            pool.submit(ticking.run)
+        return following_ms - now_ms
+
+
+_TICKER: Final = _Ticker()
+
+
+def ticking(clock: Clock, interval_ms: int, tick: Callable[[], None]) -> Callable[[], None]:
+    """Call `tick` after each multiple of `interval_ms`; the function returned ends that.
+
+    Args:
+        clock: Says when.
+        interval_ms: At least 1.
+        tick: Called without arguments; what it raises is logged.
+    """
+    mine = _Ticking(clock, interval_ms, tick)
+    _TICKER.add(mine)
+    return lambda: _TICKER.remove(mine)

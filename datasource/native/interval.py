@@ -1,0 +1,251 @@
+"""Intervals of time: the one that a micro-batch covers, and a frame as the contents of one.
+
+    def each(frame, batch_id):
+        interval = datasource.interval_of(frame, batch_id)         # [t0, t1) of all inputs
+        datasource.compare_and_append(result, path, lower=t0, upper=t1, writer=("totals", t1))
+
+`save` appends a frame at the time of its commit. Here the caller says which times of the shard the
+frame is: what is derived from other shards has their times, and is right at each of them.
+
+    stage_interval(frame, …)      a Spark job; nothing refers to its files yet
+    staged.append(lower, upper)   one record; refused if the shard's upper is not `lower`
+
+Invariants:
+    An append happens once for each number of its writer, however often it is tried.
+    An append that was refused leaves no files behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql import DataFrame
+
+from datasource.batch import stamp
+from datasource.client import ShardClient
+from datasource.commands.append import AlreadyCommitted, Appended, UpperMismatch
+from datasource.errors import InvalidUsage
+from datasource.frontier import Frontier
+from datasource.ids import check_owner_name, new_id
+from datasource.native.microbatch import source_of
+from datasource.native.saving import native_saving
+from datasource.native.transaction import staged_by_tasks
+from datasource.schema import ShardSchema
+from datasource.shard_sink.frame import read_frame
+from datasource.shard_sink.target import find, resolve
+from datasource.shard_source.offsets import Start, parse_offset
+from datasource.shard_source.options import SinkOptions, parse_sink
+from datasource.shard_source.planner import open_client
+from datasource.stage import Staged, discard
+from datasource.write import WriteHandle, WriteResult
+
+__all__ = [
+    "Interval",
+    "StagedInterval",
+    "compare_and_append",
+    "interval_of",
+    "stage_interval",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Times from `lower` on and before `upper`; None is the end of all times.
+
+    Attributes:
+        lower: Milliseconds since the epoch, inclusive. Of a stream's first range the time of its
+            snapshot, which stands for everything before.
+        upper: Exclusive.
+        starts: Whether it is the stream's first range.
+    """
+
+    lower: int
+    upper: int | None
+    starts: bool = False
+
+
+def interval_of(frame: DataFrame, batch_id: int, *, shard: str | None = None) -> Interval | None:
+    """The interval that a micro-batch over `format("shard")` covers, of all shards that it reads.
+
+    None if the source had nothing to read yet: Spark runs one such micro-batch, the first.
+
+    Everything before its end is settled in all of them. A piece of a snapshot that is read in
+    pieces has an empty interval, but for the last one. To be called as `micro_batch` is.
+
+    Args:
+        frame: As `foreachBatch` gave it.
+        batch_id: The same.
+        shard: Which source, if the query has several: a name that the source reads.
+
+    Raises:
+        InvalidUsage: As `micro_batch`.
+    """
+    begun, ended = source_of(frame, batch_id, shard).offsets
+    start, end = parse_offset(dict(begun)), parse_offset(dict(ended))
+    if isinstance(end, Start):
+        return None
+    if isinstance(start, Start):
+        return Interval(end.as_of, end.frontier.time, starts=True)
+    lower = start.frontier.time
+    assert lower is not None, (begun, ended)
+    return Interval(lower, end.frontier.time)
+
+
+def compare_and_append(
+    frame: DataFrame,
+    path: str | None = None,
+    *,
+    lower: int,
+    upper: int | None,
+    writer: tuple[str, int],
+    location: str | None = None,
+    shard: str | None = None,
+    storage: Mapping[str, str] | None = None,
+) -> WriteResult:
+    """Make a frame the contents of `[lower, upper)` of a shard, if the shard's upper is `lower`.
+
+    Rows are updates: `_diff` says how many copies come or go (one comes without it), `_ts` when,
+    inside of the interval (at `lower` without it). A frame without rows moves the upper all the
+    same. They are encoded by Spark's own Parquet writer, or by Arrow tasks where it cannot.
+
+    Args:
+        frame: Columns by name.
+        path: Location and shard in one; or give `location` and `shard`.
+        lower: The upper that the shard must have.
+        upper: Its upper afterwards; None says that nothing more will ever come.
+        writer: Name of a durable writer, and a number greater than all it used before: a number
+            that was committed is not written again.
+        location: URL of the persist location.
+        shard: Name of the shard; it must be there.
+        storage: Options of the store, such as `s3.endpoint`.
+
+    Returns:
+        `Appended`; `AlreadyCommitted` if this number has been; `UpperMismatch`, with the upper
+        that the shard has, if it is another one. Only the first has written anything.
+
+    Raises:
+        InvalidUsage: There is no such shard, the frame does not fit it, or a time is outside.
+        Determinate: It certainly did not happen.
+        Indeterminate: It may have happened: call again with the same writer and number.
+    """
+    name, sequence = writer
+    given = _given(path, location, shard, storage)
+    staged = stage_interval(frame, given)
+    return staged.append(lower, upper, writer=name, sequence=sequence)
+
+
+def _given(
+    path: str | None,
+    location: str | None,
+    shard: str | None,
+    storage: Mapping[str, str] | None,
+) -> SinkOptions:
+    named = {"path": path, "location": location, "shard": shard}
+    given = {name: value for name, value in named.items() if value is not None}
+    return parse_sink({**(storage or {}), **given})
+
+
+def stage_interval(frame: DataFrame, options: SinkOptions) -> StagedInterval:
+    """Encode a frame's rows as parts that nothing refers to yet: a Spark job.
+
+    Args:
+        frame: As of `compare_and_append`.
+        options: Of the shard.
+
+    Raises:
+        InvalidUsage: There is no such shard, or the frame does not fit it; names the column.
+    """
+    client = open_client(options)
+    found = find(client, options.shard)
+    if found is None:
+        raise InvalidUsage(
+            f"there is no shard '{options.shard}' to append an interval to",
+            code="SHARD_NOT_FOUND",
+            hint="make it first: client.create(name, schema)",
+        )
+    target = resolve(client, options, read_frame(options, frame.schema), found)
+    attempt = new_id("t", client.ids)
+    saving = native_saving(frame, options)
+    staged = staged_by_tasks(frame, options) if saving is None else saving.stage(attempt)
+    return StagedInterval(
+        client,
+        options.shard,
+        target.shard,
+        ShardSchema.parse(target.schema),
+        target.schema_id,
+        target.key,
+        attempt,
+        staged,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StagedInterval:
+    """Rows of a shard that wait for their one append.
+
+    Attributes:
+        name: The shard's.
+        shard: Its id: one that was dropped and made again refuses them.
+        attempt: Names this staging.
+        staged: The parts.
+    """
+
+    client: ShardClient
+    name: str
+    shard: str
+    schema: ShardSchema
+    schema_id: int
+    key: Sequence[str]
+    attempt: str
+    staged: Staged
+
+    @property
+    def rows(self) -> int:
+        """How many updates there are."""
+        return self.staged.rows
+
+    def append(
+        self,
+        lower: int,
+        upper: int | None,
+        *,
+        writer: str,
+        sequence: int,
+        at: int | None = None,
+    ) -> WriteResult:
+        """Make them the contents of `[lower, upper)`; as `compare_and_append`.
+
+        Whatever the answer is, this is over then: parts that were refused are deleted.
+
+        Args:
+            at: When rows without `_ts` take effect; None for `lower`.
+        """
+        handle = WriteHandle(
+            machine=self.client.machine(self.name),
+            shard=self.shard,
+            schema=self.schema,
+            schema_id=self.schema_id,
+            key=tuple(self.key),
+            writer=check_owner_name("writer", writer),
+            durable=True,
+            redirect=self.client.redirect(self.name),
+        )
+        placed = replace(self.staged, runs=stamp(self.staged.runs, lower if at is None else at))
+        outcome = handle.commit_at(
+            placed,
+            Frontier(lower),
+            upper=Frontier(upper),
+            sequence=sequence,
+            attempt=self.attempt,
+        )
+        match outcome:
+            case UpperMismatch():
+                self.discard()
+            case Appended() | AlreadyCommitted():
+                pass
+        return outcome
+
+    def discard(self) -> None:
+        """Delete what was staged; only if it was not appended, and will not be."""
+        discard(self.client.location.blob, self.staged.runs)

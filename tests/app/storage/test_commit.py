@@ -1,0 +1,262 @@
+"""The commit of a source, without Spark: failures between its steps, ticks, two incarnations."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.rendering import Host
+from app.storage.commit import Commit, Stopped, Timeline
+from app.storage.errors import ERRORS, open_errors, retract_errors
+from app.storage.reclock import NOTHING, Origin, Remap, SourceFile
+from app.storage.resume import Planned
+from datasource.client import ShardClient
+from datasource.errors import Determinate, Fenced
+from datasource.native.interval import StagedInterval
+from datasource.schema import ShardSchema
+from support.clock import ManualClock, SeededIds
+
+_numbers = count()
+
+ROWS = pa.schema([pa.field("number", pa.int64(), nullable=False)])
+
+
+class Crash(Exception):
+    """The process is gone."""
+
+
+class World:
+    """A location, and incarnations of one source that come and go."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(1_000_000)
+        place = f"memory://commits-{next(_numbers)}"
+        self.client = ShardClient.open(place, clock=self.clock, ids=SeededIds())
+        self.client.create("in", ShardSchema.from_arrow(ROWS))
+        open_errors(self.client, "in")
+        self.fenced = False
+
+    def timeline(self) -> Timeline:
+        anything: Any = None
+        writes = threading.Event()
+        writes.set()
+        host = Host(
+            spark=anything,
+            client=self.client,
+            storage={},
+            report=lambda _: None,
+            clock=self.clock,
+            ids=SeededIds(),
+            checkpoints=Path("nowhere"),
+            writes=writes,
+            check_fence=self.check_fence,
+            interval_ms=1000,
+        )
+        remap = Remap.open(self.client, "in", Origin("csv", 0))
+        return Timeline(host, remap, "in", "in_errors")
+
+    def check_fence(self) -> None:
+        if self.fenced:
+            raise Fenced("another runtime has taken over")
+
+    def staged(self, name: str, table: pa.Table) -> StagedInterval:
+        handle = self.client.writer(name)
+        parts = handle.stager().stage([table])
+        return StagedInterval(
+            self.client,
+            name,
+            handle.shard,
+            handle.schema,
+            handle.schema_id,
+            handle.key,
+            self.client.ids.token().hex(),
+            parts,
+        )
+
+    def commit(self, timeline: Timeline, number: int) -> None:
+        """Micro-batch `number` has one row, and every second one an error."""
+        errors = None
+        live = timeline.look_at_errors()
+        if number % 2:
+            row = {"error": "bad", "raw": str(number)}
+            errors = self.staged("in_errors", pa.Table.from_pylist([row], ERRORS))
+        rows = self.staged("in", pa.table({"number": [number]}, ROWS))
+        timeline.commit(number, Planned(f"o{number}", frozenset()), Commit(rows, errors, live))
+
+    def uppers(self) -> list[int]:
+        names = ("in", "in_errors", "in_progress")
+        return [self.client.state(name).upper.time or 0 for name in names]
+
+    def contents(self, name: str, column: str) -> Counter[Any]:
+        if self.client.state(name).upper.time == 0:
+            return Counter()
+        with self.client.reader(name) as reader:
+            return Counter(reader.snapshot().column(column).to_pylist())
+
+
+STEPS = ("nothing", "bind", "errors", "rows")
+
+
+def crashing(timeline: Timeline, step: str) -> None:
+    """Let `timeline` end right after a step of its next commit."""
+    followers = {"errors": timeline._errors, "rows": timeline._rows}
+
+    armed = [True]
+
+    def after(real: Any, wanted: Any) -> Any:
+        def run(*args: Any) -> Any:
+            found = real(*args)
+            if armed and (wanted is None or args[0] is wanted):
+                armed.clear()
+                raise Crash
+            return found
+
+        return run
+
+    changing: Any = timeline
+    if step == "bind":
+        changing._bind = after(timeline._bind, None)
+    elif step != "nothing":
+        changing._append = after(timeline._append, followers[step])
+        changing._move = after(timeline._move, followers[step])
+
+
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(STEPS), st.integers(0, 2500), st.booleans()), max_size=6
+    )
+)
+@settings(deadline=None, max_examples=30)
+def test_everything_once_whatever_fails(steps: list[tuple[str, int, bool]]) -> None:
+    """Micro-batches with crashes between any steps, and ticks of those that are gone."""
+    world = World()
+    timeline = world.timeline()
+    gone: list[Timeline] = []
+    for number, (step, passed_ms, ticks) in enumerate(steps):
+        crashing(timeline, step)
+        try:
+            world.commit(timeline, number)
+            assert step == "nothing"
+        except Crash:
+            gone.append(timeline)
+            timeline = world.timeline()
+            world.clock.advance(passed_ms)
+            for old in gone if ticks else []:
+                old.tick()
+            world.commit(timeline, number)
+        world.clock.advance(passed_ms)
+        for each in (*gone, timeline) if ticks else ():
+            each.tick()
+        rows, errors, progress = world.uppers()
+        assert rows <= errors <= progress
+        assert timeline.committed
+    assert world.contents("in", "number") == Counter(range(len(steps)))
+    assert world.contents("in_errors", "raw") == Counter(map(str, range(1, len(steps), 2)))
+
+
+def test_nothing_ticks_past_a_binding_without_rows() -> None:
+    """Neither the incarnation that was interrupted, nor the next one, nor one before both."""
+    world = World()
+    first = world.timeline()
+    world.commit(first, 0)
+    second = world.timeline()
+    crashing(second, "bind")
+    with pytest.raises(Crash):
+        world.commit(second, 1)
+    before = world.uppers()
+    world.clock.advance(60_000)
+    assert [each.tick() for each in (first, second, world.timeline())] == [False] * 3
+    assert world.uppers() == before
+
+
+def test_ticks_follow_the_clock() -> None:
+    """The time of the last whole interval is readable in all three shards; never one ahead."""
+    world = World()
+    timeline = world.timeline()
+    assert not timeline.tick(), "nothing is bound: nobody may see an empty source"
+    timeline.commit_nothing(Planned("", frozenset()))
+    world.clock.advance(5_500)
+    assert timeline.tick()
+    assert world.uppers() == [1_005_001] * 3
+    assert timeline.bound.last is not None
+    assert timeline.bound.last.number == NOTHING
+
+
+def test_another_one_was_faster() -> None:
+    """Whoever bound first is right: the same micro-batch is taken over, another one is refused."""
+    world = World()
+    one, other = world.timeline(), world.timeline()
+    world.commit(one, 0)
+    world.commit(other, 0)
+    world.commit(one, 1)
+    with pytest.raises(Determinate, match="BOUND_OTHERWISE"):
+        other.commit(
+            1,
+            Planned("elsewhere", frozenset()),
+            Commit(world.staged("in", pa.table({"number": [9]}, ROWS))),
+        )
+    assert world.contents("in", "number") == {0: 1, 1: 1}
+
+
+def test_the_same_offset_of_other_files() -> None:
+    """Two checkpoints number their files on their own: equal offsets may mean different rows."""
+    world = World()
+    one, other = world.timeline(), world.timeline()
+    a, b = SourceFile("0", "a"), SourceFile("0", "b")
+    rows = Commit(world.staged("in", pa.table({"number": [0]}, ROWS)))
+    one.commit(0, Planned("o", frozenset({a})), rows)
+    for number, offset, files in ((0, "o", {b}), (0, "o", {a, b}), (1, "p", {b})):
+        with pytest.raises(Determinate, match="BOUND_OTHERWISE"):
+            other.is_committed(number, Planned(offset, frozenset(files))) or other.commit(
+                number,
+                Planned(offset, frozenset(files)),
+                Commit(world.staged("in", pa.table({"number": [9]}, ROWS))),
+            )
+    assert world.contents("in", "number") == {0: 1}
+
+
+@pytest.mark.parametrize("why", ["stopped", "fenced"])
+def test_nothing_after_the_end(why: str) -> None:
+    """A stopped or fenced incarnation appends nothing, neither rows nor ticks."""
+    world = World()
+    timeline = world.timeline()
+    world.commit(timeline, 0)
+    before = world.uppers()
+    world.clock.advance(10_000)
+    if why == "stopped":
+        timeline.stop()
+        assert not timeline.tick()
+        with pytest.raises(Stopped):
+            world.commit(timeline, 1)
+    else:
+        world.fenced = True
+        with pytest.raises(Fenced):
+            timeline.tick()
+        with pytest.raises(Fenced):
+            world.commit(timeline, 1)
+    assert world.uppers() == before
+
+
+def test_errors_that_change_while_a_micro_batch_is_staged() -> None:
+    """What was retracted by hand meanwhile is not retracted again."""
+    world = World()
+    timeline = world.timeline()
+    world.commit(timeline, 0)
+    world.commit(timeline, 1)
+    row = {"error": "bad", "raw": "1", "_diff": -1}
+    schema = ERRORS.append(pa.field("_diff", pa.int64(), nullable=False))
+    again = world.staged("in_errors", pa.Table.from_pylist([row], schema))
+    live = timeline.look_at_errors()
+    assert retract_errors(world.client, "in") == 1
+    rows = world.staged("in", pa.table({"number": [2]}, ROWS))
+    with pytest.raises(Determinate, match="ERRORS_CHANGED"):
+        timeline.commit(2, Planned("o2", frozenset()), Commit(rows, again, live))
+    assert not world.contents("in_errors", "raw")

@@ -1,0 +1,102 @@
+"""Errors as data: what is live, and how it is taken back by hand."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.storage.errors import ERRORS, live_count, live_errors, open_errors, retract_errors
+from app.storage.reclock import Bound, Origin, Remap
+from datasource.client import ShardClient
+from datasource.errors import Determinate, InvalidUsage
+from datasource.frontier import Frontier
+from support.clock import ManualClock, SeededIds
+
+_numbers = count()
+
+
+class World:
+    """A source of which three micro-batches are bound and committed, with errors."""
+
+    def __init__(self, *raws: str) -> None:
+        place = f"memory://errors-{next(_numbers)}"
+        self.client = ShardClient.open(place, clock=ManualClock(), ids=SeededIds())
+        self.remap = Remap.open(self.client, "in", Origin("csv", 0))
+        self.errors = self.client.writer(open_errors(self.client, "in"))
+        self.bound = Bound()
+        for number in range(3):
+            self.bind(number)
+            mine = raws if number == 1 else ()
+            self.append(10 * number, *mine)
+
+    def bind(self, number: int) -> None:
+        after = self.remap.bind(
+            self.remap.read(), number=number, offset="o", files=(), at=10 * number
+        )
+        assert after is not None
+        self.bound = after
+
+    def append(self, at: int, *raws: str) -> None:
+        upper = self.errors.upper()
+        assert upper.time is not None
+        assert upper.time <= at, "somebody stands in the way of a micro-batch"
+        self.errors.compare_and_append(table(*raws), upper, Frontier(at + 1))
+
+
+def table(*raws: str) -> pa.Table:
+    return pa.Table.from_pylist([{"error": "bad", "raw": raw} for raw in raws], ERRORS)
+
+
+def raws(found: pa.Table) -> list[str]:
+    return sorted(found.column("raw").to_pylist())
+
+
+def test_all_go_and_the_source_goes_on() -> None:
+    """After a retraction there is nothing, the past keeps it, and the next commit fits."""
+    world = World("a", "a", "b")
+    assert raws(live_errors(world.client, "in")) == ["a", "a", "b"]
+    assert retract_errors(world.client, "in") == 3
+    assert live_errors(world.client, "in").num_rows == 0
+    assert retract_errors(world.client, "in") == 0
+    with world.client.reader("in_errors") as reader:
+        assert raws(reader.snapshot(15)) == ["a", "a", "b"]
+    world.bind(3)
+    world.append(30, "c")
+    assert raws(live_errors(world.client, "in")) == ["c"]
+
+
+@given(
+    there=st.lists(st.sampled_from("abc"), max_size=6),
+    asked=st.lists(st.sampled_from("abcd"), max_size=6),
+)
+@settings(deadline=None, max_examples=40)
+def test_some_go(there: list[str], asked: list[str]) -> None:
+    """Each is retracted as often as both ask for it and have it; the count follows."""
+    world = World(*there)
+    left = list(there)
+    for raw in asked:
+        if raw in left:
+            left.remove(raw)
+    assert retract_errors(world.client, "in", table(*asked)) == len(there) - len(left)
+    assert raws(live_errors(world.client, "in")) == sorted(left)
+    assert live_count(world.client.state("in_errors")) == len(left)
+
+
+def test_it_waits_for_a_micro_batch_that_is_bound() -> None:
+    """While errors of a binding may still come, no time is taken away from them."""
+    world = World("a")
+    world.bind(3)
+    with pytest.raises(Determinate, match="CONTENTION"):
+        retract_errors(world.client, "in")
+    world.append(30)
+    assert retract_errors(world.client, "in") == 1
+
+
+def test_a_source_that_is_not_there() -> None:
+    """The name is said."""
+    with pytest.raises(InvalidUsage, match="SHARD_NOT_FOUND"):
+        retract_errors(World().client, "inn")

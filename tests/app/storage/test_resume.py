@@ -1,0 +1,140 @@
+"""Checkpoints: kept where they agree with the bindings, made again from them where they do not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.storage.reclock import NOTHING, Binding, Bound, SourceFile
+from app.storage.resume import Checkpoint, resume
+from datasource.errors import Corrupt
+
+QUERY = "0123-4567"
+
+
+def entry(number: int, name: str) -> SourceFile:
+    line = {"path": f"file:///in/{name}", "timestamp": 7, "batchId": number}
+    return SourceFile(str(number), json.dumps(line, separators=(",", ":")))
+
+
+def bound(last: int, files: frozenset[SourceFile] = frozenset()) -> Bound:
+    made = [Binding(n, 10 * n, json.dumps({"logOffset": n})) for n in (last - 1, last) if n >= 0]
+    before, newest = [None, *made][-2:]
+    assert newest is not None
+    return Bound(10 * last + 1, newest, before, files)
+
+
+def rebuilt(folder: Path, given_bound: Bound, *, committed: bool = True) -> Path:
+    assert resume(folder, given_bound, committed=committed, query=QUERY) == "rebuilt"
+    return folder
+
+
+@pytest.mark.parametrize("committed", [True, False])
+@pytest.mark.parametrize("last", [0, 1, 7])
+def test_what_is_rebuilt_is_kept(tmp_path: Path, last: int, committed: bool) -> None:
+    """A checkpoint made from bindings agrees with them, and says where they end."""
+    given_bound = bound(last, frozenset({entry(0, "a")}))
+    folder = rebuilt(tmp_path / "c", given_bound, committed=committed)
+    assert resume(folder, given_bound, committed=committed, query="other") == "kept"
+    assert json.loads((folder / "metadata").read_text()) == {"id": QUERY}
+    assert Checkpoint(folder).planned(last).offset == json.dumps({"logOffset": last})
+    commits = {int(path.name) for path in (folder / "commits").iterdir()}
+    assert commits == {last if committed else last - 1} - {NOTHING}
+
+
+def test_nothing_bound_is_a_new_checkpoint(tmp_path: Path) -> None:
+    """What Spark planned before anything was bound is forgotten."""
+    folder = rebuilt(tmp_path / "c", bound(0))
+    assert resume(folder, Bound(), committed=False, query=QUERY) == "new"
+    assert not folder.exists()
+
+
+HARMS: dict[str, Callable[[Path], object]] = {
+    "no metadata": lambda f: (f / "metadata").unlink(),
+    "no offsets": lambda f: shutil.rmtree(f / "offsets"),
+    "the newest offset is gone": lambda f: (f / "offsets" / "7").unlink(),
+    "the one before is gone": lambda f: (f / "offsets" / "6").unlink(),
+    "another offset": lambda f: (f / "offsets" / "7").write_text('v1\n{}\n{"logOffset":70}'),
+    "half an offset": lambda f: (f / "offsets" / "7").write_text("v1\n"),
+    "another version": lambda f: (f / "offsets" / "7").write_text('v2\n{}\n{"logOffset": 7}'),
+    "two ahead": lambda f: [(f / "offsets" / n).write_text("v1\n{}\n1") for n in ("8", "9")],
+    "one committed that is not bound": lambda f: (f / "commits" / "8").write_text("v1\n{}"),
+    "a file of the source is gone": lambda f: shutil.rmtree(f / "sources"),
+    "a commit is missing that one ahead needs": lambda f: (
+        (f / "commits" / "7").rename(f / "commits" / "6"),
+        (f / "offsets" / "8").write_text("v1\n{}\n8"),
+    ),
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_what_disagrees_is_made_again(tmp_path: Path, harm: str) -> None:
+    """Behind, ahead, damaged or foreign: the bindings say what is right."""
+    given_bound = bound(7, frozenset({entry(3, "a"), SourceFile("0", "v1\n1700")}))
+    folder = rebuilt(tmp_path / "c", given_bound)
+    whole = {p: p.read_text() for p in folder.rglob("*") if p.is_file()}
+    HARMS[harm](folder)
+    rebuilt(folder, given_bound)
+    assert {p: p.read_text() for p in folder.rglob("*") if p.is_file()} == whole
+
+
+def test_one_that_is_planned_and_not_bound_is_kept(tmp_path: Path) -> None:
+    """Spark stopped between planning and binding: it runs what it has planned."""
+    folder = rebuilt(tmp_path / "c", bound(7))
+    (folder / "offsets" / "8").write_text('v1\n{}\n{"logOffset":8}')
+    assert resume(folder, bound(7), committed=True, query=QUERY) == "kept"
+
+
+def test_committed_in_spark_alone_is_run_again(tmp_path: Path) -> None:
+    """A commit that Spark has noted, of rows that are not there, is not believed."""
+    folder = rebuilt(tmp_path / "c", bound(7), committed=True)
+    rebuilt(folder, bound(7), committed=False)
+    assert [p.name for p in (folder / "commits").iterdir()] == ["6"]
+
+
+@given(numbers=st.integers(1, 45), each=st.integers(1, 2))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_log_of_files(tmp_path: Path, numbers: int, each: int) -> None:
+    """Every tenth file of the log has all lines before it, as Spark reads it; none is lost."""
+    files = frozenset(entry(n, f"{n}-{k}") for n in range(numbers) for k in range(each))
+    folder = tmp_path / f"{numbers}-{each}"
+    shutil.rmtree(folder, ignore_errors=True)
+    rebuilt(folder, bound(3, files))
+    assert Checkpoint(folder).planned(3).files == files
+    names = {path.name for path in (folder / "sources" / "0").iterdir()}
+    compact = numbers // 10 * 10
+    wanted = {str(n) for n in range(compact, numbers)}
+    assert names == (wanted | {f"{compact - 1}.compact"} if compact else wanted)
+
+
+def test_a_compacted_log_is_read_as_the_lines_that_are_in_it(tmp_path: Path) -> None:
+    """What Spark compacts is not taken for news: each line belongs to the number it names."""
+    folder = rebuilt(tmp_path / "c", bound(3, frozenset(entry(n, "f") for n in range(9))))
+    before = Checkpoint(folder).planned_nothing().files
+    lines = [file.text for file in sorted(before)] + [entry(9, "new").text]
+    (folder / "sources" / "0" / "9.compact").write_text("\n".join(["v1", *lines]))
+    assert Checkpoint(folder).planned_nothing().files - before == {entry(9, "new")}
+
+
+def test_a_snapshot_of_nothing(tmp_path: Path) -> None:
+    """Without a micro-batch there are no offsets; what the source wrote comes back."""
+    nothing = Bound(1, Binding(NOTHING, 0, None), None, frozenset({SourceFile("0", "v1\n17")}))
+    folder = rebuilt(tmp_path / "c", nothing)
+    assert list((folder / "offsets").iterdir()) == []
+    assert (folder / "sources" / "0" / "0").read_text() == "v1\n17"
+    more = replace(nothing, last=Binding(0, 5, "o"), before=nothing.last)
+    rebuilt(folder, more)
+    assert [path.name for path in (folder / "offsets").iterdir()] == ["0"]
+
+
+def test_a_micro_batch_that_is_not_there(tmp_path: Path) -> None:
+    """A checkpoint that loses what is under way is damaged."""
+    with pytest.raises(Corrupt, match="CHECKPOINT_DAMAGED"):
+        Checkpoint(rebuilt(tmp_path / "c", bound(3))).planned(9)

@@ -1,0 +1,213 @@
+"""Sinks without Spark: intervals, what a checkpoint is worth, accounts, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.protocol.objects import Envelope, SinkDescription
+from app.storage.sink import _explained, check_sink, drop_sink, hold_name
+from app.storage.sinks.interval import LAST, Interval, end_of, frontier_of, may_continue
+from app.storage.sinks.progress import SinkProgress
+from app.storage.sinks.target import guarantee, interval_ms, options_of
+from datasource.client import ShardClient
+from datasource.errors import Fenced, InvalidUsage
+from datasource.frontier import EMPTY, Frontier
+from datasource.schema import ShardSchema
+from support.sinks import SCHEMA
+
+
+def described(name: str = "out", on: str = "in", **options: str) -> SinkDescription:
+    return SinkDescription(name=name, on=on, format="memory", options=options)
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> ShardClient:
+    return ShardClient.open(str(tmp_path / "lake"))
+
+
+def checkpoint(folder: Path, ends: list[int | None], commits: int) -> Path:
+    """A checkpoint with micro-batches that end at `ends`, the first `commits` of them committed."""
+    for log in ("offsets", "commits"):
+        (folder / log).mkdir(parents=True)
+    for number, end in enumerate(ends):
+        offset = {"v": 1, "shard": "s" + "0" * 32, "hold": "h", "as_of": 1, "frontier": end}
+        text = f"v1\n{{}}\n{json.dumps(offset)}"
+        (folder / "offsets" / str(number)).write_text(text)
+        (folder / "offsets" / f".{number}.crc").write_text("")
+        if number < commits:
+            (folder / "commits" / str(number)).write_text("v1\n{}")
+    return folder
+
+
+def test_micro_batches_end_where_the_checkpoint_says(tmp_path: Path) -> None:
+    """The end of each planned micro-batch is read back; before the first one there is none."""
+    folder = checkpoint(tmp_path / "c", [11, 21, None], 2)
+    assert [end_of(folder, n) for n in range(-1, 3)] == [None, Frontier(11), Frontier(21), EMPTY]
+
+
+def test_a_micro_batch_before_the_start_reads_nothing(tmp_path: Path) -> None:
+    """One that Spark makes before the stream has begun ends nowhere."""
+    folder = checkpoint(tmp_path / "c", [11], 0)
+    (folder / "offsets" / "0").write_text('v1\n{}\n{"v": 1, "init": true}')
+
+    assert end_of(folder, 0) is None
+    assert may_continue(folder, None)
+
+
+@pytest.mark.parametrize(
+    ("ends", "commits", "committed", "expected"),
+    [
+        ([], 0, None, True),
+        ([], 0, 11, True),
+        ([11], 0, None, True),  # planned, not done: it is done again
+        ([11], 0, 11, False),  # of another life: where the target is decides
+        ([11, 21], 1, 11, True),
+        ([11, 21], 1, 21, True),  # the target is ahead: the micro-batch is left out
+        ([11, 21], 2, 11, False),  # the checkpoint is ahead: times would be skipped
+        ([11], 1, None, False),
+        ([11, None], 2, None, False),
+    ],
+)
+def test_a_checkpoint_never_skips(
+    tmp_path: Path, ends: list[int | None], commits: int, committed: int | None, expected: bool
+) -> None:
+    """A checkpoint is used only if it begins no later than what the target has."""
+    folder = checkpoint(tmp_path / "c", ends, commits)
+    frontier = None if committed is None else Frontier(committed)
+
+    assert may_continue(folder, frontier) is expected
+
+
+def test_a_damaged_checkpoint_is_none(tmp_path: Path) -> None:
+    """What cannot be read is thrown away; so is one whose offsets are gone."""
+    folder = checkpoint(tmp_path / "c", [11], 1)
+    (folder / "offsets" / "0").write_text("v1\n{}\n{")
+    assert not may_continue(folder, Frontier(11))
+    (folder / "offsets" / "0").unlink()
+    assert not may_continue(folder, Frontier(11))
+    assert may_continue(tmp_path / "missing", Frontier(11))
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(1, 1 << 60)), min_size=2, max_size=2))
+def test_numbers_grow_with_intervals(uppers: list[int | None]) -> None:
+    """Numbers of intervals are ordered as their uppers, and lead back to them."""
+    one, two = (Interval(0, Frontier(upper)) for upper in uppers)
+
+    assert (one.number < two.number) == (one.upper < two.upper)
+    assert frontier_of(one.number) == one.upper
+    assert Interval(5, EMPTY).number == LAST
+
+
+def test_progress_is_kept(client: ShardClient) -> None:
+    """The newest row, and only it, is in the shard; its upper is the shard's upper."""
+    sink = described()
+    progress = SinkProgress.open(client, sink)
+    assert progress.committed is None
+    progress.record(Interval(0, Frontier(11)), 3)
+    progress.record(Interval(11, Frontier(21)), 0)
+    again = SinkProgress.open(client, sink)
+
+    assert again.committed == progress.committed == Frontier(21)
+    assert client.state("out_progress").upper == Frontier(21)
+    with client.reader("out_progress") as reader:
+        (row,) = reader.snapshot().to_pylist()
+    assert (row["input"], row["lower"], row["upper"], row["rows"]) == ("in", 11, 21, 0)
+
+
+def test_of_two_incarnations_one_is_refused(client: ShardClient) -> None:
+    """Who notes progress that another one has noted meanwhile is fenced."""
+    one, two = SinkProgress.open(client, described()), SinkProgress.open(client, described())
+    one.record(Interval(0, Frontier(11)), 1)
+
+    with pytest.raises(Fenced, match="another incarnation"):
+        two.record(Interval(0, Frontier(12)), 1)
+
+
+def test_a_new_definition_begins_behind_the_old_one(client: ShardClient) -> None:
+    """Progress of another definition is none, but says where the new one can begin."""
+    SinkProgress.open(client, described()).record(Interval(0, Frontier(11)), 1)
+    progress = SinkProgress.open(client, described(on="other"))
+
+    assert progress.committed is None
+    assert progress.earliest == 11
+    assert progress.previous_input == "in"
+    progress.record(Interval(0, Frontier(13)), 1)
+    assert SinkProgress.open(client, described(on="other")).committed == Frontier(13)
+
+
+def test_the_end_is_kept(client: ShardClient) -> None:
+    """A finished sink stays finished; defined anew it begins anew."""
+    progress = SinkProgress.open(client, described())
+    progress.record(Interval(0, Frontier(11)), 1)
+    progress.record(Interval(11, EMPTY), 1)
+
+    assert SinkProgress.open(client, described()).committed == EMPTY
+    assert SinkProgress.open(client, described(on="other")).committed is None
+
+
+def test_a_drop_gives_up_hold_and_progress(client: ShardClient) -> None:
+    """After a drop the input is free of the sink, and so is the location; again does nothing."""
+    client.create("in", ShardSchema.from_arrow(SCHEMA))
+    client.writer("in").append_now(None)
+    client.hold("in", hold_name("out"))
+    SinkProgress.open(client, described())
+    drop_sink(client, described())
+    drop_sink(client, described())
+
+    assert client.state("in").critical == {}
+    assert not client.exists("out_progress")
+    client.drop("in")
+    drop_sink(client, described())
+
+
+@pytest.mark.parametrize(
+    ("format_", "envelope", "options", "message"),
+    [
+        ("parquet", "diff", {}, "option 'path' of sink 'out' is missing"),
+        ("memory", "upsert", {}, "KEY_NEEDED"),
+        ("console", "diff", {"numrow": "3"}, "did you mean 'numRows'"),
+        ("foreachBatch", "diff", {}, "option 'function'"),
+        ("memory", "diff", {"interval": "soon"}, "a duration such as"),
+    ],
+)
+def test_what_is_refused(
+    format_: str, envelope: Envelope, options: dict[str, str], message: str
+) -> None:
+    """A description that cannot work is refused before anything starts."""
+    sink = SinkDescription(name="out", on="in", format=format_, envelope=envelope, options=options)
+    with pytest.raises(InvalidUsage, match=message):
+        check_sink(sink)
+
+
+def test_options_of_the_sink_are_not_the_targets() -> None:
+    """The distance of micro-batches is the sink's option, all others are the target's."""
+    sink = described(Interval="10s", path="p")
+
+    assert interval_ms(sink) == 10_000
+    assert options_of(sink) == {"path": "p"}
+    assert interval_ms(described()) is None
+
+
+def test_guarantees_are_stated() -> None:
+    """What remembers is written exactly once, everything else at least once."""
+    exact = {"parquet", "csv", "shard", "delta", "memory"}
+    for name in (*exact, "kafka", "iceberg", "console", "foreachBatch", "jdbc"):
+        sink = SinkDescription(name="out", on="in", format=name)
+        assert guarantee(sink) == ("exactly once" if name in exact else "at least once")
+
+
+def test_errors_are_explained() -> None:
+    """Our own error is found inside of what Spark makes of it, with its hint."""
+    ours = InvalidUsage("no", code="NOT_GOOD", hint="do this")
+    inside = f"Traceback\n  File x\ndatasource.errors.InvalidUsage: {ours}\n"
+    raised = f"[USER_RAISED_EXCEPTION] {ours} SQLSTATE: P0001"
+
+    assert _explained(ours) == ("[NOT_GOOD] no", "do this")
+    for text in (inside, raised):
+        assert _explained(RuntimeError(text)) == ("[NOT_GOOD] no", "do this")
+    assert _explained(ValueError("what\never")) == ("ValueError: what", "")

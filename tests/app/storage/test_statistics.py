@@ -1,0 +1,155 @@
+"""Statistics: what adds up, what resets, what may not go back, and what is not known."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.reports import Measured
+from app.storage.statistics import SINK_COLUMNS, SOURCE_COLUMNS, Row, Statistics
+
+
+def source(statistics: Statistics, epoch: int = 1) -> Statistics:
+    statistics.start("s", "source", epoch)
+    return statistics
+
+
+def now(statistics: Statistics, epoch: int = 1, **values: float | None) -> None:
+    statistics.observe(Measured(id="s", epoch=epoch, now=values))
+
+
+def row(statistics: Statistics) -> Row:
+    (found,) = statistics.rows("source")
+    return found
+
+
+def test_nothing_measured_is_nothing_known() -> None:
+    """An object that has measured nothing has a row, and no number in it."""
+    statistics = source(Statistics())
+    statistics.start("t", "sink", 1)
+
+    assert row(statistics) == {"id": "s"} | dict.fromkeys(SOURCE_COLUMNS[1:])
+    assert statistics.rows("sink") == [{"id": "t"} | dict.fromkeys(SINK_COLUMNS[1:])]
+    assert statistics.updates().sources == {"s": {}}
+    assert statistics.updates().sinks == {"t": {}}
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 100)), max_size=30))
+def test_counters_add_up_over_incarnations(reports: list[tuple[int, int]]) -> None:
+    """A counter is the sum of all reports but those that are older than one seen before."""
+    statistics = source(Statistics())
+    expected, newest = None, 1
+    for epoch, more in reports:
+        statistics.observe(Measured(id="s", epoch=epoch, added={"messages_received": more}))
+        if epoch >= newest:
+            expected, newest = (expected or 0) + more, epoch
+
+    assert row(statistics)["messages_received"] == expected
+
+
+def test_what_resets() -> None:
+    """At a restart sizes of state are 0 if they were known, and a snapshot's are not known."""
+    statistics = source(Statistics())
+    now(statistics, records_indexed=5, rehydration_latency=70, snapshot_records_known=9)
+    now(statistics, epoch=2, snapshot_records_staged=1)
+
+    found = row(statistics)
+    assert found["records_indexed"] == 0
+    assert found["bytes_indexed"] is None
+    assert found["rehydration_latency"] is None
+    assert found["snapshot_records_known"] is None
+    assert found["snapshot_records_staged"] == 1
+
+
+def test_a_snapshots_size_may_become_unknown() -> None:
+    """A nullable total is what was said last, also if that is "not known"."""
+    statistics = source(Statistics())
+    now(statistics, snapshot_records_known=9)
+    now(statistics, snapshot_records_known=None)
+
+    assert row(statistics)["snapshot_records_known"] is None
+
+
+def test_what_may_not_go_back(caplog: pytest.LogCaptureFixture) -> None:
+    """Offsets and the flag of the snapshot keep what they were, and the log says so."""
+    statistics = source(Statistics())
+    now(statistics, offset_known=10, offset_committed=8, snapshot_committed=1)
+    with caplog.at_level(logging.ERROR):
+        now(statistics, epoch=2, offset_known=9, snapshot_committed=0)
+    now(statistics, epoch=2, offset_committed=None)
+
+    assert row(statistics)["offset_known"] == 10
+    assert row(statistics)["offset_committed"] == 8
+    assert row(statistics)["snapshot_committed"] is True
+    assert len(caplog.records) == 2
+
+
+def test_a_lag_is_never_negative() -> None:
+    """What is committed is known, also if nobody has looked at the source since."""
+    statistics = source(Statistics())
+    now(statistics, offset_known=10, offset_committed=25)
+
+    assert row(statistics)["offset_known"] == 25
+    assert statistics.updates().sources["s"] == {"offset_known": 25, "offset_committed": 25}
+
+
+def test_an_old_incarnation_changes_nothing() -> None:
+    """What a stopped incarnation still sends is thrown away."""
+    statistics = source(Statistics(), epoch=3)
+    now(statistics, epoch=2, offset_known=10)
+    statistics.observe(Measured(id="s", epoch=2, added={"bytes_received": 7}))
+
+    assert row(statistics) == {"id": "s"} | dict.fromkeys(SOURCE_COLUMNS[1:])
+
+
+def test_dropped_objects_are_forgotten() -> None:
+    """A report about an object that is not there any more makes no row."""
+    statistics = source(Statistics())
+    statistics.drop("s")
+    now(statistics, offset_known=1)
+
+    assert statistics.rows("source") == []
+
+
+@pytest.mark.parametrize(
+    ("added", "gauges"),
+    [
+        ({"offset_known": 1.0}, {}),
+        ({"messages": 1.0}, {}),
+        ({"messages_received": -1.0}, {}),
+        ({}, {"messages_received": 1.0}),
+        ({}, {"messages_staged": 1.0}),
+    ],
+)
+def test_what_means_nothing_is_refused(
+    added: dict[str, float], gauges: dict[str, float | None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """An unknown name, a wrong kind and a negative count change nothing, and are logged."""
+    statistics = source(Statistics())
+    with caplog.at_level(logging.ERROR):
+        statistics.observe(Measured(id="s", epoch=1, added=added, now=gauges))
+
+    assert statistics.updates().sources == {"s": {}}
+    assert len(caplog.records) == 1
+
+
+def test_a_sinks_statistics() -> None:
+    """A sink has its own names, and is no source."""
+    statistics = Statistics()
+    statistics.start("t", "sink", 1)
+    statistics.observe(Measured(id="t", epoch=1, added={"messages_staged": 3, "bytes_staged": 20}))
+    statistics.observe(Measured(id="t", epoch=1, added={"messages_committed": 3}))
+
+    assert statistics.rows("source") == []
+    assert statistics.rows("sink") == [
+        {
+            "id": "t",
+            "messages_staged": 3,
+            "messages_committed": 3,
+            "bytes_staged": 20,
+            "bytes_committed": None,
+        }
+    ]

@@ -1,0 +1,218 @@
+"""Introspection of real streaming queries, and relations as tables of the session."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from typing_extensions import override
+
+from app.introspection.events import Dropped, Event, Polled, QueryProgress, QueryStarted
+from app.introspection.inbox import Inbox
+from app.introspection.listener import QueryListener
+from app.introspection.live import DATABASE, LiveTables
+from datasource.clock import SystemClock
+from support.introspection import DELAYS, FLIGHTS, World
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+pytestmark = pytest.mark.spark
+
+PATIENCE_S = 60.0
+
+
+class Watch(Inbox):
+    """An inbox that tells when a predicate over what came has become true."""
+
+    def __init__(self, capacity: int = 10_000) -> None:
+        super().__init__(SystemClock(), capacity)
+        self.came: list[Event] = []
+        self._changed = threading.Condition()
+
+    @override
+    def put(self, event: Event) -> None:
+        super().put(event)
+        with self._changed:
+            self.came.append(event)
+            self._changed.notify_all()
+
+    def wait(self, wanted: Callable[[list[Event]], bool]) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: wanted(self.came), PATIENCE_S), self.came
+
+
+def progressed(*names: str) -> Callable[[list[Event]], bool]:
+    """Whether each of the queries has done a micro-batch."""
+    return lambda events: set(names) <= {e.name for e in events if isinstance(e, QueryProgress)}
+
+
+def start(spark: SparkSession, name: str, folder: Path) -> StreamingQuery:
+    """A streaming query that does a micro-batch whenever it can."""
+    return (
+        spark.readStream.format("rate-micro-batch")
+        .option("rowsPerBatch", "1")
+        .load()
+        .writeStream.format("noop")
+        .queryName(name)
+        .option("checkpointLocation", str(folder / name.replace(":", "-")))
+        .trigger(processingTime="100 milliseconds")
+        .start()
+    )
+
+
+@pytest.fixture
+def listening(spark: SparkSession) -> Iterator[Watch]:
+    """What a listener of the session hears."""
+    watch = Watch()
+    listener = QueryListener(watch)
+    spark.streams.addListener(listener)
+    yield watch
+    for query in spark.streams.active:
+        query.stop()
+    spark.streams.removeListener(listener)
+
+
+def seen(world: World, watch: Watch) -> set[object]:
+    """Names of the dataflows that have taken time."""
+    world.tell(*watch.came)
+    homes = {r["id"]: r["dataflow_name"] for r in world.rows("dataflow_operator_dataflows")}
+    return {homes[row["id"]] for row in world.rows("scheduling_elapsed")}
+
+
+def test_storage_and_compute_appear_alike_in_one_session(
+    spark: SparkSession, listening: Watch, tmp_path: Path
+) -> None:
+    """A source's query and a view's have the same relations filled by the one listener."""
+    world = World()
+    world.tell(world.installed(FLIGHTS), world.installed(DELAYS))
+    names = ("flights:u1:1", "delays:u2:1")
+    for name in names:
+        start(spark, name, tmp_path)
+    listening.wait(progressed(*names))
+    assert seen(world, listening) == {"Dataflow: flights", "Dataflow: delays"}
+    assert {row["id"] for row in world.rows("objects") if row["run_id"]} == {"flights", "delays"}
+
+
+def test_with_a_session_each_storage_is_not_seen(
+    spark: SparkSession, listening: Watch, tmp_path: Path
+) -> None:
+    """What unification improves on: a listener hears of its own session's queries only."""
+    world = World()
+    # Not the first incarnation: news of the test before may still be on their way.
+    world.tell(world.installed(FLIGHTS, epoch=2), world.installed(DELAYS, epoch=2))
+    other, elsewhere = Watch(), spark.newSession()
+    there = QueryListener(other)
+    elsewhere.streams.addListener(there)
+    hidden = start(elsewhere, "flights:u1:2", tmp_path)
+    try:
+        # It has done a micro-batch, and its own session has heard of it.
+        other.wait(progressed("flights:u1:2"))
+        start(spark, "delays:u2:2", tmp_path)
+        listening.wait(progressed("delays:u2:2"))
+    finally:
+        hidden.stop()
+        elsewhere.streams.removeListener(there)
+    assert seen(world, listening) == {"Dataflow: delays"}
+
+
+def test_an_inbox_that_raises_does_not_hurt_a_query(spark: SparkSession, tmp_path: Path) -> None:
+    """Starts succeed, micro-batches go on, and other listeners hear of them."""
+
+    class Broken(Inbox):
+        @override
+        def put(self, event: Event) -> None:
+            raise RuntimeError("no room in here")
+
+    broken, watch = Broken(SystemClock()), Watch()
+    listeners = [QueryListener(broken), QueryListener(watch)]
+    for listener in listeners:
+        spark.streams.addListener(listener)
+    try:
+        query = start(spark, "x", tmp_path)
+        watch.wait(lambda events: sum(isinstance(event, QueryProgress) for event in events) >= 3)
+        assert query.isActive
+        query.stop()
+    finally:
+        for listener in listeners:
+            spark.streams.removeListener(listener)
+    assert broken.unconverted >= 4
+
+
+def test_a_full_inbox_does_not_hold_a_query_up(spark: SparkSession, tmp_path: Path) -> None:
+    """Nobody takes anything out: progress is dropped and counted, the start is kept."""
+    full = Watch(capacity=1)
+    listener = QueryListener(full)
+    spark.streams.addListener(listener)
+    try:
+        query = start(spark, "y", tmp_path)
+        full.wait(lambda events: sum(isinstance(event, QueryProgress) for event in events) >= 3)
+        assert query.isActive
+        query.stop()
+    finally:
+        spark.streams.removeListener(listener)
+    assert full.dropped >= 2
+    assert any(isinstance(event, QueryStarted) for _, event in full.drain())
+
+
+@pytest.fixture(scope="module")
+def world(spark: SparkSession) -> Iterator[World]:
+    """A world whose relations are tables of the session."""
+    made = World()
+    with LiveTables(made.relations) as live:
+        live.register(spark)
+        yield made
+        spark.sql(f"DROP DATABASE {DATABASE} CASCADE")
+
+
+def test_a_relation_is_a_table_with_live_rows(spark: SparkSession, world: World) -> None:
+    """Each statement sees what is known when it is planned; what is dropped is gone."""
+    assert spark.sql("SELECT * FROM introspection.frontiers").collect() == []
+    world.run(DELAYS)
+    world.tell(Polled(id="delays", since=0, upper=7))
+    query = "SELECT object_id, write_frontier FROM introspection.frontiers"
+    assert [tuple(row) for row in spark.sql(query).collect()] == [("delays", 7)]
+    world.tell(Polled(id="delays", since=0, upper=9))
+    assert [tuple(row) for row in spark.sql(query).collect()] == [("delays", 9)]
+    world.tell(Dropped(id="delays", at_ms=0))
+    assert spark.sql(query).collect() == []
+
+
+def test_relations_can_be_joined_and_filtered_in_sql(spark: SparkSession, world: World) -> None:
+    """They are tables like others: which operators does the view's dataflow have?"""
+    world.run(DELAYS)
+    rows = spark.sql("""
+        SELECT o.name FROM introspection.dataflow_operators o
+        JOIN introspection.lir_mapping l ON o.id >= l.operator_id_start AND o.id < l.operator_id_end
+        JOIN introspection.objects b USING (global_id)
+        WHERE b.id = 'delays' ORDER BY o.id
+    """).collect()
+    names = [row["name"] for row in rows]
+    assert names == ["Source", "Aggregate", "Project", "Correction", "Persist"]
+    world.tell(Dropped(id="delays", at_ms=0))
+
+
+def test_every_relation_is_there_with_its_types_and_meanings(
+    spark: SparkSession, world: World
+) -> None:
+    """The declared columns are the table's, comments included, and rows pass unchanged."""
+    world.run(FLIGHTS)
+    listed = {row["tableName"] for row in spark.sql(f"SHOW TABLES IN {DATABASE}").collect()}
+    assert listed == set(world.relations.declared)
+    for name, relation in world.relations.declared.items():
+        frame = spark.table(f"{DATABASE}.{name}")
+        comments = [(f.name, f.metadata.get("comment")) for f in frame.schema.fields]
+        assert comments == [(c.name, c.comment) for c in relation.columns], name
+    for name in ("objects", "dataflow_addresses"):
+        table = spark.table(f"{DATABASE}.{name}").toArrow()
+        assert table.to_pylist() == world.relations.relation(name).to_pylist()
+    (made,) = spark.sql("SELECT created_at FROM introspection.objects").toArrow().to_pylist()
+    assert made["created_at"] == datetime.fromtimestamp(world.clock.now_ms() / 1000, UTC)
+    world.tell(Dropped(id="flights", at_ms=0))
+    assert isinstance(world.relations.relation("objects"), pa.Table)

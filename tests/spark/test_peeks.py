@@ -1,0 +1,331 @@
+"""Peeks over real Spark: equal to a batch oracle in every way that they may be answered."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+import sqlglot
+from sqlglot import exp
+
+from app.compute.answering import PeekSettings
+from app.compute.index import Indexes, IndexSettings, run_index
+from app.compute.peek import Peeks
+from app.compute.results import from_ipc
+from app.protocol.compute import Peek, PeekResponse
+from app.protocol.objects import IndexDescription
+from app.reports import Failed, Hydrated
+from datasource.errors import unknown_name
+from support.reads import Inputs, Place, Row, contents, incarnation, model_at, updates_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+FLIGHTS = pa.schema(
+    [
+        ("carrier", pa.string()),
+        ("number", pa.int64()),
+        ("delay", pa.float64()),
+        ("at", pa.timestamp("us", tz="UTC")),
+    ]
+)
+CARRIERS = pa.schema([("carrier", pa.string()), ("name", pa.string())])
+
+FLOWN: list[tuple[Row, int, int]] = [
+    (("AA", 1, 1.5, 1_000_000), 5, 1),
+    (("AA", 2, None, None), 5, 2),
+    (("UA", 3, -0.0, 2_000_000), 6, 1),
+    ((None, 4, float("nan"), 3_000_000), 6, 1),
+    (("AA", 1, 1.5, 1_000_000), 8, -1),
+    (("DL", 5, 0.0, 4_000_000), 9, 1),
+]
+NAMES: list[tuple[Row, int, int]] = [(("AA", "American"), 2, 1), (("UA", "United"), 7, 1)]
+LIMIT = 1 << 20
+
+
+def bind(query: str, views: Mapping[str, str]) -> str:
+    """Views in the place of tables, known by their whole names."""
+    tree = sqlglot.parse_one(query, read="spark")
+    for table in tree.find_all(exp.Table):
+        name = f"{table.db}.{table.name}" if table.db else table.name
+        if name in views:
+            table.set("db", None)
+            table.set("alias", table.args.get("alias") or exp.TableAlias(this=table.this.copy()))
+            table.set("this", exp.to_identifier(views[name]))
+    return tree.sql(dialect="spark")
+
+
+def relations(name: str) -> pa.Table:
+    if name != "objects":
+        raise unknown_name("relation", name, ["objects"])
+    return pa.table({"name": ["flights", "carriers"], "kind": ["source", "source"]})
+
+
+class Desk:
+    """A place with two objects, and peeks over it."""
+
+    def __init__(self, location: str, spark: SparkSession, **chosen: Any) -> None:
+        self.place = Place(location, spark)
+        self.place.put("flights", FLOWN, 10, FLIGHTS)
+        self.place.put("carriers", NAMES, 10, CARRIERS)
+        self.indexes = Indexes()
+        self.peeks = Peeks(
+            self.place.host,
+            Inputs(flights=("raw",)),
+            relations,
+            bind,
+            indexes=self.indexes,
+            settings=PeekSettings(poll_ms=2, **chosen),
+        )
+
+    def start(self, query: str, as_of: int, *inputs: str, limit: int = LIMIT) -> str:
+        uuid = self.place.host.ids.token().hex()
+        peek = Peek(uuid=uuid, query=query, inputs=inputs, as_of=as_of, limit_bytes=limit)
+        self.peeks.start(peek)
+        return uuid
+
+    def ask(self, query: str, as_of: int, *inputs: str, limit: int = LIMIT) -> PeekResponse:
+        """The response to a query."""
+        uuid = self.start(query, as_of, *inputs, limit=limit)
+        found = self.place.next(PeekResponse)
+        assert found.uuid == uuid
+        return found
+
+    def rows(self, query: str, as_of: int, *inputs: str) -> pa.Table:
+        found = self.ask(query, as_of, *inputs)
+        assert found.error == ""
+        assert found.rows is not None
+        return from_ipc(found.rows)
+
+    def strategies(self) -> Counter[str]:
+        total: Counter[str] = Counter()
+        for one in self.peeks.durations():
+            total[one.strategy] += one.count
+        return total
+
+
+@pytest.fixture
+def desk(location: str, spark: SparkSession) -> Iterator[Desk]:
+    found = Desk(location, spark)
+    yield found
+    found.peeks.stop()
+
+
+def plain(table: pa.Table) -> Counter[str]:
+    """Rows as text: NaN is NaN, and -0.0 is not 0.0."""
+    return Counter(map(repr, zip(*(c.to_pylist() for c in table.columns), strict=True)))
+
+
+def oracle(spark: SparkSession, query: str, as_of: int) -> pa.Table:
+    """What Spark gives over plain local rows."""
+    for name, rows, schema in (("flights", FLOWN, FLIGHTS), ("carriers", NAMES, CARRIERS)):
+        there: Counter[int] = Counter()
+        for index, (row, time, diff) in enumerate(rows):
+            same = next(i for i, (other, _, _) in enumerate(rows) if repr(other) == repr(row))
+            there[same] += diff if time <= as_of else 0
+            assert same <= index
+        expanded = [(rows[i][0], 0, 1) for i, count in there.items() for _ in range(count)]
+        table = updates_of(expanded, schema).drop_columns(["_ts", "_diff"])
+        spark.createDataFrame(table).createOrReplaceTempView(name)
+    try:
+        return spark.sql(query).toArrow()
+    finally:
+        for name in ("flights", "carriers"):
+            spark.catalog.dropTempView(name)
+
+
+SIMPLE = [
+    "SELECT * FROM flights",
+    "SELECT number, carrier c FROM flights WHERE carrier = 'AA'",
+    "SELECT f.number FROM flights AS f WHERE f.carrier = 'AA' AND f.number = 2",
+    "SELECT number FROM flights WHERE carrier IN ('UA', 'DL')",
+    "SELECT number, delay, at FROM flights WHERE carrier IS NULL",
+    "SELECT number FROM flights WHERE delay = 0.0D",
+    "SELECT number FROM flights WHERE isnan(delay) OR at > timestamp '1970-01-01 00:00:03'",
+    "SELECT number, number AS n FROM flights WHERE NOT (carrier <=> 'AA')",
+    "SELECT number FROM flights WHERE carrier = 'XX'",
+    "SELECT number FROM flights WHERE carrier = null",
+]
+OTHER = [
+    "SELECT carrier, count(*) n, max(number) m FROM flights GROUP BY carrier",
+    "SELECT NUMBER FROM flights WHERE number + 1 = 3",
+    "SELECT DISTINCT carrier FROM flights",
+    "SELECT number FROM flights ORDER BY number DESC LIMIT 2",
+    "WITH flights2 AS (SELECT * FROM flights) SELECT number FROM flights2",
+    "SELECT number FROM flights WHERE carrier = 'it''s' OR number = 1",
+]
+
+
+@pytest.mark.parametrize("indexed", [(), ("carrier",), ("number", "carrier")])
+def test_simple_queries_are_answered_as_spark_answers_them(
+    desk: Desk, spark: SparkSession, indexed: tuple[str, ...]
+) -> None:
+    """Without a Spark job: the same rows, under the same schema, from an index and from a shard."""
+    running = None
+    if indexed:
+        on = IndexDescription(name="i", on="flights", key=indexed)
+        running = run_index(
+            desk.place.host, incarnation("i", 5), on, desk.indexes, IndexSettings(poll_ms=2)
+        )
+        desk.place.next(Hydrated)
+    for query in SIMPLE:
+        for as_of in (5, 9):
+            found, wanted = desk.rows(query, as_of, "flights"), oracle(spark, query, as_of)
+            assert plain(found) == plain(wanted), (query, as_of)
+            # What Spark knows of its own local rows' nullability is not the object's.
+            assert found.schema.names == wanted.schema.names
+            assert found.schema.types == wanted.schema.types, query
+    assert set(desk.strategies()) == {"index" if indexed else "shard"}
+    if running is not None:
+        running.stop()
+
+
+def test_a_fast_answer_has_the_schema_of_a_slow_one(location: str, spark: SparkSession) -> None:
+    """Types and nullability of a query do not depend on how it is answered."""
+    fast, slow = Desk(location, spark), Desk(location + "2", spark, shard_bytes=-1)
+    for query in SIMPLE:
+        one, other = fast.rows(query, 9, "flights"), slow.rows(query, 9, "flights")
+        assert one.schema == other.schema
+        assert plain(one) == plain(other)
+    assert set(slow.strategies()) == {"standard"}
+    for desk in (fast, slow):
+        desk.peeks.stop()
+
+
+def test_other_queries_are_answered_by_spark(desk: Desk, spark: SparkSession) -> None:
+    """Whatever is not certainly simple is Spark's."""
+    for query in OTHER:
+        assert plain(desk.rows(query, 9, "flights")) == plain(oracle(spark, query, 9)), query
+    assert set(desk.strategies()) == {"standard"}
+
+
+def test_a_query_over_objects_and_relations_sees_one_time(desk: Desk) -> None:
+    """Joins of several objects at one time equal DuckDB; `introspection` joins in."""
+    query = (
+        "SELECT c.name, count(*) AS n FROM flights f JOIN carriers c ON f.carrier = c.carrier "
+        "GROUP BY c.name"
+    )
+    for as_of in (5, 7, 9):
+        flights = list(model_at(FLOWN, as_of).elements())
+        names = list(model_at(NAMES, as_of).elements())
+        duck = duckdb.connect()
+        duck.execute("CREATE TABLE flights (carrier TEXT, number BIGINT)")
+        duck.execute("CREATE TABLE carriers (carrier TEXT, name TEXT)")
+        duck.executemany("INSERT INTO flights VALUES (?, ?)", [row[:2] for row in flights])
+        duck.executemany("INSERT INTO carriers VALUES (?, ?)", names)
+        wanted = Counter(duck.execute(query).fetchall())
+        assert contents(desk.rows(query, as_of, "flights", "carriers")) == wanted
+    joined = (
+        "SELECT o.kind, count(*) FROM introspection.objects o CROSS JOIN carriers GROUP BY o.kind"
+    )
+    assert contents(desk.rows(joined, 9, "carriers", "introspection.objects")) == Counter(
+        {("source", 4): 1}
+    )
+    only = desk.rows(
+        "SELECT name FROM introspection.objects WHERE name = 'flights'", 0, "introspection.objects"
+    )
+    assert contents(only) == Counter({("flights",): 1})
+
+
+def test_a_query_without_objects_is_a_constant(desk: Desk) -> None:
+    """It needs no shard and no time."""
+    assert contents(desk.rows("SELECT 1 + 1 AS two", 0)) == Counter({(2,): 1})
+    assert set(desk.strategies()) == {"constant"}
+
+
+def test_errors_of_spark_are_sentences(desk: Desk, spark: SparkSession) -> None:
+    """A wrong query, a failing one and an unknown relation: a code, a sentence, no stack."""
+    wrong = desk.ask("SELECT nmber FROM flights", 9, "flights").error
+    assert wrong.startswith("[UNRESOLVED_COLUMN")
+    assert "number" in wrong
+    zero = desk.ask("SELECT number / (number - number) FROM flights", 9, "flights").error
+    assert zero.startswith("[DIVIDE_BY_ZERO]")
+    unknown = desk.ask("SELECT * FROM introspection.objcts", 0, "introspection.objcts").error
+    assert "did you mean 'objects'" in unknown
+    assert not any("\n" in error for error in (wrong, zero, unknown))
+    assert not [t.name for t in spark.catalog.listTables() if t.name.startswith("peek_")]
+
+
+def test_a_result_beyond_its_limit_is_refused(desk: Desk) -> None:
+    """The jobs end early, and the error says what to do."""
+    query = "SELECT id, repeat('x', 100) s FROM range(2000000)"
+    for ask in (query, query + " ORDER BY id % 1000 LIMIT 5000"):
+        error = desk.ask(ask, 0, limit=100_000).error
+        assert error.startswith("[RESULT_TOO_LARGE] the result is larger than its limit of 100,000")
+        assert "LIMIT" in error
+    assert desk.ask("SELECT * FROM flights", 9, "flights", limit=10).error.startswith("[RESULT_TOO")
+
+
+def test_a_cancelled_query_ends_its_jobs(desk: Desk, spark: SparkSession) -> None:
+    """A query that would run for ever is gone; the others never notice."""
+    query = "SELECT count(*) FROM range(1000000000000) a WHERE a.id % 7 = 3 AND hash(a.id) = 5"
+    uuid = desk.start(query, 0)
+    tracker = spark.sparkContext.statusTracker()
+    waited = threading.Event()
+    while not tracker.getJobIdsForGroup(f"peek-{uuid}"):
+        waited.wait(0.01)
+    (active,) = desk.peeks.active()
+    assert (active.uuid, active.strategy) == (uuid, "constant")
+    desk.peeks.cancel(uuid)
+    assert desk.place.next(PeekResponse) == PeekResponse(uuid=uuid, cancelled=True)
+    assert contents(desk.rows("SELECT 3", 0)) == Counter({(3,): 1})
+    assert desk.peeks.active() == []
+
+
+def test_queries_are_answered_side_by_side(desk: Desk) -> None:
+    """Many at once: each has one response, and its own rows."""
+    query = "SELECT 0 + count(*) FROM flights"
+    uuids = [desk.start(query.replace("0", str(n)), 9, "flights") for n in range(6)]
+    found = {one.uuid: one for one in (desk.place.next(PeekResponse) for _ in uuids)}
+    total = sum(model_at(FLOWN, 9).values())
+    for n, uuid in enumerate(uuids):
+        assert found[uuid].error == ""
+        assert contents(from_ipc(found[uuid].rows or b"")) == Counter({(n + total,): 1})
+
+
+def test_an_index_serves_scans_by_a_cached_frame(desk: Desk) -> None:
+    """Spark's queries over an indexed object read the cache, with what was added since beside it.
+
+    Contents are exact at each time, also after retractions, when a new frame is needed.
+    """
+    on = IndexDescription(name="i", on="carriers", key=("carrier",))
+    chosen = IndexSettings(poll_ms=2, frame_every_ms=0)
+    rows = [((f"c{i}", f"name {i}"), 11, 1) for i in range(20)]
+    desk.place.put("carriers", rows, 20, CARRIERS)
+    running = run_index(desk.place.host, incarnation("i", 9), on, desk.indexes, chosen)
+    desk.place.next(Hydrated)
+    query = "SELECT count(*), max(name) FROM carriers"
+    for as_of in (10, 11, 15):
+        wanted = Counter({(2, "United"): 1} if as_of < 11 else {(22, "name 9"): 1})
+        assert contents(desk.rows(query, as_of, "carriers")) == wanted
+    assert not [one for one in desk.place.seen if isinstance(one, Failed)]
+    (index,) = desk.indexes.of(desk.place.client.location.url, "carriers")
+    base = index.frame(15)
+    assert base is not None
+    assert index.frame(19) is base
+    assert base.storageLevel.useMemory
+    desk.place.put("carriers", [(("zz", "zz"), 25, 1)], 30, CARRIERS)
+    asked = desk.rows(query, 26, "carriers")
+    assert contents(asked) == Counter({(23, "zz"): 1})
+    while not index.readable(29):
+        threading.Event().wait(0.01)
+    added = index.frame(26)
+    assert added is not None
+    assert added is not base
+    assert added.count() == 23
+    desk.place.put("carriers", [(("zz", "zz"), 35, -1)], 40, CARRIERS)
+    while not index.readable(39):
+        threading.Event().wait(0.01)
+    after = index.frame(36)
+    assert after is not None
+    assert after.count() == 22
+    assert contents(desk.rows(query, 30, "carriers")) == Counter({(23, "zz"): 1})
+    assert contents(desk.rows(query, 36, "carriers")) == Counter({(22, "name 9"): 1})
+    running.stop()

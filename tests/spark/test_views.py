@@ -1,0 +1,348 @@
+"""Views as streaming queries: they follow, rest, fail, stop, and find their way back."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+import datasource
+from app.compute.dataflow import run_view
+from app.compute.holds import forget_holds
+from app.compute.render import render
+from app.compute.view import View
+from app.protocol.objects import ViewDescription
+from app.reports import Ended, Failed, Health, Hydrated, Measured, Progress
+from datasource.errors import Fenced
+from datasource.frontier import EMPTY, Frontier
+from datasource.native.interval import Interval
+from support.checkout import wait_until
+from support.views import Bench, Input, contents, no_fence, view
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from app.compute.dataflow import ViewRun
+
+pytestmark = pytest.mark.spark
+
+ORDERS = pa.schema([("id", pa.int64()), ("who", pa.string()), ("price", pa.int32())])
+
+TOTALS = view(
+    "totals",
+    "SELECT who, sum(price) AS total FROM orders GROUP BY who",
+    "who STRING, total BIGINT",
+    "orders",
+)
+DEAR = view(
+    "dear",
+    "SELECT id, who FROM orders WHERE price >= 10",
+    "id BIGINT, who STRING",
+    "orders",
+    strategy="linear",
+)
+INVERSE = view(
+    "inverse", "SELECT id, 60 / price AS part FROM orders", "id BIGINT, part DOUBLE", "orders"
+)
+
+
+class Started:
+    """Starts views, and stops all that still run."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.runs: list[ViewRun] = []
+
+    def __call__(self, description: ViewDescription, as_of: int, dataflow: int = 1) -> ViewRun:
+        incarnation = self.bench.incarnation(description.name, as_of, dataflow)
+        self.runs.append(run_view(self.bench.host, incarnation, description))
+        return self.runs[-1]
+
+
+@pytest.fixture
+def bench(spark: SparkSession, location: str, tmp_path: Path) -> Bench:
+    return Bench(spark, location, tmp_path / "checkpoints")
+
+
+@pytest.fixture
+def start(bench: Bench) -> Iterator[Started]:
+    started = Started(bench)
+    yield started
+    for run in started.runs:
+        run.stop()
+
+
+@pytest.fixture
+def orders(bench: Bench) -> Input:
+    found = bench.input("orders", ORDERS)
+    found.push(5, ((1, "ada", 10), 1), ((2, "bob", 20), 1))
+    return found
+
+
+def reaches(bench: Bench, name: str, time: int) -> None:
+    def there() -> bool:
+        assert not bench.told(Failed)
+        return (bench.upper(name) or 0) >= time
+
+    wait_until(f"{name} at {time}", there, 60)
+
+
+def totals_at(orders: Input, time: int) -> Counter[Any]:
+    sums: Counter[str] = Counter()
+    for _, who, price in orders.at(time):
+        sums[who] += price
+    return Counter(dict.fromkeys(sums.items(), 1))
+
+
+def dear_at(orders: Input, time: int) -> Counter[Any]:
+    return Counter((number, who) for number, who, price in orders.at(time) if price >= 10)
+
+
+def session_of(bench: Bench) -> SparkSession:
+    return bench.spark.newSession()
+
+
+def rendered(bench: Bench, description: ViewDescription, as_of: int) -> View:
+    return View(bench.host, bench.incarnation(description.name, as_of), description, no_fence)
+
+
+def test_views_follow_rest_and_are_followed(bench: Bench, orders: Input, start: Started) -> None:
+    """Changes take effect at their own times, a view reads a view, and rest costs no Spark job."""
+    rich = view("rich", "SELECT count(*) AS n FROM totals WHERE total > 15", "n BIGINT", "totals")
+    start(TOTALS, 5)
+    start(DEAR, 5)
+    reaches(bench, "totals", 6)
+    start(rich, 5)
+    reaches(bench, "rich", 6)
+    orders.push(10, ((3, "ada", 7), 1), ((2, "bob", 20), -1))
+    orders.append([(12, (4, "cyd", 30), 1), (14, (4, "cyd", 30), -1)], 20)
+    for name in ("totals", "dear", "rich"):
+        reaches(bench, name, 20)
+    before = len(bench.told(Measured))
+    orders.idle(5000)
+    for name in ("totals", "dear", "rich"):
+        reaches(bench, name, 5000)
+
+    assert len(bench.told(Measured)) == before
+    for time in (5, 9, 10, 11, 12, 13, 14, 4999):
+        assert contents(bench.client, "totals", time) == totals_at(orders, time)
+        assert contents(bench.client, "dear", time) == dear_at(orders, time)
+        large = sum(total > 15 for _, total in totals_at(orders, time))
+        assert contents(bench.client, "rich", time) == {(large,): 1}
+    assert bench.client.state("totals").since.time == 5
+    assert {seen.id for seen in bench.told(Hydrated)} == {"totals", "dear", "rich"}
+    writes = [seen.write for seen in bench.told(Progress) if seen.id == "totals"]
+    assert writes == sorted(writes, key=lambda time: time or 0)
+    assert {type(seen) for seen in bench.seen} >= {Health, Progress, Hydrated, Measured}
+    assert not bench.told(Failed)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_restart_goes_on(bench: Bench, orders: Input, start: Started, lost: bool) -> None:
+    """After a restart, with or without its checkpoint, nothing is missing or there twice."""
+    run = start(DEAR, 5)
+    reaches(bench, "dear", 6)
+    run.stop()
+    upper = bench.upper("dear")
+    orders.push(10, ((3, "ada", 70), 1))
+    orders.push(15, ((1, "ada", 10), -1))
+    assert bench.upper("dear") == upper
+    if lost:
+        shutil.rmtree(bench.host.checkpoints)
+    start(DEAR, 5)
+    reaches(bench, "dear", 16)
+    for time in (5, 10, 15):
+        assert contents(bench.client, "dear", time) == dear_at(orders, time)
+
+
+def test_another_definition_corrects_the_output(
+    bench: Bench, orders: Input, start: Started
+) -> None:
+    """The new definition's contents replace the old one's, without the shard being made anew."""
+    first = start(DEAR, 5)
+    reaches(bench, "dear", 6)
+    first.stop()
+    shard = bench.client.state("dear").shard
+    other = view("dear", "SELECT id, upper(who) AS who FROM orders", DEAR.schema, "orders")
+    orders.push(10, ((3, "ada", 7), 1))
+    start(other, 6, dataflow=2)
+    reaches(bench, "dear", 11)
+    assert bench.client.state("dear").shard == shard
+    assert contents(bench.client, "dear", 5) == dear_at(orders, 5)
+    for time in (6, 10):
+        expected = Counter((number, who.upper()) for number, who, _ in orders.at(time))
+        assert contents(bench.client, "dear", time) == expected
+
+
+def test_a_failing_query_is_an_error_until_it_works(bench: Bench, orders: Input) -> None:
+    """A division by zero is a row of the errors shard, from the time it is there until it goes."""
+    kept = rendered(bench, INVERSE, 5)
+    session = session_of(bench)
+    kept.advance(session, Interval(5, 6, starts=True))
+    orders.push(10, ((3, "ada", 0), 1))
+    kept.advance(session, Interval(6, 11))
+    orders.push(12, ((4, "ada", 6), 1))
+    orders.push(20, ((3, "ada", 0), -1), until=30)
+    kept.advance(session, Interval(11, 30))
+
+    def errors(time: int) -> list[str]:
+        return [row[0] for row in contents(bench.client, "inverse_errors", time).elements()]
+
+    assert errors(9) == []
+    for time in (10, 12, 19):
+        [error] = errors(time)
+        assert error.startswith("[DIVIDE_BY_ZERO]")
+        assert contents(bench.client, "inverse", time) == {(1, 6.0): 1, (2, 3.0): 1}
+    assert errors(20) == []
+    assert contents(bench.client, "inverse", 29) == {(1, 6.0): 1, (2, 3.0): 1, (4, 10.0): 1}
+    assert [h.status for h in bench.told(Health)] == ["running", "stalled", "running"]
+
+
+def test_garbage_in_the_output_is_put_right(bench: Bench, orders: Input) -> None:
+    """What somebody writes into the output, even if nobody can read it, the next step corrects."""
+    session = session_of(bench)
+    kept = rendered(bench, DEAR, 5)
+    kept.advance(session, Interval(5, 6, starts=True))
+    garbage = pa.table({"id": [1, 99], "who": ["ada", "eve"], "_ts": [7, 7], "_diff": [-3, 2]})
+    bench.client.writer("dear").compare_and_append(garbage, Frontier(6), Frontier(8))
+    orders.push(10, ((3, "ada", 70), 1))
+    kept.advance(session, Interval(6, 11))
+    for time in (8, 9, 10):
+        assert contents(bench.client, "dear", time) == dear_at(orders, time)
+
+
+def test_two_that_race_make_one_output(bench: Bench, orders: Input) -> None:
+    """Of two renderings that write side by side each finds the other's steps and goes on."""
+    pair = [(rendered(bench, TOTALS, 5), session_of(bench)) for _ in range(2)]
+    for time in range(10, 50, 10):
+        orders.push(
+            time, ((time, "ada", time), 1), ((time - 10, "ada", time - 10), -1 if time > 10 else 1)
+        )
+    errors: list[BaseException] = []
+
+    def run(kept: View, session: SparkSession) -> None:
+        try:
+            kept.advance(session, Interval(5, 6, starts=True))
+            kept.advance(session, Interval(6, orders.upper))
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the test shows it
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=each) for each in pair]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    for time in range(5, orders.upper):
+        assert contents(bench.client, "totals", time) == totals_at(orders, time)
+
+
+def test_nothing_is_written_before_it_is_allowed(
+    bench: Bench, orders: Input, start: Started
+) -> None:
+    """Read-only, a view runs its query and holds its input; allowed to write it misses no time."""
+    bench.writes.clear()
+    start(TOTALS, 5)
+    wait_until("warm", lambda: bool(bench.told(Hydrated)), 60)
+    orders.push(10, ((3, "ada", 7), 1))
+    orders.push(15, ((3, "ada", 7), -1))
+    assert not bench.client.exists("totals")
+    bench.writes.set()
+    reaches(bench, "totals", 16)
+    for time in (5, 10, 15):
+        assert contents(bench.client, "totals", time) == totals_at(orders, time)
+
+
+def test_a_fenced_view_says_so_and_writes_nothing(
+    bench: Bench, orders: Input, start: Started
+) -> None:
+    """Once another runtime has taken over, the view ends, and tells why."""
+    fence = threading.Event()
+
+    def check() -> None:
+        if fence.is_set():
+            raise Fenced("another runtime has taken over this location")
+
+    object.__setattr__(bench.host, "check_fence", check)
+    start(TOTALS, 5)
+    reaches(bench, "totals", 6)
+    fence.set()
+    orders.push(10, ((3, "ada", 7), 1))
+    wait_until("failed", lambda: bool(bench.told(Failed)), 60)
+    assert bench.upper("totals") == 6
+    [failed] = bench.told(Failed)
+    assert failed.fenced
+
+
+@pytest.mark.usefixtures("orders")
+def test_an_input_made_anew_is_hydrated_anew(bench: Bench, start: Started) -> None:
+    """A checkpoint of another shard is thrown away: the next start corrects the output."""
+    run = start(TOTALS, 5)
+    reaches(bench, "totals", 6)
+    run.stop()
+    forget_holds(bench.client, "totals", ["orders"])
+    bench.client.drop("orders", despite_holders=list(bench.client.state("orders").leased))
+    anew = bench.input("orders", ORDERS)
+    anew.push(20, ((7, "eve", 1), 1))
+    start(TOTALS, 20)
+    wait_until("failed", lambda: bool(bench.told(Failed)), 60)
+    assert "FOREIGN_OFFSET" in bench.told(Failed)[0].error
+    bench.seen.clear()
+    start(TOTALS, 20)
+    reaches(bench, "totals", 21)
+    assert contents(bench.client, "totals", 20) == {("eve", 1): 1}
+
+
+def test_finished_inputs_end_the_view(bench: Bench, orders: Input, start: Started) -> None:
+    """When nothing more can come of the inputs, nothing more comes of the view, and it says so."""
+    start(TOTALS, 5)
+    reaches(bench, "totals", 6)
+    handle = bench.client.writer("orders")
+    handle.compare_and_append(None, handle.upper(), EMPTY)
+    wait_until("ended", lambda: bool(bench.told(Ended)), 60)
+    assert bench.client.state("totals").upper.is_empty
+    assert contents(bench.client, "totals", 1000) == totals_at(orders, 5)
+
+
+def test_a_view_of_nothing_is_finished_at_once(bench: Bench) -> None:
+    """A view without inputs holds its rows from its as_of on, for ever."""
+    one = view("one", "SELECT 1 AS n UNION ALL SELECT 1", "n INT")
+    run = render(bench.host, bench.incarnation("one", 7), one)
+    wait_until("ended", lambda: bool(bench.told(Ended) or bench.told(Failed)), 60)
+    run.stop()
+    assert not bench.told(Failed)
+    assert bench.client.state("one").upper.is_empty
+    assert contents(bench.client, "one", 7) == {(1,): 2}
+    assert bench.client.state("one").since.time == 7
+
+
+@pytest.mark.usefixtures("orders")
+def test_a_frame_becomes_an_interval_once(bench: Bench) -> None:
+    """`compare_and_append` fills exactly its interval, once, and refuses another upper."""
+    frame = bench.spark.sql("SELECT 9L AS id, 'eve' AS who, 1 AS price")
+    path = f"{bench.client.location.url}/orders"
+
+    def append(lower: int, upper: int, number: int) -> str:
+        done = datasource.compare_and_append(
+            frame, path, lower=lower, upper=upper, writer=("w", number)
+        )
+        return type(done).__name__
+
+    assert append(6, 9, 1) == "Appended"
+    assert append(6, 9, 1) == "AlreadyCommitted"
+    assert append(6, 12, 2) == "UpperMismatch"
+    empty = datasource.compare_and_append(
+        frame.where("false"), path, lower=9, upper=20, writer=("w", 3)
+    )
+    assert type(empty).__name__ == "Appended"
+    assert bench.upper("orders") == 20
+    assert contents(bench.client, "orders", 6)[(9, "eve", 1)] == 1
+    assert contents(bench.client, "orders", 5)[(9, "eve", 1)] == 0
+    assert contents(bench.client, "orders", 19).total() == 3
