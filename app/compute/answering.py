@@ -1,0 +1,419 @@
+"""One peek, from its text to its rows; `peek` says what it promises and who runs it.
+
+    task = Task(peek, came_ms)
+    table = Answer(means, task, pool="peek-0").table()
+
+Invariants:
+    Leases are taken before anything is looked at, and given up when the table is there.
+    What can be answered without Spark is answered so only if Spark would certainly say the same.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from app.compute.following import Catalog, Followed, error_shards, live_errors, watch
+from app.compute.index import Index, Indexes
+from app.compute.results import too_large
+from app.compute.selecting import Select, keys_of, simple_select, spark_schema
+from app.protocol.compute import Peek
+from app.rendering import Host
+from datasource.errors import InvalidUsage, ShardError
+from datasource.frontier import meet
+from datasource.read import not_yet
+from datasource.schema import ShardSchema
+from datasource.state import ShardState
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = [
+    "DEFAULTS",
+    "Answer",
+    "Bind",
+    "Cancelled",
+    "Means",
+    "PeekSettings",
+    "Relations",
+    "Strategy",
+    "Task",
+    "sentence",
+]
+
+Strategy: TypeAlias = Literal["constant", "index", "shard", "standard"]
+
+Bind: TypeAlias = Callable[[str, Mapping[str, str]], str]
+"""A query, and the view to read in the place of each object or `introspection.<relation>`."""
+
+_RELATIONS: Final = "introspection."
+"""Inputs that begin so are relations: they are as they are now, not as of the peek's time."""
+
+
+class Relations(Protocol):
+    """What is known of the running application, as tables."""
+
+    def __call__(self, name: str) -> pa.Table:
+        """Relation `name` as it is now.
+
+        Raises:
+            InvalidUsage: There is no such relation.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PeekSettings:
+    """What may be tuned of peeks.
+
+    Attributes:
+        threads: How many run at once; others wait in order. 4.
+        waiting: Most that wait; more are refused. 100.
+        settle_ms: How long one waits until its objects are settled at its time. 60 s.
+        poll_ms: Longest pause between two looks meanwhile. 50 ms.
+        shard_bytes: A simple query is answered from the shard without Spark if at most so many
+            encoded bytes must be read. 8 MiB: about what is decoded while Spark starts a job.
+        index_wait_ms: How long one waits for an index that is behind. 200 ms.
+    """
+
+    threads: int = 4
+    waiting: int = 100
+    settle_ms: int = 60_000
+    poll_ms: int = 50
+    shard_bytes: int = 8 << 20
+    index_wait_ms: int = 200
+
+
+DEFAULTS: Final = PeekSettings()
+"""Settings of who says nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What all peeks of a runtime share; see `Peeks`."""
+
+    host: Host
+    catalog: Catalog
+    relations: Relations
+    bind: Bind
+    indexes: Indexes
+    settings: PeekSettings
+
+
+@dataclass(slots=True)
+class Task:
+    """One peek on its way.
+
+    Attributes:
+        came_ms: When it came, ms since the epoch.
+        cancelled: Set once nobody wants the answer any more.
+        strategy: How it is answered; "" while that is not decided.
+    """
+
+    peek: Peek
+    came_ms: int
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    strategy: Strategy | Literal[""] = ""
+
+    @property
+    def group(self) -> str:
+        """Its Spark jobs."""
+        return f"peek-{self.peek.uuid}"
+
+
+class Cancelled(Exception):
+    """Nobody wants the answer any more."""
+
+
+class Answer:
+    """One run of one peek, in the thread that calls it."""
+
+    def __init__(self, means: Means, task: Task, *, pool: str) -> None:
+        """Nothing is read yet.
+
+        Args:
+            means: What it reads with.
+            task: The peek.
+            pool: Scheduler pool of its Spark jobs.
+        """
+        self._means = means
+        self._host = means.host
+        self._task = task
+        self._peek = task.peek
+        self._pool = pool
+        self._stack = ExitStack()
+
+    def table(self) -> pa.Table:
+        """The rows.
+
+        Raises:
+            Cancelled: Nobody wants them any more.
+            InvalidUsage: An object is not readable at the time, or has errors; the result is too
+                large.
+            Determinate: An object was not settled in time.
+            PySparkException: Spark refuses the query or fails in it.
+        """
+        with self._stack:
+            relations, inputs = self._relations(), self._objects()
+            if not inputs:
+                return self._within(self._by_spark({}, relations))
+            held = {name: self._held(name, name) for name in inputs}
+            states = self._settled(held)
+            self._check_errors()
+            if len(inputs) == 1 and not relations:
+                found = self._simple(held[inputs[0]], states[inputs[0]])
+                if found is not None:
+                    return self._within(found)
+            return self._within(self._by_spark(held, relations))
+
+    def _objects(self) -> list[str]:
+        return [name for name in self._peek.inputs if not name.startswith(_RELATIONS)]
+
+    def _within(self, table: pa.Table) -> pa.Table:
+        if table.nbytes > self._peek.limit_bytes:
+            raise too_large(self._peek.limit_bytes)
+        return table
+
+    # --- when ------------------------------------------------------------------------------------
+
+    def _held(self, shard: str, of: str) -> Followed:
+        """A shard that the peek reads, under a lease at its time."""
+        as_of = self._peek.as_of
+        try:
+            found = Followed.open(
+                self._host.client, shard, since=as_of, purpose=f"query {self._peek.uuid}"
+            )
+        except InvalidUsage as error:
+            if error.code != "HISTORY_GONE":
+                raise
+            since = self._host.client.state(shard).since
+            raise InvalidUsage(
+                f"'{of}' can no longer be read at {as_of}: its since is {since.time}",
+                code="HISTORY_GONE",
+                hint=f"ask AS OF {since.time} or later; RETAIN HISTORY keeps more",
+            ) from error
+        self._stack.callback(found.close)
+        return found
+
+    def _settled(self, held: Mapping[str, Followed]) -> dict[str, ShardState]:
+        """The states of shards once all of them are settled at the peek's time.
+
+        Raises:
+            Cancelled: It was cancelled meanwhile.
+            Determinate: One was not settled in time; says which.
+        """
+        as_of, settings = self._peek.as_of, self._means.settings
+
+        def look() -> dict[str, ShardState] | None:
+            states = {name: shard.look() for name, shard in held.items()}
+            upper = meet(state.upper for state in states.values())
+            return states if upper.is_beyond(as_of) else None
+
+        found = watch(
+            look,
+            self._host.clock,
+            self._task.cancelled,
+            timeout_ms=settings.settle_ms,
+            poll_ms=settings.poll_ms,
+        )
+        self._go_on()
+        if found is None:
+            states = [shard.look() for shard in held.values()]
+            slowest = min(states, key=lambda state: state.upper)
+            raise not_yet(slowest, as_of, settings.settle_ms)
+        return found
+
+    def _go_on(self) -> None:
+        if self._task.cancelled.is_set():
+            raise Cancelled
+
+    def _check_errors(self) -> None:
+        """Refuse to read what has live errors.
+
+        Raises:
+            InvalidUsage: Names the object, how many there are, and the first one.
+        """
+        objects = set(self._objects())
+        for name in self._objects():
+            objects.update(self._means.catalog.inputs_of(name))
+        shards = error_shards(self._host.client, objects)
+        if not shards:
+            return
+        held = {of: self._held(shard, of) for of, shard in shards.items()}
+        for of, state in self._settled(held).items():
+            found = live_errors(held[of], of, state, self._peek.as_of)
+            if found is not None:
+                raise found.error()
+
+    # --- without Spark ---------------------------------------------------------------------------
+
+    def _simple(self, shard: Followed, state: ShardState) -> pa.Table | None:
+        """The rows of a simple query; None if it is for Spark."""
+        name, schema = self._peek.inputs[0], shard.schema
+        zone = self._host.spark.conf.get("spark.sql.session.timeZone") or "UTC"
+        select = simple_select(self._peek.query, name, schema, zone)
+        told = None if select is None else spark_schema(schema)
+        if select is None or told is None:
+            return None
+        found = self._from_index(name, select, schema)
+        if found is None:
+            found = self._from_shard(shard, state, select)
+        return None if found is None else select.shaped(found, told)
+
+    def _from_index(self, name: str, select: Select, schema: ShardSchema) -> pa.Table | None:
+        url = self._host.client.location.url
+        found = None
+        for index in self._means.indexes.of(url, name):
+            if index.arranged.schema != schema:
+                continue
+            keys = keys_of(select, index.key, schema)
+            if keys is not None or found is None:
+                found = (index, keys)
+            if keys is not None:
+                break
+        if found is None:
+            return None
+        index, keys = found
+        with index.hold(self._peek.as_of):
+            if not self._caught_up(index):
+                return None
+            self._decide("index")
+            return _indexed(index, keys, select, self._peek.as_of, self._peek.limit_bytes)
+
+    def _caught_up(self, index: Index) -> bool:
+        """Whether an index answers at the peek's time, now or shortly."""
+        as_of, settings = self._peek.as_of, self._means.settings
+        if as_of < index.arranged.view.since:
+            return False
+        found = watch(
+            lambda: True if index.readable(as_of) else None,
+            self._host.clock,
+            self._task.cancelled,
+            timeout_ms=settings.index_wait_ms,
+            poll_ms=settings.poll_ms,
+        )
+        self._go_on()
+        return found is not None
+
+    def _from_shard(self, shard: Followed, state: ShardState, select: Select) -> pa.Table | None:
+        plan = shard.plan(state, self._peek.as_of, select.where)
+        parts = [*plan.plain, *(one for group in plan.groups for one in group)]
+        if sum(one.part.size_bytes for one in parts) > self._means.settings.shard_bytes:
+            return None
+        self._decide("shard")
+        columns = tuple(dict.fromkeys(select.columns))
+        wanted = shard.schema.arrow
+        rows = shard.rows(state, plan, columns, select.where)
+        schema = pa.schema([wanted.field(name) for name in columns])
+        return pa.Table.from_batches(self._bounded(rows, select.limit), schema)
+
+    def _bounded(
+        self, batches: Iterable[pa.RecordBatch], limit: int | None
+    ) -> Iterator[pa.RecordBatch]:
+        """As many as the limits take."""
+        rows = size = 0
+        for batch in batches:
+            self._go_on()
+            if limit is not None and rows >= limit:
+                return
+            rows += batch.num_rows
+            size += batch.nbytes
+            if size > self._peek.limit_bytes:
+                raise too_large(self._peek.limit_bytes)
+            yield batch
+
+    # --- with Spark ------------------------------------------------------------------------------
+
+    def _relations(self) -> dict[str, pa.Table]:
+        """The relations that the query reads, by their names in it."""
+        names = [name for name in self._peek.inputs if name.startswith(_RELATIONS)]
+        return {name: self._means.relations(name.removeprefix(_RELATIONS)) for name in names}
+
+    def _by_spark(
+        self, held: Mapping[str, Followed], relations: Mapping[str, pa.Table]
+    ) -> pa.Table:
+        from app.compute.collecting import collect, job_group  # noqa: PLC0415 - loads pyspark
+
+        spark, uuid = self._host.spark, self._peek.uuid
+        self._decide("standard" if held or relations else "constant")
+        views: dict[str, str] = {}
+        described = f"query {uuid}: {self._peek.query:.200}"
+        with job_group(spark, self._task.group, pool=self._pool, description=described):
+            try:
+                for name in held:
+                    views[name] = self._view(self._frame(name))
+                for name, table in relations.items():
+                    views[name] = self._view(spark.createDataFrame(table))
+                frame = spark.sql(self._means.bind(self._peek.query, views))
+                self._go_on()
+                return collect(frame, self._peek.limit_bytes, self._task.group)
+            finally:
+                for view in views.values():
+                    with suppress(Exception):  # the session may be gone, and the views with it
+                        spark.catalog.dropTempView(view)
+
+    def _frame(self, name: str) -> DataFrame:
+        """The contents of an object at the peek's time."""
+        from datasource.native.reading import snapshot  # noqa: PLC0415 - loads pyspark
+
+        as_of, url = self._peek.as_of, self._host.client.location.url
+        for index in self._means.indexes.of(url, name):
+            with index.hold(as_of) as readable:
+                frame = index.frame(as_of) if readable else None
+            if frame is not None:
+                return frame
+        return snapshot(
+            self._host.spark, location=url, shard=name, as_of=as_of, storage=self._host.storage
+        )
+
+    def _view(self, frame: DataFrame) -> str:
+        name = f"peek_{self._host.ids.token().hex()}"
+        # Dropping a view uncaches its plan, whoever has cached that: so it is of another plan.
+        frame.where("true").createTempView(name)
+        return name
+
+    def _decide(self, strategy: Strategy) -> None:
+        self._task.strategy = strategy
+        # Who cancels looks at the strategy after having said so: one of both sees the other.
+        self._go_on()
+
+
+def _indexed(
+    index: Index, keys: list[pa.Table] | None, select: Select, as_of: int, bytes_max: int
+) -> pa.Table:
+    """The rows of an index that pass."""
+    where = select.where
+    if keys is None:
+        mask = None if where is None else where.predicate.mask
+        return index.arranged.scan(as_of, mask=mask, bytes_max=bytes_max)
+    found = pa.concat_tables(
+        [index.arranged.lookup(key, as_of, bytes_max=bytes_max) for key in keys]
+    )
+    return found if where is None else found.filter(where.predicate.mask(found))
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+_OURS: Final = re.compile(r"datasource\.errors\.\w+: (\[[A-Z_]+\] [^\n]*)")
+_SPARK: Final = re.compile(r"\[[A-Z][A-Z_0-9.]*\] [^\n]*")
+_STATE: Final = re.compile(r"\s*SQLSTATE: \w+")
+
+
+def sentence(error: BaseException) -> str:
+    """One sentence with a code in brackets for whatever a peek failed by."""
+    if isinstance(error, ShardError):
+        return str(error)
+    text = str(error)
+    found = _OURS.findall(text) or _SPARK.findall(text)[:1]
+    if found:
+        return _STATE.sub("", found[-1]).strip().rstrip(";")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    # Of an error in the JVM the first line only says which call it was.
+    told = next((line[2:] for line in lines if line.startswith(": ")), lines[0] if lines else "")
+    return f"[QUERY_FAILED] {type(error).__name__}: {told} — hint: the log has all of it"

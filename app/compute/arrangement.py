@@ -1,0 +1,317 @@
+"""An object's updates in memory, arranged by key: contents at any time between two frontiers.
+
+    arranged = Arrangement(schema, key=("carrier",), since=100)
+    arranged.append(updates, upper=200)
+    arranged.lookup(("AA",), as_of=150)      rows of one key
+    arranged.scan(as_of=150)                 all rows
+
+Updates live in a few sorted *runs*: Arrow tables in the order of a 64-bit hash of the key, so that
+a look-up is a binary search in each. A new run is merged into the one before it unless that is at
+least twice as large: there are O(log n) runs, and each update is moved O(log n) times. A hash only
+says where to look; whether a row has the key is decided by its values.
+
+Invariants:
+    Contents are exact at every `as_of` with `since <= as_of < upper`, and refused elsewhere.
+    since and upper only grow. Updates before since may be merged.
+    Readers never wait: they take one immutable view, and a writer puts the next one in its place.
+    One thread appends and compacts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from app.compute.results import too_large
+from datasource.errors import InvalidUsage
+from datasource.frontier import Frontier
+from datasource.ordering import take
+from datasource.rowkey import contiguous, surrogate
+from datasource.schema import DIFF, TS, ShardSchema
+from datasource.update import advance, consolidate, consolidate_snapshot, expand, update_schema
+
+__all__ = ["Arrangement", "View"]
+
+Hashes = npt.NDArray[np.uint64]
+
+Mask = Callable[[pa.Table], pa.ChunkedArray]
+"""Which rows count; the same answer for equal rows."""
+
+_GROWTH: Final = 2
+"""A run is at least so many times as large as the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Consolidated updates in the order of their keys' hashes."""
+
+    updates: pa.Table
+    hashes: Hashes
+    first: int
+    last: int
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.updates.nbytes) + self.hashes.nbytes
+
+    def slice_of(self, hashed: np.uint64) -> pa.Table | None:
+        """The updates whose key has this hash; None if there are none."""
+        start = int(np.searchsorted(self.hashes, hashed, "left"))
+        end = int(np.searchsorted(self.hashes, hashed, "right"))
+        return self.updates.slice(start, end - start) if end > start else None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """An arrangement at one moment; never changes.
+
+    Attributes:
+        since: Contents are exact from here on.
+        upper: Up to here, exclusive.
+        runs: The largest first.
+    """
+
+    since: int
+    upper: Frontier
+    runs: tuple[_Run, ...] = ()
+
+    @property
+    def records(self) -> int:
+        """How many updates there are."""
+        return sum(run.updates.num_rows for run in self.runs)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return sum(run.nbytes for run in self.runs)
+
+    def readable(self, as_of: int) -> bool:
+        """Whether contents at `as_of` are known."""
+        return self.since <= as_of and self.upper.is_beyond(as_of)
+
+    def changed(self, after: int, until: int) -> pa.Table | None:
+        """Times and diffs of the updates with `after < time <= until`.
+
+        None if they cannot be told apart from what was before.
+        """
+        if after < self.since:
+            return None
+        found = [
+            run.updates.select([TS, DIFF]).filter(_between(run.updates, after, until))
+            for run in self.runs
+            if run.last > after and run.first <= until
+        ]
+        empty = update_schema(pa.schema([])).empty_table()
+        return pa.concat_tables(found) if found else empty
+
+
+class Arrangement:
+    """See the module."""
+
+    def __init__(self, schema: ShardSchema, key: Sequence[str], since: int) -> None:
+        """Nothing yet: `since` is also the upper.
+
+        Args:
+            schema: Of the rows.
+            key: Columns that look-ups give; () for all of them.
+            since: The first time that will be readable.
+
+        Raises:
+            InvalidUsage: `UNKNOWN_COLUMN`: the key names a column that is not there.
+        """
+        self.schema = schema
+        self.key = schema.select(key).names if key else schema.names
+        self._arrow = update_schema(schema.arrow)
+        self._view = View(since, Frontier(since))
+
+    @property
+    def view(self) -> View:
+        """What there is now."""
+        return self._view
+
+    def append(self, updates: pa.Table, upper: Frontier) -> None:
+        """Take in all updates between the upper and the new one.
+
+        Args:
+            updates: The schema's columns, `_ts`, `_diff`, in any order; the first append has the
+                contents at since, as updates at it.
+            upper: Beyond every time of `updates`.
+        """
+        old = self._view
+        assert old.upper <= upper, (old.upper, upper)
+        run = self._run(updates, old.since)
+        assert run is None or upper.is_beyond(run.last), (run, upper)
+        runs = old.runs if run is None else self._merged((*old.runs, run), old.since)
+        self._view = View(old.since, upper, runs)
+
+    def compact(self, since: int) -> None:
+        """Forget times before `since`, or before the last settled one; merges nothing by itself."""
+        old = self._view
+        last = since if old.upper.time is None else old.upper.time - 1
+        if min(since, last) > old.since:
+            self._view = replace(old, since=min(since, last))
+
+    def lookup(
+        self, values: Sequence[Any] | pa.Table, as_of: int, *, bytes_max: int | None = None
+    ) -> pa.Table:
+        """The rows whose key is `values` at `as_of`, each as often as it is there.
+
+        Keys are compared as values of a shard: null is equal to null, -0.0 is not 0.0.
+
+        Args:
+            values: One for each column of the key, or a table of one row.
+            as_of: Within `view`'s frontiers.
+            bytes_max: Most bytes of the result; None for no limit.
+
+        Raises:
+            InvalidUsage: `NOT_ARRANGED`: `as_of` is not within the frontiers; a value is not of
+                its column's type; or `RESULT_TOO_LARGE`.
+        """
+        view = self._readable(as_of)
+        key = values if isinstance(values, pa.Table) else self._key_of(values)
+        hashed = _hashes(key, self.key)[0]
+        found = [part for run in view.runs if (part := run.slice_of(hashed)) is not None]
+        if not found:
+            return self._shown([], bytes_max)
+        wanted = [surrogate(contiguous(key.column(name)))[0].as_py() for name in self.key]
+        kept = [self._matching(part, wanted, as_of) for part in found]
+        return self._shown([part for part in kept if part.num_rows], bytes_max)
+
+    def scan(
+        self, as_of: int, *, mask: Mask | None = None, bytes_max: int | None = None
+    ) -> pa.Table:
+        """All rows at `as_of`, each as often as it is there.
+
+        Args:
+            as_of: Within `view`'s frontiers.
+            mask: Only rows for which it is true.
+            bytes_max: Most bytes of the result; None for no limit.
+
+        Raises:
+            InvalidUsage: `NOT_ARRANGED`: `as_of` is not within the frontiers; or
+                `RESULT_TOO_LARGE`.
+        """
+        found = []
+        for run in self._readable(as_of).runs:
+            part = run.updates
+            if run.last > as_of:
+                part = part.filter(pc.less_equal(part.column(TS), as_of))
+            if mask is not None:
+                part = part.filter(mask(part))
+            if part.num_rows:
+                found.append(part)
+        return self._shown(found, bytes_max)
+
+    def _readable(self, as_of: int) -> View:
+        view = self._view
+        if view.readable(as_of):
+            return view
+        raise InvalidUsage(
+            f"the index has no contents at {as_of}: it has them from {view.since} on, before "
+            f"{view.upper}",
+            code="NOT_ARRANGED",
+            hint="read at a time in between, or without the index",
+        )
+
+    def _key_of(self, values: Sequence[Any]) -> pa.Table:
+        fields = [self._arrow.field(name) for name in self.key]
+        if len(values) != len(fields):
+            raise InvalidUsage(
+                f"a key of {len(fields)} columns ({', '.join(self.key)}) got {len(values)} values",
+                code="INVALID_KEY",
+                hint="give one value for each of them",
+            )
+        try:
+            arrays = [pa.array([v], f.type) for v, f in zip(values, fields, strict=True)]
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise InvalidUsage(
+                f"{tuple(values)!r} is no key of ({', '.join(self.key)}): {error}",
+                code="INVALID_KEY",
+                hint="give values of the columns' types",
+            ) from error
+        return pa.table(arrays, names=list(self.key))
+
+    def _matching(self, part: pa.Table, wanted: Sequence[Any], as_of: int) -> pa.Table:
+        """The updates of `part` that have the key and count at `as_of`."""
+        times = part.column(TS).to_numpy()
+        same = times <= as_of
+        for name, value in zip(self.key, wanted, strict=True):
+            found = surrogate(contiguous(part.column(name))).to_pylist()
+            same &= np.fromiter((one == value for one in found), np.bool_, len(found))
+        return part if same.all() else part.filter(pa.array(same))
+
+    def _shown(self, parts: Sequence[pa.Table], bytes_max: int | None) -> pa.Table:
+        """The rows that updates come to; a row with many copies may be more than memory has."""
+        empty = self.schema.arrow.empty_table()
+        if not parts:
+            return empty
+        updates = pa.concat_tables(parts)
+        if updates.num_rows == 1 and updates.column(DIFF)[0].as_py() == 1:
+            return updates.select(self.schema.names)
+        size, found = 0, [empty]
+        for table in expand(consolidate_snapshot(updates)):
+            size += table.nbytes
+            if bytes_max is not None and size > bytes_max:
+                raise too_large(bytes_max)
+            found.append(table)
+        return pa.concat_tables(found)
+
+    def _run(self, updates: pa.Table, since: int) -> _Run | None:
+        """`updates` as a run; None if they cancel."""
+        table = consolidate(advance(updates.select(self._arrow.names), since))
+        if not table.num_rows:
+            return None
+        hashes = _hashes(table, self.key)
+        order = np.argsort(hashes, kind="stable")
+        times = table.column(TS)
+        # In one piece: look-ups slice it, and a slice of many pieces costs as many.
+        placed = take(table, order).combine_chunks()
+        bounds = pc.min_max(times).as_py()
+        return _Run(placed, hashes[order], bounds["min"], bounds["max"])
+
+    def _merged(self, runs: tuple[_Run, ...], since: int) -> tuple[_Run, ...]:
+        """Merge from the end while a run is not well larger than the one behind it."""
+        found = list(runs)
+        while len(found) > 1 and found[-2].updates.num_rows < _GROWTH * found[-1].updates.num_rows:
+            last, before = found.pop(), found.pop()
+            both = self._run(pa.concat_tables([before.updates, last.updates]), since)
+            if both is not None:
+                found.append(both)
+        return tuple(found)
+
+
+def _between(updates: pa.Table, after: int, until: int) -> pa.ChunkedArray:
+    times = updates.column(TS)
+    return pc.and_(pc.greater(times, after), pc.less_equal(times, until))
+
+
+def _hashes(table: pa.Table, columns: Sequence[str]) -> Hashes:
+    """A hash of each row's `columns`: equal for equal rows, in whichever tables they stand."""
+    total = np.zeros(table.num_rows, np.uint64)
+    for name in columns:
+        key = surrogate(contiguous(table.column(name)))
+        with np.errstate(over="ignore"):
+            total = total * np.uint64(0x9E3779B97F4A7C15) + _hashed(key)
+    return total
+
+
+def _hashed(key: pa.Array) -> Hashes:
+    if pa.types.is_null(key.type):
+        return np.zeros(len(key), np.uint64)
+    if pa.types.is_integer(key.type):
+        nulls = key.is_null().to_numpy(zero_copy_only=False)
+        # One width: a column that was widened keeps its values.
+        numbers = key.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        return np.where(nulls, np.uint64(1), pd.util.hash_array(numbers))
+    if pa.types.is_decimal(key.type):
+        key = key.cast(pa.string())
+    values = key.to_numpy(zero_copy_only=False)
+    hashed: Hashes = pd.util.hash_array(values, categorize=False)
+    return hashed

@@ -1,0 +1,164 @@
+"""What a query gives, as one Arrow table of bounded size; and Spark jobs that can be cancelled.
+
+    with job_group(spark, "peek-1", pool="peek-0"):
+        table = collect(frame, limit_bytes)
+
+`toArrow` has no bound: it takes whatever comes until the process is out of memory. Here batches are
+counted as they arrive, and the jobs are cancelled once there are too many.
+
+Invariants:
+    A table that is given is all of the result, with the types of `toArrow`.
+    Tasks of a query without order end at so many rows that no larger result would fit; how much
+    one of a query with order may give is `spark.driver.maxResultSize`.
+    Job tags are not used: PySpark 4.3 loses the listener's events of queries started under them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import IO, Any, Final, cast
+
+import pyarrow as pa
+from pyspark.errors.exceptions.captured import unwrap_spark_exception
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.serializers import ArrowCollectSerializer, ArrowStreamSerializer
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.util import _load_from_socket
+from typing_extensions import override
+
+from app.compute.results import too_large
+
+__all__ = ["cancel_group", "collect", "job_group"]
+
+_LIMIT_MAX: Final = 2**31 - 1
+_OFFSET_BITS: Final = 32
+
+_POOL = "spark.scheduler.pool"
+_GROUP = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
+
+
+@contextmanager
+def job_group(spark: SparkSession, group: str, *, pool: str, description: str) -> Iterator[None]:
+    """Jobs that this thread starts meanwhile are of `group` and run in scheduler pool `pool`.
+
+    Args:
+        spark: Whose jobs.
+        group: Names them for `cancel_group`; never used again.
+        pool: Shares the cores fairly with other pools.
+        description: For people.
+    """
+    context = spark.sparkContext
+    context.setJobGroup(group, description, interruptOnCancel=True)
+    context.setLocalProperty(_POOL, pool)
+    try:
+        yield
+    finally:
+        # Spark takes null for "not set", which the signature does not tell.
+        for name in (*_GROUP, _POOL):
+            context.setLocalProperty(name, cast("str", None))
+
+
+def cancel_group(spark: SparkSession, group: str) -> None:
+    """Cancel the jobs of `group`, those too that are started later; never raises."""
+    with suppress(Exception):  # the session may be gone, and its jobs with it
+        inside: Any = spark.sparkContext._jsc  # noqa: SLF001 - PySpark lacks this one
+        inside.sc().cancelJobGroupAndFutureJobs(group)
+
+
+def collect(frame: DataFrame, limit_bytes: int, group: str) -> pa.Table:
+    """The rows of `frame`.
+
+    Args:
+        frame: Of a classic session.
+        limit_bytes: Most bytes of Arrow.
+        group: Job group of the calling thread.
+
+    Raises:
+        InvalidUsage: `RESULT_TOO_LARGE`: there is more.
+        PySparkException: Whatever the query raises.
+    """
+    schema = to_arrow_schema(
+        frame.schema, error_on_duplicated_field_names_in_struct=True, timezone="UTC"
+    )
+    inside: Any = _cut(frame, schema, limit_bytes)._jdf  # noqa: SLF001 - as `toArrow` does
+    port, secret, serving = inside.collectAsArrowToPython()
+    counted = _Counting(limit_bytes)
+    try:
+        with _load_from_socket(cast("Any", (port, secret)), counted) as stream:
+            batches = list(stream)
+    except _TooMuch:
+        cancel_group(frame.sparkSession, group)
+        with suppress(Exception):
+            serving.getResult()
+        raise too_large(limit_bytes) from None
+    except Exception:
+        # What the jobs say is the reason; that the socket broke is its consequence.
+        _finish(serving, limit_bytes)
+        raise
+    _finish(serving, limit_bytes)
+    if not batches:
+        return schema.empty_table()
+    return pa.Table.from_batches(batches).cast(schema)
+
+
+def _finish(serving: Any, limit_bytes: int) -> None:
+    """Wait for the thread that serves a result; raises what the jobs have failed by."""
+    try:
+        with unwrap_spark_exception():
+            serving.getResult()
+    except Exception as error:
+        if "spark.driver.maxResultSize" in str(error):
+            raise too_large(limit_bytes) from error
+        raise
+
+
+def _cut(frame: DataFrame, schema: pa.Schema, limit_bytes: int) -> DataFrame:
+    """`frame` without rows that certainly are too many, so that tasks end early.
+
+    The result of a task comes as one block, however large it is. A frame that is in order stays as
+    it is: to take the first of it is another, and often dearer, plan.
+    """
+    inside: Any = frame._jdf  # noqa: SLF001 - no public door to a plan
+    plan = inside.queryExecution().analyzed()
+    while plan.nodeName() == "Project":
+        plan = plan.child()
+    if plan.nodeName() == "Sort":
+        return frame
+    least = sum(_least_bits(field.type) for field in schema)
+    return frame.limit(min(limit_bytes * 8 // max(least, 1) + 1, _LIMIT_MAX))
+
+
+def _least_bits(kind: pa.DataType) -> int:
+    """How much memory a value takes at least."""
+    try:
+        return int(kind.bit_width)
+    except ValueError:  # of no fixed width: at least an offset, but for structs
+        return 0 if pa.types.is_struct(kind) or pa.types.is_null(kind) else _OFFSET_BITS
+
+
+class _TooMuch(Exception):
+    """More bytes than wanted have arrived."""
+
+
+class _Counted(ArrowStreamSerializer):
+    """Loads batches until they are too many bytes."""
+
+    limit_bytes: int
+
+    @override
+    def load_stream(self, stream: IO[bytes]) -> Iterator[pa.RecordBatch]:
+        size = 0
+        for batch in super().load_stream(stream):
+            size += batch.nbytes
+            if size > self.limit_bytes:
+                raise _TooMuch
+            yield batch
+
+
+class _Counting(ArrowCollectSerializer, _Counted):
+    """Spark's own way of putting batches in order, over batches that are counted as they come."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__()
+        self.limit_bytes = limit_bytes

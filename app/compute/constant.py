@@ -1,0 +1,81 @@
+"""A view that reads nothing: its query is run once, and its output is then finished.
+
+There is nothing to stream: a thread waits until writing is allowed, and takes the one step.
+
+Invariants:
+    The output holds the query's rows from the as_of on, for ever: its upper is empty.
+    When `stop` has returned nothing is appended any more.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from pyspark import InheritableThread
+
+from app.compute.errors import failure
+from app.compute.view import View
+from app.protocol.objects import ViewDescription
+from app.rendering import Host, Incarnation
+from app.reports import Ended, Started
+from datasource.native.interval import Interval
+
+__all__ = ["ConstantRun", "run_constant"]
+
+
+class _StoppedError(Exception):
+    """The view was stopped before it was done."""
+
+
+def run_constant(host: Host, incarnation: Incarnation, description: ViewDescription) -> ConstantRun:
+    """Write the contents of a view without inputs.
+
+    Raises:
+        InvalidUsage: The view cannot be kept.
+    """
+    return ConstantRun(host, incarnation, description)
+
+
+class ConstantRun:
+    """One incarnation of a view without inputs; runs from the start."""
+
+    def __init__(self, host: Host, incarnation: Incarnation, description: ViewDescription) -> None:
+        """Start its thread."""
+        self._host = host
+        self._incarnation = incarnation
+        self._stopping = threading.Event()
+        self._view = View(host, incarnation, description, self._gate)
+        self._session = host.spark.newSession()
+        self._thread = InheritableThread(target=self._run, name=incarnation.query_name, daemon=True)
+        host.report(Started(id=incarnation.id, epoch=incarnation.epoch))
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it, and wait until nothing of it commits any more; again does nothing."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        me, host = self._incarnation, self._host
+        assert me.as_of is not None, me
+        interval = Interval(me.as_of, None, starts=True)
+        try:
+            if not host.writes.is_set():
+                self._view.rehearse(self._session, interval)
+            while not host.clock.wait(host.writes, host.interval_ms):
+                self._gate_stop()
+            self._view.advance(self._session, interval)
+        except _StoppedError:
+            return
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+            host.report(failure(me, error))
+        else:
+            host.report(Ended(id=me.id, epoch=me.epoch))
+
+    def _gate(self) -> None:
+        self._gate_stop()
+        self._host.check_fence()
+
+    def _gate_stop(self) -> None:
+        if self._stopping.is_set():
+            raise _StoppedError

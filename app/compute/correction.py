@@ -1,0 +1,138 @@
+"""What a collection must be changed by to become another one, as one aggregation of Spark.
+
+    desired - persisted = the updates that turn the second into the first
+
+This is what makes views correct themselves: whatever the output holds, and whoever wrote it, what
+is appended is what it lacks and what it has too much.
+
+Two rows are the same here exactly when they are for a shard (`datasource.rowkey`): Spark's own
+grouping takes -0.0 for 0.0, takes strings of a collation for equal that are not, and cannot group
+maps. So rows are grouped by columns that tell all of these apart, and keep their values.
+
+Invariants:
+    No row is retracted that is not there, and none is added that is there often enough.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DoubleType,
+    FloatType,
+    MapType,
+    StringType,
+    StructType,
+    VariantType,
+)
+
+from datasource.errors import InvalidUsage
+from datasource.schema import DIFF
+
+__all__ = ["check_comparable", "difference"]
+
+
+def difference(desired: DataFrame | None, held: DataFrame | None) -> DataFrame:
+    """The updates that turn `held` into `desired`: their columns and `_diff`, which is never 0.
+
+    Args:
+        desired: The wanted rows; None for none.
+        held: The updates of what is there, with `_diff`; None for none. At least one is given, and
+            both have the same columns and types.
+    """
+    signed = [frame for frame in (_signed(desired, 1), _signed(held, -1)) if frame is not None]
+    updates = reduce(DataFrame.unionAll, signed)
+    own = [field for field in updates.schema.fields if field.name != DIFF]
+    found = [key for field in own for key in _keys(_column(field.name), field.dataType)]
+    keys = [key.alias(f"k{place}") for place, key in enumerate(found)]
+    kept = [F.first(_column(field.name)).alias(field.name) for field in own]
+    summed = updates.groupBy(*keys).agg(*kept, F.sum(DIFF).alias(DIFF))
+    return summed.where(F.col(DIFF) != 0).select(*(_column(field.name) for field in own), DIFF)
+
+
+def _signed(frame: DataFrame | None, sign: int) -> DataFrame | None:
+    """`frame` with its diffs, or 1 for each row, times `sign` in its last column."""
+    if frame is None:
+        return None
+    own = [_column(name) for name in frame.columns if name != DIFF]
+    copies = F.col(DIFF) if DIFF in frame.columns else F.lit(1)
+    return frame.select(*own, (copies.cast("bigint") * sign).alias(DIFF))
+
+
+def check_comparable(view: str, schema: StructType) -> None:
+    """Refuse columns whose values cannot be told apart.
+
+    Raises:
+        InvalidUsage: `schema` has a variant or a shape somewhere.
+    """
+    for field in schema.fields:
+        if _holds_opaque(field.dataType):
+            raise InvalidUsage(
+                f"column '{field.name}' of view '{view}' is {field.dataType.simpleString()}, whose "
+                "values cannot be compared",
+                code="INCOMPARABLE_COLUMN",
+                hint="cast it in the query: a variant to a string (to_json) or to its own type",
+            )
+
+
+def _holds_opaque(kind: DataType) -> bool:
+    match kind:
+        case ArrayType():
+            return _holds_opaque(kind.elementType)
+        case MapType():
+            return _holds_opaque(kind.keyType) or _holds_opaque(kind.valueType)
+        case StructType():
+            return any(_holds_opaque(field.dataType) for field in kind.fields)
+    return isinstance(kind, VariantType) or kind.typeName() in {"geometry", "geography"}
+
+
+def _column(name: str) -> Column:
+    return F.col(f"`{name.replace('`', '``')}`")
+
+
+def _keys(column: Column, kind: DataType) -> list[Column]:
+    """What to group by so that exactly the same values meet."""
+    if isinstance(kind, FloatType | DoubleType):
+        # Greater or equal and not less, not equal: an equality would be put in for the column.
+        zero = (column >= 0.0) & (column <= 0.0)
+        return [column, zero & column.cast("string").startswith("-")]
+    return [_key(column, kind)]
+
+
+def _key(column: Column, kind: DataType) -> Column:
+    """`column` with all that Spark's grouping does not tell apart made different, at any depth."""
+    match kind:
+        case FloatType() | DoubleType():
+            return column.cast("string")
+        case StringType() if kind.collation != "UTF8_BINARY":
+            return F.collate(column, "UTF8_BINARY")
+        case ArrayType() if _needs_key(kind):
+            return F.transform(column, lambda item: _key(item, kind.elementType))
+        case StructType() if _needs_key(kind):
+            inner = [
+                _key(column.getField(field.name), field.dataType).alias(f"f{place}")
+                for place, field in enumerate(kind.fields)
+            ]
+            return F.when(column.isNotNull(), F.struct(*inner))
+        case MapType():
+            entry = StructType().add("key", kind.keyType).add("value", kind.valueType)
+            entries = F.transform(F.map_entries(column), lambda item: _key(item, entry))
+            return F.array_sort(entries)
+    return column
+
+
+def _needs_key(kind: DataType) -> bool:
+    match kind:
+        case ArrayType():
+            return _needs_key(kind.elementType)
+        case StructType():
+            return any(_needs_key(field.dataType) for field in kind.fields)
+        case MapType() | FloatType() | DoubleType():
+            return True
+        case StringType():
+            return kind.collation != "UTF8_BINARY"
+    return False

@@ -1,0 +1,270 @@
+"""A view as a streaming query: the query tells when, and which interval; the view does the rest.
+
+    format("shard"), shards=a,b  ->  micro-batch [t0, t1)  ->  View.advance
+
+The query reads all inputs up to one common frontier, under its own holds. Its rows are not read:
+`foreachBatch` takes the interval, and reads natively what the next step needs. The checkpoint says
+how far the inputs have been read, the output how far the view is: a checkpoint that is lost, or
+that belongs to other shards, is begun anew at the as_of, and what the output has is not done again.
+
+While writing is not allowed a micro-batch stays open: the query is run once, so that everything is
+warm, and the inputs are held where they are. It ends when whoever may write has written that far,
+or when writing is allowed, and goes on from there without a gap.
+
+Invariants:
+    When `stop` has returned nothing is appended any more.
+    A micro-batch is done only when the output has reached its end.
+    Every end of the query that was not asked for is reported once.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from app.compute.advancer import Advancer, advancer_of
+from app.compute.errors import failure
+from app.compute.holds import end_hold, end_other_holds, hold_name
+from app.compute.view import View
+from app.protocol.objects import ViewDescription
+from app.rendering import Host, Incarnation
+from app.reports import Ended, Started
+from app.starting import start_slot, until_initialised
+from datasource.errors import Fenced, ShardError
+from datasource.native.interval import interval_of
+from datasource.state import ShardState
+
+__all__ = ["ViewRun", "run_view"]
+
+_log = logging.getLogger(__name__)
+
+_PROGRESS: Final = "10min"
+"""How often an idle query runs a micro-batch, so that its holds follow: the advancer moves the
+output, and what an idle input keeps back is little."""
+
+_PARTS: Final = "256"
+"""Parts of the change that one micro-batch takes: a view that comes back after an hour commits, and
+lets its inputs go, several times on the way. A tick of a source is one part or a few."""
+
+_UNUSABLE: Final = (
+    "[FOREIGN_OFFSET]",
+    "[NEWER_OFFSET]",
+    "[OFFSET_WENT_BACK]",
+    "[HOLD_EXPIRED]",
+    "[HISTORY_GONE]",
+)
+"""Errors after which the checkpoint can never be continued."""
+
+
+class _StoppedError(Exception):
+    """The view was stopped in the middle of a micro-batch: nothing may be appended any more."""
+
+
+def run_view(host: Host, incarnation: Incarnation, description: ViewDescription) -> ViewRun:
+    """Keep a view up to date until it is stopped.
+
+    Raises:
+        InvalidUsage: An input is not there, or the view cannot be kept.
+    """
+    run = ViewRun(host, incarnation, description)
+    run.start()
+    return run
+
+
+class ViewRun:
+    """One incarnation of a view."""
+
+    def __init__(self, host: Host, incarnation: Incarnation, description: ViewDescription) -> None:
+        """Prepare; `run_view` is the way to one that runs."""
+        self._host = host
+        self._incarnation = incarnation
+        self._description = description
+        self._hold = hold_name(incarnation, host.checkpoints)
+        self._checkpoint = incarnation.checkpoint(host.checkpoints)
+        self._view = View(host, incarnation, description, self._gate)
+        self._advancer: Advancer = advancer_of(host.client, host.clock, host.interval_ms)
+        self._stopping = threading.Event()
+        self._turn = threading.Lock()
+        self._query: StreamingQuery | None = None
+        self._error: BaseException | None = None
+        self._told = self._alone = False
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        """Names of the shards that it follows."""
+        return self._description.inputs
+
+    def start(self) -> None:
+        """Start the streaming query."""
+        if not (self._checkpoint / "offsets").is_dir():
+            # What an earlier checkpoint held is held by whoever has chosen the as_of.
+            self._begin_anew()
+        context = self._host.spark.sparkContext
+        pool = context.getLocalProperty("spark.scheduler.pool")
+        context.setLocalProperty("spark.scheduler.pool", self._host.pool)
+        clock = self._host.clock
+        try:
+            with start_slot(clock, self._stopping):
+                self._query = self._started()
+                until_initialised(self._query, clock, self._stopping)
+        finally:
+            context.setLocalProperty("spark.scheduler.pool", pool)  # type: ignore[arg-type]
+        me = self._incarnation
+        self._host.report(
+            Started(id=me.id, epoch=me.epoch, query=self._query.id, run=self._query.runId)
+        )
+        self._advancer.add(self)
+
+    def _started(self) -> StreamingQuery:
+        host = self._host
+        spark: Any = host.spark
+        # Spark finds Python sources through the active session of the thread.
+        spark._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(  # noqa: SLF001
+            spark._jsparkSession  # noqa: SLF001
+        )
+        options = {
+            **host.storage,
+            "location": host.client.location.url,
+            "shards": ",".join(self.inputs),
+            "readChangeFeed": "true",
+            "snapshot": "exclude",  # its rows are not read here, and need not be cut into pieces
+            "timestampAsOf": str(self._incarnation.as_of),
+            "hold": self._hold,
+            "maxFilesPerTrigger": _PARTS,
+            "progressInterval": _PROGRESS,
+        }
+        stream = host.spark.readStream.format("shard").options(**options).load()
+        return (
+            stream.writeStream.queryName(self._incarnation.query_name)
+            .option("checkpointLocation", str(self._checkpoint))
+            .trigger(processingTime=f"{host.interval_ms} milliseconds")
+            .foreachBatch(self._each)
+            .start()
+        )
+
+    def stop(self) -> None:
+        """End it, and wait until nothing of it commits any more; again does nothing."""
+        self._stopping.set()
+        self._advancer.remove(self)
+        if self._query is not None:
+            with suppress(Py4JError, OSError):
+                self._query.stop()
+        with self._turn:
+            # Whatever was in the middle of a step has come to its end.
+            pass
+
+    # -- the micro-batch ---------------------------------------------------------------------
+
+    def _each(self, frame: DataFrame, batch_id: int) -> None:
+        """One micro-batch; runs in a thread of the callback server."""
+        with self._turn:
+            try:
+                self._gate_stop()
+                interval = interval_of(frame, batch_id)
+                if interval is None:
+                    return
+                if not self._host.writes.is_set():
+                    self._view.rehearse(frame.sparkSession, interval)
+                    if self._covered(interval.upper):
+                        return
+                if not self._alone:
+                    self._gate()
+                    end_other_holds(self._host.client, self._hold, self.inputs)
+                    self._alone = True
+                self._view.advance(frame.sparkSession, interval)
+                if interval.upper is None:
+                    self._tell_end()
+            except BaseException as error:
+                self._error = error
+                raise
+
+    def _covered(self, upper: int | None) -> bool:
+        """Wait until writing is allowed, or somebody else has written up to `upper`: then True."""
+        host = self._host
+        while not host.writes.is_set():
+            if self._view.reached(upper):
+                return True
+            self._gate_stop()
+            host.clock.wait(host.writes, host.interval_ms)
+        return False
+
+    def _gate(self) -> None:
+        """Let an append pass, if there may be one."""
+        self._gate_stop()
+        assert self._host.writes.is_set(), "nothing is written before writing is allowed"
+        self._host.check_fence()
+
+    def _gate_stop(self) -> None:
+        if self._stopping.is_set():
+            raise _StoppedError
+
+    # -- between micro-batches ---------------------------------------------------------------
+
+    def tick(self, states: Sequence[ShardState]) -> None:
+        """Follow inputs that rest, and notice that the query has died."""
+        if self._stopping.is_set():
+            return
+        if not self._lives():
+            self._tell_failure()
+            return
+        if not states or not self._host.writes.is_set() or not self._turn.acquire(blocking=False):
+            return
+        try:
+            self._gate_stop()
+            if self._view.follow(states) and states and _all_finished(states):
+                self._tell_end()
+        except _StoppedError:
+            pass
+        except Fenced as error:
+            self._error = error
+            self._tell_failure()
+        except ShardError as error:
+            _log.info(
+                "an idle view could not follow its inputs",
+                extra={"context": {"view": self._incarnation.id, "error": str(error)}},
+            )
+        finally:
+            self._turn.release()
+
+    def _lives(self) -> bool:
+        assert self._query is not None
+        try:
+            return bool(self._query.isActive)
+        except (Py4JError, OSError):
+            return False
+
+    def _tell_end(self) -> None:
+        if not self._told:
+            self._told = True
+            self._host.report(Ended(id=self._incarnation.id, epoch=self._incarnation.epoch))
+
+    def _tell_failure(self) -> None:
+        """Report why the query has ended, once; a checkpoint that is of no use is thrown away."""
+        if self._told or self._stopping.is_set():
+            return
+        self._told = True
+        error = self._error
+        if error is None and self._query is not None:
+            with suppress(Py4JError, OSError):
+                error = self._query.exception()
+        failed = failure(self._incarnation, error)
+        if failed.error.startswith(_UNUSABLE):
+            self._begin_anew()
+        self._host.report(failed)
+
+    def _begin_anew(self) -> None:
+        """Throw the checkpoint away, and the hold that belongs to it."""
+        shutil.rmtree(self._checkpoint, ignore_errors=True)
+        end_hold(self._host.client, self._hold, self.inputs)
+
+
+def _all_finished(states: Sequence[ShardState]) -> bool:
+    return all(state.upper.is_empty for state in states)

@@ -1,0 +1,69 @@
+"""Errors of a view: which are data and how they are kept, and what is told of all others.
+
+A query that fails because of what is in a row (a division by zero, text that is no number, an
+overflow) fails for everybody who runs it over these rows, and works again when they are gone. That
+is part of the view's contents: a row in the view's errors shard, from the time at which it fails
+to the first one at which it works. All other failures are of the moment: the view is restarted.
+
+Spark tells them apart by SQLSTATE: class 22 is about data, 21 about the number of rows (a scalar
+subquery with several), P0 is what a query raises itself.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from app.failure import explain
+from app.rendering import Incarnation
+from app.reports import Failed
+from datasource.errors import Fenced, ShardError
+from datasource.schema import ShardSchema
+from datasource.sparktype import Atomic, Field, Record
+
+__all__ = ["ERRORS_SCHEMA", "data_error", "failure"]
+
+ERRORS_SCHEMA: Final = ShardSchema(Record((Field("error", Atomic("string"), nullable=False),)))
+"""Of the errors shard of a view: one row for the reason for which its query fails."""
+
+_CLASSES: Final = ("22", "21", "P0")
+
+_OURS: Final = ("[NEGATIVE_MULTIPLICITY]", "[DIFF_OVERFLOW]", "[NULL_VALUE]", "[REFRESHED]")
+"""What reads and writes of shards raise inside of Spark: damage, and nothing that a query did."""
+
+_LENGTH_MAX: Final = 1000
+"""Characters of an error that are kept: a message can quote whole rows."""
+
+_CONDITION: Final = re.compile(
+    r"\[(?P<code>[A-Z_0-9.]+)\] (?P<text>.*?)\s*SQLSTATE: (?P<state>\w{5})", re.DOTALL
+)
+
+
+def data_error(error: BaseException) -> str | None:
+    """What to keep of an error of Spark that is about data; None if it is of another kind.
+
+    The same for the same rows: without the place in the query and the stack, which Spark adds.
+    """
+    for match in _CONDITION.finditer(str(error)):
+        about_data = match["state"].startswith(_CLASSES)
+        if about_data and not match["text"].startswith(_OURS):
+            return " ".join(f"[{match['code']}] {match['text']}".split())[:_LENGTH_MAX]
+    return None
+
+
+def failure(incarnation: Incarnation, error: BaseException | None) -> Failed:
+    """What to report of an incarnation that has ended by `error`; None if nobody knows by what."""
+    if error is None:
+        sentence = "the streaming query has ended"
+    elif isinstance(error, ShardError):
+        sentence = str(error)
+    else:
+        sentence = explain(error)[1]
+    said, _, hint = sentence.partition(" — hint: ")
+    return Failed(
+        id=incarnation.id,
+        epoch=incarnation.epoch,
+        error=said,
+        hint=hint,
+        fenced=isinstance(error, Fenced),
+    )

@@ -1,0 +1,80 @@
+"""A view's query over frames: analysed in the session of its own streaming query.
+
+Spark gives each streaming query a session of its own, with its own temporary views. Inputs are put
+there under their very names, so that the query runs as the user wrote it, and are taken away again
+once it is analysed: nothing is left in the session that others see.
+
+Invariants:
+    The result has exactly the view's columns and types, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql.types import StructField, StructType
+
+from datasource.errors import InvalidUsage
+
+__all__ = ["analysed", "columns_of", "fitted"]
+
+
+def analysed(session: SparkSession, query: str, inputs: Mapping[str, DataFrame]) -> DataFrame:
+    """The result of `query`, which reads `inputs` by name; nothing is run yet.
+
+    Args:
+        session: Of the streaming query; the inputs' frames are of it, too.
+    """
+    try:
+        for name, frame in inputs.items():
+            frame.createOrReplaceTempView(_quoted(name))
+        return session.sql(query)
+    finally:
+        for name in inputs:
+            session.catalog.dropTempView(name)
+
+
+def columns_of(ddl: str) -> StructType:
+    """The columns that `ddl` describes, such as `id BIGINT NOT NULL, name STRING`."""
+    columns = StructType.fromDDL(ddl)
+    assert isinstance(columns, StructType), ddl
+    return columns
+
+
+def fitted(result: DataFrame, schema: StructType, extra: tuple[str, ...] = ()) -> DataFrame:
+    """`result` under the view's names and types.
+
+    Args:
+        result: Columns by position.
+        schema: The view's.
+        extra: Columns that follow, by name, and stay as they are.
+
+    Raises:
+        InvalidUsage: There are more columns or fewer: an input has changed its own.
+    """
+    names = [field.name for field in schema.fields]
+    if len(result.columns) != len(names) + len(extra):
+        raise InvalidUsage(
+            f"the query gives {len(result.columns) - len(extra)} columns, and the view has "
+            f"{len(names)}",
+            code="SCHEMA_CHANGED",
+            hint="an input has other columns now: apply the project again",
+        )
+    places = [f"c{place}" for place in range(len(names))]
+    placed = result.toDF(*places, *extra)
+    pairs = zip(places, schema.fields, placed.schema.fields, strict=False)
+    columns = [_as(place, wanted, found) for place, wanted, found in pairs]
+    return placed.select(*columns, *extra)
+
+
+def _as(place: str, wanted: StructField, found: StructField) -> Column:
+    column = F.col(place)
+    if found.dataType != wanted.dataType:
+        column = column.cast(wanted.dataType)
+    return column.alias(wanted.name)
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

@@ -1,0 +1,297 @@
+"""One shard as readers inside the runtime follow it: under a lease, by plain Python, no Spark job.
+
+    with closing(Followed.open(client, "delays", since=as_of)) as shard:
+        state = shard.look()
+        shard.contents(state, as_of)          updates at `as_of`: each row once, with its copies
+        shard.changes(state, lower, upper)    updates in between
+        shard.release_before(upper - 1, state)
+
+`watch` waits for something with an end and a way out; `live_errors` says what is wrong with the
+inputs of a read.
+
+Invariants:
+    What is read is read from a state that knows the lease and is readable at the times asked for.
+    A listener at frontier F holds the since at F - 1, never at F (see `datasource.read`).
+    Every wait ends: at its timeout, or when the event that cancels it is set.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol, TypeVar
+
+import pyarrow as pa
+from typing_extensions import override
+
+from app.protocol.objects import errors_shard
+from datasource.client import ShardClient
+from datasource.clock import Clock
+from datasource.errors import Determinate, InvalidUsage
+from datasource.frontier import Frontier
+from datasource.plan import SnapshotPlan, plan_changes, plan_snapshot
+from datasource.prune import Pruner
+from datasource.read import (
+    ReadHandle,
+    contents_of,
+    current_schema,
+    first_sort_column,
+    history_gone,
+)
+from datasource.schema import DIFF, ShardSchema
+from datasource.state import ShardState, is_tombstone
+from datasource.where import Where
+
+__all__ = [
+    "UNCONNECTED",
+    "Catalog",
+    "Followed",
+    "LiveErrors",
+    "error_shards",
+    "live_errors",
+    "watch",
+]
+
+T = TypeVar("T")
+
+_RELEASE_EVERY_MS: Final = 2000
+"""A lease moves at most so often: each move is a record in the shard's log."""
+
+_POLL_FIRST_MS: Final = 1.0
+
+
+class Catalog(Protocol):
+    """What reads need to know of the objects that there are."""
+
+    def inputs_of(self, name: str) -> Collection[str]:
+        """Names of all objects that `name` is made of, directly or through others."""
+        ...
+
+
+class _Unconnected(Catalog):
+    """A catalog of objects that are made of nothing else."""
+
+    @override
+    def inputs_of(self, name: str) -> Collection[str]:
+        return ()
+
+
+UNCONNECTED: Final[Catalog] = _Unconnected()
+"""For who knows no catalog: errors are then those of the object's own error shard."""
+
+
+def watch(
+    look: Callable[[], T | None],
+    clock: Clock,
+    cancelled: threading.Event,
+    *,
+    timeout_ms: float,
+    poll_ms: float,
+) -> T | None:
+    """What `look` gives once it gives something; None after `timeout_ms`, or when cancelled.
+
+    Args:
+        look: Asked at once and then again and again, at first often.
+        clock: Measures and waits.
+        cancelled: Ends the waiting when it is set.
+        timeout_ms: How long to wait.
+        poll_ms: Longest pause between two looks.
+    """
+    deadline = clock.elapsed_ms() + timeout_ms
+    pause = _POLL_FIRST_MS
+    while not cancelled.is_set():
+        found = look()
+        if found is not None:
+            return found
+        left = deadline - clock.elapsed_ms()
+        if left <= 0:
+            return None
+        clock.wait(cancelled, min(pause, left))
+        pause = min(pause * 2, poll_ms)
+    return None
+
+
+@dataclass(slots=True)
+class Followed:
+    """A shard under a lease of its own.
+
+    Attributes:
+        name: The shard's.
+        schema: Of the rows that come out; fixed when it was opened.
+        key: The shard's.
+    """
+
+    name: str
+    schema: ShardSchema
+    key: tuple[str, ...]
+    _client: ShardClient
+    _handle: ReadHandle
+    _released_ms: float = field(default=0.0)
+
+    @classmethod
+    def open(cls, client: ShardClient, name: str, *, since: int | None, purpose: str) -> Followed:
+        """Hold shard `name` from `since` on; None for its since.
+
+        Raises:
+            InvalidUsage: There is no such shard, or its history at `since` is gone; names its
+                since.
+        """
+        handle = client.reader(name, since=since, purpose=purpose)
+        try:
+            state = client.state(name)
+        except BaseException:
+            handle.close()
+            raise
+        return cls(name, current_schema(state), state.key, client, handle)
+
+    def close(self) -> None:
+        """Give the lease up."""
+        self._handle.close()
+
+    def look(self) -> ShardState:
+        """The state that readers see, no older than this call.
+
+        Raises:
+            InvalidUsage: The shard was dropped.
+            LeaseExpired: The lease is gone.
+            Determinate: The columns are others than when it was opened.
+        """
+        state = self._client.door.state(self.name)
+        if is_tombstone(state):
+            raise history_gone(state, None, state.since)
+        self._handle.lease.check(state)
+        if current_schema(state) != self.schema:
+            raise Determinate(
+                f"the columns of '{self.name}' have changed",
+                code="SCHEMA_CHANGED",
+                hint="start the read again: it then has the new columns",
+            )
+        return state
+
+    def contents(self, state: ShardState, as_of: int) -> Iterator[pa.RecordBatch]:
+        """What is there at `as_of`: each row once, `_ts` as_of and its number of copies in `_diff`.
+
+        Rows of parts that retract nothing may come more than once; their diffs add up.
+
+        Raises:
+            InvalidUsage: History at `as_of` is gone.
+            Corrupt: More copies of a row were retracted than added.
+        """
+        self._check(state, as_of)
+        reader = contents_of(self._handle.machine, state)
+        plan = plan_snapshot(state, as_of, first_sort_column(state))
+        for planned in plan.plain:
+            yield from reader.plain(planned, as_of)
+        for group in plan.groups:
+            yield from reader.group(group, as_of)
+
+    def plan(self, state: ShardState, as_of: int, where: Where | None) -> SnapshotPlan:
+        """What must be read for the rows at `as_of` that pass `where`.
+
+        Raises:
+            InvalidUsage: History at `as_of` is gone.
+        """
+        self._check(state, as_of)
+        plan = plan_snapshot(state, as_of, first_sort_column(state))
+        return plan if where is None else Pruner(where, state.schemas).keep_snapshot(plan)
+
+    def rows(
+        self, state: ShardState, plan: SnapshotPlan, columns: Sequence[str], where: Where | None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a plan, each as often as it is there: `columns` of those that pass."""
+        reader = contents_of(self._handle.machine, state, columns)
+        reader = replace(reader, fetcher=replace(reader.fetcher, where=where))
+        for planned in plan.plain:
+            yield from reader.plain(planned)
+        for group in plan.groups:
+            yield from reader.group(group)
+
+    def changes(self, state: ShardState, lower: int, upper: int | None) -> Iterator[pa.RecordBatch]:
+        """The updates with `lower <= time < upper`, not consolidated; None for all from `lower`.
+
+        Raises:
+            InvalidUsage: History right before `lower` is gone.
+        """
+        self._check(state, lower - 1)
+        reader = contents_of(self._handle.machine, state)
+        for planned in plan_changes(state, lower, upper):
+            yield from reader.changes(planned)
+
+    def release_before(self, time: int, state: ShardState) -> None:
+        """Give up reads before `time`, soon.
+
+        Args:
+            time: The last time before the frontier that has been read.
+            state: What was read last; earlier states are not needed any more.
+
+        Raises:
+            LeaseExpired: The lease is gone.
+        """
+        now = self._handle.machine.clock.elapsed_ms()
+        if now - self._released_ms < _RELEASE_EVERY_MS:
+            return
+        self._released_ms = now
+        self._handle.lease.downgrade(Frontier(max(time, 0)), state.seqno)
+
+    def _check(self, state: ShardState, as_of: int) -> None:
+        if as_of >= 0 and Frontier(as_of) < state.since:
+            raise history_gone(state, as_of, state.since)
+
+
+# --- errors of inputs ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LiveErrors:
+    """Errors of one object that are live at a time.
+
+    Attributes:
+        object: Whose.
+        at: When.
+        count: How many.
+        first: The text of one of them.
+    """
+
+    object: str
+    at: int
+    count: int
+    first: str
+
+    def error(self) -> InvalidUsage:
+        """What a read that meets them says."""
+        many = "1 live error" if self.count == 1 else f"{self.count} live errors"
+        return InvalidUsage(
+            f"'{self.object}' has {many} at {self.at}, the first of them: {self.first:.500}",
+            code="INPUT_HAS_ERRORS",
+            hint=f"read '{errors_shard(self.object)}' for all of them; they go away when what "
+            "caused them is corrected or deleted at the source",
+        )
+
+
+def error_shards(client: ShardClient, objects: Iterable[str]) -> dict[str, str]:
+    """The error shards that there are, by the object whose errors they have."""
+    named = {name: errors_shard(name) for name in sorted(set(objects))}
+    return {name: shard for name, shard in named.items() if client.exists(shard)}
+
+
+def live_errors(shard: Followed, of: str, state: ShardState, as_of: int) -> LiveErrors | None:
+    """What is live in an error shard at `as_of`; None if nothing is.
+
+    Args:
+        shard: The error shard.
+        of: The object.
+        state: Settled at `as_of`.
+        as_of: When.
+    """
+    count, first = 0, ""
+    for batch in shard.contents(state, as_of):
+        first = first or _text_of(batch, shard.schema.names)
+        count += sum(batch.column(DIFF).to_pylist())
+    return LiveErrors(of, as_of, count, first) if count else None
+
+
+def _text_of(batch: pa.RecordBatch, names: Sequence[str]) -> str:
+    """The error text of the first row: column `error`, or else the first one."""
+    column = "error" if "error" in names else names[0]
+    return str(batch.column(column)[0].as_py())

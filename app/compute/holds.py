@@ -1,0 +1,65 @@
+"""Names of the holds that dataflows have on their inputs, and their end.
+
+    view:<name>:<number of the dataflow>:<where>
+
+A hold belongs to a streaming query, and outlives it: whoever starts the query again finds what it
+needs. It is of one runtime: `where` tells those of two that run the same view side by side, one to
+write and one to take over, apart. So it never ends by itself. It ends when the definition goes
+(`forget_holds`), or when another runtime has taken over for good (`end_other_holds`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from app.rendering import Incarnation
+from datasource.client import ShardClient
+from datasource.commands.readers import expire_readers
+from datasource.state import is_tombstone
+
+__all__ = ["end_hold", "end_other_holds", "forget_holds", "hold_name"]
+
+
+def hold_name(incarnation: Incarnation, checkpoints: Path) -> str:
+    """The hold of an incarnation, the same after each restart of the same definition.
+
+    Args:
+        checkpoints: Folder of the runtime's checkpoints, which no two share.
+    """
+    place = f"{platform.node()}:{checkpoints.resolve()}"
+    where = hashlib.blake2b(place.encode(), digest_size=4).hexdigest()
+    return f"view:{incarnation.id}:{incarnation.dataflow}:{where}"
+
+
+def forget_holds(client: ShardClient, view: str, inputs: Sequence[str]) -> None:
+    """End all holds of a view that is dropped, or no longer reads these inputs; harmless again."""
+    _expire(client, inputs, lambda name: name.startswith(f"view:{view}:"))
+
+
+def end_other_holds(client: ShardClient, own: str, inputs: Sequence[str]) -> None:
+    """End the holds that other runtimes, and other definitions, left for the same view.
+
+    Args:
+        own: The hold that stays.
+        inputs: Where to look.
+    """
+    view = own.rsplit(":", 2)[0]
+    _expire(client, inputs, lambda name: name != own and name.startswith(f"{view}:"))
+
+
+def end_hold(client: ShardClient, own: str, inputs: Sequence[str]) -> None:
+    """End one hold, whose checkpoint is gone; harmless if it is not there."""
+    _expire(client, inputs, own.__eq__)
+
+
+def _expire(client: ShardClient, shards: Sequence[str], ended: Callable[[str], bool]) -> None:
+    for shard in shards:
+        state = client.machine(shard).refresh()
+        if state is None or is_tombstone(state):
+            continue
+        if found := list(filter(ended, state.critical)):
+            client.machine(shard).apply(partial(expire_readers, readers=found))

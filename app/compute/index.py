@@ -1,0 +1,423 @@
+"""Indexes: an object's contents in memory, kept up to date from its changes.
+
+    running = run_index(host, incarnation, description, indexes)
+    index = indexes.of(location, "delays")[0]     for reads: any index of the object
+    index.lookup(("AA",), as_of)                  well under a millisecond, no Spark job
+    index.frame(as_of)                            a cached DataFrame, where that is worth while
+
+One thread per index follows the shard by plain Python: it is no streaming query, so it costs
+nothing while nothing changes, and it has no checkpoint, since all of it is made from the shard
+again. It reports like every other dataflow.
+
+Invariants:
+    What an index answers at a time is what the shard says at that time; what it does not know it
+    does not answer (`Arrangement`).
+    An index that grows beyond its limit ends with an error; it never answers from a part of it.
+    History behind the upper is kept for `history_ms`, and for as long as somebody reads there.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from app.compute.arrangement import Arrangement
+from app.compute.following import Followed, watch
+from app.protocol.objects import IndexDescription
+from app.rendering import Host, Incarnation
+from app.reports import Ended, Failed, Hydrated, Measured, Progress, Started
+from datasource.clock import Clock
+from datasource.errors import InvalidUsage, ShardError
+from datasource.frontier import Frontier
+from datasource.read import latest_readable
+from datasource.schema import DIFF
+from datasource.state import ShardState
+from datasource.update import update_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["INDEXES", "Index", "IndexSettings", "Indexes", "RunningIndex", "run_index"]
+
+_log = logging.getLogger(__name__)
+
+_MIB: Final = 1 << 20
+_FOREVER_MS: Final = 3_600_000.0
+"""How long the thread waits for news before it looks whether it waits still: no deadline at all."""
+
+_SHARE: Final = 4
+"""What was added since a frame was cached is at most one such part of what there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSettings:
+    """What may be tuned of indexes.
+
+    Attributes:
+        limit_bytes: Most memory of one index, its history included. An index that needs more fails
+            and says so. While two runs are merged it takes up to as much again. 512 MiB.
+        history_ms: How far behind the upper times stay readable, in the shard's times. More lets
+            older reads use the index, less saves memory where much changes. 60 s.
+        poll_ms: Longest pause between two looks at the shard: an index is at most about so far
+            behind it. 100 ms.
+        frame_every_ms: A cached frame is made anew at most so often. 10 s.
+    """
+
+    limit_bytes: int = 512 * _MIB
+    history_ms: int = 60_000
+    poll_ms: int = 100
+    frame_every_ms: int = 10_000
+
+
+_DEFAULTS: Final = IndexSettings()
+
+
+class Index:
+    """What an index knows; safe to use from any thread."""
+
+    def __init__(self, host: Host, on: str, arranged: Arrangement, settings: IndexSettings) -> None:
+        """An index of object `on` over `arranged`, which its owner keeps up to date."""
+        self.on = on
+        self.arranged = arranged
+        self._frames = _Frames(host, on, settings)
+        self._lock = threading.Lock()
+        self._held: Counter[int] = Counter()
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Columns that look-ups give."""
+        return self.arranged.key
+
+    def readable(self, as_of: int) -> bool:
+        """Whether reads at `as_of` are answered."""
+        return self.arranged.view.readable(as_of)
+
+    @contextmanager
+    def hold(self, as_of: int) -> Iterator[bool]:
+        """Keep `as_of` readable meanwhile; gives False if it is not."""
+        with self._lock:
+            readable = self.readable(as_of)
+            self._held[as_of] += 1
+        try:
+            yield readable
+        finally:
+            with self._lock:
+                self._held[as_of] -= 1
+                if not self._held[as_of]:
+                    del self._held[as_of]
+
+    def lookup(self, values: Iterable[Any] | pa.Table, as_of: int) -> pa.Table:
+        """The rows of one key: see `Arrangement.lookup`."""
+        given = values if isinstance(values, pa.Table) else tuple(values)
+        return self.arranged.lookup(given, as_of)
+
+    def frame(self, as_of: int) -> DataFrame | None:
+        """A frame of the contents at `as_of` of which most is cached; None if there is none now."""
+        return self._frames.at(self.arranged, as_of)
+
+    def compact(self, since: int) -> None:
+        """Forget times before `since` that nobody holds."""
+        with self._lock:
+            self.arranged.compact(min([since, *self._held]))
+
+    def close(self) -> None:
+        """Give the cached frame up."""
+        self._frames.close()
+
+
+class Indexes:
+    """The indexes that answer reads now, by location and object."""
+
+    def __init__(self) -> None:
+        """None yet."""
+        self._lock = threading.Lock()
+        self._found: dict[tuple[str, str], tuple[Index, ...]] = {}
+
+    def add(self, location: str, index: Index) -> None:
+        """Let `index` answer."""
+        with self._lock:
+            key = (location, index.on)
+            self._found[key] = (*self._found.get(key, ()), index)
+
+    def remove(self, location: str, index: Index) -> None:
+        """Let `index` answer no more; harmless if it does not."""
+        with self._lock:
+            key = (location, index.on)
+            left = tuple(one for one in self._found.get(key, ()) if one is not index)
+            self._found[key] = left
+            if not left:
+                del self._found[key]
+
+    def of(self, location: str, on: str) -> tuple[Index, ...]:
+        """All indexes of an object."""
+        with self._lock:
+            return self._found.get((location, on), ())
+
+
+INDEXES: Final = Indexes()
+"""This process's. Any index of an object answers the same, whichever runtime keeps it."""
+
+
+def run_index(
+    host: Host,
+    incarnation: Incarnation,
+    description: IndexDescription,
+    indexes: Indexes = INDEXES,
+    settings: IndexSettings = _DEFAULTS,
+) -> RunningIndex:
+    """Start to keep an index.
+
+    Args:
+        host: What all share.
+        incarnation: Its life; `as_of` is the first time that it will answer, None for the latest.
+        description: What of, and by which key.
+        indexes: Where reads find it, once it is there.
+        settings: How large it may be.
+
+    Raises:
+        InvalidUsage: The object has no shard, its history at `as_of` is gone, or the key names a
+            column that it lacks.
+    """
+    purpose = f"index {incarnation.id}"
+    shard = Followed.open(host.client, description.on, since=incarnation.as_of, purpose=purpose)
+    try:
+        as_of = incarnation.as_of
+        as_of = latest_readable(shard.look()) if as_of is None else as_of
+        arranged = Arrangement(shard.schema, description.key, as_of)
+    except BaseException:
+        shard.close()
+        raise
+    index = Index(host, description.on, arranged, settings)
+    running = RunningIndex(
+        host, incarnation, shard=shard, index=index, indexes=indexes, settings=settings
+    )
+    running.start()
+    return running
+
+
+class RunningIndex:
+    """An index and the thread that keeps it; made by `run_index`.
+
+    Attributes:
+        index: What it knows.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        incarnation: Incarnation,
+        *,
+        shard: Followed,
+        index: Index,
+        indexes: Indexes,
+        settings: IndexSettings,
+    ) -> None:
+        """Not started yet. The shard is closed when it ends."""
+        self.index = index
+        self._host = host
+        self._life = incarnation
+        self._shard = shard
+        self._indexes = indexes
+        self._settings = settings
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name=f"index-{incarnation.query_name}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it and forget what it knows; again does nothing."""
+        self._stopped.set()
+        self._thread.join()
+
+    def allow_compaction(self, frontier: int) -> None:
+        """Nobody will begin to read before `frontier` any more."""
+        self.index.compact(frontier)
+
+    def _run(self) -> None:
+        host, life = self._host, self._life
+        host.report(Started(id=life.id, epoch=life.epoch, run=life.query_name))
+        url = host.client.location.url
+        try:
+            with closing(self._shard):
+                self._follow(url)
+        except ShardError as error:
+            host.report(Failed(id=life.id, epoch=life.epoch, error=str(error), hint=error.hint))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the lane must hear of it
+            _log.exception("an index failed", extra={"context": {"index": life.id}})
+            text = f"{type(error).__name__}: {error}"
+            host.report(Failed(id=life.id, epoch=life.epoch, error=text, hint="see the log"))
+        finally:
+            self._indexes.remove(url, self.index)
+            self.index.close()
+
+    def _follow(self, url: str) -> None:
+        host, shard, arranged = self._host, self._shard, self.index.arranged
+        began = host.clock.elapsed_ms()
+        since = arranged.view.since
+        state = self._next(since)
+        if state is None:
+            return
+        contents = self._table(shard.contents(state, since))
+        arranged.append(contents, Frontier(since + 1))
+        del contents
+        self._advance(state)
+        self._indexes.add(url, self.index)
+        took = int(host.clock.elapsed_ms() - began)
+        host.report(Hydrated(id=self._life.id, epoch=self._life.epoch, took_ms=took))
+        while (upper := arranged.view.upper.time) is not None:
+            state = self._next(upper)
+            if state is None:
+                return
+            self._advance(state)
+        host.report(Ended(id=self._life.id, epoch=self._life.epoch))
+        # It goes on answering: an object that changes no more is a good one to have an index of.
+        self._stopped.wait()
+
+    def _next(self, time: int) -> ShardState | None:
+        """The shard's state once `time` is settled; None if stopped before."""
+
+        def look() -> ShardState | None:
+            state = self._shard.look()
+            return state if state.upper.is_beyond(time) else None
+
+        found = None
+        while found is None and not self._stopped.is_set():
+            found = watch(
+                look,
+                self._host.clock,
+                self._stopped,
+                timeout_ms=_FOREVER_MS,
+                poll_ms=self._settings.poll_ms,
+            )
+        return found
+
+    def _advance(self, state: ShardState) -> None:
+        """Take in what `state` has beyond the upper."""
+        arranged, upper = self.index.arranged, state.upper
+        lower = arranged.view.upper.time
+        assert lower is not None, self._life
+        if upper > Frontier(lower):
+            arranged.append(self._table(self._shard.changes(state, lower, upper.time)), upper)
+        if upper.time is not None:
+            self.index.compact(upper.time - 1 - self._settings.history_ms)
+            # Not less than it answers itself: a read holds the shard, too, at its time.
+            self._shard.release_before(arranged.view.since, state)
+        self._tell(upper.time)
+
+    def _tell(self, upper: int | None) -> None:
+        life, view = self._life, self.index.arranged.view
+        on = {self.index.on: upper}
+        report = self._host.report
+        report(Progress(id=life.id, epoch=life.epoch, write=upper, read=upper, inputs=on))
+        sizes: dict[str, float | None] = {
+            "records": view.records,
+            "size": view.nbytes,
+            "batches": len(view.runs),
+        }
+        report(Measured(id=life.id, epoch=life.epoch, now=sizes))
+
+    def _table(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
+        """The updates of `batches`, if they fit beside what there is."""
+        size, found = self.index.arranged.view.nbytes, []
+        for batch in batches:
+            size += batch.nbytes
+            if size > self._settings.limit_bytes:
+                raise InvalidUsage(
+                    f"index '{self._life.id}' of '{self.index.on}' needs more than its "
+                    f"{self._settings.limit_bytes >> 20} MiB",
+                    code="INDEX_TOO_LARGE",
+                    hint="index a view with fewer rows or columns, or raise the limit of indexes",
+                )
+            found.append(batch)
+            if self._stopped.is_set():
+                break
+        schema = update_schema(self._shard.schema.arrow)
+        return pa.Table.from_batches([batch.select(schema.names) for batch in found], schema)
+
+
+def _few_additions(updates: pa.Table, records: int) -> bool:
+    """Whether a cached frame of about `records` rows is worth while with `updates` beside it."""
+    few = updates.num_rows * _SHARE < records
+    return few and bool(pc.all(pc.equal(updates.column(DIFF), 1)).as_py())
+
+
+@dataclass(slots=True)
+class _Frames:
+    """A cached frame of an object at one time, and frames of later times made of it."""
+
+    host: Host
+    on: str
+    settings: IndexSettings
+    base: DataFrame | None = None
+    as_of: int = 0
+    made_ms: float = 0.0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def clock(self) -> Clock:
+        return self.host.clock
+
+    def at(self, arranged: Arrangement, as_of: int) -> DataFrame | None:
+        """The contents at `as_of`: what is cached, with what was only added since beside it."""
+        with self.lock:
+            if self.base is not None and self.as_of <= as_of:
+                found = arranged.view.changed(self.as_of, as_of)
+                if found is not None and not found.num_rows:
+                    return self.base
+                if found is not None and _few_additions(found, arranged.view.records):
+                    return self.base.unionAll(self._added(as_of))
+            if self.base is not None and not self._due():
+                return None
+            return self._made(as_of)
+
+    def close(self) -> None:
+        """Give it up; what runs on it reads the shard instead."""
+        with self.lock:
+            self._drop()
+
+    def _due(self) -> bool:
+        return self.clock.elapsed_ms() - self.made_ms >= self.settings.frame_every_ms
+
+    def _made(self, as_of: int) -> DataFrame:
+        from datasource.native.reading import snapshot  # noqa: PLC0415 - loads pyspark
+
+        self._drop()
+        self.base = snapshot(
+            self.host.spark,
+            location=self.host.client.location.url,
+            shard=self.on,
+            as_of=as_of,
+            storage=self.host.storage,
+        ).persist()
+        self.as_of, self.made_ms = as_of, self.clock.elapsed_ms()
+        return self.base
+
+    def _added(self, as_of: int) -> DataFrame:
+        from datasource.native.reading import changes  # noqa: PLC0415 - loads pyspark
+
+        return changes(
+            self.host.spark,
+            location=self.host.client.location.url,
+            shard=self.on,
+            start=self.as_of + 1,
+            end=as_of + 1,
+            storage=self.host.storage,
+        ).drop("_ts", "_diff")
+
+    def _drop(self) -> None:
+        base, self.base = self.base, None
+        if base is not None:
+            with suppress(Exception):  # the session may be gone: then nothing is left to give up
+                base.unpersist()

@@ -1,0 +1,180 @@
+"""Results of reads on their way: Arrow tables as bytes for a protocol, as text for people.
+
+    to_ipc(table), from_ipc(data)      an Arrow IPC stream: what responses carry
+    as_json(table)                     a line of JSON for each row
+    as_csv(table)                      a header, then a line for each row
+    as_text(table)                     a table for a terminal
+    too_large(limit_bytes)             the error for more than was asked for
+
+Invariants:
+    Rows and columns stay in the order that they have.
+    `from_ipc(to_ipc(table))` is `table`, types and nullability included.
+    Text of a value is exact: decimals and 64-bit numbers are never rounded.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import datetime as dt
+import io
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from datasource.errors import InvalidUsage
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["as_csv", "as_json", "as_text", "from_ipc", "to_ipc", "too_large"]
+
+_ROWS_AT_ONCE: Final = 1 << 12
+
+
+def to_ipc(table: pa.Table) -> bytes:
+    """`table` as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def from_ipc(data: bytes) -> pa.Table:
+    """The table of an Arrow IPC stream."""
+    with pa.ipc.open_stream(data) as stream:
+        return stream.read_all()
+
+
+def as_json(table: pa.Table) -> Iterator[str]:
+    """Each row as one line of JSON, nulls included.
+
+    Numbers that JSON has no word for (`NaN`, `Infinity`) and decimals are text, binary is base64,
+    dates and times are as SQL writes them; a map is a list of `{"key", "value"}`.
+    """
+    names = table.column_names
+    for row in _rows(table):
+        values = [_plain(value) for value in row]
+        yield json.dumps(_object(names, values), ensure_ascii=False)
+
+
+def as_csv(table: pa.Table) -> str:
+    """A header and a line for each row, as RFC 4180 has it; null is an empty field."""
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow(table.column_names)
+    for row in _rows(table):
+        writer.writerow(["" if value is None else _text(value) for value in row])
+    return out.getvalue()
+
+
+def as_text(table: pa.Table, rows_max: int = 1000) -> Table:
+    """A table for a terminal; numbers to the right, null as `NULL`.
+
+    Args:
+        table: What to show.
+        rows_max: At most so many rows; the caption says how many more there are.
+    """
+    # Only people look at it.
+    from rich.markup import escape  # noqa: PLC0415
+
+    from app.tables import plain_table  # noqa: PLC0415
+
+    # By position: a result may have two columns of one name.
+    view = plain_table(*map(escape, table.column_names))
+    for column, field in zip(view.columns, table.schema, strict=True):
+        column.justify = "right" if _is_number(field.type) else "left"
+    for row in _rows(table.slice(0, rows_max)):
+        view.add_row(*("NULL" if value is None else escape(_text(value)) for value in row))
+    more = table.num_rows - rows_max
+    view.caption = f"and {more:,} more" if more > 0 else None
+    return view
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
+
+
+def _rows(table: pa.Table) -> Iterator[tuple[Any, ...]]:
+    """The rows as Python values, some at a time: they are many times larger than Arrow's."""
+    columns = [_speakable(column) for column in table.columns]
+    for start in range(0, table.num_rows, _ROWS_AT_ONCE):
+        some = [column.slice(start, _ROWS_AT_ONCE).to_pylist() for column in columns]
+        yield from zip(*some, strict=True)
+
+
+def _speakable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Dates and timestamps as text: theirs reach beyond Python's years."""
+    kind = column.type
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return column.cast(pa.string())
+    return column
+
+
+def _object(names: list[str], values: list[Any]) -> dict[str, Any]:
+    """Names to values; a name that is there twice gets a number."""
+    found: dict[str, Any] = {}
+    for name, value in zip(names, values, strict=True):
+        key, count = name, 1
+        while key in found:
+            count += 1
+            key = f"{name}_{count}"
+        found[key] = value
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """A value that JSON has a form for."""
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    match value:
+        case float() if abs(value) < float("inf"):
+            return value
+        case dict():
+            return {str(name): _plain(inner) for name, inner in value.items()}
+        case list():
+            return [_plain(inner) for inner in value]
+        case (key, inner):  # an entry of a map, as Arrow gives it
+            return {"key": _plain(key), "value": _plain(inner)}
+    return _text(value)
+
+
+def _float(value: float) -> str:
+    if value != value:  # noqa: PLR0124 - only NaN differs
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
+
+
+def _text(value: Any) -> str:
+    """A value as a person reads it."""
+    match value:
+        case bool():
+            text = "true" if value else "false"
+        case Decimal():
+            text = format(value, "f")
+        case float():
+            text = repr(value) if abs(value) < float("inf") else _float(value)
+        case bytes():
+            text = base64.b64encode(value).decode()
+        case dt.datetime():
+            text = value.isoformat(" ")
+        case dict() | list() | tuple():
+            text = json.dumps(_plain(value), ensure_ascii=False)
+        case _:
+            text = str(value)
+    return text
+
+
+def too_large(limit_bytes: int) -> InvalidUsage:
+    """The error for a result beyond its limit."""
+    return InvalidUsage(
+        f"the result is larger than its limit of {limit_bytes:,} bytes",
+        code="RESULT_TOO_LARGE",
+        hint="ask for fewer rows or columns (WHERE, LIMIT, an aggregate), raise the limit, or "
+        "make it a view with a sink",
+    )

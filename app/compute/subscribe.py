@@ -1,0 +1,260 @@
+"""Subscriptions: every change of an object, in order, to one client.
+
+    running = run_subscribe(host, incarnation, description, catalog)
+    running.acknowledge(response.upper)     a batch has gone out: makes room for the next ones
+    rows_of(response)                       a batch as an Arrow table, for whoever receives it
+    resume_at(upper)                        the `as_of` that goes on behind a batch
+
+What goes out (Materialize's contract for SUBSCRIBE), as `SubscribeResponse`s:
+
+    Batches are intervals `[lower, upper)`, none empty, each beginning where the one before it has
+    ended, from `as_of` on. All that happens in an interval is in its batch, consolidated: one
+    update per row and time. With a snapshot, the contents at `as_of` are updates at `as_of`;
+    without, only what happened strictly after `as_of` comes. A batch without updates is progress,
+    and comes when the object's upper moves although nothing else does.
+
+    The batch that reaches `up_to`, or the end of the object, has no upper: nothing follows it.
+    `as_of = up_to` is one such batch without updates. An error of the object, or of anything that
+    it is made of, that is live at a time of an interval ends the subscription: what is before it
+    goes out, then one last batch that has the error and no updates.
+
+    A subscription that ends otherwise says `SubscribeDropped`, with the upper of its last batch.
+
+**To resume** behind a batch with upper U: a new subscription with `as_of = resume_at(U)`, which is
+U - 1, and without snapshot. All before U has come, and what is at U is strictly after U - 1. At
+`as_of = U` the changes at U would be lost; with a snapshot all would come again. Before the first
+batch there is nothing to resume: begin again. History at U - 1 must still be there: the object's
+`RETAIN HISTORY` is what keeps it for a client that is away; if it is gone, the error says so
+(`HISTORY_GONE`), and the client takes a snapshot and puts it in the place of what it has.
+
+A slow client costs no memory. At most `window` batches are on their way; until one is acknowledged
+nothing is read, and the next one then has all that happened meanwhile. One that stays away for
+longer than `patience_ms` is dropped: it holds back the object's since.
+
+Invariants:
+    Batches are a function of the object's contents and of where they were cut, of nothing else.
+    What has not been read is held, as far as the lease reaches (`following`).
+    It reads by plain Python and runs no Spark job.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from app.compute.feed import Feed
+from app.compute.following import UNCONNECTED, Catalog, Followed
+from app.compute.results import from_ipc
+from app.protocol.compute import SubscribeDropped, SubscribeResponse
+from app.protocol.objects import SubscribeDescription
+from app.rendering import Host, Incarnation
+from app.reports import Ended, Health, Hydrated, Progress, Started
+from datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
+from datasource.frontier import Frontier
+
+__all__ = ["RunningSubscribe", "SubscribeSettings", "resume_at", "rows_of", "run_subscribe"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribeSettings:
+    """What may be tuned of subscriptions.
+
+    Attributes:
+        window: Most batches that are not acknowledged. 8.
+        batch_bytes: Most Arrow memory of one batch. Longer intervals are cut; what happens at one
+            time cannot be. 64 MiB.
+        patience_ms: A client that acknowledges nothing for so long while the window is full is
+            dropped. 60 s.
+        poll_ms: Longest pause between two looks at the object. 100 ms.
+        retries: How often in a row a store may fail to answer, a pause of `poll_ms` between. 50.
+    """
+
+    window: int = 8
+    batch_bytes: int = 64 << 20
+    patience_ms: int = 60_000
+    poll_ms: int = 100
+    retries: int = 50
+
+
+_DEFAULTS: Final = SubscribeSettings()
+
+
+def rows_of(response: SubscribeResponse) -> pa.Table:
+    """The updates of a batch: the object's columns, `_ts`, `_diff`.
+
+    Raises:
+        Determinate: `SUBSCRIPTION_POISONED`: the batch is an error.
+    """
+    if response.error or response.updates is None:
+        raise Determinate(
+            f"subscription '{response.id}' has ended by an error at {response.lower}: "
+            f"{response.error}",
+            code="SUBSCRIPTION_POISONED",
+            hint="subscribe again once the error is corrected",
+        )
+    return from_ipc(response.updates)
+
+
+def resume_at(upper: int) -> int:
+    """The `as_of` of a subscription without snapshot that goes on at `upper` of a batch, > 0."""
+    assert upper > 0, upper
+    return upper - 1
+
+
+def run_subscribe(
+    host: Host,
+    incarnation: Incarnation,
+    description: SubscribeDescription,
+    catalog: Catalog = UNCONNECTED,
+    settings: SubscribeSettings = _DEFAULTS,
+) -> RunningSubscribe:
+    """Start a subscription.
+
+    Args:
+        host: What all share.
+        incarnation: Its life; `as_of` says where it begins.
+        description: What of.
+        catalog: Knows what the object is made of: errors of all that count.
+        settings: Its bounds.
+
+    Raises:
+        InvalidUsage: `up_to` is before `as_of`; the object has no shard, or its history at `as_of`
+            is gone.
+    """
+    as_of = incarnation.as_of
+    assert as_of is not None, incarnation
+    if description.up_to is not None and description.up_to < as_of:
+        raise InvalidUsage(
+            f"subscription '{description.name}' would end at {description.up_to}, before its "
+            f"as_of {as_of}",
+            code="INVALID_INTERVAL",
+            hint="give an UP TO at AS OF or later",
+        )
+    purpose = f"subscription {incarnation.id}"
+    shard = Followed.open(host.client, description.on, since=as_of, purpose=purpose)
+    feed = Feed(host, description, catalog, shard, as_of)
+    running = RunningSubscribe(host, incarnation, feed, description.on, settings)
+    running.start()
+    return running
+
+
+class RunningSubscribe:
+    """A subscription and its thread; made by `run_subscribe`."""
+
+    def __init__(
+        self,
+        host: Host,
+        incarnation: Incarnation,
+        feed: Feed,
+        on: str,
+        settings: SubscribeSettings,
+    ) -> None:
+        """Not started yet. The feed is closed when it ends."""
+        self._host = host
+        self._life = incarnation
+        self._feed = feed
+        self._on = on
+        self._settings = settings
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._sent: list[int | None] = []
+        self._room = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name=f"subscribe-{incarnation.query_name}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it; says `SubscribeDropped` if it has not come to its end. Again does nothing."""
+        self._stopped.set()
+        self._room.set()
+        self._thread.join()
+
+    def acknowledge(self, upper: int | None) -> None:
+        """The batch that ends at `upper`, and all before it, have been taken by the client."""
+        with self._lock:
+            end = Frontier(upper)
+            self._sent = [one for one in self._sent if Frontier(one) > end]
+        self._room.set()
+
+    def _run(self) -> None:
+        host, life, feed = self._host, self._life, self._feed
+        host.report(Started(id=life.id, epoch=life.epoch, run=life.query_name))
+        try:
+            with feed:
+                why = self._follow()
+        except ShardError as error:
+            why = str(error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client must hear of it
+            _log.exception("a subscription failed", extra={"context": {"subscription": life.id}})
+            why = f"{type(error).__name__}: {error}"
+        if feed.frontier.time is not None:
+            context = {"subscription": life.id, "why": why, "upper": feed.frontier.time}
+            _log.info("a subscription was dropped", extra={"context": context})
+            host.report(SubscribeDropped(id=life.id, upper=feed.frontier.time))
+        host.report(Ended(id=life.id, epoch=life.epoch))
+
+    def _follow(self) -> str:
+        """Send batches until the end; why it has stopped before."""
+        host, life, feed, chosen = self._host, self._life, self._feed, self._settings
+        began, failures = host.clock.elapsed_ms(), 0
+        while feed.frontier.time is not None:
+            if not self._has_room():
+                return "stopped" if self._stopped.is_set() else "the client is too slow"
+            try:
+                batch = feed.next(self._stopped, chosen.batch_bytes, chosen.poll_ms)
+                failures = 0
+            except (Determinate, Indeterminate) as error:
+                failures += 1
+                if error.code == "SCHEMA_CHANGED" or failures > chosen.retries:
+                    raise
+                host.clock.wait(self._stopped, chosen.poll_ms)
+                continue
+            if batch is None:
+                return "stopped"
+            self._send(batch)
+            if batch.lower == life.as_of:
+                took = int(host.clock.elapsed_ms() - began)
+                host.report(Hydrated(id=life.id, epoch=life.epoch, took_ms=took))
+        return ""
+
+    def _send(self, batch: SubscribeResponse) -> None:
+        life, report = self._life, self._host.report
+        with self._lock:
+            self._sent.append(batch.upper)
+        report(batch)
+        if batch.error:
+            report(
+                Health(
+                    id=life.id,
+                    epoch=life.epoch,
+                    namespace="compute",
+                    status="ceased",
+                    error=batch.error,
+                )
+            )
+        read = {self._on: batch.upper}
+        report(Progress(id=life.id, epoch=life.epoch, read=batch.upper, inputs=read))
+
+    def _has_room(self) -> bool:
+        """Wait until fewer batches than the window are on their way; False if that takes long."""
+        clock = self._host.clock
+        deadline = clock.elapsed_ms() + self._settings.patience_ms
+        while True:
+            self._room.clear()
+            with self._lock:
+                if len(self._sent) < self._settings.window:
+                    return not self._stopped.is_set()
+            left = deadline - clock.elapsed_ms()
+            if left <= 0 or self._stopped.is_set():
+                return False
+            clock.wait(self._room, left)

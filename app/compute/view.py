@@ -1,0 +1,337 @@
+"""A view, brought up to the frontier of its inputs: the steps taken, by Spark where there are rows.
+
+    advance(session, interval)   in a micro-batch: everything up to its end
+    follow(states)               between micro-batches: while nothing changes, without Spark
+
+What a caller relies on: after `advance` the output's upper is at or beyond the interval's end, and
+its contents at each time of it are those of the query over the inputs' contents at that time, or
+the errors shard says why there are none.
+
+Invariants:
+    Inputs are read at times of the interval only, where the stream's holds protect them.
+    The two methods are never in use side by side.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+import datasource
+from app.compute.correction import check_comparable, difference
+from app.compute.errors import data_error
+from app.compute.evaluate import analysed, columns_of, fitted
+from app.compute.maintain.changes import News, news_of, quiet_until
+from app.compute.maintain.linear import NotLinear, over_changes, refusal
+from app.compute.maintain.steps import Done, Linear, Output, Quiet, Recompute, next_step
+from app.compute.view_sink import ViewSink
+from app.protocol.objects import Strategy, ViewDescription
+from app.rendering import Host, Incarnation
+from app.reports import Health, Hydrated, Measured, Observation, Progress
+from datasource.errors import Determinate
+from datasource.native.interval import Interval, StagedInterval, stage_interval
+from datasource.native.reading import every_update
+from datasource.schema import DIFF, TS
+from datasource.shard_source.options import parse_sink
+from datasource.state import ShardState
+
+__all__ = ["View"]
+
+_log = logging.getLogger(__name__)
+
+_RACES_MAX: Final = 64
+"""How often, in one micro-batch, somebody else may append to the output before the view gives up
+and is started again."""
+
+
+class View:
+    """One rendering of a view. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        host: Host,
+        incarnation: Incarnation,
+        description: ViewDescription,
+        gate: Callable[[], None],
+    ) -> None:
+        """A view whose inputs are there.
+
+        Args:
+            gate: Raises if nothing may be appended any more.
+
+        Raises:
+            InvalidUsage: An input is not there, or a column's values cannot be compared.
+        """
+        assert incarnation.as_of is not None, incarnation
+        self._host = host
+        self._incarnation = incarnation
+        self._description = description
+        self._as_of = incarnation.as_of
+        self._schema = columns_of(description.schema)
+        check_comparable(description.name, self._schema)
+        states = host.client.readable(*description.inputs)
+        self._sink = ViewSink(host.client, description, [s.shard for s in states], gate)
+        self._begun_ms = host.clock.elapsed_ms()
+        self._output: Output | None = None
+        self._health: Health | None = None
+        self._hydrated = self._made = False
+        self._over_changes: str | NotLinear | None = None
+
+    # -- with Spark --------------------------------------------------------------------------
+
+    def advance(self, session: SparkSession, interval: Interval) -> None:
+        """Bring the output up to the end of `interval`; writing is allowed.
+
+        Args:
+            session: That of the streaming query, inside of `foreachBatch`.
+            interval: Of the micro-batch.
+
+        Raises:
+            Determinate: Others append to the output all the time.
+            Fenced: Another runtime has taken over.
+        """
+        if not self._made:
+            self._sink.make()
+            self._made = True
+        floor, end = max(self._as_of, interval.lower), interval.upper
+        # Changes at the time of the snapshot itself may not be known apart any more.
+        strategy: Strategy = "recompute" if interval.starts else self._description.strategy
+        output = self._sink.look()
+        first = floor if output.upper is None else max(floor, output.upper)
+        states = self._host.client.readable(*self._description.inputs)
+        news = news_of(states, first, end) if end is None or first < end else News()
+        refused = 0
+        while refused < _RACES_MAX:
+            step = next_step(output, news.known, floor=floor, end=end, strategy=strategy)
+            match step:
+                case Done():
+                    self._arrived(output)
+                    return
+                case Quiet():
+                    self._sink.follow(step)
+                case Linear():
+                    strategy = self._take_linear(session, step)
+                case Recompute() if news.spread:
+                    news = self._read_times(session, news, first, end)
+                    continue
+                case Recompute():
+                    self._recompute(session, step)
+            before, output = output, self._sink.look()
+            refused += output == before
+            self._arrived(output)
+        raise Determinate(
+            f"others wrote to view '{self._description.name}' all through one micro-batch",
+            code="CONTENTION",
+            hint="stop whatever else writes to it",
+        )
+
+    def rehearse(self, session: SparkSession, interval: Interval) -> None:
+        """Run the query once at the end of `interval` and throw the rows away; writes nothing."""
+        if self._hydrated:
+            return
+        at = max(self._as_of, interval.lower if interval.upper is None else interval.upper - 1)
+        try:
+            result = self._result(session, at)
+            result.write.format("noop").mode("overwrite").save()
+        except Exception as error:
+            if data_error(error) is None:
+                raise
+        self._report_hydrated()
+
+    def reached(self, end: int | None) -> bool:
+        """Whether the output, whoever writes it, is at or beyond `end`."""
+        self._output = self._sink.look()
+        upper = self._output.upper
+        return upper is None or (end is not None and upper >= end)
+
+    def _result(self, session: SparkSession, at: int) -> DataFrame:
+        """The view's rows at one time."""
+        host = self._host
+        inputs = {
+            name: datasource.snapshot(
+                session, location=self._location, shard=name, as_of=at, storage=host.storage
+            )
+            for name in self._description.inputs
+        }
+        return fitted(analysed(session, self._description.query, inputs), self._schema)
+
+    def _recompute(self, session: SparkSession, step: Recompute) -> None:
+        name, error, rows = self._description.name, None, None
+        try:
+            held = None
+            if step.lower > 0:
+                held = every_update(
+                    session,
+                    location=self._location,
+                    shard=name,
+                    upper=step.lower,
+                    storage=self._host.storage,
+                ).drop(TS)
+            rows = self._staged(difference(self._result(session, step.at), held))
+        except Exception as found:
+            error = data_error(found)
+            if error is None:
+                raise
+        if self._sink.append(step, rows, error):
+            self._measured("recompute", rows, error)
+            if step.lower == 0:
+                self._sink.begin_at(step.at)
+
+    def _take_linear(self, session: SparkSession, step: Linear) -> Strategy:
+        """Take the step if the query allows it; how to go on in this micro-batch."""
+        host = self._host
+        inputs = {
+            name: datasource.changes(
+                session,
+                location=self._location,
+                shard=name,
+                start=step.lower,
+                end=step.upper,
+                storage=host.storage,
+            )
+            for name in self._description.inputs
+        }
+        changed = self._changed(session, inputs)
+        if isinstance(changed, NotLinear):
+            return "recompute"
+        try:
+            rows = self._staged(fitted(changed, self._schema, (TS, DIFF)))
+        except Exception as found:
+            if data_error(found) is None:
+                raise
+            # At which of the times it fails, and what the view is until then, each of them tells.
+            return "recompute"
+        if self._sink.append(step, rows, None):
+            self._measured("linear", rows, None)
+        return "linear"
+
+    def _changed(
+        self, session: SparkSession, inputs: dict[str, DataFrame]
+    ) -> DataFrame | NotLinear:
+        """The query over changes; the reason why not, if this one cannot be taken so."""
+        if self._over_changes is None:
+            self._over_changes = over_changes(self._description.query)
+            if isinstance(self._over_changes, str):
+                reason = self._doubt(session, self._over_changes, inputs)
+                self._over_changes = NotLinear(reason) if reason else self._over_changes
+            if isinstance(self._over_changes, NotLinear):
+                _log.warning(
+                    "a linear view is recomputed: its query cannot be taken over changes",
+                    extra={
+                        "context": {
+                            "view": self._description.name,
+                            "reason": self._over_changes.reason,
+                        }
+                    },
+                )
+        if isinstance(self._over_changes, NotLinear):
+            return self._over_changes
+        return analysed(session, self._over_changes, inputs)
+
+    def _doubt(self, session: SparkSession, query: str, inputs: dict[str, DataFrame]) -> str:
+        """Why the rewritten query does not mean what the view's does; "" if it does."""
+        try:
+            result = analysed(session, query, inputs)
+        except Exception as error:  # noqa: BLE001 - whatever it is, there is the other way
+            return str(error).splitlines()[0]
+        wanted = [*((f.name, f.dataType) for f in self._schema.fields)]
+        found = [(f.name, f.dataType) for f in result.schema.fields[: len(wanted)]]
+        if found != wanted or result.columns[len(wanted) :] != [TS, DIFF]:
+            return f"its columns are {', '.join(result.columns)}"
+        return refusal(result)
+
+    def _staged(self, rows: DataFrame) -> StagedInterval:
+        given = {"location": self._location, "shard": self._description.name}
+        return stage_interval(rows, parse_sink({**self._host.storage, **given}))
+
+    def _read_times(self, session: SparkSession, news: News, lower: int, upper: int | None) -> News:
+        """The news with all times of the inputs whose parts do not tell: a small Spark job each."""
+        found: set[int] = set()
+        for name in news.spread:
+            updates = datasource.changes(
+                session,
+                location=self._location,
+                shard=name,
+                start=lower,
+                end=upper,
+                storage=self._host.storage,
+            )
+            found |= {row[0] for row in updates.select(TS).distinct().collect()}
+        return news.with_times(found)
+
+    @property
+    def _location(self) -> str:
+        return self._host.client.location.url
+
+    # -- without Spark -----------------------------------------------------------------------
+
+    def follow(self, states: Sequence[ShardState]) -> bool:
+        """Move the output's upper along while nothing changes; whether it moved.
+
+        Args:
+            states: Of all inputs, in their order.
+        """
+        output = self._output
+        if output is None or not self._made or not output.ours or output.upper is None:
+            return False
+        until = quiet_until(states, output.upper).time
+        if until == output.upper:
+            return False
+        if not self._sink.follow(Quiet(output.upper, until)):
+            self._output = None  # somebody else was here: the next micro-batch looks at it
+            return False
+        self._arrived(replace(output, upper=until))
+        return True
+
+    # -- telling -----------------------------------------------------------------------------
+
+    def _arrived(self, output: Output) -> None:
+        """Remember and tell how far the output is."""
+        before, self._output = self._output, output
+        upper = output.upper
+        if upper is None or upper > self._as_of:
+            self._report_hydrated()
+        if before == output:
+            return
+        inputs: dict[str, int | None] = dict.fromkeys(self._description.inputs, upper)
+        self._tell(
+            Progress(
+                id=self._incarnation.id,
+                epoch=self._incarnation.epoch,
+                write=upper,
+                read=upper,
+                inputs=inputs,
+            )
+        )
+
+    def _report_hydrated(self) -> None:
+        if self._hydrated:
+            return
+        self._hydrated = True
+        me, took_ms = self._incarnation, self._host.clock.elapsed_ms() - self._begun_ms
+        self._tell(Hydrated(id=me.id, epoch=me.epoch, took_ms=int(took_ms)))
+
+    def _measured(self, how: Strategy, rows: StagedInterval | None, error: str | None) -> None:
+        """Tell of a step that Spark took, and of the view's health if that has changed."""
+        me = self._incarnation
+        added = {"evaluations": 1.0, f"evaluations_{how}": 1.0}
+        added["updates_out"] = float(rows.rows if rows is not None else 0)
+        self._tell(Measured(id=me.id, epoch=me.epoch, added=added))
+        health = Health(
+            id=me.id,
+            epoch=me.epoch,
+            namespace="compute",
+            status="running" if error is None else "stalled",
+            error=error or "",
+            hint="" if error is None else "change the query, or take back the rows it fails at",
+        )
+        if health != self._health:
+            self._health = health
+            self._tell(health)
+
+    def _tell(self, observation: Observation) -> None:
+        self._host.report(observation)

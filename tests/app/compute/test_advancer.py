@@ -1,0 +1,79 @@
+"""Following idle inputs: every follower, every round, and no thread without one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from app.compute.advancer import Advancer, advancer_of
+from support.clock import ManualClock
+from support.shards import World, schema_of
+
+if TYPE_CHECKING:
+    from datasource.state import ShardState
+
+
+class Seen:
+    """Remembers the states that it was given."""
+
+    def __init__(self, *inputs: str, fails: bool = False) -> None:
+        self.inputs: Sequence[str] = inputs
+        self.ticks: list[list[str]] = []
+        self.came = threading.Event()
+        self.fails = fails
+
+    def tick(self, states: Sequence[ShardState]) -> None:
+        self.ticks.append([state.name for state in states])
+        self.came.set()
+        if self.fails:
+            raise RuntimeError("a follower failed")
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    for name in ("a", "b"):
+        world.client().create(name, schema_of())
+    return world
+
+
+def test_each_follower_gets_its_inputs_in_order(world: World) -> None:
+    """States come in the order of the inputs; none at all if one of them is not there."""
+    one, two, gone = Seen("b", "a"), Seen("a"), Seen("a", "absent")
+    advancer = Advancer(world.client(), ManualClock(), 1000)
+    with ThreadPoolExecutor(2) as pool:
+        for follower in (one, two, gone):
+            advancer.add(follower)
+        advancer.round(pool)
+        for follower in (one, two, gone):
+            advancer.remove(follower)
+    assert one.ticks[0] == ["b", "a"]
+    assert two.ticks[0] == ["a"]
+    assert gone.ticks[0] == []
+
+
+def test_a_failure_stops_nobody_else(world: World) -> None:
+    """The thread lives on after a follower has failed, and ends with the last follower."""
+    bad, good = Seen("a", fails=True), Seen("a")
+    advancer = Advancer(world.client(), ManualClock(), 1000)
+    advancer.add(bad)
+    assert bad.came.wait(30)
+    advancer.add(good)
+    assert good.came.wait(30)
+    good.came.clear()
+    assert good.came.wait(30)
+    advancer.remove(bad)
+    advancer.remove(good)
+    advancer.join()
+
+
+def test_a_runtime_has_one(world: World) -> None:
+    """Who has the same client shares an advancer."""
+    client, other = world.client(), world.client()
+    first = advancer_of(client, ManualClock(), 1000)
+    assert advancer_of(client, ManualClock(), 1000) is first
+    assert advancer_of(other, ManualClock(), 1000) is not first

@@ -1,0 +1,70 @@
+"""When inputs change, as their shards' states tell."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.compute.maintain.changes import news_of, quiet_until
+from datasource.frontier import Frontier
+from support.shards import World, schema_of, updates
+
+APPENDS = st.lists(
+    st.tuples(st.lists(st.integers(0, 4), max_size=3), st.integers(5, 9)), max_size=5
+)
+"""For each append the offsets of its rows' times, and how far it settles."""
+
+
+def filled(world: World, name: str, appends: list[tuple[list[int], int]]) -> set[int]:
+    """A shard with these appends; the times of its rows."""
+    client = world.client()
+    client.create(name, schema_of())
+    handle, upper, times = client.writer(name), 0, set[int]()
+    for offsets, length in appends:
+        rows = [(n, "row", upper + offset, 1) for n, offset in enumerate(offsets)]
+        handle.compare_and_append(
+            updates(*rows) if rows else None, Frontier(upper), Frontier(upper + length)
+        )
+        times |= {upper + offset for offset in offsets}
+        upper += length
+    return times
+
+
+@settings(deadline=None)
+@given(APPENDS, APPENDS, st.integers(0, 30), st.integers(1, 30))
+def test_news_are_all_times_of_changes(
+    one: list[tuple[list[int], int]],
+    two: list[tuple[list[int], int]],
+    lower: int,
+    length: int,
+) -> None:
+    """No change is missed; where no part spans several times, none is invented."""
+    world = World()
+    truth = filled(world, "one", one) | filled(world, "two", two)
+    states = world.client().readable("one", "two")
+    wanted = {time for time in truth if lower <= time < lower + length}
+    news = news_of(states, lower, lower + length)
+    assert set(news.times) <= wanted
+    assert news.known or not wanted
+    read = {time for time in wanted if news.spread}
+    assert set(news.with_times(read).known) == wanted
+
+
+@settings(deadline=None)
+@given(APPENDS, APPENDS, st.integers(0, 40))
+def test_quiet_inputs_have_no_change(
+    one: list[tuple[list[int], int]], two: list[tuple[list[int], int]], lower: int
+) -> None:
+    """The frontier that may be followed has no change before it, and is the least upper."""
+    world = World()
+    truth = filled(world, "one", one) | filled(world, "two", two)
+    states = world.client().readable("one", "two")
+    until = quiet_until(states, lower).time
+    assert until is not None
+    assert until >= lower
+    uppers = [state.upper.time or 0 for state in states]
+    if until > lower:
+        assert until == min(uppers)
+        assert not any(lower <= time < until for time in truth)
+    elif min(uppers) > lower:
+        assert any(time >= lower for time in truth)

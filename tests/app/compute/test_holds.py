@@ -1,0 +1,43 @@
+"""Holds of dataflows: told apart by runtime and definition, and ended when they should be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from app.compute.holds import end_hold, end_other_holds, forget_holds, hold_name
+from app.rendering import Incarnation
+from support.shards import World, schema_of
+
+
+def incarnation(dataflow: int, epoch: int = 1) -> Incarnation:
+    return Incarnation("v", "u1", dataflow, epoch, (1, 1), 0)
+
+
+def test_a_hold_is_of_a_definition_in_a_runtime(tmp_path: Path) -> None:
+    """A restart finds the same hold; another definition or another runtime has another one."""
+    name = hold_name(incarnation(1), tmp_path / "one")
+    assert name == hold_name(incarnation(1, epoch=9), tmp_path / "one")
+    assert name != hold_name(incarnation(2), tmp_path / "one")
+    assert name != hold_name(incarnation(1), tmp_path / "two")
+
+
+def test_holds_end_with_whom_they_belong_to() -> None:
+    """A take-over ends the holds of others on the same view, a drop all of them, and no others."""
+    world = World()
+    client = world.client()
+    client.create("in", schema_of())
+    names = ["view:v:1:aa", "view:v:1:bb", "view:v:2:aa", "view:w:1:aa", "mine"]
+
+    def held() -> list[str]:
+        return sorted(client.state("in").critical)
+
+    for name in names:
+        client.hold("in", name)
+    end_other_holds(client, "view:v:2:aa", ["in", "absent"])
+    assert held() == ["mine", "view:v:2:aa", "view:w:1:aa"]
+    client.hold("in", "view:v:1:aa")
+    end_hold(client, "view:v:1:aa", ["in"])
+    assert held() == ["mine", "view:v:2:aa", "view:w:1:aa"]
+    forget_holds(client, "v", ["in"])
+    forget_holds(client, "v", ["in"])
+    assert held() == ["mine", "view:w:1:aa"]

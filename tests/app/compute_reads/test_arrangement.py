@@ -1,0 +1,234 @@
+"""An arrangement against a model: any updates in any cutting, any time, any key."""
+
+from __future__ import annotations
+
+from collections import Counter
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.compute.arrangement import Arrangement
+from datasource.errors import InvalidUsage
+from datasource.frontier import EMPTY, Frontier
+from datasource.schema import ShardSchema
+from support.reads import Row, contents, model_at, updates_of
+
+SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.string()), ("v", pa.float64())])
+LAST = 12
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[tuple[Row, int, int]]:
+    """Updates that never take away what is not there, in order of time."""
+    keys = st.tuples(
+        st.sampled_from([None, 0, 1, 2, 2**62]),
+        st.sampled_from([None, "", "a", "ä", "a" * 40]),
+        st.sampled_from([None, 0.0, -0.0, 1.5, float("inf")]),
+    )
+    there: dict[str, tuple[Row, int]] = {}  # by how they are written: -0.0 is not 0.0 in a shard
+    found: list[tuple[Row, int, int]] = []
+    for time in range(LAST):
+        for _ in range(draw(st.integers(0, 4))):
+            alive = [text for text, (_, count) in there.items() if count > 0]
+            retracts = draw(st.booleans())
+            if alive and retracts:
+                row, count = there[draw(st.sampled_from(alive))]
+                diff = -draw(st.integers(1, count))
+            else:
+                row, diff = draw(keys), draw(st.integers(1, 3))
+            there[repr(row)] = (row, there.get(repr(row), (row, 0))[1] + diff)
+            found.append((row, time, diff))
+    return found
+
+
+def shown(table: pa.Table) -> Counter[str]:
+    return Counter(map(repr, zip(*(c.to_pylist() for c in table.columns), strict=True)))
+
+
+def model(rows: list[tuple[Row, int, int]], as_of: int) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for row, time, diff in rows:
+        if time <= as_of:
+            total[repr(row)] += diff
+    return Counter({row: count for row, count in total.items() if count})
+
+
+def arranged(
+    rows: list[tuple[Row, int, int]], key: tuple[str, ...], cuts: list[int], since: int
+) -> Arrangement:
+    """Contents at `since`, then the changes in the steps that `cuts` make."""
+    found = Arrangement(ShardSchema.from_arrow(SCHEMA), key, since)
+    first = [(row, since, diff) for row, time, diff in rows if time <= since]
+    found.append(updates_of(first, SCHEMA), Frontier(since + 1))
+    lower = since + 1
+    for upper in sorted({cut for cut in cuts if cut > lower} | {LAST}):
+        step = [one for one in rows if lower <= one[1] < upper]
+        found.append(updates_of(step, SCHEMA), Frontier(upper))
+        lower = upper
+    return found
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=histories(),
+    key=st.sampled_from([(), ("k",), ("t",), ("t", "k"), ("v",)]),
+    cuts=st.lists(st.integers(1, LAST - 1), max_size=8),
+    since=st.integers(0, LAST - 2),
+    compacted=st.integers(0, LAST - 1),
+)
+def test_contents_are_those_of_the_model_at_every_time(
+    rows: list[tuple[Row, int, int]],
+    key: tuple[str, ...],
+    cuts: list[int],
+    since: int,
+    compacted: int,
+) -> None:
+    """Scans and look-ups at every readable time are what adding up all updates gives."""
+    found = arranged(rows, key, cuts, since)
+    found.compact(compacted)
+    for as_of in range(max(since, compacted), LAST):
+        expected = model(rows, as_of)
+        assert shown(found.scan(as_of)) == expected
+        names = key or tuple(SCHEMA.names)
+        seen = {tuple(row[SCHEMA.get_field_index(n)] for n in names) for row, _, _ in rows}
+        for value in [*seen, tuple(None for _ in names)]:
+            wanted: Counter[str] = Counter()
+            for row, time, diff in rows:
+                own = tuple(row[SCHEMA.get_field_index(n)] for n in names)
+                if time <= as_of and repr(own) == repr(value):
+                    wanted[repr(row)] += diff
+            wanted = Counter({r: n for r, n in wanted.items() if n})
+            assert shown(found.lookup(value, as_of)) == wanted
+
+
+@pytest.mark.parametrize("as_of", [1, 2, LAST, LAST + 5])
+def test_a_time_outside_of_the_frontiers_is_refused(as_of: int) -> None:
+    """Before since history is gone, at upper nothing is known yet: neither is answered."""
+    found = arranged([((1, "a", 1.0), 0, 1)], ("k",), [], since=1)
+    found.compact(3)
+    with pytest.raises(InvalidUsage, match=r"\[NOT_ARRANGED\].*from 3 on, before \[12\]"):
+        found.lookup((1,), as_of)
+    with pytest.raises(InvalidUsage, match="NOT_ARRANGED"):
+        found.scan(as_of)
+
+
+def test_the_last_settled_time_is_never_compacted_away() -> None:
+    """However far compaction is allowed, the newest contents stay readable."""
+    found = arranged([((1, "a", 1.0), 5, 1)], ("k",), [], since=0)
+    found.compact(10**9)
+    assert found.view.since == LAST - 1
+    assert contents(found.scan(LAST - 1)) == Counter({(1, "a", 1.0): 1})
+
+
+def test_a_finished_object_is_readable_for_ever() -> None:
+    """At the empty frontier every later time is settled."""
+    found = Arrangement(ShardSchema.from_arrow(SCHEMA), ("k",), 0)
+    found.append(updates_of([((1, "a", 1.0), 0, 1)], SCHEMA), EMPTY)
+    assert found.lookup((1,), 10**15).num_rows == 1
+
+
+def test_memory_follows_the_contents_and_not_the_changes() -> None:
+    """A row that is replaced a thousand times leaves a few updates once history is compacted."""
+    found = Arrangement(ShardSchema.from_arrow(SCHEMA), ("k",), 0)
+    rows = [((i, "row", 0.0), 0, 1) for i in range(100)]
+    found.append(updates_of(rows, SCHEMA), Frontier(1))
+    for time in range(1, 1000):
+        change = [((7, "row", time - 1.0), time, -1), ((7, "row", float(time)), time, 1)]
+        found.append(updates_of(change, SCHEMA), Frontier(time + 1))
+        found.compact(time)
+    assert found.view.records < 400
+    assert len(found.view.runs) < 10
+    assert contents(found.lookup((7,), 999)) == Counter({(7, "row", 999.0): 1})
+    assert found.scan(999).num_rows == 100
+
+
+def test_keys_of_every_kind_are_found() -> None:
+    """Decimals of any width, dates, timestamps, binary, booleans and structs are keys."""
+    schema = pa.schema(
+        [
+            ("n", pa.decimal128(9, 2)),
+            ("w", pa.decimal128(38, 4)),
+            ("d", pa.date32()),
+            ("s", pa.timestamp("us", tz="UTC")),
+            ("b", pa.binary()),
+            ("f", pa.bool_()),
+            ("r", pa.struct([("x", pa.int32())])),
+        ]
+    )
+    value = (Decimal("1.50"), Decimal("12345678901234567890.5000"), 3, 4, b"\x00", True, {"x": 5})
+    other = (Decimal("1.51"), *value[1:])
+    table = pa.table(
+        [pa.array([a, b], f.type) for a, b, f in zip(value, other, schema, strict=True)],
+        schema=schema,
+    )
+    stamped = table.append_column("_ts", pa.array([0, 0])).append_column("_diff", pa.array([1, 1]))
+    for column in schema.names:
+        found = Arrangement(ShardSchema.from_arrow(schema), (column,), 0)
+        found.append(stamped, Frontier(1))
+        index = schema.get_field_index(column)
+        assert found.lookup((value[index],), 0).num_rows == (1 if column == "n" else 2)
+
+
+def test_two_keys_with_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hash only says where to look."""
+    from app.compute import arrangement
+
+    def alike(key: pa.Array) -> Any:
+        import numpy as np
+
+        return np.zeros(len(key), np.uint64)
+
+    monkeypatch.setattr(arrangement, "_hashed", alike)
+    rows = [((i, "a", 1.0), 0, 1) for i in range(5)]
+    found = arranged(rows, ("k",), [], since=0)
+    assert contents(found.lookup((3,), 5)) == Counter({(3, "a", 1.0): 1})
+
+
+def test_wrong_keys_are_refused() -> None:
+    """A key of another length, or a value of another type, is told and not looked for."""
+    found = arranged([], ("k", "t"), [], since=0)
+    with pytest.raises(InvalidUsage, match=r"\[INVALID_KEY\] a key of 2 columns \(k, t\) got 1"):
+        found.lookup((1,), 0)
+    with pytest.raises(InvalidUsage, match="INVALID_KEY"):
+        found.lookup(("x", "y"), 0)
+    with pytest.raises(InvalidUsage, match="UNKNOWN_COLUMN"):
+        Arrangement(ShardSchema.from_arrow(SCHEMA), ("nope",), 0)
+
+
+def test_a_result_is_never_larger_than_asked_for() -> None:
+    """A row with a billion copies is refused before they are spelled out."""
+    rows = [((1, "a", 1.0), 0, 10**9)]
+    found = arranged(rows, ("k",), [], since=0)
+    with pytest.raises(InvalidUsage, match=r"\[RESULT_TOO_LARGE\].*10,000 bytes"):
+        found.lookup((1,), 5, bytes_max=10_000)
+    with pytest.raises(InvalidUsage, match="RESULT_TOO_LARGE"):
+        found.scan(5, bytes_max=10_000)
+
+
+def test_what_changed_is_told_for_times_that_are_known() -> None:
+    """Changes between two times have their diffs; before since they cannot be told."""
+    rows = [((1, "a", 1.0), 1, 1), ((2, "b", 1.0), 4, 2), ((1, "a", 1.0), 6, -1)]
+    found = arranged(rows, ("k",), [], since=1)
+    changed = found.view.changed(1, 6)
+    assert changed is not None
+    assert sorted(changed.column("_diff").to_pylist()) == [-1, 2]
+    assert found.view.changed(4, 5).num_rows == 0  # type: ignore[union-attr]
+    assert found.view.changed(0, 5) is None
+
+
+def test_rows_are_found_in_less_than_a_scan() -> None:
+    """A look-up gives exactly what a scan filtered by the key gives, in a large arrangement."""
+    schema = ShardSchema.from_arrow(pa.schema([("id", pa.int64()), ("g", pa.int64())]))
+    ids = pa.array(range(100_000), pa.int64())
+    table = pa.table({"id": ids, "g": pa.array([i % 97 for i in range(100_000)], pa.int64())})
+    ones = pa.array([1] * 100_000, pa.int64())
+    zeros = pa.array([0] * 100_000, pa.int64())
+    found = Arrangement(schema, ("g",), 0)
+    found.append(table.append_column("_ts", zeros).append_column("_diff", ones), Frontier(1))
+    assert found.lookup((13,), 0).num_rows == sum(1 for i in range(100_000) if i % 97 == 13)
+    assert set(found.lookup((13,), 0).column("g").to_pylist()) == {13}
+    assert model_at([], 0) == Counter()

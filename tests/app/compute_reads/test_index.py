@@ -1,0 +1,169 @@
+"""A running index: exact at every time that it has, hydrated, bounded, gone when stopped."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from app.compute.index import Index, Indexes, IndexSettings, RunningIndex, run_index
+from app.protocol.objects import IndexDescription
+from app.reports import Ended, Failed, Hydrated, Measured, Progress, Started
+from datasource.errors import InvalidUsage
+from support.reads import Place, contents, incarnation, model_at
+
+SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
+ON_K = IndexDescription(name="by_k", on="t", key=("k",))
+QUICK = IndexSettings(poll_ms=2)
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    found = Place()
+    yield found
+    found.close()
+
+
+def at(place: Place, upper: int | None) -> Progress:
+    """The report that the index has got to `upper`."""
+    while True:
+        found = place.next(Progress)
+        if found.write == upper:
+            return found
+
+
+def only(indexes: Indexes, place: Place) -> Index:
+    (found,) = indexes.of(place.url, "t")
+    return found
+
+
+def test_it_follows_the_object(place: Place) -> None:
+    """Contents at each time from `as_of` on are the model's; times before are not answered."""
+    rows = [((1, "a"), 5, 1), ((1, "b"), 7, 2), ((2, "c"), 7, 1)]
+    later = [((1, "a"), 12, -1), ((2, "d"), 14, 1)]
+    place.put("t", rows, 10, SCHEMA)
+    indexes = Indexes()
+    running = run_index(place.host, incarnation("by_k", 6), ON_K, indexes, QUICK)
+    place.next(Started)
+    place.next(Hydrated)
+    place.put("t", later, 20, SCHEMA)
+    told = at(place, 20)
+    assert told.inputs == {"t": 20}
+    index = only(indexes, place)
+    for as_of in range(6, 20):
+        wanted = model_at(rows + later, as_of)
+        assert contents(index.arranged.scan(as_of)) == wanted
+        for key in (1, 2, 3):
+            mine = Counter({row: n for row, n in wanted.items() if row[0] == key})
+            assert contents(index.lookup((key,), as_of)) == mine
+    assert not index.readable(5)
+    assert not index.readable(20)
+    running.stop()
+    running.stop()
+    assert indexes.of(place.url, "t") == ()
+
+
+def test_it_waits_for_its_first_time(place: Place) -> None:
+    """An index created at a time that is not settled yet answers once it is."""
+    place.put("t", [((1, "a"), 5, 1)], 10, SCHEMA)
+    indexes = Indexes()
+    running = run_index(place.host, incarnation("by_k", 15), ON_K, indexes, QUICK)
+    place.next(Started)
+    assert indexes.of(place.url, "t") == ()
+    place.put("t", [], 16, SCHEMA)
+    place.next(Hydrated)
+    assert contents(only(indexes, place).lookup((1,), 15)) == Counter({(1, "a"): 1})
+    running.stop()
+
+
+def test_it_tells_its_size(place: Place) -> None:
+    """Records and bytes are gauges, of this incarnation."""
+    place.put("t", [((i, "x"), 0, 1) for i in range(50)], 10, SCHEMA)
+    running = run_index(place.host, incarnation("by_k", 9, epoch=4), ON_K, Indexes(), QUICK)
+    told = place.next(Measured)
+    assert (told.epoch, told.now["records"]) == (4, 50)
+    assert (told.now["size"] or 0) > 50 * 9
+    running.stop()
+
+
+def test_one_that_is_too_large_says_so(place: Place) -> None:
+    """Beyond its limit an index ends with an error, and answers nothing."""
+    place.put("t", [((i, "x" * 100), 0, 1) for i in range(50)], 10, SCHEMA)
+    indexes = Indexes()
+    small = IndexSettings(poll_ms=2, limit_bytes=2000)
+    running = run_index(place.host, incarnation("by_k", 9), ON_K, indexes, small)
+    failed = place.next(Failed)
+    assert failed.error.startswith("[INDEX_TOO_LARGE] index 'by_k' of 't' needs more than")
+    assert indexes.of(place.url, "t") == ()
+    running.stop()
+
+
+def test_history_is_kept_for_who_reads_there(place: Place) -> None:
+    """History behind the upper goes, but never a time that somebody holds."""
+    place.put("t", [((1, "a"), 0, 1)], 10, SCHEMA)
+    indexes = Indexes()
+    short = IndexSettings(poll_ms=2, history_ms=5)
+    running = run_index(place.host, incarnation("by_k", 9), ON_K, indexes, short)
+    place.next(Hydrated)
+    index = only(indexes, place)
+    with index.hold(9) as readable:
+        assert readable
+        place.put("t", [((1, "a"), 50, -1)], 100, SCHEMA)
+        at(place, 100)
+        assert contents(index.lookup((1,), 9)) == Counter({(1, "a"): 1})
+    place.put("t", [], 200, SCHEMA)
+    at(place, 200)
+    assert index.arranged.view.since == 194
+    running.allow_compaction(198)
+    assert index.arranged.view.since == 198
+    running.stop()
+
+
+def test_the_shard_is_held_until_it_has_been_read(place: Place) -> None:
+    """From before it starts until it stops, an index holds what it has not read."""
+    place.put("t", [((1, "a"), 0, 1)], 10, SCHEMA)
+    running = run_index(place.host, incarnation("by_k", 20), ON_K, Indexes(), QUICK)
+    (lease,) = place.client.state("t").leased.values()
+    assert lease.since == 20
+    running.stop()
+    assert not place.client.state("t").leased
+
+
+def test_a_finished_object_stays_indexed(place: Place) -> None:
+    """At the end of its object an index says so and goes on answering."""
+    place.put("t", [((1, "a"), 0, 1)], 10, SCHEMA)
+    indexes = Indexes()
+    running = run_index(place.host, incarnation("by_k", None), ON_K, indexes, QUICK)
+    place.put("t", [((1, "a"), 11, 1)], None, SCHEMA)
+    place.next(Ended)
+    assert only(indexes, place).lookup((1,), 10**12).num_rows == 2
+    running.stop()
+
+
+def test_a_dropped_object_fails_its_index(place: Place) -> None:
+    """An index of what is gone ends with an error; nothing stale is answered."""
+    place.put("t", [((1, "a"), 0, 1)], 10, SCHEMA)
+    indexes = Indexes()
+    running = run_index(place.host, incarnation("by_k", 9), ON_K, indexes, QUICK)
+    place.next(Hydrated)
+    holders = list(place.client.state("t").leased)
+    place.client.drop("t", despite_holders=holders)
+    assert place.next(Failed).error.startswith("[")
+    running.stop()
+    assert indexes.of(place.url, "t") == ()
+
+
+def start(place: Place, description: IndexDescription, as_of: int) -> RunningIndex:
+    return run_index(place.host, incarnation("i", as_of), description, Indexes(), QUICK)
+
+
+def test_what_cannot_be_indexed_is_refused_at_once(place: Place) -> None:
+    """An unknown object, an unknown column and a time that is gone are errors of the call."""
+    place.put("t", [((1, "a"), 0, 1)], 10, SCHEMA)
+    with pytest.raises(InvalidUsage, match=r"\[SHARD_NOT_FOUND\]"):
+        start(place, IndexDescription(name="i", on="nope"), 5)
+    with pytest.raises(InvalidUsage, match=r"\[UNKNOWN_COLUMN\]"):
+        start(place, IndexDescription(name="i", on="t", key=("x",)), 5)
+    assert not place.client.state("t").leased

@@ -1,0 +1,193 @@
+"""Peeks without Spark: one response each, in order, bounded, cancelled, refused with reasons."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from app.compute.answering import PeekSettings, sentence
+from app.compute.index import Indexes
+from app.compute.peek import Peeks
+from app.compute.results import from_ipc
+from app.protocol.compute import Peek, PeekResponse
+from datasource.errors import Determinate
+from datasource.frontier import Frontier
+from support.reads import Inputs, Place, contents
+
+SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
+ERRORS = pa.schema([("error", pa.string())])
+ROWS = [((1, "a"), 5, 1), ((2, "b"), 6, 2)]
+ALL = "SELECT * FROM t"
+
+
+class Conf:
+    """The settings of a session that has nothing else."""
+
+    def get(self, name: str) -> str:
+        assert name == "spark.sql.session.timeZone"
+        return "UTC"
+
+
+class Session:
+    conf = Conf()
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    found = Place()
+    found.host = replace(found.host, spark=Session())  # type: ignore[arg-type]  # no JVM here
+    found.put("t", ROWS, 10, SCHEMA)
+    yield found
+    found.close()
+
+
+def peeks_of(place: Place, inputs: Inputs | None = None, **chosen: Any) -> Peeks:
+    def nothing(name: str) -> pa.Table:
+        raise AssertionError(name)
+
+    def bind(query: str, names: object) -> str:
+        raise AssertionError((query, names))
+
+    settings = PeekSettings(poll_ms=2, **chosen)
+    catalog = inputs or Inputs()
+    return Peeks(place.host, catalog, nothing, bind, indexes=Indexes(), settings=settings)
+
+
+def peek(uuid: str, as_of: int, query: str = ALL, limit: int = 1 << 20) -> Peek:
+    return Peek(uuid=uuid, query=query, inputs=("t",), as_of=as_of, limit_bytes=limit)
+
+
+def answer(place: Place, peeks: Peeks, asked: Peek) -> PeekResponse:
+    peeks.start(asked)
+    return place.next(PeekResponse)
+
+
+def test_rows_come_as_of_their_time(place: Place) -> None:
+    """The contents at the peek's time, as an Arrow stream, and no lease is left."""
+    peeks = peeks_of(place)
+    found = answer(place, peeks, peek("a", 5))
+    assert contents(from_ipc(found.rows or b"")) == Counter({(1, "a"): 1})
+    found = answer(place, peeks, peek("b", 6, "SELECT v FROM t WHERE k = 2"))
+    assert contents(from_ipc(found.rows or b"")) == Counter({("b",): 2})
+    assert not place.client.state("t").leased
+    assert sum(one.count for one in peeks.durations()) == 2
+    peeks.stop()
+
+
+def test_a_time_in_the_future_is_waited_for(place: Place) -> None:
+    """A peek at a time that is not settled yet is answered once it is."""
+    peeks = peeks_of(place)
+    peeks.start(peek("a", 12))
+    place.put("t", [((3, "c"), 12, 1)], 13, SCHEMA)
+    found = place.next(PeekResponse)
+    assert contents(from_ipc(found.rows or b""))[3, "c"] == 1
+    peeks.stop()
+
+
+def test_waiting_has_an_end(place: Place) -> None:
+    """An object that does not get there in time is named, with its upper."""
+    peeks = peeks_of(place, settle_ms=10)
+    error = answer(place, peeks, peek("a", 500)).error
+    assert error.startswith("[NOT_YET_READABLE] shard 't' was not settled at 500")
+    assert "its upper is [10]" in error
+    peeks.stop()
+
+
+def test_a_time_that_is_gone_is_refused_with_since(place: Place) -> None:
+    """A peek before the since says from when on it would be answered."""
+    place.client.hold("t", "h").downgrade(Frontier(9))
+    peeks = peeks_of(place)
+    error = answer(place, peeks, peek("a", 5)).error
+    assert error.startswith("[HISTORY_GONE] 't' can no longer be read at 5: its since is 9")
+    assert "AS OF 9 or later" in error
+    peeks.stop()
+
+
+def test_unknown_objects_are_told(place: Place) -> None:
+    """An object without a shard is an error with what there is."""
+    peeks = peeks_of(place)
+    asked = Peek(uuid="a", query="SELECT * FROM s", inputs=("s",), as_of=5, limit_bytes=1)
+    assert answer(place, peeks, asked).error.startswith("[SHARD_NOT_FOUND] no shard 's'")
+    peeks.stop()
+
+
+@pytest.mark.parametrize(("as_of", "live"), [(5, False), (6, True), (7, True), (8, False)])
+def test_live_errors_of_any_input_are_the_answer(place: Place, as_of: int, live: bool) -> None:
+    """An error of what an object is made of fails peeks for as long as it is live."""
+    rows = [(("no date",), 6, 2), (("no date",), 8, -2)]
+    place.put("raw_errors", rows, 10, ERRORS)
+    place.put("other_errors", rows, 10, ERRORS)
+    peeks = peeks_of(place, Inputs(t=("raw",)))
+    found = answer(place, peeks, peek("a", as_of))
+    if live:
+        assert found.error.startswith(f"[INPUT_HAS_ERRORS] 'raw' has 2 live errors at {as_of}")
+        assert "no date" in found.error
+        assert found.rows is None
+    else:
+        assert found.error == ""
+    peeks.stop()
+
+
+def test_a_result_is_bounded(place: Place) -> None:
+    """More bytes than the limit is an error that names it, however the peek is answered."""
+    place.put("t", [((7, "x"), 10, 10**9)], 20, SCHEMA)
+    peeks = peeks_of(place)
+    error = answer(place, peeks, peek("a", 15, limit=5000)).error
+    assert error.startswith("[RESULT_TOO_LARGE] the result is larger than its limit of 5,000")
+    few = answer(place, peeks, peek("b", 15, "SELECT * FROM t WHERE k = 1", limit=5000))
+    assert few.error == ""
+    peeks.stop()
+
+
+def test_every_peek_has_one_response(place: Place) -> None:
+    """Waiting, running, repeated, refused: one response each, whatever the order."""
+    peeks = peeks_of(place, threads=1, waiting=2)
+    peeks.start(peek("runs", 500))
+    while not place.client.state("t").leased:
+        threading.Event().wait(0.001)
+    for uuid in ("waits", "waits too", "one too many", "waits"):
+        peeks.start(peek(uuid, 5))
+    refused = place.next(PeekResponse)
+    assert (refused.uuid, refused.error[:16]) == ("one too many", "[TOO_MANY_PEEKS]")
+    assert [one.uuid for one in peeks.active()] == ["runs", "waits", "waits too"]
+    peeks.cancel("waits")
+    assert place.next(PeekResponse) == PeekResponse(uuid="waits", cancelled=True)
+    peeks.cancel("waits")
+    peeks.cancel("unknown")
+    peeks.cancel("runs")
+    assert place.next(PeekResponse) == PeekResponse(uuid="runs", cancelled=True)
+    assert place.next(PeekResponse).uuid == "waits too"
+    peeks.stop()
+    assert place.rest() == []
+    assert peeks.active() == []
+
+
+def test_stopping_answers_what_is_left(place: Place) -> None:
+    """All that run or wait are cancelled; later ones are refused."""
+    peeks = peeks_of(place, threads=1)
+    for uuid in ("a", "b", "c"):
+        peeks.start(peek(uuid, 500))
+    peeks.stop()
+    found = {one.uuid: one for one in (place.next(PeekResponse) for _ in range(3))}
+    assert all(one.cancelled for one in found.values())
+    assert answer(place, peeks, peek("d", 5)).error.startswith("[STOPPED]")
+    assert not place.client.state("t").leased
+
+
+def test_errors_are_one_sentence() -> None:
+    """Ours as they are, also out of a stack of the JVM; Spark's without its state and plan."""
+    ours = Determinate("it broke", code="BROKEN", hint="mend it")
+    assert sentence(ours) == "[BROKEN] it broke — hint: mend it"
+    inside = RuntimeError(f"An error\n  at x\ndatasource.errors.Determinate: {ours}\n  at y")
+    assert sentence(inside) == "[BROKEN] it broke — hint: mend it"
+    spark = RuntimeError("[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012\n== SQL ==\nselect")
+    assert sentence(spark) == "[DIVIDE_BY_ZERO] Division by zero."
+    java = RuntimeError("An error occurred while calling f.\n: java.io.IOException: no disk\n at")
+    assert sentence(java).startswith("[QUERY_FAILED] RuntimeError: java.io.IOException: no disk")
+    assert sentence(RuntimeError("")).startswith("[QUERY_FAILED] RuntimeError")

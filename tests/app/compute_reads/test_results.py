@@ -1,0 +1,90 @@
+"""Results as bytes and as text: nothing is lost, nothing is rounded, nothing is reordered."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+from decimal import Decimal
+
+import pyarrow as pa
+from rich.console import Console
+
+from app.compute.results import as_csv, as_json, as_text, from_ipc, to_ipc
+
+TABLE = pa.table(
+    {
+        "i": pa.array([2**62, None, 3]),
+        "f": pa.array([float("nan"), -0.0, float("-inf")]),
+        "s": pa.array(['ä,"b"', "", None]),
+        "d": pa.array([Decimal("1.50"), None, Decimal("-0.01")], pa.decimal128(20, 2)),
+        "t": pa.array([0, 1, -(10**17)], pa.timestamp("us", tz="UTC")),
+        "day": pa.array([dt.date(2020, 1, 2), None, None]),
+        "b": pa.array([b"\x00", None, b""]),
+        "ok": pa.array([True, False, None]),
+        "r": pa.array([{"x": 1.5}, None, {"x": None}]),
+        "m": pa.array([[("k", 1)], [], None], pa.map_(pa.string(), pa.int64())),
+    }
+)
+
+
+def test_a_stream_of_bytes_is_the_table() -> None:
+    """Types, nullability and order survive; an empty table keeps its columns."""
+    strict = pa.table([pa.array([1])], schema=pa.schema([pa.field("i", pa.int64(), False)]))
+    for table in (TABLE, TABLE.slice(0, 0), strict):
+        back = from_ipc(to_ipc(table))
+        assert back.schema == table.schema
+        found, wanted = ([c.combine_chunks().to_string() for c in t.columns] for t in (back, table))
+        assert found == wanted
+
+
+def test_json_has_a_form_for_every_value() -> None:
+    """Each line is strict JSON; what JSON cannot say is text."""
+
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    first, second, third = (json.loads(line, parse_constant=refuse) for line in as_json(TABLE))
+    assert first == {
+        "i": 2**62,
+        "f": "NaN",
+        "s": 'ä,"b"',
+        "d": "1.50",
+        "t": "1970-01-01 00:00:00.000000Z",
+        "day": "2020-01-02",
+        "b": "AA==",
+        "ok": True,
+        "r": {"x": 1.5},
+        "m": [{"key": "k", "value": 1}],
+    }
+    assert (second["i"], second["f"], second["m"]) == (None, -0.0, [])
+    assert (third["f"], third["d"], third["r"]) == ("-Infinity", "-0.01", {"x": None})
+    assert third["t"].startswith("-1199-")
+
+
+def test_two_columns_of_one_name_are_both_there() -> None:
+    """A join may give a name twice; JSON would keep one of them."""
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
+    assert list(as_json(table)) == ['{"a": 1, "a_2": 2}']
+    assert as_csv(table) == "a,a\r\n1,2\r\n"
+
+
+def test_csv_is_quoted() -> None:
+    """Commas and quotes are quoted; null is an empty field."""
+    assert as_csv(TABLE.select(["s", "ok"])).splitlines() == [
+        "s,ok",
+        '"ä,""b""",true',
+        ",false",
+        ",",
+    ]
+
+
+def test_a_terminal_shows_what_fits() -> None:
+    """Markup in values is text, numbers stand to the right, and what is left out is counted."""
+    table = pa.table({"n": [1, 22], "s": ["[red]x", None]})
+    out = io.StringIO()
+    Console(file=out, width=60).print(as_text(table, rows_max=1))
+    text = " ".join(out.getvalue().split())
+    assert "[red]x" in text
+    assert "22" not in text
+    assert "and 1 more" in text
