@@ -1,0 +1,379 @@
+"""How an event changes what is known.
+
+    apply(facts, event, now_ms)
+
+An event of an incarnation, or of a run, that is not the current one changes nothing and is counted:
+what an object's last run still says must not overwrite what its next one has said.
+
+An incarnation becomes known by whatever comes first, the lane's phase or an object's own report.
+Spark's listener may miss the start of a query, and never names a query that ends: a run belongs to
+the object whose query name it carries, or that has reported its id.
+
+Invariants:
+    Frontiers of a dataflow never go back.
+    After `Dropped` nothing about the object is left but its histories.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias, assert_never
+
+from msgspec import UNSET
+
+from app.introspection.events import (
+    Dropped,
+    Event,
+    Installed,
+    Maintenance,
+    PeekEnded,
+    PeekStarted,
+    Phase,
+    Polled,
+    QueryIdle,
+    QueryProgress,
+    QueryStarted,
+    QueryTerminated,
+    Recorded,
+    Remembered,
+    ShardGone,
+    ShardSeen,
+)
+from app.introspection.facts import (
+    Condition,
+    Facts,
+    ObjectFacts,
+    Observed,
+    histogram_bound_ns,
+)
+from app.introspection.operators import operators_of
+from app.protocol.compute import PeekResponse, SubscribeDropped, SubscribeResponse
+from app.protocol.objects import SourceDescription, ViewDescription
+from app.protocol.storage import StatisticsUpdates, Status, StatusUpdate
+from app.reports import Ended, Failed, Health, Hydrated, Measured, Progress, Started
+
+__all__ = ["PEEKS_MAX", "apply", "settle"]
+
+PEEKS_MAX: Final = 10_000
+"""Most peeks under way that are remembered: those beyond were lost by whoever runs them."""
+
+_Report: TypeAlias = Started | Progress | Hydrated | Health | Measured | Failed | Ended
+
+_WORST: Final[tuple[Status, ...]] = ("ceased", "frozen", "stalled")
+
+
+def apply(facts: Facts, event: Event, now_ms: int) -> None:
+    """Let `event` change `facts`; `now_ms` is when."""
+    facts.received.applied += 1
+    match event:
+        case Installed() | Dropped() | Phase():
+            _lane(facts, event, now_ms)
+        case QueryStarted() | QueryProgress() | QueryIdle() | QueryTerminated():
+            _query(facts, event)
+        case StatusUpdate() | StatisticsUpdates():
+            _storage(facts, event, now_ms)
+        case PeekStarted() | PeekEnded():
+            _peek(facts, event)
+        case PeekResponse() | SubscribeResponse() | SubscribeDropped():
+            pass  # answers to clients, which say nothing of an object
+        case Started() | Progress() | Hydrated() | Health() | Measured() | Failed() | Ended():
+            _observed(facts, event, now_ms)
+        case _:
+            _noted(facts, event)
+
+
+def settle(facts: Facts, found: ObjectFacts, now_ms: int) -> None:
+    """Note the status that an object has now, if it is another one."""
+    condition = _condition(found)
+    if condition == found.condition and found.condition_ms:
+        return
+    # Never two at one time: whoever orders by it sees them in the order in which they came.
+    changed_ms = max(_changed_ms(found, now_ms), found.condition_ms + 1)
+    found.condition, found.condition_ms = condition, changed_ms
+    facts.statuses.add(
+        found.condition_ms,
+        (
+            found.id,
+            found.kind,
+            condition.status,
+            condition.error,
+            condition.hints,
+            condition.namespaced,
+        ),
+    )
+
+
+# --- the lane ------------------------------------------------------------------------------------
+
+
+def _lane(facts: Facts, event: Installed | Dropped | Phase, now_ms: int) -> None:
+    if isinstance(event, Installed):
+        _installed(facts, event)
+    elif isinstance(event, Dropped):
+        found = facts.objects.pop(event.id, None)
+        if found is None:
+            facts.received.foreign += 1
+            return
+        facts.runs.pop(found.run, None)
+        if found.condition.status != "dropped":
+            row = (found.id, found.kind, "dropped", "", (), ())
+            facts.statuses.add(max(event.at_ms, found.condition_ms + 1), row)
+        return
+    else:
+        known = facts.objects.get(event.id)
+        if known is None:
+            facts.received.foreign += 1
+            return
+        if event.epoch and not _current(facts, known, event.epoch):
+            return
+        known.phase, known.phase_ms = event.phase, event.at_ms
+    settle(facts, facts.objects[event.id], now_ms)
+
+
+def _installed(facts: Facts, event: Installed) -> None:
+    found = facts.objects.get(event.id)
+    if found is not None and found.installed.dataflow == event.dataflow:
+        if event.epoch >= found.epoch:
+            found.installed = event
+            _begin(facts, found, event.epoch)
+        return
+    if found is not None:
+        facts.runs.pop(found.run, None)
+    since: Observed = UNSET
+    if not _has_shard(event) and event.as_of is not None:
+        since = event.as_of
+    facts.objects[event.id] = ObjectFacts(
+        event,
+        operators_of(event.description),
+        phase_ms=event.at_ms,
+        epoch=event.epoch,
+        since=since,
+    )
+
+
+def _has_shard(event: Installed) -> bool:
+    return isinstance(event.description, SourceDescription | ViewDescription)
+
+
+def _current(facts: Facts, found: ObjectFacts, epoch: int) -> bool:
+    """Whether what is of incarnation `epoch` is news; a later one than known begins with it."""
+    if epoch < found.epoch:
+        facts.received.stale += 1
+        return False
+    _begin(facts, found, epoch)
+    return True
+
+
+def _begin(facts: Facts, found: ObjectFacts, epoch: int) -> None:
+    if epoch == found.epoch:
+        return
+    facts.runs.pop(found.run, None)
+    found.epoch = epoch
+    found.query = found.run = ""
+    found.heard = found.hydrated = False
+    found.health.clear()
+    found.states = ()
+    if not _has_shard(found.installed):
+        # What it has made is gone with the incarnation that held it.
+        found.write = found.read = UNSET
+        found.inputs.clear()
+
+
+# --- running objects -----------------------------------------------------------------------------
+
+
+def _observed(facts: Facts, event: _Report, now_ms: int) -> None:
+    found = facts.objects.get(event.id)
+    if found is None:
+        facts.received.foreign += 1
+        return
+    if _current(facts, found, event.epoch):
+        _reported(facts, found, event)
+        settle(facts, found, now_ms)
+
+
+def _reported(facts: Facts, found: ObjectFacts, event: _Report) -> None:
+    match event:
+        case Started():
+            found.query = event.query
+            _runs(facts, found, event.run)
+            found.failure = found.failure_hint = ""
+        case Progress():
+            found.write = _later(found.write, event.write)
+            found.read = _later(found.read, event.read)
+            found.inputs.update(event.inputs)
+        case Hydrated():
+            found.hydrated, found.hydration_ms = True, event.took_ms
+        case Health():
+            found.health[event.namespace] = event
+        case Measured():
+            for name, more in event.added.items():
+                found.counters[name] = found.counters.get(name, 0) + more
+            found.gauges.update(event.now)
+        case Failed():
+            found.failure, found.failure_hint = event.error, event.hint
+        case Ended():
+            found.hydrated = True
+        case _:
+            assert_never(event)
+
+
+def _later(known: Observed, told: Observed) -> Observed:
+    """The later of two frontiers."""
+    if told is UNSET or known is None:
+        return known
+    if known is UNSET or told is None:
+        return told
+    return max(known, told)
+
+
+def _runs(facts: Facts, found: ObjectFacts, run: str) -> None:
+    if run and run != found.run:
+        facts.runs.pop(found.run, None)
+        found.run, found.heard = run, False
+        facts.runs[run] = found.id
+
+
+def _polled(facts: Facts, event: Polled) -> None:
+    found = facts.objects.get(event.id)
+    if found is None:
+        facts.received.foreign += 1
+        return
+    found.since = _later(found.since, event.since)
+    found.write = _later(found.write, event.upper)
+    if event.errors is not UNSET:
+        found.errors = event.errors
+
+
+def _peek(facts: Facts, event: PeekStarted | PeekEnded) -> None:
+    if isinstance(event, PeekStarted):
+        if len(facts.peeks) < PEEKS_MAX:
+            facts.peeks[event.uuid] = event
+        return
+    started = facts.peeks.pop(event.uuid, None)
+    path = "persist" if started is None else started.path
+    facts.peek_durations[path, histogram_bound_ns(event.took_ms)] += 1
+
+
+def _noted(
+    facts: Facts, event: Recorded | Maintenance | Polled | ShardSeen | ShardGone | Remembered
+) -> None:
+    match event:
+        case Recorded():
+            facts.commands.append(event)
+        case Maintenance():
+            facts.maintenance.append(event)
+        case Polled():
+            _polled(facts, event)
+        case ShardSeen():
+            facts.shards[event.report.name] = event
+        case ShardGone():
+            facts.shards.pop(event.name, None)
+        case Remembered():
+            for history in facts.histories():
+                if history.name == event.relation:
+                    history.merge(event.rows)
+        case _:
+            assert_never(event)
+
+
+# --- Spark's listener ----------------------------------------------------------------------------
+
+
+def _query(facts: Facts, event: QueryStarted | QueryProgress | QueryIdle | QueryTerminated) -> None:
+    found = _owner(facts, event)
+    if found is None:
+        return
+    found.heard = True
+    match event:
+        case QueryStarted():
+            found.query = found.query or event.query
+        case QueryProgress():
+            _progress(found, event)
+        case QueryIdle():
+            pass
+        case QueryTerminated():
+            facts.runs.pop(event.run, None)
+            found.run = ""
+            found.failure = event.error or found.failure
+        case _:
+            assert_never(event)
+
+
+def _owner(
+    facts: Facts, event: QueryStarted | QueryProgress | QueryIdle | QueryTerminated
+) -> ObjectFacts | None:
+    """The object whose current run an event is of; None, and counted, if there is none."""
+    if event.run in facts.runs:
+        return facts.objects[facts.runs[event.run]]
+    name = event.name if isinstance(event, QueryStarted | QueryProgress) else ""
+    found = facts.objects.get(name.split(":")[0])
+    if found is None:
+        facts.received.foreign += 1
+        return None
+    if found.query_name != name or found.run:
+        facts.received.stale += 1
+        return None
+    _runs(facts, found, event.run)
+    return found
+
+
+def _progress(found: ObjectFacts, event: QueryProgress) -> None:
+    found.progress_ms = event.at_ms
+    found.micro_batches += 1
+    found.states = event.states
+    for phase, took_ms in event.phases_ms.items():
+        found.elapsed_ms[phase] += took_ms
+        found.durations[phase, histogram_bound_ns(took_ms)] += 1
+
+
+# --- statuses ------------------------------------------------------------------------------------
+
+
+def _storage(facts: Facts, event: StatusUpdate | StatisticsUpdates, now_ms: int) -> None:
+    if isinstance(event, StatusUpdate):
+        found = facts.objects.get(event.id)
+        if found is None:
+            facts.received.foreign += 1
+            return
+        found.told = event
+        settle(facts, found, now_ms)
+        return
+    for name, values in {**event.sources, **event.sinks}.items():
+        if name in facts.objects:
+            facts.objects[name].statistics = values
+
+
+def _condition(found: ObjectFacts) -> Condition:
+    told = found.told
+    if told is not None:
+        spaces = tuple(sorted(told.namespaced.items()))
+        return Condition(told.status, told.error, told.hints, spaces)
+    match found.phase:
+        case "created" | "waiting":
+            return Condition("created")
+        case "starting":
+            return Condition("starting")
+        case "stopping" | "stopped":
+            return Condition("paused")
+        case "suspended":
+            hints = (found.failure_hint,) if found.failure_hint else ()
+            return Condition("stalled", found.failure, hints)
+        case "running":
+            return _healthy(found)
+
+
+def _healthy(found: ObjectFacts) -> Condition:
+    """The worst of what its parts say."""
+    spaces = tuple(sorted((h.namespace, h.error) for h in found.health.values() if h.error))
+    for status in _WORST:
+        for health in found.health.values():
+            if health.status == status:
+                return Condition(
+                    status, health.error, (health.hint,) if health.hint else (), spaces
+                )
+    return Condition("running", namespaced=spaces)
+
+
+def _changed_ms(found: ObjectFacts, now_ms: int) -> int:
+    told = found.told
+    return now_ms if told is None else told.at_ms

@@ -1,0 +1,273 @@
+"""What is known: one record per object, and what belongs to none.
+
+Only `apply` and the sink change facts; relations are computed from them when somebody asks, so what
+nobody asks for costs nothing.
+
+Invariants:
+    What was not observed is UNSET, None where a type says so, or absent; never 0.
+    Everything here is bounded: by the number of objects and shards, or by a constant.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from msgspec import UNSET, UnsetType
+
+from app.introspection.events import (
+    Installed,
+    Maintenance,
+    PeekStarted,
+    PhaseName,
+    Recorded,
+    ShardSeen,
+    StateProgress,
+)
+from app.introspection.operators import OperatorPlan
+from app.protocol.objects import (
+    Description,
+    IndexDescription,
+    SinkDescription,
+    SourceDescription,
+    SubscribeDescription,
+    ViewDescription,
+)
+from app.protocol.storage import Status, StatusUpdate
+from app.reports import Health
+
+__all__ = [
+    "Condition",
+    "Facts",
+    "History",
+    "ObjectFacts",
+    "Observed",
+    "Received",
+    "histogram_bound_ns",
+    "inputs_of",
+    "lag_ms",
+]
+
+Observed: TypeAlias = int | UnsetType | None
+"""A frontier: None is the empty one, UNSET one that nobody has seen."""
+
+COMMANDS_MAX: Final = 1_000
+MAINTENANCE_MAX: Final = 1_000
+SECOND_MS: Final = 1000
+HOUR_MS: Final = 3_600 * SECOND_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """An object's status, and why."""
+
+    status: Status
+    error: str = ""
+    hints: tuple[str, ...] = ()
+    namespaced: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(slots=True)
+class ObjectFacts:
+    """One object.
+
+    Attributes:
+        installed: As the lane said last.
+        plan: Its operators; number `i` is `installed.operators[0] + i`.
+        phase: Where the lane has it, and since when (`phase_ms`).
+        epoch: The incarnation that events must be of.
+        query: Id of its streaming query; "" until one was started.
+        run: Id of that query's run.
+        heard: Whether the listener has heard of the run.
+        since: Of its shard; its `as_of` where it has none.
+        write: Upper of its output.
+        read: What it has read of all inputs, and of each (`inputs`).
+        hydrated: Whether it has said so, in this incarnation.
+        hydration_ms: How long that took, the last time.
+        health: What its parts say, by namespace.
+        told: The status that the storage worker has told; it overrules `health`.
+        failure: What ended the last incarnation; "" if nothing did.
+        condition: Status as of the last event, and since when (`condition_ms`).
+        counters: Sums over this dataflow's life, by name.
+        gauges: What is so now, by name.
+        statistics: As the storage worker has aggregated them.
+        errors: Rows in its shard of errors.
+        elapsed_ms: Time spent, by phase of a micro-batch.
+        durations: Counts by phase and bound, see `histogram_bound_ns`.
+        states: Spark's stateful operators, as of the last micro-batch.
+        micro_batches: Done by this dataflow.
+        progress_ms: When the last one was triggered; None before the first.
+        lag_max_ms: Largest lag of the minute that is running.
+    """
+
+    installed: Installed
+    plan: tuple[OperatorPlan, ...]
+    phase: PhaseName = "created"
+    phase_ms: int = 0
+    epoch: int = 0
+    query: str = ""
+    run: str = ""
+    heard: bool = False
+    since: Observed = UNSET
+    write: Observed = UNSET
+    read: Observed = UNSET
+    inputs: dict[str, int | None] = field(default_factory=dict)
+    hydrated: bool = False
+    hydration_ms: int | None = None
+    health: dict[str, Health] = field(default_factory=dict)
+    told: StatusUpdate | None = None
+    failure: str = ""
+    failure_hint: str = ""
+    condition: Condition = Condition("created")
+    condition_ms: int = 0
+    counters: dict[str, float] = field(default_factory=dict)
+    gauges: dict[str, float | None] = field(default_factory=dict)
+    statistics: dict[str, float] = field(default_factory=dict)
+    errors: int | None = None
+    elapsed_ms: Counter[str] = field(default_factory=Counter)
+    durations: Counter[tuple[str, int]] = field(default_factory=Counter)
+    states: tuple[StateProgress, ...] = ()
+    micro_batches: int = 0
+    progress_ms: int | None = None
+    lag_max_ms: int | None = None
+
+    @property
+    def id(self) -> str:
+        """The object's name."""
+        return self.installed.id
+
+    @property
+    def kind(self) -> str:
+        """source, view, index, sink or subscribe."""
+        return _kind(self.installed.description)
+
+    @property
+    def query_name(self) -> str:
+        """Name of the streaming query of its incarnation, as `Incarnation` gives it."""
+        return f"{self.id}:{self.installed.global_id}:{self.epoch}"
+
+    def operators(self) -> Iterator[tuple[int, OperatorPlan]]:
+        """Its operators with their numbers, as many as the lane has allocated."""
+        first, count = self.installed.operators
+        return ((first + i, operator) for i, operator in enumerate(self.plan[:count]))
+
+    def is_hydrated(self) -> bool:
+        """Whether it has caught up with its `as_of`: it says so, or its output is past it."""
+        as_of = self.installed.as_of
+        if self.hydrated or self.write is None:
+            return True
+        return as_of is not None and self.write is not UNSET and self.write > as_of
+
+
+class History:
+    """Rows that are only added, newest last, for a time.
+
+    Attributes:
+        name: Of the relation.
+        retain_ms: How long a row is kept.
+        rows: When each row was made, in ms, and what it says.
+    """
+
+    def __init__(self, name: str, retain_ms: int, rows_max: int) -> None:
+        self.name = name
+        self.retain_ms = retain_ms
+        self.rows: deque[tuple[int, tuple[object, ...]]] = deque(maxlen=rows_max)
+
+    def add(self, at_ms: int, row: tuple[object, ...]) -> None:
+        """Add a row; the oldest one goes if there are too many."""
+        self.rows.append((at_ms, row))
+
+    def merge(self, found: Iterable[tuple[int, tuple[object, ...]]]) -> None:
+        """Add rows of former runs that are not there, in order of time."""
+        every = dict.fromkeys([*found, *self.rows])
+        self.rows = deque(sorted(every, key=lambda row: row[0]), maxlen=self.rows.maxlen)
+
+    def prune(self, now_ms: int) -> None:
+        """Forget rows that have been kept long enough."""
+        while self.rows and self.rows[0][0] < now_ms - self.retain_ms:
+            self.rows.popleft()
+
+
+@dataclass(slots=True)
+class Received:
+    """What has become of the events so far.
+
+    Attributes:
+        applied: Were taken from the queue; those below are among them.
+        stale: Were of an earlier incarnation or run.
+        foreign: Were about queries or objects that are not ours.
+        failed: Could not be applied: a defect of ours, which is in the log.
+        lag_ms: How long the last one was in the queue; None before the first.
+    """
+
+    applied: int = 0
+    stale: int = 0
+    foreign: int = 0
+    failed: int = 0
+    lag_ms: float | None = None
+
+
+@dataclass(slots=True)
+class Facts:
+    """Everything that is known.
+
+    Attributes:
+        objects: By name.
+        runs: Names by run id of their queries.
+        peeks: Those under way, by uuid.
+        peek_durations: Counts by path and bound.
+        commands: The newest records of the lane.
+        maintenance: The newest rounds.
+        shards: By name, as last looked into.
+        statuses: Changes of status, of all objects.
+        lags: Wall-clock lag of all objects, once a minute.
+    """
+
+    objects: dict[str, ObjectFacts] = field(default_factory=dict)
+    runs: dict[str, str] = field(default_factory=dict)
+    peeks: dict[str, PeekStarted] = field(default_factory=dict)
+    peek_durations: Counter[tuple[str, int]] = field(default_factory=Counter)
+    commands: deque[Recorded] = field(default_factory=lambda: deque(maxlen=COMMANDS_MAX))
+    maintenance: deque[Maintenance] = field(default_factory=lambda: deque(maxlen=MAINTENANCE_MAX))
+    shards: dict[str, ShardSeen] = field(default_factory=dict)
+    received: Received = field(default_factory=Received)
+    statuses: History = field(
+        default_factory=lambda: History("status_history", 30 * 24 * HOUR_MS, 10_000)
+    )
+    lags: History = field(
+        default_factory=lambda: History("wallclock_lag_history", 24 * HOUR_MS, 100_000)
+    )
+
+    def histories(self) -> tuple[History, ...]:
+        """All histories."""
+        return (self.statuses, self.lags)
+
+
+def inputs_of(description: Description) -> tuple[str, ...]:
+    """Names of the objects that an object reads."""
+    match description:
+        case SourceDescription():
+            return ()
+        case ViewDescription():
+            return description.inputs
+        case IndexDescription() | SinkDescription() | SubscribeDescription():
+            return (description.on,)
+
+
+def lag_ms(write: Observed, now_ms: int) -> int | None:
+    """How far an upper is behind the clock: 0 for the empty one, None for one never written."""
+    if write is UNSET or write == 0:
+        return None
+    return 0 if write is None else max(0, now_ms - write)
+
+
+def histogram_bound_ns(duration_ms: float) -> int:
+    """The least power of two, in nanoseconds, that a duration does not exceed."""
+    ns = max(1, int(duration_ms * 1_000_000))
+    return 1 << (ns - 1).bit_length()
+
+
+def _kind(description: Description) -> str:
+    return str(description.__struct_config__.tag)

@@ -1,0 +1,191 @@
+"""Relations of what is well and what is not: statuses with their history, statistics, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from app.introspection.facts import Facts, ObjectFacts
+from app.introspection.relation import (
+    AT,
+    NUMBER,
+    REAL,
+    TEXT,
+    Column,
+    Relation,
+    Row,
+    instant,
+)
+
+__all__ = ["HEALTH"]
+
+_SOURCE_STATISTICS: Final = {
+    "messages_received": "rows that came from outside",
+    "bytes_received": "their size in bytes",
+    "updates_staged": "updates written, committed or not",
+    "updates_committed": "updates that can be read",
+    "records_indexed": "keys kept for upserts",
+    "bytes_indexed": "their size in bytes",
+    "rehydration_latency": "time until the last restart had caught up, in ms",
+    "snapshot_records_known": "rows of the first snapshot, as far as known",
+    "snapshot_records_staged": "rows of it that have been read",
+    "snapshot_committed": "1 once the first snapshot can be read, else 0",
+    "offset_known": "how far the outside is, as one number",
+    "offset_committed": "how far of it can be read",
+}
+_SINK_STATISTICS: Final = {
+    "messages_staged": "messages written, committed or not",
+    "messages_committed": "messages that are committed outside",
+    "bytes_staged": "size of those written, in bytes",
+    "bytes_committed": "size of those committed, in bytes",
+}
+
+
+def _statistics(facts: Facts, kind: str, names: Mapping[str, str]) -> Iterator[Row]:
+    for found in facts.objects.values():
+        if found.kind == kind and found.statistics:
+            yield (found.id, *(found.statistics.get(name) for name in names))
+
+
+def _source_statistics(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    return _statistics(facts, "source", _SOURCE_STATISTICS)
+
+
+def _sink_statistics(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    return _statistics(facts, "sink", _SINK_STATISTICS)
+
+
+def _statuses(facts: Facts, kind: str) -> Iterator[Row]:
+    for found in facts.objects.values():
+        if found.kind == kind:
+            condition = found.condition
+            details = _details(condition.hints, condition.namespaced)
+            yield (
+                found.id,
+                found.id,
+                _format(found),
+                instant(found.condition_ms),
+                condition.status,
+                condition.error or None,
+                details,
+            )
+
+
+def _format(found: ObjectFacts) -> str:
+    return str(getattr(found.installed.description, "format", found.kind))
+
+
+def _source_statuses(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    return _statuses(facts, "source")
+
+
+def _sink_statuses(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    return _statuses(facts, "sink")
+
+
+def _history(facts: Facts) -> Iterator[tuple[str, Row]]:
+    for at_ms, (name, kind, status, error, hints, spaces) in facts.statuses.rows:
+        yield str(kind), (instant(at_ms), name, status, error or None, _details(hints, spaces))
+
+
+def _source_history(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    return (row for kind, row in _history(facts) if kind == "source")
+
+
+def _sink_history(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    return (row for kind, row in _history(facts) if kind == "sink")
+
+
+def _status_history(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    return ((at, name, kind, *rest) for kind, (at, name, *rest) in _history(facts))
+
+
+def _details(hints: object, namespaced: object) -> str | None:
+    """Hints, and errors by where they come from, as JSON; None if there are none."""
+    if not hints and not namespaced:
+        return None
+    assert isinstance(namespaced, tuple), namespaced
+    return msgspec.json.encode({"hints": hints, "namespaced": dict(namespaced)}).decode()
+
+
+def _error_counts(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for found in facts.objects.values():
+        if found.errors is not None:
+            yield (found.id, found.errors)
+
+
+_STATUS: Final = (
+    Column("status", TEXT, "as in `objects`, or dropped"),
+    Column("error", TEXT, "what is wrong"),
+    Column("details", TEXT, "JSON: hints, and errors by where they come from (namespaced)"),
+)
+_NAMED: Final = (
+    Column("id", TEXT, "the object"),
+    Column("name", TEXT, "its name"),
+    Column("type", TEXT, "its format"),
+    Column("last_status_change_at", AT, "since when it has this status"),
+    *_STATUS,
+)
+
+HEALTH: Final = (
+    Relation("source_statuses", "A source's status", _NAMED, _source_statuses, "id"),
+    Relation("sink_statuses", "A sink's status", _NAMED, _sink_statuses, "id"),
+    Relation(
+        "source_status_history",
+        "A source's status has changed",
+        (Column("occurred_at", AT, "when"), Column("source_id", TEXT, "the source"), *_STATUS),
+        _source_history,
+        "source_id",
+        "history",
+    ),
+    Relation(
+        "sink_status_history",
+        "A sink's status has changed",
+        (Column("occurred_at", AT, "when"), Column("sink_id", TEXT, "the sink"), *_STATUS),
+        _sink_history,
+        "sink_id",
+        "history",
+    ),
+    Relation(
+        "status_history",
+        "An object's status has changed, whatever kind it is of",
+        (
+            Column("occurred_at", AT, "when"),
+            Column("object_id", TEXT, "the object"),
+            Column("type", TEXT, "source, view, index, sink or subscribe"),
+            *_STATUS,
+        ),
+        _status_history,
+        "object_id",
+        "history",
+    ),
+    Relation(
+        "source_statistics",
+        "What has come in through a source; NULL is not known",
+        (
+            Column("id", TEXT, "the source"),
+            *(Column(name, REAL, comment) for name, comment in _SOURCE_STATISTICS.items()),
+        ),
+        _source_statistics,
+        "id",
+    ),
+    Relation(
+        "sink_statistics",
+        "What has gone out through a sink; NULL is not known",
+        (
+            Column("id", TEXT, "the sink"),
+            *(Column(name, REAL, comment) for name, comment in _SINK_STATISTICS.items()),
+        ),
+        _sink_statistics,
+        "id",
+    ),
+    Relation(
+        "error_counts",
+        "Errors that an object's contents have now: reads of it fail while there are any",
+        (Column("export_id", TEXT, "the object"), Column("count", NUMBER, "live errors")),
+        _error_counts,
+        "export_id",
+    ),
+)

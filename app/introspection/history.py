@@ -1,0 +1,186 @@
+"""Histories on the location: kept for their time, and there again after a restart.
+
+All histories are rows of one shard, `_introspection`: which relation, when, and the row as JSON.
+What the shard holds is what memory holds: each round appends the difference, so a row that has been
+kept long enough is retracted, and compaction takes its bytes away.
+
+A round that fails costs nothing but time: the next one appends what is missing then. Another
+runtime that has written meanwhile is noticed by the shard's upper, and its rows are taken in.
+
+Invariants:
+    Nothing is written before writing is allowed, nor after another runtime has taken over.
+    Reading and writing happen on a thread of their own: the sink never waits for a store.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+import msgspec
+import pyarrow as pa
+
+from app.introspection.events import Remembered
+from app.introspection.facts import Facts
+from app.introspection.sink import Sink
+from datasource.client import ShardClient
+from datasource.commands.append import Appended
+from datasource.errors import Fenced, ShardError
+from datasource.frontier import Frontier
+from datasource.schema import DIFF, ShardSchema
+
+__all__ = ["HISTORY_SHARD", "HistoryKeeper"]
+
+_log = logging.getLogger(__name__)
+
+HISTORY_SHARD: Final = "_introspection"
+
+_COLUMNS: Final = pa.schema(
+    [("relation", pa.string()), ("at_ms", pa.int64()), ("row", pa.string())]
+)
+_INTERVAL_MS: Final = 60_000
+_STOP_S: Final = 10.0
+
+_Entry: TypeAlias = tuple[str, int, str]
+"""A row of the shard."""
+
+
+class HistoryKeeper:
+    """Keeps a sink's histories in a shard."""
+
+    def __init__(
+        self,
+        sink: Sink,
+        client: ShardClient,
+        *,
+        writes: threading.Event,
+        check_fence: Callable[[], None],
+        interval_ms: int = _INTERVAL_MS,
+    ) -> None:
+        """A keeper for `sink`.
+
+        Args:
+            sink: Whose histories.
+            client: Of the location.
+            writes: Set once writing is allowed.
+            check_fence: Raises `Fenced` when another runtime has taken over.
+            interval_ms: Distance of two rounds: what a crash loses of a history at most.
+        """
+        self._sink = sink
+        self._client = client
+        self._writes = writes
+        self._check_fence = check_fence
+        self._interval_ms = interval_ms
+        self._held: set[_Entry] = set()
+        self._upper: Frontier | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="introspection-history", daemon=True)
+
+    def start(self) -> None:
+        """Take in what former runs have kept, then make a round every interval; call once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Make a last round and end."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join(_STOP_S)
+
+    def load(self) -> None:
+        """Give the sink what the shard holds, if it is there."""
+        self._held = set()
+        if not self._client.exists(HISTORY_SHARD):
+            return
+        with self._client.reader(HISTORY_SHARD, purpose="introspection") as reader:
+            state = reader.machine.state()
+            if not state.upper.time:
+                return
+            held = reader.snapshot(state.upper.time - 1)
+        self._upper = state.upper
+        self._held = set(zip(*(column.to_pylist() for column in held.columns), strict=True))
+        by_name: dict[str, list[tuple[int, tuple[object, ...]]]] = {}
+        for relation, at_ms, row in sorted(self._held):
+            by_name.setdefault(relation, []).append((at_ms, _tuples(msgspec.json.decode(row))))
+        for relation, rows in by_name.items():
+            self._sink.put(Remembered(relation=relation, rows=tuple(rows)))
+
+    def flush(self) -> None:
+        """One round: append what the shard is to hold and does not, and retract the reverse.
+
+        Raises:
+            Fenced: Another runtime has taken over.
+            ShardError: The store did not take it.
+        """
+        if not self._writes.is_set():
+            return
+        self._check_fence()
+        client = self._client
+        state = client.create(
+            HISTORY_SHARD,
+            ShardSchema.from_arrow(_COLUMNS),
+            comment="histories of the runtime's introspection relations",
+            retain_ms=0,
+        )
+        if self._upper is None or state.upper != self._upper:
+            self._upper = state.upper
+            # Somebody else has written: his rows first, or they would be taken for outdated ones.
+            self.load()
+        self._append(self._sink.read(_entries) | self._recent())
+
+    def _recent(self) -> set[_Entry]:
+        """What the shard holds and is still to be kept: the sink may not have taken it in yet."""
+        ages = self._sink.read(lambda facts, _: {h.name: h.retain_ms for h in facts.histories()})
+        now_ms = self._client.clock.now_ms()
+        return {entry for entry in self._held if entry[1] >= now_ms - ages.get(entry[0], 0)}
+
+    def _append(self, wanted: set[_Entry]) -> None:
+        more, gone = wanted - self._held, self._held - wanted
+        lower = self._upper
+        if not (more or gone) or lower is None or lower.time is None:
+            return
+        entries = [*sorted(more), *sorted(gone)]
+        columns: list[list[object]] = [list(column) for column in zip(*entries, strict=True)]
+        diffs = [1] * len(more) + [-1] * len(gone)
+        table = pa.table(
+            [
+                *(pa.array(c, f.type) for c, f in zip(columns, _COLUMNS, strict=True)),
+                pa.array(diffs, pa.int64()),
+            ],
+            names=[*_COLUMNS.names, DIFF],
+        )
+        upper = Frontier(max(lower.time, self._client.clock.now_ms()) + 1)
+        outcome = self._client.writer(HISTORY_SHARD).compare_and_append(table, lower, upper)
+        # Lost to another writer: the next round reads what is there now.
+        self._upper = upper if isinstance(outcome, Appended) else None
+        self._held = wanted
+
+    def _run(self) -> None:
+        self._round(self.load)
+        while not self._client.clock.wait(self._ended, self._interval_ms):
+            self._round(self.flush)
+        self._round(self.flush)
+
+    def _round(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Fenced:
+            self._ended.set()
+        except ShardError:
+            self._upper = None
+            _log.warning("histories could not be kept this time", exc_info=True)
+
+
+def _entries(facts: Facts, _now_ms: int) -> set[_Entry]:
+    return {
+        (history.name, at_ms, msgspec.json.encode(row).decode())
+        for history in facts.histories()
+        for at_ms, row in history.rows
+    }
+
+
+def _tuples(value: object) -> tuple[object, ...]:
+    """A decoded row as it was before: JSON knows lists only."""
+    assert isinstance(value, list), value
+    return tuple(_tuples(item) if isinstance(item, list) else item for item in value)

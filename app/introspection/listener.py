@@ -1,0 +1,125 @@
+"""The one `StreamingQueryListener`: convert, enqueue, return.
+
+    spark.streams.addListener(QueryListener(inbox))
+
+Spark calls `onQueryStarted` inside of `start()`, on the thread that starts, and the others one
+after the other on one thread for all queries of the session. So a callback that waits would hold up
+starts and all news; these only copy a few numbers.
+
+A listener hears of the queries that were started from its own session, and of no others: what makes
+storage and compute appear alike is that they are queries of one session.
+
+Invariants:
+    A callback never blocks and never raises; what it cannot convert is counted.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+from typing_extensions import override
+
+from app.introspection.events import (
+    Event,
+    InputProgress,
+    QueryIdle,
+    QueryProgress,
+    QueryStarted,
+    QueryTerminated,
+    StateProgress,
+)
+from app.introspection.inbox import Inbox
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import (
+        QueryIdleEvent,
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+    )
+
+__all__ = ["QueryListener", "progress_of"]
+
+_log = logging.getLogger(__name__)
+
+
+class QueryListener(StreamingQueryListener):
+    """Puts what Spark tells of streaming queries into `inbox`."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+
+    @override
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        self._put(
+            lambda: QueryStarted(
+                query=str(event.id),
+                run=str(event.runId),
+                name=event.name or "",
+                at_ms=_ms(event.timestamp),
+            )
+        )
+
+    @override
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        self._put(lambda: progress_of(json.loads(event.progress.json)))
+
+    @override
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        self._put(
+            lambda: QueryIdle(query=str(event.id), run=str(event.runId), at_ms=_ms(event.timestamp))
+        )
+
+    @override
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        self._put(
+            lambda: QueryTerminated(
+                query=str(event.id),
+                run=str(event.runId),
+                error=(event.exception or "").strip().split("\n")[0],
+            )
+        )
+
+    def _put(self, convert: Callable[[], Event]) -> None:
+        try:
+            self._inbox.put(convert())
+        except Exception:  # noqa: BLE001 - it is logged and counted; the next one counts as well
+            # An event that Spark shapes differently must cost this event and nothing more.
+            self._inbox.failed()
+            _log.exception("a listener event could not be converted")
+
+
+def progress_of(told: dict[str, Any]) -> QueryProgress:
+    """A progress event as Spark's JSON says it.
+
+    Raises:
+        KeyError: Something that every such event has is not there.
+    """
+    return QueryProgress(
+        query=told["id"],
+        run=told["runId"],
+        name=told.get("name") or "",
+        micro_batch=told["batchId"],
+        at_ms=_ms(told["timestamp"]),
+        phases_ms={name: int(took) for name, took in told.get("durationMs", {}).items()},
+        inputs=tuple(InputProgress(int(s["numInputRows"])) for s in told.get("sources", ())),
+        states=tuple(
+            StateProgress(
+                s["operatorName"],
+                int(s["numRowsTotal"]),
+                int(s["memoryUsedBytes"]),
+                int(s["numStateStoreInstances"]),
+            )
+            for s in told.get("stateOperators", ())
+        ),
+    )
+
+
+def _ms(timestamp: str) -> int:
+    """Milliseconds since the epoch of a time as Spark writes it."""
+    return round(datetime.fromisoformat(timestamp).timestamp() * 1000)

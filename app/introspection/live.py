@@ -1,0 +1,183 @@
+"""`SELECT … FROM introspection.<name>` in a Spark session, live, and free while nobody asks.
+
+    with LiveTables(relations) as live:
+        live.register(spark)
+        spark.sql("SELECT * FROM introspection.frontiers")
+
+Each relation is a table of the database `introspection`, over a Python data source of its own.
+Spark looks a table up anew for each statement; while it plans, the data source asks this process
+for the rows, over a Unix socket in a folder that only this user can enter, and puts them into the
+one partition. So they are as of the planning of the statement, and executors ask nobody.
+
+(Spark gives a Python data source no options of its table, so the name of the relation and the
+socket are part of the class. A temporary view would not do: it keeps what its data source planned
+first.)
+
+A `DataFrame` keeps the rows of its first action; make a new one for new rows. A relation that is
+read twice in one statement is read at two moments.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import socketserver
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, ClassVar, Final, Self
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+from typing_extensions import override
+
+from app.introspection.registry import sql_type
+from app.introspection.relation import Relation
+from app.introspection.store import Relations
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["DATABASE", "LiveTables", "RelationSource"]
+
+DATABASE: Final = "introspection"
+
+_NAME_MAX: Final = 200
+_CHUNK: Final = 1 << 16
+_TIMEOUT_S: Final = 30.0
+
+
+class LiveTables:
+    """Serves relations to the tables of Spark sessions. Close it when the last session ends."""
+
+    def __init__(self, relations: Relations) -> None:
+        """Listen for tables that ask for rows of `relations`."""
+        self._relations = relations
+        self._folder = Path(tempfile.mkdtemp(prefix="shardline-"))
+        self._server = _Server(self._folder / "socket", relations)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="introspection-tables", daemon=True
+        )
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def register(self, spark: SparkSession) -> None:
+        """Make the database and a table for each relation; about 25 ms each, once per session."""
+        folder = (self._folder / "database").as_uri()
+        spark.sql(f"CREATE DATABASE IF NOT EXISTS {DATABASE} LOCATION '{folder}'")
+        for relation in self._relations.declared.values():
+            source = _source(relation.name, self._folder / "socket")
+            spark.dataSource.register(source)
+            spark.sql(_definition(relation, source.name()))
+
+    def close(self) -> None:
+        """End: tables that are asked later fail."""
+        self._server.shutdown()
+        self._server.server_close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class _Server(socketserver.ThreadingUnixStreamServer):
+    """Answers a relation's name with an Arrow stream of its rows."""
+
+    daemon_threads = True
+
+    def __init__(self, path: Path, relations: Relations) -> None:
+        self.relations = relations
+        super().__init__(os.fspath(path), _Answer)
+
+
+class _Answer(socketserver.StreamRequestHandler):
+    timeout = _TIMEOUT_S
+    server: _Server
+
+    @override
+    def handle(self) -> None:
+        name = self.rfile.readline(_NAME_MAX).decode().strip()
+        table = self.server.relations.relation(name)
+        with pa.ipc.new_stream(self.wfile, table.schema) as stream:
+            stream.write_table(table)
+
+
+class RelationSource(DataSource):
+    """A relation, to Spark. `relation` and `address` are set by a subclass."""
+
+    relation: ClassVar[str] = ""
+    address: ClassVar[str] = ""
+
+    @classmethod
+    @override
+    def name(cls) -> str:
+        """Provider of the table."""
+        return f"{DATABASE}_{cls.relation}"
+
+    @override
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Called in a helper process on the driver's machine, once per statement."""
+        return _Reader(self.address, self.relation)
+
+
+def _source(name: str, path: Path) -> type[RelationSource]:
+    """The data source of one relation: a class of its own, which Spark takes by value."""
+
+    class OneRelation(RelationSource):
+        relation = name
+        address = str(path)
+
+    return OneRelation
+
+
+class _Rows(InputPartition):
+    """All rows, as an Arrow stream."""
+
+    def __init__(self, stream: bytes) -> None:
+        self.stream = stream
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, address: str, relation: str) -> None:
+        self._address = address
+        self._relation = relation
+
+    @override
+    def partitions(self) -> Sequence[InputPartition]:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
+            asked.settimeout(_TIMEOUT_S)
+            asked.connect(self._address)
+            asked.sendall(f"{self._relation}\n".encode())
+            return [_Rows(b"".join(iter(lambda: asked.recv(_CHUNK), b"")))]
+
+    @override
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _Rows), partition
+        yield from pa.ipc.open_stream(partition.stream)
+
+
+def _definition(relation: Relation, provider: str) -> str:
+    columns = ", ".join(
+        f"`{c.name}` {sql_type(c.type)} COMMENT {_quoted(c.comment)}" for c in relation.columns
+    )
+    return (
+        f"CREATE TABLE IF NOT EXISTS {DATABASE}.{relation.name} ({columns}) "
+        f"USING {provider} COMMENT {_quoted(relation.comment)}"
+    )
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,0 +1,185 @@
+"""Relations of time and rows: where time goes, how many rows pass, how much is kept.
+
+Only what is exact. Spark times micro-batches and their phases, so those have times, and operators
+inside of `addBatch` have none. Rows are counted where an object reports them itself: Spark's own
+counts are multiples of the truth as soon as a micro-batch is read twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from app.introspection.facts import Facts, ObjectFacts
+from app.introspection.operators import PHASES
+from app.introspection.relation import BYTES, NUMBER, REAL, TEXT, Column, Relation, Row
+from app.introspection.structure import channels
+
+__all__ = ["MOVEMENT"]
+
+_WHOLE: Final = "triggerExecution"
+
+_LEAVING: Final = {
+    ("source", "Source"): "messages_received",
+    ("source", "Envelope"): "updates_staged",
+    ("sink", "Envelope"): "messages_staged",
+    ("view", "Correction"): "updates_out",
+}
+"""By kind of object and operator: the counter of the rows that leave it."""
+
+_KEPT: Final = {"Envelope": "records_indexed", "Arrange": "records"}
+_KEPT_BYTES: Final = {"Envelope": "bytes_indexed", "Arrange": "size"}
+"""By operator: the gauges of what it keeps in memory."""
+
+
+def _phase_numbers(found: ObjectFacts) -> Iterator[tuple[int, str]]:
+    """Operators that Spark times, with its name of what they are."""
+    for number, operator in found.operators():
+        if operator.parent is None:
+            yield number, _WHOLE
+        elif operator.lir is None and operator.name in PHASES:
+            yield number, operator.name
+
+
+def _elapsed(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for found in facts.objects.values():
+        for number, phase in _phase_numbers(found):
+            if phase in found.elapsed_ms:
+                yield (number, found.elapsed_ms[phase] * 1_000_000)
+
+
+def _durations(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for found in facts.objects.values():
+        numbers = {phase: number for number, phase in _phase_numbers(found)}
+        for (phase, bound), count in found.durations.items():
+            if phase in numbers:
+                yield (numbers[phase], bound, count)
+
+
+def _messages(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for found in facts.objects.values():
+        for number, sender, _receiver, _port in channels(found):
+            counter = _LEAVING.get((found.kind, found.plan[sender].name), "")
+            sent = found.counters.get(counter)
+            if sent is not None:
+                rows = int(sent)
+                yield (number, rows, rows, found.micro_batches, found.micro_batches)
+
+
+def _kept(found: ObjectFacts) -> Iterator[tuple[int, int, int | None, int | None]]:
+    """What an object keeps: operator, rows, bytes, and pieces."""
+    for number, operator in found.operators():
+        records = _number(found, _KEPT.get(operator.name, ""))
+        if records is not None:
+            size = _number(found, _KEPT_BYTES[operator.name])
+            yield (number, records, size, _number(found, "batches"))
+        if operator.name == "addBatch" and found.states:
+            yield (
+                number,
+                sum(state.rows for state in found.states),
+                sum(state.memory_bytes for state in found.states),
+                sum(state.stores for state in found.states),
+            )
+
+
+def _number(found: ObjectFacts, name: str) -> int | None:
+    value = found.gauges.get(name, found.statistics.get(name))
+    return None if value is None else int(value)
+
+
+def _arrangements(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for found in facts.objects.values():
+        for number, records, size, stores in _kept(found):
+            yield (number, records, stores, size)
+
+
+def _per_dataflow(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for found in facts.objects.values():
+        kept = list(_kept(found))
+        if kept:
+            sizes = [size for _, _, size, _ in kept if size is not None]
+            yield (
+                found.installed.dataflow,
+                f"Dataflow: {found.id}",
+                sum(records for _, records, _, _ in kept),
+                sum(sizes) if sizes else None,
+            )
+
+
+def _measurements(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for found in facts.objects.values():
+        for name, value in sorted(found.counters.items()):
+            yield (found.id, name, "counter", value)
+        for name, now in sorted(found.gauges.items()):
+            yield (found.id, name, "gauge", now)
+        if found.progress_ms is not None:
+            yield (found.id, "micro_batches", "counter", float(found.micro_batches))
+
+
+MOVEMENT: Final = (
+    Relation(
+        "scheduling_elapsed",
+        "Time that an operator has taken, that of its parts included",
+        (
+            Column("id", NUMBER, "of the operator: a dataflow, or a phase of its micro-batches"),
+            Column("elapsed_ns", NUMBER, "in nanoseconds, in whole milliseconds"),
+        ),
+        _elapsed,
+    ),
+    Relation(
+        "operator_durations_histogram",
+        "How often an operator took how long, by micro-batch",
+        (
+            Column("id", NUMBER, "of the operator"),
+            Column("duration_ns", NUMBER, "at most so long: a power of two"),
+            Column("count", NUMBER, "so often, and longer than half of it"),
+        ),
+        _durations,
+    ),
+    Relation(
+        "message_counts",
+        "Rows that have gone through a channel, where that is known exactly",
+        (
+            Column("channel_id", NUMBER, "of the channel"),
+            Column("sent", NUMBER, "rows that left the sender"),
+            Column("received", NUMBER, "rows that reached the receiver"),
+            Column("batch_sent", NUMBER, "micro-batches"),
+            Column("batch_received", NUMBER, "micro-batches"),
+        ),
+        _messages,
+    ),
+    Relation(
+        "arrangement_sizes",
+        "What an operator keeps in memory",
+        (
+            Column("operator_id", NUMBER, "of the operator; addBatch for Spark's own state"),
+            Column("records", NUMBER, "rows, or keys"),
+            Column("batches", NUMBER, "runs of an index, or instances of Spark's state store"),
+            Column("size", BYTES, "in bytes; NULL if not known"),
+        ),
+        _arrangements,
+    ),
+    Relation(
+        "records_per_dataflow",
+        "What a dataflow keeps in memory",
+        (
+            Column("id", NUMBER, "of the dataflow"),
+            Column("name", TEXT, "its name"),
+            Column("records", NUMBER, "rows, or keys"),
+            Column("size", BYTES, "in bytes; NULL if not known"),
+        ),
+        _per_dataflow,
+    ),
+    Relation(
+        "measurements",
+        "A number that an object reports of itself",
+        (
+            Column("object_id", TEXT, "the object"),
+            Column("name", TEXT, "of the number"),
+            Column("type", TEXT, "counter: a sum since the start; gauge: as it is now"),
+            Column("value", REAL, "the number; NULL if it is not known now"),
+        ),
+        _measurements,
+        "object_id",
+    ),
+)

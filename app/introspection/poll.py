@@ -1,0 +1,154 @@
+"""What nobody reports: frontiers of objects' shards, their live errors, and what shards look like.
+
+    poller = ShardPoller(sink, client)
+    poller.start()
+
+Objects report how far they are when they commit. What moves without them (a since that a hold lets
+go, a shard that somebody else writes) is looked up here: the frontiers of some objects each second,
+and one shard of the location in all its parts, each in its turn. So the cost per second is bounded,
+and the more shards there are the older their news.
+
+Invariants:
+    Reads only. A shard that cannot be read is passed over: its rows stay as they were.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from typing import Final
+
+from msgspec import UNSET, UnsetType
+
+from app.introspection.events import Polled, ShardGone, ShardSeen
+from app.introspection.facts import Facts
+from app.introspection.sink import Sink
+from app.protocol.objects import SourceDescription, ViewDescription, errors_shard
+from datasource.client import ShardClient
+from datasource.errors import ShardError
+from datasource.history import states_from
+from datasource.machine import Machine
+from datasource.referenced import wholes
+from datasource.report import DroppedPart, dropped_parts, report_shard
+from datasource.state import ShardState, is_tombstone, seqno_since
+
+__all__ = ["ShardPoller"]
+
+_log = logging.getLogger(__name__)
+
+_TICK_MS: Final = 1000
+_OBJECTS: Final = 32
+"""Objects whose frontiers are looked up in one tick: two requests each at most."""
+
+_LIST_TICKS: Final = 30
+"""The location's shards are listed every so many ticks."""
+
+_REPLAY_MAX: Final = 100
+"""Most records read to find what only a holder keeps; each may cost a request."""
+
+_STOP_S: Final = 10.0
+
+
+class ShardPoller:
+    """Looks at shards and tells the sink."""
+
+    def __init__(self, sink: Sink, client: ShardClient) -> None:
+        """A poller of the objects that `sink` knows and of all shards of `client`'s location."""
+        self._sink = sink
+        self._client = client
+        self._objects: deque[str] = deque()
+        self._shards: deque[str] = deque()
+        self._seen: set[str] = set()
+        self._tick = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="introspection-poll", daemon=True)
+
+    def start(self) -> None:
+        """Look around each second; call once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join(_STOP_S)
+
+    def step(self) -> None:
+        """One tick."""
+        if not self._objects:
+            self._objects.extend(self._sink.read(_with_shards))
+        for _ in range(min(_OBJECTS, len(self._objects))):
+            self._look(self._objects.popleft())
+        if self._tick % _LIST_TICKS == 0:
+            self._list()
+        self._tick += 1
+        if self._shards:
+            self._inspect(self._shards[0])
+            self._shards.rotate(-1)
+
+    def _run(self) -> None:
+        while not self._client.clock.wait(self._ended, _TICK_MS):
+            try:
+                self.step()
+            except Exception:  # noqa: BLE001 - it is logged, and the next tick tries again
+                # Monitoring must outlive whatever a store answers.
+                _log.exception("shards could not be looked at")
+
+    def _look(self, name: str) -> None:
+        state = self._state(name)
+        if state is not None:
+            errors = self._errors(name)
+            polled = Polled(id=name, since=state.since.time, upper=state.upper.time, errors=errors)
+            self._sink.put(polled)
+
+    def _errors(self, name: str) -> int | UnsetType:
+        state = self._state(errors_shard(name))
+        if state is None:
+            return UNSET
+        return sum(part.diff_sum for batch in state.trace.batches for part in batch.parts)
+
+    def _list(self) -> None:
+        found = set(self._client.shards())
+        for name in self._seen - found:
+            self._sink.put(ShardGone(name=name))
+        self._seen = found
+        fresh = found.difference(self._shards)
+        self._shards = deque([*sorted(fresh), *(s for s in self._shards if s in found)])
+
+    def _inspect(self, name: str) -> None:
+        state = self._state(name)
+        if state is None:
+            self._sink.put(ShardGone(name=name))
+            return
+        now_ms = self._client.clock.now_ms()
+        dropped = _dropped(self._client.machine(name), state)
+        self._sink.put(ShardSeen(report=report_shard(state, now_ms, dropped=dropped), at_ms=now_ms))
+
+    def _state(self, name: str) -> ShardState | None:
+        """The state of a shard that is there and can be read."""
+        try:
+            state = self._client.machine(name).refresh()
+        except ShardError:
+            _log.warning("a shard cannot be read", extra={"context": {"shard": name}})
+            return None
+        return None if state is None or is_tombstone(state) else state
+
+
+def _with_shards(facts: Facts, _now_ms: int) -> list[str]:
+    kinds = (SourceDescription, ViewDescription)
+    return [o.id for o in facts.objects.values() if isinstance(o.installed.description, kinds)]
+
+
+def _dropped(machine: Machine, state: ShardState) -> tuple[DroppedPart, ...] | None:
+    """What only seqnos before `state`'s still need; None if it would cost too much to know."""
+    oldest = seqno_since(state)
+    if oldest >= state.seqno:
+        return ()
+    start = max((seqno for seqno in wholes(state) if seqno <= oldest), default=1)
+    if state.seqno - start > _REPLAY_MAX:
+        return None
+    try:
+        return dropped_parts(states_from(machine, state, oldest))
+    except ShardError:
+        return None

@@ -1,0 +1,204 @@
+"""Relations of how far objects are: frontiers, lag and hydration.
+
+Lag is computed when it is asked for, so it grows while everything stands still. NULL is the empty
+frontier; what has not been observed has no row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec import UNSET
+
+from app.introspection.facts import Facts, ObjectFacts, Observed, inputs_of, lag_ms
+from app.introspection.relation import (
+    AT,
+    FLAG,
+    FRONTIER,
+    NUMBER,
+    TEXT,
+    Column,
+    Relation,
+    Row,
+    instant,
+)
+
+__all__ = ["PROGRESS", "slowest"]
+
+
+def _frontiers(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for found in facts.objects.values():
+        if found.since is not UNSET and found.write is not UNSET:
+            yield (found.id, found.since, found.write)
+
+
+def _compute_frontiers(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for found in facts.objects.values():
+        if found.installed.domain == "compute" and found.write is not UNSET:
+            yield (found.id, found.write)
+
+
+def _import_frontiers(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for found in facts.objects.values():
+        for name, time in found.inputs.items():
+            yield (found.id, name, time)
+
+
+def _materialization_lag(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for found in facts.objects.values():
+        direct = inputs_of(found.installed.description)
+        if not direct or found.write is UNSET:
+            continue
+        local, global_ = slowest(facts, direct), slowest(facts, _roots(facts, found))
+        yield (
+            found.id,
+            _behind(facts, found.write, local),
+            _behind(facts, found.write, global_),
+            local,
+            global_,
+        )
+
+
+def slowest(facts: Facts, names: tuple[str, ...]) -> str | None:
+    """Of the objects whose upper is known, the one whose upper is the earliest; None if none is."""
+    uppers: dict[str, int | None] = {}
+    for name in names:
+        found = facts.objects.get(name)
+        if found is not None and found.write is not UNSET:
+            uppers[name] = found.write
+    return min(uppers, key=lambda name: (uppers[name] is None, uppers[name] or 0), default=None)
+
+
+def _behind(facts: Facts, own: Observed, other: str | None) -> int | None:
+    """How far an upper is behind that of `other`, in ms; None if that cannot be said."""
+    if own is None:
+        return 0
+    theirs = facts.objects[other].write if other is not None else UNSET
+    if own is UNSET or theirs is UNSET or theirs is None:
+        return None
+    return max(0, theirs - own)
+
+
+def _roots(facts: Facts, found: ObjectFacts) -> tuple[str, ...]:
+    """Objects that an object rests on and that read no other object."""
+    seen: set[str] = set()
+    todo, roots = [*inputs_of(found.installed.description)], []
+    while todo:
+        name = todo.pop()
+        if name in seen or name not in facts.objects:
+            continue
+        seen.add(name)
+        inputs = inputs_of(facts.objects[name].installed.description)
+        todo.extend(inputs)
+        if not inputs:
+            roots.append(name)
+    return tuple(sorted(roots))
+
+
+def _wallclock_lag(facts: Facts, now_ms: int) -> Iterator[Row]:
+    for found in facts.objects.values():
+        if found.write is not UNSET:
+            yield (found.id, lag_ms(found.write, now_ms))
+
+
+def _wallclock_lag_history(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for at_ms, (name, lag) in facts.lags.rows:
+        yield (name, lag, instant(at_ms))
+
+
+def _hydration_statuses(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for found in facts.objects.values():
+        if found.epoch:
+            yield (found.id, found.is_hydrated())
+
+
+def _hydration_times(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for found in facts.objects.values():
+        if found.hydration_ms is not None:
+            yield (found.id, found.hydration_ms)
+
+
+PROGRESS: Final = (
+    Relation(
+        "frontiers",
+        "How far back an object can be read, and how far it is",
+        (
+            Column("object_id", TEXT, "the object"),
+            Column("read_frontier", FRONTIER, "reads at this time and later are exact"),
+            Column("write_frontier", FRONTIER, "nothing before this time can change any more"),
+        ),
+        _frontiers,
+        "object_id",
+    ),
+    Relation(
+        "compute_frontiers",
+        "The next time at which the output of a view, index or subscription may change",
+        (Column("export_id", TEXT, "the object"), Column("time", FRONTIER, "its upper")),
+        _compute_frontiers,
+        "export_id",
+    ),
+    Relation(
+        "import_frontiers",
+        "What a dataflow has read of an input",
+        (
+            Column("export_id", TEXT, "the object"),
+            Column("import_id", TEXT, "the input"),
+            Column("time", FRONTIER, "everything before it has been read"),
+        ),
+        _import_frontiers,
+        "export_id",
+    ),
+    Relation(
+        "materialization_lag",
+        "How far an object is behind what it reads, and who is to blame",
+        (
+            Column("object_id", TEXT, "the object"),
+            Column("local_lag", NUMBER, "behind its slowest input, in ms; NULL if not comparable"),
+            Column("global_lag", NUMBER, "behind the slowest source below it, in ms"),
+            Column("slowest_local_input_id", TEXT, "that input"),
+            Column("slowest_global_input_id", TEXT, "that source"),
+        ),
+        _materialization_lag,
+        "object_id",
+    ),
+    Relation(
+        "wallclock_lag",
+        "How far an object is behind the clock, right now",
+        (
+            Column("object_id", TEXT, "the object"),
+            Column("lag", NUMBER, "in ms; 0 if it is finished, NULL if it was never written"),
+        ),
+        _wallclock_lag,
+        "object_id",
+    ),
+    Relation(
+        "wallclock_lag_history",
+        "How far an object was behind the clock, at most, within a minute",
+        (
+            Column("object_id", TEXT, "the object"),
+            Column("lag", NUMBER, "in ms"),
+            Column("occurred_at", AT, "beginning of the minute"),
+        ),
+        _wallclock_lag_history,
+        "object_id",
+        "history",
+    ),
+    Relation(
+        "hydration_statuses",
+        "Whether an object has caught up with its as_of since it was last started",
+        (Column("object_id", TEXT, "the object"), Column("hydrated", FLAG, "whether it has")),
+        _hydration_statuses,
+        "object_id",
+    ),
+    Relation(
+        "hydration_times",
+        "How long an object took to catch up, the last time that it did",
+        (
+            Column("object_id", TEXT, "the object"),
+            Column("hydration_time", NUMBER, "in ms, from its start"),
+        ),
+        _hydration_times,
+        "object_id",
+    ),
+)

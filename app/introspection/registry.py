@@ -1,0 +1,58 @@
+"""All relations, by name; what documentation and interfaces are made of.
+
+`listener` is about one sink, so it is made with the sink; the one here has its columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+import pyarrow as pa
+
+from app.introspection.health import HEALTH
+from app.introspection.inbox import Inbox
+from app.introspection.movement import MOVEMENT
+from app.introspection.progress import PROGRESS
+from app.introspection.relation import AT, FLAG, NUMBER, NUMBERS, REAL, TEXT, TEXTS, Relation
+from app.introspection.sink import listener_relation
+from app.introspection.structure import STRUCTURE
+from app.introspection.system import SYSTEM
+
+__all__ = ["documentation", "relations_with", "sql_type"]
+
+_SQL: Final = {
+    TEXT: "STRING",
+    NUMBER: "BIGINT",
+    REAL: "DOUBLE",
+    FLAG: "BOOLEAN",
+    AT: "TIMESTAMP",
+    TEXTS: "ARRAY<STRING>",
+    NUMBERS: "ARRAY<BIGINT>",
+}
+
+_ALL: Final = (*STRUCTURE, *PROGRESS, *MOVEMENT, *HEALTH, *SYSTEM)
+
+
+def relations_with(inbox: Inbox) -> Mapping[str, Relation]:
+    """All relations, `listener` being about `inbox`; in the order of the documentation."""
+    every = (*_ALL, listener_relation(inbox))
+    return MappingProxyType({relation.name: relation for relation in every})
+
+
+def documentation(relations: Mapping[str, Relation]) -> str:
+    """All relations with their columns, as Markdown."""
+    lines: list[str] = []
+    for relation in relations.values():
+        kept = " Kept over restarts." if relation.life == "history" else ""
+        lines += [f"### {relation.name}", "", f"{relation.comment}.{kept}", ""]
+        lines += ["| column | type | meaning |", "|---|---|---|"]
+        lines += [f"| `{c.name}` | {sql_type(c.type)} | {c.comment} |" for c in relation.columns]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def sql_type(kind: pa.DataType) -> str:
+    """The name of a column's type in the words of SQL."""
+    return _SQL[kind]

@@ -1,0 +1,105 @@
+"""A relation: its columns with their types and meanings, and how its rows come from the facts.
+
+Declared where its rows are computed, so that the one cannot be changed without the other; the
+documentation, the description of the JSON interface and the tables in Spark are made of it.
+
+Invariants:
+    A row has as many values as there are columns, in their order.
+    Columns have Materialize's names where there is a counterpart. An object is called by its name,
+    which is its id in both protocols; `dataflow_global_ids` and `objects` have the other one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import pyarrow as pa
+
+from app.introspection.facts import Facts
+
+__all__ = [
+    "AT",
+    "BYTES",
+    "FLAG",
+    "FRONTIER",
+    "NUMBER",
+    "NUMBERS",
+    "REAL",
+    "TEXT",
+    "TEXTS",
+    "Column",
+    "Relation",
+    "Row",
+    "Rows",
+    "instant",
+]
+
+Row: TypeAlias = tuple[object, ...]
+Rows: TypeAlias = Callable[[Facts, int], Iterable[Row]]
+"""Rows from the facts, and from what time it is in ms."""
+
+TEXT: Final = pa.string()
+TEXTS: Final = pa.list_(pa.string())
+NUMBER: Final = pa.int64()
+NUMBERS: Final = pa.list_(pa.int64())
+REAL: Final = pa.float64()
+FLAG: Final = pa.bool_()
+BYTES: Final = pa.int64()
+FRONTIER: Final = pa.int64()
+"""A time on the data's own clock, NULL for the empty frontier."""
+AT: Final = pa.timestamp("us", "UTC")
+"""When something happened, by the driver's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its name, its type, and what it says in a sentence without a full stop."""
+
+    name: str
+    type: pa.DataType
+    comment: str
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A relation.
+
+    Attributes:
+        name: As in `introspection.<name>`.
+        comment: What a row is.
+        columns: In their order.
+        rows: All rows, as of now.
+        object: The column with the name of the object that a row is about; "" if there is none.
+        life: `current` rows go with what they describe; those of a `history` are kept for a time,
+            also over restarts.
+    """
+
+    name: str
+    comment: str
+    columns: tuple[Column, ...]
+    rows: Rows
+    object: str = ""
+    life: str = "current"
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, for Arrow."""
+        return pa.schema([(column.name, column.type) for column in self.columns])
+
+    def table(self, facts: Facts, now_ms: int) -> pa.Table:
+        """All rows, as they are at `now_ms`."""
+        rows = list(self.rows(facts, now_ms))
+        assert all(len(row) == len(self.columns) for row in rows), self.name
+        values = zip(*rows, strict=True) if rows else ((),) * len(self.columns)
+        arrays = [
+            pa.array(column_values, column.type)
+            for column, column_values in zip(self.columns, values, strict=True)
+        ]
+        return pa.Table.from_arrays(arrays, schema=self.schema)
+
+
+def instant(at_ms: int | None) -> int | None:
+    """A time in ms as a value of a column of type `AT`."""
+    return None if at_ms is None else at_ms * 1000

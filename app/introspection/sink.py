@@ -1,0 +1,164 @@
+"""The sink: the one thread that changes the facts, and the relation that says how it does.
+
+    sink = Sink(clock)
+    spark.streams.addListener(QueryListener(sink.inbox))
+    sink.start()
+    sink.put(event)            any thread, never waits
+    sink.read(relation.table)  any thread, a consistent view
+
+Once a second it does what no event does: it notes each object's lag, so that the history has a row
+for each minute, whatever stands still. An event that cannot be applied is logged and counted, and
+the next one is taken.
+
+Invariants:
+    Facts change on one thread, under one lock, one event after the other.
+    Nothing that the sink does waits for Spark or for a store.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar
+
+from app.introspection.apply import apply
+from app.introspection.events import Event
+from app.introspection.facts import Facts, lag_ms
+from app.introspection.inbox import Inbox
+from app.introspection.relation import NUMBER, REAL, Column, Relation, Row
+from datasource.clock import Clock
+
+__all__ = ["TICK_MS", "Sink", "listener_relation"]
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+TICK_MS: Final = 1000
+_MINUTE_MS: Final = 60_000
+_STOP_S: Final = 5.0
+_SLICE: Final = 256
+"""Events applied before others may look at the facts."""
+
+
+class Sink:
+    """Takes events and keeps the facts.
+
+    Attributes:
+        inbox: Where events wait.
+    """
+
+    def __init__(self, clock: Clock, *, capacity: int = 10_000) -> None:
+        """A sink that takes at most `capacity` events that can be missed before it is behind."""
+        self.inbox = Inbox(clock, capacity)
+        self._clock = clock
+        self._facts = Facts()
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._minute = clock.now_ms() // _MINUTE_MS
+        self._ticked_ms = float("-inf")
+        self._thread = threading.Thread(target=self._run, name="introspection", daemon=True)
+
+    def start(self) -> None:
+        """Begin to apply events; call once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Apply what is there and end."""
+        self._ended.set()
+        self.inbox.arrived.set()
+        if self._thread.is_alive():
+            self._thread.join(_STOP_S)
+
+    def put(self, event: Event) -> None:
+        """Take an event; returns at once and never raises."""
+        self.inbox.put(event)
+
+    def read(self, look: Callable[[Facts, int], T]) -> T:
+        """What `look` makes of the facts, and of the time in ms; it must keep no reference."""
+        with self._lock:
+            return look(self._facts, self._clock.now_ms())
+
+    def step(self) -> None:
+        """Apply all that is there, and tick if it is time; for tests, and for the thread."""
+        events = self.inbox.drain()
+        for start in range(0, len(events), _SLICE):
+            with self._lock:
+                for put_ms, event in events[start : start + _SLICE]:
+                    self._apply(put_ms, event)
+        if self._clock.elapsed_ms() - self._ticked_ms >= TICK_MS:
+            self._ticked_ms = self._clock.elapsed_ms()
+            with self._lock:
+                self._tick(self._clock.now_ms())
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            self._clock.wait(self.inbox.arrived, TICK_MS)
+            self.step()
+        self.step()
+
+    def _apply(self, put_ms: float, event: Event) -> None:
+        received = self._facts.received
+        received.lag_ms = self._clock.elapsed_ms() - put_ms
+        try:
+            apply(self._facts, event, self._clock.now_ms())
+        except Exception:  # noqa: BLE001 - it is logged and counted; the next one counts as well
+            received.failed += 1
+            context = {"event": type(event).__name__}
+            _log.exception("an event could not be applied", extra={"context": context})
+
+    def _tick(self, now_ms: int) -> None:
+        """Note lags; at the end of a minute, add them to the history."""
+        facts = self._facts
+        if self._minute != now_ms // _MINUTE_MS:
+            at_ms = self._minute * _MINUTE_MS
+            self._minute = now_ms // _MINUTE_MS
+            for found in facts.objects.values():
+                if found.lag_max_ms is not None:
+                    facts.lags.add(at_ms, (found.id, found.lag_max_ms))
+                found.lag_max_ms = None
+        for found in facts.objects.values():
+            lag = lag_ms(found.write, now_ms)
+            if lag is not None:
+                found.lag_max_ms = max(lag, found.lag_max_ms or 0)
+        for history in facts.histories():
+            history.prune(now_ms)
+
+
+def listener_relation(inbox: Inbox) -> Relation:
+    """The relation about the way from Spark to here: one row."""
+
+    def rows(facts: Facts, _now_ms: int) -> Iterator[Row]:
+        received = facts.received
+        unheard = sum(bool(o.run) and not o.heard for o in facts.objects.values())
+        yield (
+            len(inbox),
+            inbox.capacity,
+            inbox.taken,
+            inbox.dropped,
+            inbox.unconverted,
+            received.stale,
+            received.foreign,
+            received.failed,
+            unheard,
+            received.lag_ms,
+        )
+
+    return Relation(
+        "listener",
+        "How far introspection itself is: one row",
+        (
+            Column("queue_depth", NUMBER, "events that wait"),
+            Column("queue_capacity", NUMBER, "how many may, of those that can be missed"),
+            Column("events", NUMBER, "events taken so far"),
+            Column("dropped", NUMBER, "events that there was no room for"),
+            Column("unconverted", NUMBER, "events of Spark that could not be understood"),
+            Column("stale", NUMBER, "events of an earlier run or incarnation"),
+            Column("foreign", NUMBER, "events about what is not ours, or is dropped"),
+            Column("failed", NUMBER, "events that could not be applied"),
+            Column("unheard_queries", NUMBER, "queries that run and that Spark never told of"),
+            Column("lag", REAL, "how long the last event waited, in ms"),
+        ),
+        rows,
+    )

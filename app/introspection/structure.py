@@ -1,0 +1,318 @@
+"""Relations of what there is: objects, dataflows, their operators and how those hang together.
+
+All of them are known before anything runs: from the descriptions, and from the numbers that the
+lane has allocated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from app.introspection.facts import Facts, ObjectFacts, inputs_of
+from app.introspection.relation import (
+    AT,
+    FRONTIER,
+    NUMBER,
+    NUMBERS,
+    TEXT,
+    TEXTS,
+    Column,
+    Relation,
+    Row,
+    instant,
+)
+from app.protocol.objects import SourceDescription, SubscribeDescription, ViewDescription
+
+__all__ = ["STRUCTURE", "channels"]
+
+_PORTS: Final = 1000
+"""Most inputs of one operator that have channels."""
+
+
+def _objects(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for found in facts.objects.values():
+        installed, condition = found.installed, found.condition
+        yield (
+            installed.id,
+            installed.global_id,
+            found.kind,
+            installed.domain,
+            found.phase,
+            found.epoch,
+            condition.status,
+            condition.error or None,
+            "; ".join(condition.hints) or None,
+            instant(found.condition_ms),
+            instant(installed.at_ms),
+            installed.as_of,
+            _definition(found),
+            found.query or None,
+            found.run or None,
+        )
+
+
+def _definition(found: ObjectFacts) -> str:
+    match found.installed.description:
+        case ViewDescription(query=query):
+            return query
+        case SourceDescription(format=name):
+            return name
+        case other:
+            return other.on
+
+
+def _dependencies(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for found in facts.objects.values():
+        for name in inputs_of(found.installed.description):
+            yield (found.id, name)
+
+
+def _dataflows(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for found in facts.objects.values():
+        yield (found.installed.dataflow, f"Dataflow: {found.id}")
+
+
+def _global_ids(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for found in facts.objects.values():
+        yield (found.installed.dataflow, found.installed.global_id)
+
+
+def _compute_exports(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    return _exports(facts, "compute")
+
+
+def _storage_exports(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    return _exports(facts, "storage")
+
+
+def _exports(facts: Facts, domain: str) -> Iterator[Row]:
+    for found in facts.objects.values():
+        if found.installed.domain == domain:
+            yield (found.id, found.installed.dataflow)
+
+
+def _operators(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for found in facts.objects.values():
+        for number, operator in found.operators():
+            name = f"Dataflow: {found.id}" if operator.parent is None else operator.name
+            yield (number, name)
+
+
+def _operator_dataflows(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for found in facts.objects.values():
+        for number, operator in found.operators():
+            yield (number, operator.name, found.installed.dataflow, f"Dataflow: {found.id}")
+
+
+def _addresses(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for found in facts.objects.values():
+        paths: list[list[int]] = []
+        children: dict[int, int] = {}
+        for number, operator in found.operators():
+            if operator.parent is None:
+                paths.append([found.installed.dataflow])
+            else:
+                place = children[operator.parent] = children.get(operator.parent, 0) + 1
+                paths.append([*paths[operator.parent], place])
+            yield (number, paths[-1])
+
+
+def _parents(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for found in facts.objects.values():
+        first, _ = found.installed.operators
+        for number, operator in found.operators():
+            if operator.parent is not None:
+                yield (number, first + operator.parent)
+
+
+def channels(found: ObjectFacts) -> Iterator[tuple[int, int, int, int]]:
+    """An object's edges: number, positions of the sender and the receiver, port of the latter."""
+    for at, (number, operator) in enumerate(found.operators()):
+        for port, sender in enumerate(operator.inputs[:_PORTS]):
+            yield (number * _PORTS + port, sender, at, port)
+
+
+def _channels(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for found in facts.objects.values():
+        for number, sender, receiver, port in channels(found):
+            # All operators of a dataflow are in one scope: a place in it is a position.
+            yield (number, sender, 0, receiver, port, "rows")
+
+
+def _channel_operators(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for found in facts.objects.values():
+        first, _ = found.installed.operators
+        for number, sender, receiver, _port in channels(found):
+            yield (number, first + sender, first + receiver, "rows")
+
+
+def _lir(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for found in facts.objects.values():
+        for number, operator in found.operators():
+            if operator.lir is not None:
+                yield (
+                    found.installed.global_id,
+                    operator.lir,
+                    operator.name,
+                    None,
+                    0,
+                    number,
+                    number + 1,
+                    operator.detail or None,
+                )
+
+
+def _subscriptions(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for found in facts.objects.values():
+        if isinstance(found.installed.description, SubscribeDescription):
+            inputs = list(inputs_of(found.installed.description))
+            yield (found.id, instant(found.installed.at_ms), inputs)
+
+
+STRUCTURE: Final = (
+    Relation(
+        "objects",
+        "An object: a source, view, index, sink or subscription, with its status",
+        (
+            Column("id", TEXT, "its name, which is its id in both protocols"),
+            Column("global_id", TEXT, "its id for ever, from the one allocator"),
+            Column("type", TEXT, "source, view, index, sink or subscribe"),
+            Column("domain", TEXT, "which protocol created it: storage or compute"),
+            Column("phase", TEXT, "where the lane has it"),
+            Column("epoch", NUMBER, "number of its incarnation, from 1; 0 before the first"),
+            Column("status", TEXT, "created, starting, running, stalled, frozen, paused, ceased"),
+            Column("error", TEXT, "what is wrong"),
+            Column("hint", TEXT, "what to do about it"),
+            Column("last_status_change_at", AT, "since when it has this status"),
+            Column("created_at", AT, "when it was created"),
+            Column("as_of", FRONTIER, "first time at which its output is to be right"),
+            Column("definition", TEXT, "a view's query, a source's format, else what it is on"),
+            Column("query_id", TEXT, "Spark's id of its streaming query, kept over restarts"),
+            Column("run_id", TEXT, "Spark's id of the query's run"),
+        ),
+        _objects,
+        "id",
+    ),
+    Relation(
+        "object_dependencies",
+        "An object reads another one",
+        (
+            Column("object_id", TEXT, "which reads"),
+            Column("referenced_object_id", TEXT, "which is read"),
+        ),
+        _dependencies,
+        "object_id",
+    ),
+    Relation(
+        "dataflows",
+        "A dataflow that is installed, of storage or of compute",
+        (Column("id", NUMBER, "of the dataflow"), Column("name", TEXT, "for people")),
+        _dataflows,
+    ),
+    Relation(
+        "dataflow_global_ids",
+        "A dataflow makes an object",
+        (
+            Column("id", NUMBER, "of the dataflow"),
+            Column("global_id", TEXT, "of the object, for ever"),
+        ),
+        _global_ids,
+    ),
+    Relation(
+        "compute_exports",
+        "A view, index or subscription and the dataflow that makes it",
+        (Column("export_id", TEXT, "the object"), Column("dataflow_id", NUMBER, "the dataflow")),
+        _compute_exports,
+        "export_id",
+    ),
+    Relation(
+        "storage_exports",
+        "A source or sink and the dataflow that runs it",
+        (Column("export_id", TEXT, "the object"), Column("dataflow_id", NUMBER, "the dataflow")),
+        _storage_exports,
+        "export_id",
+    ),
+    Relation(
+        "dataflow_operators",
+        "An operator: the dataflow itself, a phase of its micro-batches, or what rows go through",
+        (Column("id", NUMBER, "of the operator"), Column("name", TEXT, "what it does")),
+        _operators,
+    ),
+    Relation(
+        "dataflow_operator_dataflows",
+        "An operator and its dataflow",
+        (
+            Column("id", NUMBER, "of the operator"),
+            Column("name", TEXT, "what it does"),
+            Column("dataflow_id", NUMBER, "the dataflow"),
+            Column("dataflow_name", TEXT, "its name"),
+        ),
+        _operator_dataflows,
+    ),
+    Relation(
+        "dataflow_addresses",
+        "Where an operator stands",
+        (
+            Column("id", NUMBER, "of the operator"),
+            Column("address", NUMBERS, "the dataflow, then places among siblings, from 1"),
+        ),
+        _addresses,
+    ),
+    Relation(
+        "dataflow_operator_parents",
+        "An operator is a part of another one",
+        (Column("id", NUMBER, "of the part"), Column("parent_id", NUMBER, "of the whole")),
+        _parents,
+    ),
+    Relation(
+        "dataflow_channels",
+        "Rows go from one operator to another",
+        (
+            Column("id", NUMBER, "of the channel"),
+            Column("from_index", NUMBER, "place of the sender, as the end of its address"),
+            Column("from_port", NUMBER, "output of the sender"),
+            Column("to_index", NUMBER, "place of the receiver"),
+            Column("to_port", NUMBER, "input of the receiver"),
+            Column("type", TEXT, "what goes through"),
+        ),
+        _channels,
+    ),
+    Relation(
+        "dataflow_channel_operators",
+        "A channel with the operators at its ends",
+        (
+            Column("id", NUMBER, "of the channel"),
+            Column("from_operator_id", NUMBER, "the sender"),
+            Column("to_operator_id", NUMBER, "the receiver"),
+            Column("type", TEXT, "what goes through"),
+        ),
+        _channel_operators,
+    ),
+    Relation(
+        "lir_mapping",
+        "A node of an object's plan and the operators that stand for it",
+        (
+            Column("global_id", TEXT, "of the object"),
+            Column("lir_id", NUMBER, "of the node, from 1"),
+            Column("operator", TEXT, "what the node does"),
+            Column("parent_lir_id", NUMBER, "the node that it is a part of"),
+            Column("nesting", NUMBER, "how deep it is"),
+            Column("operator_id_start", NUMBER, "first operator"),
+            Column("operator_id_end", NUMBER, "right after the last operator"),
+            Column("detail", TEXT, "the piece of SQL, or what is read or written"),
+        ),
+        _lir,
+    ),
+    Relation(
+        "subscriptions",
+        "A client follows an object",
+        (
+            Column("id", TEXT, "of the subscription"),
+            Column("created_at", AT, "since when"),
+            Column("referenced_object_ids", TEXTS, "what it follows"),
+        ),
+        _subscriptions,
+        "id",
+    ),
+)

@@ -1,0 +1,228 @@
+"""Relations of what belongs to no single object: peeks, shards, maintenance, the lane."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from app.introspection.facts import Facts
+from app.introspection.relation import (
+    AT,
+    BYTES,
+    FLAG,
+    FRONTIER,
+    NUMBER,
+    REAL,
+    TEXT,
+    TEXTS,
+    Column,
+    Relation,
+    Row,
+    instant,
+)
+
+__all__ = ["SYSTEM"]
+
+
+def _active_peeks(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for peek in facts.peeks.values():
+        for name in peek.inputs or (None,):
+            yield (peek.uuid, name, peek.path, peek.time, instant(peek.at_ms))
+
+
+def _peek_durations(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for (path, bound), count in facts.peek_durations.items():
+        yield (path, bound, count)
+
+
+def _commands(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for command in facts.commands:
+        yield (
+            command.index,
+            command.producer,
+            instant(command.at_ms),
+            command.kind,
+            command.object_id or None,
+            command.command or None,
+        )
+
+
+def _shards(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for seen in facts.shards.values():
+        shard = seen.report
+        yield (
+            shard.name,
+            shard.id,
+            shard.since,
+            shard.upper,
+            shard.seqno,
+            shard.batches,
+            shard.empty_batches,
+            shard.part_count,
+            shard.rows,
+            shard.size_bytes,
+            shard.diff_sum,
+            shard.dropped_bytes,
+            shard.retain_ms,
+            instant(seen.at_ms),
+        )
+
+
+def _levels(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for seen in facts.shards.values():
+        for level in seen.report.levels:
+            yield (
+                seen.report.name,
+                level.level,
+                level.batches,
+                level.parts,
+                level.rows,
+                level.size_bytes,
+            )
+
+
+def _holds(facts: Facts, now_ms: int) -> Iterator[Row]:
+    for seen in facts.shards.values():
+        for holder in seen.report.holders:
+            made = holder.made_ms
+            yield (
+                seen.report.name,
+                holder.name,
+                holder.kind,
+                holder.owner,
+                holder.since,
+                holder.seqno,
+                None if made is None else max(0, now_ms - made),
+                max(0, now_ms - holder.heard_ms),
+                holder.behind_ms,
+                holder.behind_seqnos,
+                holder.gain_ms,
+                holder.only_bytes,
+                holder.overdue,
+            )
+
+
+def _maintenance(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for done in facts.maintenance:
+        yield (
+            instant(done.at_ms),
+            done.shard,
+            done.took_ms,
+            done.merges,
+            done.collected,
+            done.swept,
+            list(done.failed),
+        )
+
+
+SYSTEM: Final = (
+    Relation(
+        "active_peeks",
+        "A read that is under way, and an object that it reads",
+        (
+            Column("id", TEXT, "of the peek"),
+            Column("object_id", TEXT, "the object; NULL if it reads none"),
+            Column("type", TEXT, "where the answer comes from: index or persist"),
+            Column("time", FRONTIER, "as of when"),
+            Column("started_at", AT, "since when"),
+        ),
+        _active_peeks,
+        "object_id",
+    ),
+    Relation(
+        "peek_durations_histogram",
+        "How often a read took how long",
+        (
+            Column("type", TEXT, "where the answers came from: index or persist"),
+            Column("duration_ns", NUMBER, "at most so long: a power of two"),
+            Column("count", NUMBER, "so often, and longer than half of it"),
+        ),
+        _peek_durations,
+    ),
+    Relation(
+        "command_history",
+        "A record of the lane: the newest thousand",
+        (
+            Column("index", NUMBER, "position in the one order"),
+            Column("producer", TEXT, "who asked"),
+            Column("occurred_at", AT, "when"),
+            Column("kind", TEXT, "which command"),
+            Column("object_id", TEXT, "about what"),
+            Column("command", TEXT, "all of it, as JSON"),
+        ),
+        _commands,
+        "object_id",
+    ),
+    Relation(
+        "shards",
+        "A shard of the location, as last looked into",
+        (
+            Column("name", TEXT, "of the shard"),
+            Column("shard_id", TEXT, "its identity"),
+            Column("since", FRONTIER, "reads at this time and later are exact"),
+            Column("upper", FRONTIER, "everything before is settled"),
+            Column("seqno", NUMBER, "number of its newest state"),
+            Column("batches", NUMBER, "intervals of time it is made of"),
+            Column("empty_batches", NUMBER, "those without updates"),
+            Column("parts", NUMBER, "blobs, or inline parts"),
+            Column("updates", NUMBER, "in all parts, before consolidation"),
+            Column("size", BYTES, "encoded, in bytes"),
+            Column("records", NUMBER, "rows of the newest contents"),
+            Column("dropped_size", BYTES, "kept for old seqnos only, in bytes; NULL if not known"),
+            Column("retain", NUMBER, "how long history is kept, in ms; NULL: as long as read"),
+            Column("seen_at", AT, "when it was looked into"),
+        ),
+        _shards,
+        "name",
+    ),
+    Relation(
+        "shard_levels",
+        "All batches of one size class of a shard",
+        (
+            Column("shard", TEXT, "the shard"),
+            Column("level", NUMBER, "the size class"),
+            Column("batches", NUMBER, "so many"),
+            Column("parts", NUMBER, "in them"),
+            Column("updates", NUMBER, "in them"),
+            Column("size", BYTES, "in bytes"),
+        ),
+        _levels,
+        "shard",
+    ),
+    Relation(
+        "shard_holds",
+        "A reader, and what it holds back",
+        (
+            Column("shard", TEXT, "the shard"),
+            Column("name", TEXT, "id of a lease, or name of a hold"),
+            Column("kind", TEXT, "lease: ends by itself when its owner is silent; hold: never"),
+            Column("owner", TEXT, "who it is and what for"),
+            Column("since", FRONTIER, "what it may still read at"),
+            Column("seqno", NUMBER, "blobs of this state and later ones stay; NULL: holds none"),
+            Column("age", NUMBER, "of a hold, in ms; NULL for a lease"),
+            Column("silent", NUMBER, "since it was heard of, in ms"),
+            Column("behind", NUMBER, "history that it keeps apart, in ms"),
+            Column("behind_seqnos", NUMBER, "states that it keeps"),
+            Column("gain", NUMBER, "how far the since could move without it, in ms"),
+            Column("only_size", BYTES, "kept for it alone, in bytes; NULL if not known"),
+            Column("overdue", FLAG, "a lease that is about to be forgotten"),
+        ),
+        _holds,
+        "shard",
+    ),
+    Relation(
+        "maintenance",
+        "A round of maintenance on a shard that did something: the newest thousand",
+        (
+            Column("occurred_at", AT, "when"),
+            Column("shard", TEXT, "the shard"),
+            Column("took", REAL, "in ms"),
+            Column("merges", NUMBER, "merges of batches"),
+            Column("collected", NUMBER, "blobs deleted by collection; NULL if there was none"),
+            Column("swept", NUMBER, "leaked blobs deleted; NULL if there was no sweep"),
+            Column("failed", TEXTS, "steps that failed"),
+        ),
+        _maintenance,
+        "shard",
+    ),
+)

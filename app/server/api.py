@@ -1,0 +1,280 @@
+"""The routes: relations, objects, SQL, actions, metrics and health, over HTTP.
+
+    app = create_app(Services(relations, run_sql, actions, ready), Access(token))
+
+Answers are JSON, errors `{"error": {"code", "message", "hint"}}`. What takes long runs in threads,
+of which there are few, and for a bounded time; a query whose client has gone or has waited long
+enough is told so through its event.
+
+Invariants:
+    GET changes nothing.
+    No answer waits for anything but its own work: a slow query leaves the relations readable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import anyio
+import anyio.to_thread
+import msgspec
+import pyarrow as pa
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from app.compute.results import to_ipc
+from app.introspection.store import Relations
+from app.server.access import BODY_MAX, Access, Guard, refusal
+from app.server.metrics import CONTENT_TYPE, exposition
+from app.server.openapi import openapi
+from datasource.errors import InvalidUsage, ShardError, unknown_name
+
+__all__ = ["ARROW", "Action", "RunSql", "Services", "create_app"]
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+RunSql = Callable[[str, threading.Event], pa.Table]
+"""Runs a query: the result, of bounded size. Ends early when the event is set.
+
+Raises `ShardError` for what is wrong with the query or the system.
+"""
+
+Action = Callable[[str], object]
+"""Does something to what is named; the result as JSON can say it. Raises `ShardError`."""
+
+ARROW: Final = "application/vnd.apache.arrow.stream"
+"""The result of a query with its types, for whoever says that he accepts it; JSON otherwise."""
+
+_QUERIES: Final = 8
+"""Queries and actions that run side by side; more wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What the routes ask.
+
+    Attributes:
+        relations: Of the one sink.
+        run_sql: Runs a query.
+        actions: By name.
+        ready: Why the application cannot serve queries yet; "" if it can.
+        timeout_s: How long a query or an action may take.
+        routes: More routes, such as those of controllers' connections; each checks its own token.
+    """
+
+    relations: Relations
+    run_sql: RunSql
+    actions: Mapping[str, Action] = field(default_factory=dict)
+    ready: Callable[[], str] = lambda: ""
+    timeout_s: float = 60.0
+    routes: Sequence[BaseRoute] = ()
+
+
+class _Sql(msgspec.Struct, forbid_unknown_fields=True):
+    query: str
+
+
+class _Target(msgspec.Struct, forbid_unknown_fields=True):
+    target: str
+
+
+def create_app(services: Services, access: Access) -> Starlette:
+    """The application that answers for `services`, to those that `access` lets through."""
+    routes = _Routes(services)
+    return Starlette(
+        routes=[
+            Route("/healthz", routes.healthz),
+            Route("/readyz", routes.readyz),
+            Route("/metrics", routes.metrics),
+            Route("/api/v1/openapi.json", routes.openapi),
+            Route("/api/v1/relations", routes.catalog),
+            Route("/api/v1/relations/{name}", routes.relation),
+            Route("/api/v1/objects", routes.objects),
+            Route("/api/v1/objects/{name:path}", routes.object),
+            Route("/api/v1/sql", routes.sql, methods=["POST"]),
+            Route("/api/v1/actions/{name}", routes.action, methods=["POST"]),
+            *services.routes,
+        ],
+        middleware=[Middleware(Guard, access=access)],
+        exception_handlers={
+            404: _not_found,
+            405: _not_allowed,
+            ShardError: _failed,
+            Exception: _broken,
+        },
+    )
+
+
+class _Routes:
+    """The routes, on `services`."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._limit: anyio.CapacityLimiter | None = None
+
+    async def healthz(self, _request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def readyz(self, _request: Request) -> Response:
+        why_not = self._services.ready()
+        if why_not:
+            return refusal(503, "NOT_READY", why_not, "")
+        return JSONResponse({"status": "ready"})
+
+    async def metrics(self, _request: Request) -> Response:
+        text = await asyncio.to_thread(exposition, self._services.relations)
+        return Response(text, headers={"content-type": CONTENT_TYPE})
+
+    async def openapi(self, _request: Request) -> Response:
+        return JSONResponse(openapi(self._services.relations.declared))
+
+    async def catalog(self, _request: Request) -> Response:
+        declared = self._services.relations.declared.values()
+        return _json(
+            {
+                "relations": [
+                    {
+                        "name": relation.name,
+                        "comment": relation.comment,
+                        "columns": [
+                            {"name": c.name, "type": str(c.type), "comment": c.comment}
+                            for c in relation.columns
+                        ],
+                    }
+                    for relation in declared
+                ]
+            }
+        )
+
+    async def relation(self, request: Request) -> Response:
+        about = request.query_params.get("object")
+        rows = partial(self._services.relations.rows, request.path_params["name"], object=about)
+        return _json({"rows": await asyncio.to_thread(rows)})
+
+    async def objects(self, _request: Request) -> Response:
+        rows = await asyncio.to_thread(self._services.relations.rows, "objects")
+        return _json({"objects": rows})
+
+    async def object(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        return _json(await asyncio.to_thread(_about, self._services.relations, name))
+
+    async def sql(self, request: Request) -> Response:
+        query = (await _body(request, _Sql)).query
+        given_up = threading.Event()
+        run = partial(self._services.run_sql, query, given_up)
+        try:
+            table = await self._run(run)
+        finally:
+            given_up.set()
+        if ARROW in request.headers.get("accept", ""):
+            return Response(to_ipc(table), media_type=ARROW)
+        columns = [{"name": f.name, "type": str(f.type)} for f in table.schema]
+        return _json({"columns": columns, "rows": [list(row.values()) for row in _rows(table)]})
+
+    async def action(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        actions = self._services.actions
+        if name not in actions:
+            raise unknown_name("action", name, actions)
+        target = (await _body(request, _Target)).target
+        return _json({"result": await self._run(partial(actions[name], target))})
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        """Do work in a thread; not for longer than may be waited."""
+        if self._limit is None:
+            self._limit = anyio.CapacityLimiter(_QUERIES)
+        seconds = self._services.timeout_s
+        try:
+            with anyio.fail_after(seconds):
+                return await anyio.to_thread.run_sync(
+                    work, abandon_on_cancel=True, limiter=self._limit
+                )
+        except TimeoutError:
+            raise ShardError(
+                f"there was no answer within {seconds:g} s",
+                code="TIMEOUT",
+                hint="ask for less, or ask again when the system is less busy",
+            ) from None
+
+
+def _about(relations: Relations, name: str) -> dict[str, object]:
+    """All rows about one object, by relation."""
+    known = {str(row["id"]) for row in relations.rows("objects")}
+    if name not in known:
+        raise unknown_name("object", name, known)
+    return {
+        relation.name: relations.rows(relation.name, object=name)
+        for relation in relations.declared.values()
+        if relation.object
+    }
+
+
+def _rows(table: pa.Table) -> list[dict[str, Any]]:
+    # Two columns may have one name: positions are as good a key.
+    return list(table.rename_columns([str(i) for i in range(table.num_columns)]).to_pylist())
+
+
+async def _body(request: Request, kind: type[T]) -> T:
+    """The body of a request, decoded.
+
+    Raises:
+        InvalidUsage: It is too large, or not what it is to be.
+    """
+    read = bytearray()
+    async for chunk in request.stream():
+        read += chunk
+        if len(read) > BODY_MAX:
+            raise InvalidUsage(f"a body may have {BODY_MAX} bytes", code="TOO_LARGE")
+    try:
+        return msgspec.json.decode(bytes(read), type=kind)
+    except msgspec.DecodeError as error:
+        raise InvalidUsage(
+            f"the body is not as described: {error}",
+            code="BODY_UNREADABLE",
+            hint="GET /api/v1/openapi.json describes it",
+        ) from None
+
+
+def _json(value: object) -> Response:
+    encoded = msgspec.json.encode(value, enc_hook=str)
+    return Response(encoded, media_type="application/json")
+
+
+async def _failed(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, ShardError), error
+    if error.code == "TIMEOUT":
+        status = 504
+    elif error.code in {"UNKNOWN_RELATION", "UNKNOWN_OBJECT", "UNKNOWN_ACTION"}:
+        status = 404
+    elif error.code == "TOO_LARGE":
+        status = 413
+    else:
+        status = 400 if isinstance(error, InvalidUsage) else 503
+    return refusal(status, error.code, error.detail, error.hint)
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    if not isinstance(error, ClientDisconnect):
+        context = {"path": request.url.path}
+        _log.error("a request failed", exc_info=error, extra={"context": context})
+    return refusal(500, "INTERNAL", "the application failed to answer", "its log says more")
+
+
+async def _not_found(_request: Request, _error: Exception) -> Response:
+    return refusal(404, "NOT_FOUND", "there is nothing here", "see /api/v1/openapi.json")
+
+
+async def _not_allowed(_request: Request, _error: Exception) -> Response:
+    return refusal(405, "METHOD", "this method does nothing here", "see /api/v1/openapi.json")

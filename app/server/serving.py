@@ -1,0 +1,100 @@
+"""An HTTP server in a thread of its own, that ends when it is told to.
+
+    with serve(app, "127.0.0.1", 0) as served:
+        served.url
+
+The port is taken before the thread starts: an address that cannot be had is an error of the caller.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Mapping
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import uvicorn
+
+from datasource.errors import InvalidUsage
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+__all__ = ["Served", "serve"]
+
+_GRACE_S: Final = 5
+"""How long requests that are under way may take once it is to end."""
+
+
+class Served:
+    """A running server. Close it, or use it as a context manager."""
+
+    def __init__(self, app: ASGIApp, listening: socket.socket, sockets: Mapping[str, Any]) -> None:
+        """Serve `app` on a socket that listens."""
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            **sockets,
+            timeout_graceful_shutdown=_GRACE_S,
+            limit_concurrency=256,
+            h11_max_incomplete_event_size=1 << 16,
+        )
+        self._server = uvicorn.Server(config)
+        self._socket = listening
+        host, self.port = listening.getsockname()[:2]
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+        self._thread = threading.Thread(
+            target=self._server.run, args=([listening],), name="http", daemon=True
+        )
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def close(self) -> None:
+        """Take no more requests, wait a little for those under way, and end."""
+        self._server.should_exit = True
+        self._thread.join(2 * _GRACE_S)
+        self._socket.close()
+
+
+def serve(
+    app: ASGIApp,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    sockets: Mapping[str, Any] = MappingProxyType({}),
+) -> Served:
+    """Serve `app`.
+
+    Args:
+        app: What answers.
+        host: Address to listen on.
+        port: 0 for any that is free.
+        sockets: Options of uvicorn for WebSockets.
+
+    Raises:
+        InvalidUsage: The address cannot be had.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise InvalidUsage(
+            f"cannot listen on {host}:{port}: {error.strerror}",
+            code="ADDRESS_TAKEN",
+            hint="choose another port, or 0 for any that is free",
+        ) from None
+    return Served(app, listening, sockets)

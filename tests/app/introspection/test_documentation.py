@@ -1,0 +1,18 @@
+"""The documentation of relations is the declaration of relations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from app.introspection.inbox import Inbox
+from app.introspection.registry import documentation, relations_with
+from support.clock import ManualClock
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "introspection.md"
+
+
+def test_the_document_lists_what_is_declared() -> None:
+    """Its section of relations is `documentation(…)`, word for word: copy that when it changes."""
+    _, _, relations = DOCUMENT.read_text(encoding="utf-8").partition("## Relations\n\n")
+    expected = documentation(relations_with(Inbox(ManualClock())))
+    assert relations.strip() == expected.strip()

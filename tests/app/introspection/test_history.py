@@ -1,0 +1,182 @@
+"""Histories on a location, and what is looked up there."""
+
+from __future__ import annotations
+
+import threading
+
+import pyarrow as pa
+import pytest
+
+from app.introspection.history import HISTORY_SHARD, HistoryKeeper
+from app.introspection.poll import ShardPoller
+from app.protocol.objects import errors_shard
+from datasource.client import ShardClient
+from datasource.errors import Fenced, InvalidUsage
+from datasource.schema import ShardSchema
+from support.introspection import DELAYS, FLIGHTS, World
+
+SCHEMA = ShardSchema.from_arrow(pa.schema([("a", pa.int64())]))
+
+
+class Place:
+    """A location in memory, with worlds that come and go."""
+
+    def __init__(self, name: str) -> None:
+        self.url = f"memory://{name}"
+        self.world = World()
+        self.open()
+
+    def open(self) -> None:
+        """Another process at the same location."""
+        clock = self.world.clock
+        self.world = World(clock)
+        self.client = ShardClient.open(self.url, clock=clock)
+        self.writes = threading.Event()
+        self.writes.set()
+        self.fenced = False
+        self.keeper = self.make_keeper()
+
+    def make_keeper(self) -> HistoryKeeper:
+        return HistoryKeeper(
+            self.world.sink, self.client, writes=self.writes, check_fence=self.check
+        )
+
+    def check(self) -> None:
+        if self.fenced:
+            raise Fenced("another one has it")
+
+    def kept(self) -> int:
+        """Rows that the shard holds."""
+        if not self.client.exists(HISTORY_SHARD):
+            return 0
+        state = self.client.state(HISTORY_SHARD)
+        return sum(p.diff_sum for batch in state.trace.batches for p in batch.parts)
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest) -> Place:
+    return Place(request.node.name)
+
+
+def test_histories_survive_a_restart(place: Place) -> None:
+    """The next process has the rows of the one before, and goes on after them."""
+    place.world.run(DELAYS)
+    place.keeper.flush()
+    before = place.world.rows("status_history")
+    assert len(before) == 2
+    place.open()
+    place.keeper.load()
+    place.world.tell()
+    assert place.world.rows("status_history") == before
+    place.world.clock.advance(1000)
+    place.world.run(DELAYS, epoch=2)
+    place.keeper.flush()
+    rows = place.world.rows("status_history")
+    assert rows[:2] == before
+    assert [row["status"] for row in rows] == ["created", "running"] * 2
+    assert place.kept() == 4
+
+
+def test_a_round_without_news_writes_nothing(place: Place) -> None:
+    """An idle runtime does not grow its history."""
+    place.world.run(DELAYS)
+    place.keeper.flush()
+    seqno = place.client.state(HISTORY_SHARD).seqno
+    place.keeper.flush()
+    assert place.client.state(HISTORY_SHARD).seqno == seqno
+
+
+def test_rows_that_have_been_kept_long_enough_are_retracted(place: Place) -> None:
+    """The shard holds what memory holds."""
+    place.world.run(DELAYS)
+    place.keeper.flush()
+    assert place.kept() == 2
+    place.world.clock.advance(31 * 24 * 3_600_000)
+    place.world.tell()
+    place.keeper.flush()
+    assert place.kept() == 0
+
+
+def test_rows_of_another_runtime_are_taken_in(place: Place) -> None:
+    """Two that write one after the other, as in a hand-over, lose nothing of each other."""
+    place.world.run(DELAYS)
+    first_world, first = place.world, place.keeper
+    first.flush()
+    place.open()
+    place.world.run(FLIGHTS)
+    place.keeper.flush()
+    place.world.tell()
+    names = {row["object_id"] for row in place.world.rows("status_history")}
+    assert names == {"delays", "flights"}
+    first.flush()
+    first_world.tell()
+    assert {r["object_id"] for r in first_world.rows("status_history")} == names
+    assert place.kept() == 4
+
+
+def test_nothing_is_written_before_it_is_allowed(place: Place) -> None:
+    """A runtime that only reads reads histories too."""
+    place.writes.clear()
+    place.world.run(DELAYS)
+    place.keeper.flush()
+    assert not place.client.exists(HISTORY_SHARD)
+    place.writes.set()
+    place.keeper.flush()
+    assert place.kept() == 2
+
+
+def test_nothing_is_written_after_a_take_over(place: Place) -> None:
+    """The fence is asked before each round."""
+    place.world.run(DELAYS)
+    place.fenced = True
+    with pytest.raises(Fenced):
+        place.keeper.flush()
+    assert not place.client.exists(HISTORY_SHARD)
+
+
+def test_frontiers_errors_and_shards_are_looked_up(place: Place) -> None:
+    """What nobody reports is found in the shards' states; what is gone is forgotten."""
+    client, world = place.client, place.world
+    for name in ("flights", errors_shard("flights")):
+        client.create(name, SCHEMA)
+        client.writer(name).append_now(pa.table({"a": [1, 2, 3]}))
+    poller = ShardPoller(world.sink, client)
+    world.run(FLIGHTS)
+    for _ in range(3):
+        poller.step()
+    world.tell()
+    state = client.state("flights")
+    assert world.rows("frontiers") == [
+        {
+            "object_id": "flights",
+            "read_frontier": state.since.time,
+            "write_frontier": state.upper.time,
+        }
+    ]
+    assert world.rows("error_counts") == [{"export_id": "flights", "count": 3}]
+    assert {row["name"]: row["records"] for row in world.rows("shards")} == {
+        "flights": 3,
+        "flights_errors": 3,
+    }
+    with client.reader("flights", purpose="a test"):
+        for _ in range(2):
+            poller.step()
+        world.tell()
+        (hold,) = world.rows("shard_holds", "flights")
+        assert (hold["kind"], hold["owner"]) == ("lease", "a test")
+    client.drop("flights")
+    for _ in range(2):
+        poller.step()
+    world.tell()
+    assert [row["name"] for row in world.rows("shards")] == ["flights_errors"]
+
+
+def test_a_shard_that_is_not_there_yet_is_passed_over(place: Place) -> None:
+    """An object exists before its shard does: there is no row, and no error."""
+    place.world.run(FLIGHTS)
+    poller = ShardPoller(place.world.sink, place.client)
+    poller.step()
+    place.world.tell()
+    assert place.world.rows("frontiers") == []
+    with pytest.raises(InvalidUsage):
+        place.client.state("flights")

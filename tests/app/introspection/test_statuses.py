@@ -1,0 +1,131 @@
+"""Statuses, statistics and histories: what they say, and for how long."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.introspection.events import (
+    Phase,
+    Polled,
+)
+from app.protocol.storage import StatisticsUpdates, StatusUpdate
+from app.reports import Failed, Health, Started
+from support.introspection import DELAYS, FLIGHTS, OUT, World
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_suspended_object_says_why_and_what_to_do(world: World) -> None:
+    """The error that ended its query is its status until it runs again."""
+    world.run(DELAYS)
+    world.tell(
+        Failed(id="delays", epoch=1, error="disk full", hint="make room"),
+        Phase(id="delays", epoch=1, phase="suspended", at_ms=0),
+    )
+    (row,) = world.rows("objects")
+    assert (row["status"], row["error"], row["hint"]) == ("stalled", "disk full", "make room")
+    world.tell(
+        Phase(id="delays", epoch=2, phase="running", at_ms=0),
+        Started(id="delays", epoch=2, run="r2"),
+    )
+    (row,) = world.rows("objects")
+    assert (row["status"], row["error"]) == ("running", None)
+
+
+def test_an_object_without_an_incarnation_has_a_phase_all_the_same(world: World) -> None:
+    """The lane's word is never old news: an object may wait between two incarnations."""
+    world.run(DELAYS)
+    world.tell(Phase(id="delays", epoch=0, phase="waiting", at_ms=0))
+    (row,) = world.rows("objects")
+    assert (row["phase"], row["status"], row["epoch"]) == ("waiting", "created", 1)
+
+
+def test_the_worst_part_of_an_object_decides(world: World) -> None:
+    """Each part speaks for itself; the details name all of them."""
+    world.run(DELAYS)
+    for namespace, status in (("compute", "stalled"), ("sink", "frozen"), ("decode", "running")):
+        world.tell(
+            Health(
+                id="delays",
+                epoch=1,
+                namespace=namespace,
+                status=status,  # type: ignore[arg-type]
+                error=f"{namespace} is {status}",
+            )
+        )
+    (row,) = world.rows("objects")
+    assert (row["status"], row["error"]) == ("frozen", "sink is frozen")
+
+
+def test_what_the_storage_worker_says_of_a_status_is_so(world: World) -> None:
+    """Its status machine has seen more than one observation; each change is in the history once."""
+    world.run(FLIGHTS)
+    update = StatusUpdate(
+        id="flights",
+        status="stalled",
+        at_ms=1_700_000_000_500,
+        error="no file",
+        hints=("look", "again"),
+        namespaced={"decode": "no file"},
+    )
+    world.tell(update, update)
+    (row,) = world.rows("source_statuses")
+    assert row == {
+        "id": "flights",
+        "name": "flights",
+        "type": "csv",
+        "last_status_change_at": "2023-11-14T22:13:20.500Z",
+        "status": "stalled",
+        "error": "no file",
+        "details": '{"hints":["look","again"],"namespaced":{"decode":"no file"}}',
+    }
+    statuses = [row["status"] for row in world.rows("source_status_history")]
+    assert statuses == ["created", "running", "stalled"]
+    assert world.rows("sink_statuses") == []
+
+
+def test_statistics_are_null_where_nothing_is_known(world: World) -> None:
+    """Missing is not zero."""
+    world.run(FLIGHTS)
+    world.run(OUT)
+    world.tell(
+        StatisticsUpdates(
+            sources={"flights": {"messages_received": 0.0}}, sinks={"out": {"bytes_staged": 7.0}}
+        )
+    )
+    (source,) = world.rows("source_statistics")
+    assert (source["messages_received"], source["offset_known"]) == (0.0, None)
+    (sink,) = world.rows("sink_statistics")
+    assert (sink["bytes_staged"], sink["messages_staged"]) == (7.0, None)
+
+
+def test_the_history_of_lag_has_one_row_a_minute(world: World) -> None:
+    """It is the largest lag of the minute, also of one in which nothing happened."""
+    world.run(DELAYS)
+    begin = world.clock.now_ms()
+    world.clock.advance(60_000 - begin % 60_000)
+    world.tell()
+    minute = world.clock.now_ms()
+    world.tell(Polled(id="delays", since=0, upper=minute))
+    for _ in range(120):
+        world.clock.advance(1000)
+        world.tell()
+    # In the third minute it catches up half way: what counts is how late it has been.
+    world.tell(Polled(id="delays", since=0, upper=world.clock.now_ms() + 20_000))
+    for _ in range(60):
+        world.clock.advance(1000)
+        world.tell()
+    rows = [row for row in world.rows("wallclock_lag_history") if row["object_id"] == "delays"]
+    assert [row["lag"] for row in rows] == [59_000, 119_000, 120_000]
+
+
+def test_histories_are_kept_for_their_time_only(world: World) -> None:
+    """Rows older than the retention are forgotten by the tick."""
+    world.run(DELAYS)
+    assert len(world.rows("status_history")) == 2
+    world.clock.advance(31 * 24 * 3_600_000)
+    world.tell()
+    assert world.rows("status_history") == []

@@ -1,0 +1,296 @@
+"""The JSON interface over a real socket: what it answers, and whom it refuses."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from http.client import HTTPConnection
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.introspection.events import Polled
+from app.introspection.status import fetch_status
+from app.protocol.storage import StatisticsUpdates
+from app.server.access import BODY_MAX, Access
+from app.server.api import Services, create_app
+from app.server.serving import Served, serve
+from datasource.errors import Determinate, InvalidUsage
+from support.introspection import DELAYS, FLIGHTS, World, progress
+
+TOKEN = "s3cret"  # noqa: S105 - of the test
+JSON = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
+
+
+class Site:
+    """A served application, and what it has been asked."""
+
+    def __init__(self, access: Access) -> None:
+        self.world = World()
+        self.asked: list[str] = []
+        self.given_up: list[threading.Event] = []
+        self.release = threading.Event()
+        self.unready = ""
+        services = Services(
+            self.world.relations,
+            self.run_sql,
+            {"compact": lambda name: {"merges": len(name)}},
+            lambda: self.unready,
+            timeout_s=0.2,
+        )
+        self.served: Served = serve(create_app(services, access))
+
+    def run_sql(self, query: str, given_up: threading.Event) -> pa.Table:
+        self.asked.append(query)
+        if query == "slow":
+            self.given_up.append(given_up)
+            given_up.wait(30)
+            self.release.set()
+        if query == "wrong":
+            raise InvalidUsage(
+                "no such column 'x'", code="UNKNOWN_COLUMN", hint="did you mean 'y'?"
+            )
+        if query == "broken":
+            raise RuntimeError("a defect")
+        return pa.Table.from_arrays([pa.array([1]), pa.array(["a"])], names=["n", "n"])
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> tuple[int, Any]:
+        """Status and body of an answer."""
+        connection = HTTPConnection("127.0.0.1", self.served.port, timeout=30)
+        try:
+            encoded = body if isinstance(body, bytes) else json.dumps(body).encode()
+            connection.request(method, path, None if body is None else encoded, dict(headers or {}))
+            answer = connection.getresponse()
+            text = answer.read()
+        finally:
+            connection.close()
+        kind = answer.getheader("content-type") or ""
+        return answer.status, json.loads(text) if "json" in kind else text.decode()
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    made = Site(Access(TOKEN))
+    yield made
+    made.served.close()
+
+
+@pytest.fixture
+def public() -> Iterator[Site]:
+    made = Site(Access(TOKEN, "elsewhere"))
+    yield made
+    made.served.close()
+
+
+def test_relations_are_rows_of_json(site: Site) -> None:
+    """The catalogue, one relation, and only the rows about one object."""
+    site.world.run(FLIGHTS)
+    site.world.run(DELAYS)
+    status, catalog = site.ask("GET", "/api/v1/relations")
+    assert status == 200
+    assert {r["name"] for r in catalog["relations"]} == set(site.world.relations.declared)
+    _, answer = site.ask("GET", "/api/v1/relations/objects?object=delays")
+    assert answer["rows"] == site.world.rows("objects", "delays")
+
+
+def test_an_object_is_all_its_rows(site: Site) -> None:
+    """By relation; one that is not there is refused with the nearest name."""
+    site.world.run(DELAYS)
+    _, objects = site.ask("GET", "/api/v1/objects")
+    assert [o["id"] for o in objects["objects"]] == ["delays"]
+    _, answer = site.ask("GET", "/api/v1/objects/delays")
+    assert answer["object_dependencies"] == [
+        {"object_id": "delays", "referenced_object_id": "flights"}
+    ]
+    status, answer = site.ask("GET", "/api/v1/objects/delay")
+    assert (status, answer["error"]["code"]) == (404, "UNKNOWN_OBJECT")
+    assert answer["error"]["hint"] == "did you mean 'delays'?"
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "code"),
+    [
+        ("/api/v1/relations/nothing", 404, "UNKNOWN_RELATION"),
+        ("/api/v1/relations/dataflows?object=x", 400, "NO_OBJECT_COLUMN"),
+        ("/nowhere", 404, "NOT_FOUND"),
+        ("/api/v1/sql", 405, "METHOD"),
+    ],
+)
+def test_errors_are_json_with_a_code(site: Site, path: str, status: int, code: str) -> None:
+    """Whatever is wrong, a program can tell."""
+    found, answer = site.ask("GET", path)
+    assert (found, answer["error"]["code"]) == (status, code)
+    assert set(answer["error"]) == {"code", "message", "hint"}
+
+
+def test_sql_gives_columns_and_rows(site: Site) -> None:
+    """Also when two columns have one name; errors keep their code and hint."""
+    status, answer = site.ask("POST", "/api/v1/sql", {"query": "SELECT 1"}, JSON)
+    assert (status, site.asked) == (200, ["SELECT 1"])
+    assert answer == {
+        "columns": [{"name": "n", "type": "int64"}, {"name": "n", "type": "string"}],
+        "rows": [[1, "a"]],
+    }
+    status, answer = site.ask("POST", "/api/v1/sql", {"query": "wrong"}, JSON)
+    assert (status, answer["error"]["code"]) == (400, "UNKNOWN_COLUMN")
+    assert answer["error"]["hint"] == "did you mean 'y'?"
+
+
+def test_a_defect_is_not_shown_to_the_client(site: Site) -> None:
+    """The log has it; the answer says that there is something in the log."""
+    status, answer = site.ask("POST", "/api/v1/sql", {"query": "broken"}, JSON)
+    assert (status, answer["error"]["code"]) == (500, "INTERNAL")
+    assert "defect" not in json.dumps(answer)
+
+
+def test_a_slow_query_is_given_up_and_told_so(site: Site) -> None:
+    """The answer comes in time, the query can end, and relations were readable meanwhile."""
+    status, answer = site.ask("POST", "/api/v1/sql", {"query": "slow"}, JSON)
+    assert (status, answer["error"]["code"]) == (504, "TIMEOUT")
+    assert site.release.wait(30)
+    assert site.given_up[0].is_set()
+    assert site.ask("GET", "/api/v1/objects")[0] == 200
+
+
+def test_actions_are_by_name(site: Site) -> None:
+    """One that is unknown is refused."""
+    assert site.ask("POST", "/api/v1/actions/compact", {"target": "abc"}, JSON) == (
+        200,
+        {"result": {"merges": 3}},
+    )
+    status, answer = site.ask("POST", "/api/v1/actions/compac", {"target": "abc"}, JSON)
+    assert (status, answer["error"]["code"]) == (404, "UNKNOWN_ACTION")
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status", "code"),
+    [
+        ({"query": "q"}, {"Content-Type": "application/json"}, 401, "TOKEN_NEEDED"),
+        ({"query": "q"}, JSON | {"Authorization": "Bearer other"}, 401, "TOKEN_NEEDED"),
+        ({"query": "q"}, JSON | {"Content-Type": "text/plain"}, 415, "JSON_NEEDED"),
+        ({"query": "q"}, JSON | {"Origin": "https://evil.example"}, 403, "FOREIGN_ORIGIN"),
+        ({"query": "q"}, JSON | {"Origin": "null"}, 403, "FOREIGN_ORIGIN"),
+        ({"query": "q"}, JSON | {"Host": "evil.example"}, 403, "FOREIGN_HOST"),
+        ({"question": "q"}, JSON, 400, "BODY_UNREADABLE"),
+        ({"query": "q", "more": 1}, JSON, 400, "BODY_UNREADABLE"),
+        (b"not json", JSON, 400, "BODY_UNREADABLE"),
+        (b" " * (BODY_MAX + 1), JSON, 413, "TOO_LARGE"),
+    ],
+)
+def test_what_may_not_be_asked_is_not_run(
+    site: Site, body: object, headers: dict[str, str], status: int, code: str
+) -> None:
+    """No token, a form, another site, another name, nonsense, too much: nothing happens."""
+    found, answer = site.ask("POST", "/api/v1/sql", body, headers)
+    assert (found, answer["error"]["code"]) == (status, code)
+    assert site.asked == []
+
+
+def test_a_page_of_our_own_may_ask(site: Site) -> None:
+    """Its Origin is the address that it asks."""
+    headers = JSON | {"Origin": site.served.url}
+    assert site.ask("POST", "/api/v1/sql", {"query": "q"}, headers)[0] == 200
+
+
+def test_another_name_may_not_even_read(site: Site) -> None:
+    """A name that its owner points at this machine would let his page read everything."""
+    status, answer = site.ask("GET", "/api/v1/objects", headers={"Host": "evil.example:80"})
+    assert (status, answer["error"]["code"]) == (403, "FOREIGN_HOST")
+
+
+def test_bound_elsewhere_everything_needs_the_token(public: Site) -> None:
+    """Apart from health, which says nothing."""
+    for path in ("/api/v1/objects", "/metrics", "/api/v1/openapi.json"):
+        assert public.ask("GET", path)[0] == 401, path
+        assert public.ask("GET", path, headers={"Authorization": f"Bearer {TOKEN}"})[0] == 200
+    assert public.ask("GET", "/healthz") == (200, {"status": "ok"})
+
+
+def test_readiness_says_why_not(site: Site) -> None:
+    """It is no error of the process."""
+    assert site.ask("GET", "/readyz")[0] == 200
+    site.unready = "no controller has connected"
+    status, answer = site.ask("GET", "/readyz")
+    assert (status, answer["error"]["message"]) == (503, "no controller has connected")
+    assert site.ask("GET", "/healthz")[0] == 200
+
+
+def test_the_description_has_every_route_and_every_column(site: Site) -> None:
+    """OpenAPI is made of the declared relations."""
+    _, described = site.ask("GET", "/api/v1/openapi.json")
+    assert described["openapi"].startswith("3.1")
+    for name, relation in site.world.relations.declared.items():
+        assert f"/api/v1/relations/{name}" in described["paths"]
+        properties = described["components"]["schemas"][name]["properties"]
+        assert list(properties) == relation.schema.names
+    assert described["paths"]["/api/v1/sql"]["post"]["security"] == [{"token": []}]
+
+
+def test_metrics_are_the_same_numbers(site: Site) -> None:
+    """In seconds and bytes, labelled with object and kind; what is not known has no sample."""
+    world = site.world
+    world.run(FLIGHTS)
+    world.run(DELAYS)
+    now = world.clock.now_ms()
+    world.tell(
+        Polled(id="delays", since=0, upper=now - 1500),
+        StatisticsUpdates(sources={"flights": {"bytes_received": 7.0}}, sinks={}),
+        progress("delays:u2:1", "r-delays-1", triggerExecution=250),
+    )
+    status, text = site.ask("GET", "/metrics")
+    assert status == 200
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    (lag,) = families["shardline_object_lag_seconds"].samples
+    assert (lag.labels, lag.value) == ({"object": "delays", "kind": "view"}, 1.5)
+    (size,) = families["shardline_source_bytes_received"].samples
+    assert (size.labels, size.value) == ({"object": "flights", "kind": "source"}, 7.0)
+    (busy,) = families["shardline_micro_batch_seconds"].samples
+    assert busy.labels == {"object": "delays", "kind": "view", "phase": "Dataflow"}
+    assert busy.value == 0.25
+    running = {
+        s.labels["object"]: s.value
+        for s in families["shardline_object_status"].samples
+        if s.labels["status"] == "running"
+    }
+    assert running == {"flights": 1.0, "delays": 1.0}
+    assert families["shardline_object_errors"].samples == []
+
+
+def test_the_status_of_objects_is_read_from_there(site: Site) -> None:
+    """`status` needs nothing but the address; one that does not answer is said so."""
+    world = site.world
+    world.run(FLIGHTS)
+    world.tell(Polled(id="flights", since=1, upper=world.clock.now_ms() - 90_000))
+    (shown,) = fetch_status(site.served.url)
+    assert (shown.name, shown.status, shown.lag_ms, shown.since) == (
+        "flights",
+        "running",
+        90_000,
+        1,
+    )
+    site.served.close()
+    with pytest.raises(Determinate, match="APPLICATION_UNREACHABLE"):
+        fetch_status(site.served.url)
+
+
+def test_status_passes_on_what_the_application_refuses(public: Site) -> None:
+    """With its code, and works with the token."""
+    with pytest.raises(InvalidUsage, match="TOKEN_NEEDED"):
+        fetch_status(public.served.url)
+    assert fetch_status(public.served.url, TOKEN) == []
+
+
+def test_an_address_that_is_taken_is_the_callers_error(site: Site) -> None:
+    """Said before any thread starts."""
+    services = Services(site.world.relations, site.run_sql)
+    with pytest.raises(InvalidUsage, match="ADDRESS_TAKEN"):
+        serve(create_app(services, Access(TOKEN)), "127.0.0.1", site.served.port)
