@@ -1,7 +1,8 @@
-"""The shards of objects: made before anything reads them, brought up to a changed definition.
+"""The shards of objects: there before anything reads them.
 
-A source or view has its contents in the shard of its name. It is there from the moment that the
-object is wanted, so that what reads it can be created at once and in any order.
+A source or view has its contents in the shard of its name. It is made as soon as the object is
+wanted, so that what reads it can be created at once, in any order. What becomes of a shard that is
+there already is decided by whoever writes it, when it starts: the definition may have changed.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ from pyspark.sql.types import StructType
 
 from app.protocol.objects import SourceDescription, ViewDescription
 from datasource.client import ShardClient
-from datasource.errors import InvalidUsage
-from datasource.read import current_schema
 from datasource.schema import ShardSchema
 
 __all__ = ["make_shard", "schema_of"]
@@ -23,42 +22,21 @@ def schema_of(ddl: str) -> ShardSchema:
 
 
 def make_shard(
-    client: ShardClient, description: SourceDescription | ViewDescription, retain_ms: int
+    client: ShardClient, description: SourceDescription | ViewDescription, columns: str
 ) -> None:
-    """Let the shard of an object be there with its columns.
-
-    A shard whose columns the definition only widens or adds to is evolved. One with other columns
-    cannot hold the new contents beside the old ones: it is dropped and made again, if nobody but
-    dataflows of this runtime reads it.
+    """Make the shard of an object, unless there is one; set how far back it stays readable.
 
     Args:
         client: Of the location.
-        description: The object; its columns are known.
-        retain_ms: How far back it stays readable if it does not say so itself.
+        description: The object.
+        columns: Of its contents, in Spark's DDL.
 
     Raises:
-        InvalidUsage: There is another shard of this name that cannot be changed: another key, or
-            other columns and somebody who reads it.
+        InvalidUsage: The columns, or the key, cannot be those of a shard.
     """
-    schema = schema_of(description.schema)
-    key = description.key if isinstance(description, SourceDescription) else ()
-    retain = retain_ms if description.retain_ms is None else description.retain_ms
-    name = description.name
+    name, retain_ms = description.name, description.retain_ms
     if client.exists(name):
-        state = client.state(name)
-        if state.key == key and _fits(client, name, current_schema(state), schema):
-            client.set_retention(name, retain)
-            return
-        client.drop(name)
-    client.create(name, schema, key=key, retain_ms=retain)
-
-
-def _fits(client: ShardClient, name: str, current: ShardSchema, wanted: ShardSchema) -> bool:
-    """Whether the shard has the wanted columns, or has them now."""
-    if current == wanted:
-        return True
-    try:
-        client.evolve(name, wanted)
-    except InvalidUsage:
-        return False
-    return True
+        client.set_retention(name, retain_ms)
+        return
+    key = description.key if isinstance(description, SourceDescription) else ()
+    client.create(name, schema_of(columns), key=key, retain_ms=retain_ms)

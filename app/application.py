@@ -1,0 +1,441 @@
+"""The application: a runtime, its two controllers, and the project that they want.
+
+    with Application(spark, client, settings, data=folder) as application:
+        application.apply(Project.load(folder).check(spark))
+        application.sql("SELECT * FROM delays_by_carrier")
+
+One process has both ends: controllers speak to the runtime through connections of its own, which
+are the same protocols that a controller elsewhere would speak. What is wanted is said by `apply`;
+what is to be done about it is found out by the runtime.
+
+Invariants:
+    The shard of a source or view is there before anything that reads it is created.
+    A dropped object's shard stays until `drop` names it: what a slip of a project dropped comes
+    back with the next `apply`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+import pyarrow as pa
+from msgspec.structs import replace
+
+from app.compute.holds import forget_holds
+from app.compute.results import from_ipc
+from app.config import RuntimeSettings
+from app.connection.inprocess import InProcessClient
+from app.controller.as_of import Readable, choose_as_of
+from app.controller.compute import ComputeController, Hold, Subscription
+from app.controller.oracle import Oracle
+from app.controller.storage import StorageController
+from app.duration import duration_ms
+from app.introspection.live import DATABASE
+from app.lane.commands import Kind
+from app.lane.holder import this_process
+from app.lane.journal import Takeover
+from app.lane.log import LANE_SHARD, LaneLog, read_lane
+from app.lane.settings import LaneSettings
+from app.lane.state import LaneState
+from app.observing import Observing
+from app.project.plan import Plan, difference
+from app.project.project import Resolved
+from app.project.queries import parse_select, parse_subscribe
+from app.protocol.objects import (
+    Dataflow,
+    Description,
+    IndexDescription,
+    SinkDescription,
+    SourceDescription,
+    SubscribeDescription,
+    ViewDescription,
+)
+from app.runtime import Runtime, RuntimeOptions
+from app.shards import make_shard
+from datasource.client import ShardClient
+from datasource.clock import Clock, IdGenerator
+from datasource.errors import Determinate, InvalidUsage, unknown_name
+from datasource.frontier import MINIMUM, Frontier
+from datasource.maintenance import Maintainer
+from datasource.shard_source.given import Hint, parse_size
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from app.project.statements import Kept
+
+__all__ = ["Application", "planned"]
+
+_log = logging.getLogger(__name__)
+
+_CONNECT_MS: Final = 30_000.0
+
+
+class Application:
+    """Everything of one location in one process. Use it as a context manager.
+
+    Attributes:
+        runtime: What runs.
+        observing: What watches it; None if nothing does.
+        timeout_ms: How long a query may take that does not say so itself.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        client: ShardClient,
+        settings: RuntimeSettings,
+        *,
+        data: Path,
+        storage: Mapping[str, str] | None = None,
+        take_over: bool = False,
+        read_only: bool = False,
+        name: str = "shardline",
+    ) -> None:
+        """Take the location's lane.
+
+        Args:
+            spark: The session.
+            client: Of the location; of this application alone.
+            settings: Of the runtime.
+            data: Folder on this machine for checkpoints.
+            storage: Options of the location's store.
+            take_over: Take the location from another runtime that holds it.
+            read_only: Follow the runtime that holds the location, hydrate, and write nothing until
+                `allow_writes`.
+            name: What it calls itself to others.
+
+        Raises:
+            InvalidUsage: `LOCATION_HELD`: another runtime holds the location.
+        """
+        self._spark = spark
+        self._client = client
+        self._clock: Clock = client.clock
+        self._ids: IdGenerator = client.ids
+        self._settings = settings
+        self._retain_ms = duration_ms(settings.retain_history)
+        self._limit_bytes = _size(settings.result_limit)
+        self.timeout_ms = float(duration_ms(settings.query_timeout))
+        lane = LaneSettings(hydration_concurrency=settings.hydration_concurrency)
+        holder = this_process(name, self._clock, self._ids)
+        if read_only:
+            journal = LaneLog(client, holder, lane)
+        else:
+            how: Takeover = "by-force" if take_over else "if-free"
+            journal = LaneLog.open(client, holder, lane, how=how)
+        # Two sessions are what a unified runtime does away with: kept to compare.
+        other = spark if settings.unified else spark.newSession()
+        sessions: dict[Kind, SparkSession] = {"compute": spark, "storage": other}
+        self.observing = Observing(client, self._clock) if settings.introspection else None
+        if self.observing is not None:
+            self.observing.attach(spark)
+        options = RuntimeOptions(
+            # A follower has its own: two queries on one checkpoint would push each other out.
+            checkpoints=data / ("following" if read_only else "checkpoints") / client.location.id,
+            storage=dict(storage or {}),
+            interval_ms=settings.interval_ms,
+            lane=lane,
+        )
+        self.runtime = Runtime(
+            sessions,
+            client,
+            journal,
+            options,
+            clock=self._clock,
+            ids=self._ids,
+            observing=self.observing,
+        )
+        self._compute = ComputeController(
+            lambda: InProcessClient(self.runtime.compute, self.token(), self._clock),
+            self._clock,
+            self._ids,
+            hold=self._hold,
+            writes=not read_only,
+        )
+        self._storage = StorageController(
+            lambda: InProcessClient(self.runtime.storage, self.token(), self._clock),
+            self._clock,
+            as_of=self._sink_as_of,
+            writes=not read_only,
+        )
+        self._oracle = Oracle()
+        self._maintainer = Maintainer(client) if settings.maintenance and not read_only else None
+        self._lock = threading.Lock()
+        self._connected = False
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        """Start the runtime; nothing of the project runs until `apply`."""
+        self.runtime.start()
+        if self._maintainer is not None:
+            self._maintainer.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop everything; the next start goes on."""
+        self._compute.stop()
+        self._storage.stop()
+        self.runtime.stop()
+        if self._maintainer is not None:
+            self._maintainer.__exit__(kind, error, trace)
+
+    @property
+    def lost(self) -> Exception | None:
+        """Why everything was stopped, if another runtime has taken over; None while all is well."""
+        return self.runtime.lane.lost
+
+    def allow_writes(self) -> None:
+        """Take the location over from the runtime that this one has followed."""
+        self._compute.allow_writes()
+        self._storage.allow_writes()
+
+    # -- what should be there ---------------------------------------------------------------------
+
+    def running(self) -> dict[str, Description]:
+        """What the lane says should be there, by name; subscriptions apart."""
+        return _living(self.runtime.lane.state)
+
+    def plan(self, resolved: Resolved) -> Plan:
+        """What `apply` would do."""
+        return difference(_complete(resolved, self._retain_ms), self.running())
+
+    def apply(self, resolved: Resolved) -> Plan:
+        """Make the project run: what is new is created, what differs changed, the rest dropped.
+
+        Raises:
+            InvalidUsage: A shard of one of the names is there and cannot be this object's.
+        """
+        with self._lock:
+            wanted = _complete(resolved, self._retain_ms)
+            plan = difference(wanted, self.running())
+            for description in wanted.values():
+                if isinstance(description, SourceDescription | ViewDescription):
+                    columns = resolved.schemas[description.name]
+                    make_shard(self._client, description, columns)
+            gone = (self._storage.wanted().keys() | self._compute.wanted().keys()) - wanted.keys()
+            self._storage.drop(gone)
+            self._compute.drop(gone)
+            before = self.running()
+            for description in wanted.values():
+                self._run(description)
+                self._leave(before.get(description.name), description)
+            if not self._connected:
+                # Only now: the runtime is told everything at once, and drops what is not named.
+                self._connected = True
+                self._storage.start()
+                self._compute.start()
+            return plan
+
+    def drop(self, names: Sequence[str]) -> list[str]:
+        """Drop objects and their shards for good; those that read them must be among them.
+
+        Returns:
+            The names of the shards that were dropped.
+
+        Raises:
+            InvalidUsage: There is no such object, or another one reads it.
+        """
+        with self._lock:
+            running = self.running()
+            shards = set(self._client.shards())
+            for name in names:
+                if name not in running and name not in shards:
+                    raise unknown_name("object", name, [*running, *shards])
+            self._check_unread(names, running)
+            self._storage.drop(names)
+            self._compute.drop(names)
+            return [shard for name in names for shard in self._drop_shards(name)]
+
+    def _check_unread(self, names: Sequence[str], running: Mapping[str, Description]) -> None:
+        for other, description in running.items():
+            read = [name for name in _inputs(description) if name in names]
+            if read and other not in names:
+                raise InvalidUsage(
+                    f"'{other}' reads '{read[0]}'",
+                    code="STILL_READ",
+                    hint=f"drop '{other}' too, or take it out of the project first",
+                )
+
+    def _drop_shards(self, name: str) -> list[str]:
+        dropped = []
+        for shard in (name, f"{name}_errors", f"{name}_progress"):
+            if self._client.exists(shard):
+                holders = self._client.state(shard)
+                self._client.drop(shard, despite_holders=[*holders.critical, *holders.leased])
+                dropped.append(shard)
+        return dropped
+
+    def _run(self, description: Kept) -> None:
+        match description:
+            case SourceDescription() | SinkDescription():
+                self._storage.run(description)
+            case ViewDescription() | IndexDescription():
+                known = self._compute.wanted().get(description.name)
+                if known != description:
+                    self._compute.run(description, self._as_of(description))
+
+    def _leave(self, before: Description | None, after: Kept) -> None:
+        """Let go of the inputs that a view read by its former definition only."""
+        if isinstance(before, ViewDescription) and before != after:
+            left = set(before.inputs) - set(_inputs(after))
+            forget_holds(self._client, before.name, sorted(filter(self._client.exists, left)))
+
+    def _as_of(self, dataflow: Dataflow) -> int:
+        output = dataflow.name if isinstance(dataflow, ViewDescription) else None
+        inputs = [self._readable(name) for name in _inputs(dataflow)]
+        there = None if output is None else self._readable(output)
+        chosen = choose_as_of(inputs, there)
+        if chosen is None:
+            raise InvalidUsage(
+                f"an input of '{dataflow.name}' has no history left to begin at",
+                code="HISTORY_GONE",
+                hint="./spark-submit.sh inspect shows its since",
+            )
+        return chosen
+
+    def _sink_as_of(self, sink: SinkDescription) -> int:
+        chosen = choose_as_of([self._readable(sink.on)], None)
+        return 0 if chosen is None else chosen
+
+    def _readable(self, name: str) -> Readable:
+        if not self._client.exists(name):
+            return Readable(MINIMUM, MINIMUM)
+        state = self._client.readable(name)[0]
+        return Readable(state.since, state.upper)
+
+    def _hold(self, dataflow: Dataflow, as_of: int) -> list[Hold]:
+        """Holds on a dataflow's inputs until it has its own."""
+        purpose = f"the beginning of {dataflow.name}"
+        name = f"begin:{dataflow.name}"
+        return [
+            self._client.hold(one, name, since=as_of, purpose=purpose)
+            for one in _inputs(dataflow)
+            if self._client.exists(one)
+        ]
+
+    # -- reads -----------------------------------------------------------------------------------
+
+    def sql(
+        self,
+        text: str,
+        *,
+        timeout_ms: float | None = None,
+        cancelled: threading.Event | None = None,
+    ) -> pa.Table:
+        """What a query gives: `SELECT … [AS OF t]` over objects and `introspection` relations.
+
+        Without `AS OF` it sees everything that was written before (strict serializable).
+
+        Raises:
+            InvalidUsage: The query cannot be run.
+            Determinate: It was not answered in time, or failed.
+        """
+        selected = parse_select(text)
+        objects = [name for name in selected.inputs if not name.startswith(f"{DATABASE}.")]
+        self._check_known(objects)
+        as_of = selected.as_of
+        if as_of is None:
+            as_of = self._oracle.strict(self._roots(objects))
+        response = self._compute.peek(
+            selected.query,
+            tuple(selected.inputs),
+            as_of,
+            limit_bytes=self._limit_bytes,
+            timeout_ms=self.timeout_ms if timeout_ms is None else timeout_ms,
+            cancelled=cancelled,
+        )
+        if response.rows is None:
+            raise Determinate(
+                response.error or "the query was cancelled", code="QUERY_FAILED", hint="see above"
+            )
+        return from_ipc(response.rows)
+
+    def subscribe(self, text: str) -> Subscription:
+        """Follow an object: `SUBSCRIBE obj [WITHOUT SNAPSHOT] [AS OF t] [UP TO t]`.
+
+        Raises:
+            InvalidUsage: There is no such object.
+        """
+        asked = parse_subscribe(text)
+        self._check_known([asked.on])
+        as_of = asked.as_of
+        if as_of is None:
+            as_of = Oracle.serializable([self._readable(asked.on).upper])
+        return self._compute.subscribe(asked.on, as_of, snapshot=asked.snapshot, up_to=asked.up_to)
+
+    def _check_known(self, names: Iterable[str]) -> None:
+        readable = [
+            name
+            for name, description in self.running().items()
+            if isinstance(description, SourceDescription | ViewDescription)
+        ]
+        for name in names:
+            if name not in readable:
+                raise unknown_name("object", name, readable)
+
+    def _roots(self, names: Iterable[str]) -> list[Frontier]:
+        """Uppers of the sources that objects rest on."""
+        running = self.running()
+        wanted = {*names, *(one for name in names for one in self.runtime.inputs_of(name))}
+        sources = [n for n in wanted if isinstance(running.get(n), SourceDescription)]
+        return [state.upper for state in self._client.readable(*sources)] if sources else []
+
+    def token(self) -> str:
+        """A fresh secret."""
+        return self._ids.token().hex()
+
+
+def planned(client: ShardClient, settings: RuntimeSettings, resolved: Resolved) -> Plan:
+    """What applying a project to a location would do, asked of its lane from outside."""
+    running = _living(read_lane(client)[0]) if client.exists(LANE_SHARD) else {}
+    return difference(_complete(resolved, duration_ms(settings.retain_history)), running)
+
+
+def _living(state: LaneState) -> dict[str, Description]:
+    return {
+        name: known.description
+        for name, known in state.objects.items()
+        if known.life == "live" and not isinstance(known.description, SubscribeDescription)
+    }
+
+
+def _complete(resolved: Resolved, retain_ms: int) -> dict[str, Kept]:
+    """The descriptions, with what the settings say where they say nothing."""
+    found: dict[str, Kept] = {}
+    for name, description in resolved.descriptions.items():
+        match description:
+            case SourceDescription(retain_ms=None) | ViewDescription(retain_ms=None):
+                found[name] = replace(description, retain_ms=retain_ms)
+            case _:
+                found[name] = description
+    return found
+
+
+def _inputs(description: Description) -> Sequence[str]:
+    match description:
+        case ViewDescription(inputs=inputs):
+            return inputs
+        case SourceDescription():
+            return ()
+        case _:
+            return (description.on,)
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_size(text)
+    except Hint as hint:
+        raise InvalidUsage(
+            f"'{text}' is no size", code="INVALID_SETTING", hint=f"write {hint}"
+        ) from None

@@ -1,0 +1,113 @@
+"""What the other commands ask of the running application, over HTTP.
+
+    where = find(folder)
+    table = ask_sql(where, "SELECT …", timeout_ms=60_000)
+    for line in follow(where, "SUBSCRIBE delays"): …
+    act(where, "drop", "delays")
+
+An answer that says what is wrong becomes the same error here, with its code and hint.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPResponse
+from typing import Any, Final
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+import pyarrow as pa
+
+from app.compute.results import from_ipc
+from app.discovery import Whereabouts
+from app.server.api import ARROW
+from datasource.errors import Determinate, InvalidUsage
+
+__all__ = ["act", "ask_sql", "follow"]
+
+_MORE_MS: Final = 5000.0
+"""The application gives up first, and says why."""
+
+_CLIENT_ERROR: Final = 400
+_SERVER_ERROR: Final = 500
+
+
+def ask_sql(where: Whereabouts, query: str, timeout_ms: float) -> pa.Table:
+    """The result of a query.
+
+    Raises:
+        InvalidUsage: The query cannot be run, or nothing answers there.
+        Determinate: It was not answered in time, or failed.
+    """
+    with _post(where, "sql", {"query": query}, timeout_ms, accept=ARROW) as response:
+        return from_ipc(response.read())
+
+
+def follow(where: Whereabouts, query: str) -> Iterator[dict[str, Any]]:
+    """The intervals of a subscription, as `POST /api/v1/subscribe` gives them, until it ends.
+
+    Raises:
+        InvalidUsage: There is no such object, or nothing answers there.
+    """
+    with _post(where, "subscribe", {"query": query}, None) as response:
+        for line in response:
+            yield json.loads(line)
+
+
+def act(where: Whereabouts, action: str, target: str, timeout_ms: float = 60_000) -> Any:
+    """Have something done; what came of it.
+
+    Raises:
+        InvalidUsage: It cannot be done, or nothing answers there.
+    """
+    with _post(where, f"actions/{action}", {"target": target}, timeout_ms) as response:
+        return json.loads(response.read())["result"]
+
+
+@contextmanager
+def _post(
+    where: Whereabouts,
+    route: str,
+    body: dict[str, str],
+    timeout_ms: float | None,
+    accept: str = "application/json",
+) -> Iterator[HTTPResponse]:
+    headers = {
+        "Authorization": f"Bearer {where.token}",
+        "Content-Type": "application/json",
+        "Accept": accept,
+    }
+    request = Request(  # noqa: S310 - the address is the application's own
+        f"{where.url}/api/v1/{route}", json.dumps(body).encode(), headers
+    )
+    timeout_s = None if timeout_ms is None else (timeout_ms + _MORE_MS) / 1000
+    try:
+        with urlopen(request, timeout=timeout_s) as response:  # noqa: S310 - the same
+            yield response
+    except HTTPError as error:
+        raise _told(error) from None
+    except TimeoutError:
+        raise Determinate(
+            f"the application at {where.url} did not answer in time",
+            code="TIMEOUT",
+            hint="wait for longer with --timeout",
+        ) from None
+    except (URLError, ConnectionError) as error:
+        raise InvalidUsage(
+            f"nothing answers at {where.url}: {error}",
+            code="NOT_RUNNING",
+            hint="the application has ended, or was killed: start it again",
+        ) from None
+
+
+def _told(error: HTTPError) -> InvalidUsage | Determinate:
+    """What the application says is wrong."""
+    try:
+        told = json.loads(error.read())["error"]
+        code, message, hint = told["code"], told["message"], told["hint"]
+    except (ValueError, KeyError, TypeError):
+        code, message, hint = "HTTP_ERROR", f"the application answered {error.code}", ""
+    kind = InvalidUsage if _CLIENT_ERROR <= error.code < _SERVER_ERROR else Determinate
+    return kind(message, code=code, hint=hint)

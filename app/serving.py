@@ -1,0 +1,164 @@
+"""An application as others on the machine see it: its HTTP server, and the file that says where.
+
+    with serving(application, settings, folder) as whereabouts:
+        …
+
+Besides what `app.server` offers: `POST /api/v1/subscribe`, a line of JSON for each interval for as
+long as the client listens; the actions `drop` and `allow_writes`; and the two sockets by which
+controllers elsewhere may connect, `/v1/compute` and `/v1/storage`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
+
+from app.application import Application
+from app.compute.results import as_json, from_ipc
+from app.config import RuntimeSettings
+from app.connection.websocket import server_options, websocket_route
+from app.controller.compute import Subscription
+from app.discovery import Whereabouts, announce, withdraw
+from app.protocol.codec import COMPUTE, STORAGE
+from app.protocol.compute import SubscribeDropped, SubscribeResponse
+from app.server.access import BODY_MAX, Access
+from app.server.api import Services, create_app
+from app.server.serving import serve
+from datasource.errors import InvalidUsage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+__all__ = ["batch_line", "serving"]
+
+_TAKE_MS: Final = 500.0
+_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+class _Query(msgspec.Struct, forbid_unknown_fields=True):
+    query: str
+
+
+@contextmanager
+def serving(
+    application: Application, settings: RuntimeSettings, folder: Path
+) -> Iterator[Whereabouts]:
+    """Answer for `application` until the block ends.
+
+    Args:
+        application: Started, and watched.
+        settings: Where to listen, and the token.
+        folder: Where others look for it.
+
+    Raises:
+        InvalidUsage: The address is none, or is taken; or nothing watches the application.
+    """
+    if application.observing is None:
+        raise InvalidUsage(
+            "without introspection there is nothing to answer with",
+            code="NO_INTROSPECTION",
+            hint="turn runtime.introspection on",
+        )
+    host, port = _address(settings.listen)
+    token = settings.token or application.token()
+    services = Services(
+        relations=application.observing.relations,
+        run_sql=lambda text, given_up: _run_sql(application, text, given_up),
+        actions={
+            "drop": lambda name: application.drop([name]),
+            "allow_writes": lambda _: application.allow_writes(),
+        },
+        ready=lambda: "" if application.lost is None else str(application.lost),
+        timeout_s=application.timeout_ms / 1000,
+        routes=[
+            Route("/api/v1/subscribe", _Subscribe(application), methods=["POST"]),
+            websocket_route("/v1/compute", application.runtime.compute, COMPUTE, _is(token)),
+            websocket_route("/v1/storage", application.runtime.storage, STORAGE, _is(token)),
+        ],
+    )
+    access = Access(token, "loopback" if host in _LOOPBACK else "elsewhere")
+    sockets = server_options(application.runtime.compute.limits)
+    with serve(create_app(services, access), host, port, sockets) as served:
+        whereabouts = Whereabouts(url=served.url, token=token, pid=os.getpid())
+        announce(folder, whereabouts)
+        try:
+            yield whereabouts
+        finally:
+            withdraw(folder, whereabouts)
+
+
+def batch_line(batch: SubscribeResponse | SubscribeDropped) -> str:
+    """A batch of a subscription as a line of JSON."""
+    if isinstance(batch, SubscribeDropped):
+        return json.dumps({"dropped_at": batch.upper}) + "\n"
+    head: dict[str, object] = {"lower": batch.lower, "upper": batch.upper}
+    if batch.error:
+        return json.dumps({**head, "error": batch.error}) + "\n"
+    rows = [] if batch.updates is None else list(as_json(from_ipc(batch.updates)))
+    return f'{json.dumps(head)[:-1]}, "updates": [{", ".join(rows)}]}}\n'
+
+
+def _run_sql(application: Application, text: str, given_up: threading.Event) -> pa.Table:
+    return application.sql(text, cancelled=given_up)
+
+
+def _is(token: str) -> Callable[[str], bool]:
+    return lambda given: hmac.compare_digest(given.encode(), token.encode())
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit():
+        raise InvalidUsage(
+            f"'{text}' is no address", code="INVALID_SETTING", hint="write 127.0.0.1:4200"
+        )
+    return host.strip("[]"), int(port)
+
+
+class _Subscribe:
+    """The route that streams a subscription; it is closed when its client is gone."""
+
+    def __init__(self, application: Application) -> None:
+        self._application = application
+
+    async def __call__(self, request: Request) -> Response:
+        body = await request.body()
+        if len(body) > BODY_MAX:
+            raise InvalidUsage(f"a body may have {BODY_MAX} bytes", code="TOO_LARGE")
+        try:
+            query = msgspec.json.decode(body, type=_Query).query
+        except msgspec.DecodeError as error:
+            raise InvalidUsage(
+                f"the body is not as described: {error}",
+                code="BODY_UNREADABLE",
+                hint='send {"query": "SUBSCRIBE …"}',
+            ) from None
+        subscription = await run_in_threadpool(self._application.subscribe, query)
+        return StreamingResponse(_lines(subscription), media_type="application/x-ndjson")
+
+
+async def _lines(subscription: Subscription) -> AsyncIterator[str]:
+    try:
+        while True:
+            batch = await asyncio.to_thread(subscription.take, _TAKE_MS)
+            if batch is None:
+                continue
+            yield batch_line(batch)
+            if isinstance(batch, SubscribeDropped) or batch.upper is None or batch.error:
+                return
+    finally:
+        subscription.close()

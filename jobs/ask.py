@@ -1,0 +1,120 @@
+"""Ask the running application: `sql`, `subscribe`, `status`, `drop`; starts no JVM.
+
+    ./spark-submit.sh sql "SELECT * FROM carrier_ranking ORDER BY place"
+    ./spark-submit.sh sql "SELECT count(*) FROM flights AS OF 1700000000000" --format json
+    ./spark-submit.sh subscribe carrier_ranking
+    ./spark-submit.sh status
+    ./spark-submit.sh drop very_late
+
+Status 0: answered; 1: it failed; 2: it cannot be asked so, or no application runs; 130: Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from app.asking import act, ask_sql, follow
+from app.compute.results import as_csv, as_json, as_text
+from app.config import load
+from app.discovery import Whereabouts, find
+from app.duration import duration_ms
+from app.introspection.status import ObjectStatus, fetch_status, show_status, status_table
+from app.terminal import open_console
+from datasource.clock import SystemClock
+from datasource.errors import InvalidUsage, ShardError
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run with `arguments` (those of the process by default); the exit status."""
+    given = _parser().parse_args(arguments)
+    console = open_console()
+    try:
+        where = _where(given)
+        match given.verb:
+            case "sql":
+                _sql(where, given, console)
+            case "subscribe":
+                _subscribe(where, " ".join(given.object))
+            case "status":
+                _status(where, given, console)
+            case "drop":
+                for name in given.names:
+                    dropped = act(where, "drop", name)
+                    console.print(f"dropped {name}; shards: {', '.join(dropped) or 'none'}")
+    except KeyboardInterrupt:
+        return 130
+    except ShardError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, InvalidUsage) else 1
+    return 0
+
+
+def _where(given: argparse.Namespace) -> Whereabouts:
+    if given.url:
+        return Whereabouts(url=given.url.rstrip("/"), token=given.token or "", pid=0)
+    folder = load(given.config).demo.data if given.data is None else given.data
+    return find(folder)
+
+
+def _sql(where: Whereabouts, given: argparse.Namespace, console: Console) -> None:
+    table = ask_sql(where, given.query, duration_ms(given.timeout))
+    match given.format:
+        case "table":
+            console.print(as_text(table))
+        case "json":
+            for line in as_json(table):
+                print(line)
+        case "csv":
+            print(as_csv(table), end="")
+
+
+def _subscribe(where: Whereabouts, text: str) -> None:
+    query = text if re.match(r"\s*subscribe\b", text, re.IGNORECASE) else f"SUBSCRIBE {text}"
+    for batch in follow(where, query):
+        print(json.dumps(batch, ensure_ascii=False), flush=True)
+
+
+def _status(where: Whereabouts, given: argparse.Namespace, console: Console) -> None:
+    def look() -> list[ObjectStatus]:
+        return fetch_status(where.url, where.token)
+
+    if given.once:
+        console.print(status_table(look(), {}, 0.0))
+    else:
+        show_status(console, look, SystemClock())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="spark-submit.sh", description="Ask the running application."
+    )
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--data", type=Path, help="folder of the application; default: data/")
+    common.add_argument("--config", type=Path, help="settings file; default: conf/app.toml")
+    common.add_argument("--url", help="where it answers, instead of looking into the folder")
+    common.add_argument("--token", help="with --url: what it wants to see")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    sql = verbs.add_parser("sql", parents=[common], help="run a query once")
+    sql.add_argument("query", help="SELECT … [AS OF t], over objects and introspection.<relation>")
+    sql.add_argument("--format", choices=("table", "json", "csv"), default="table")
+    sql.add_argument("--timeout", default="60s", help="how long to wait; default: 60s")
+    subscribe = verbs.add_parser("subscribe", parents=[common], help="follow changes, as JSON")
+    subscribe.add_argument("object", nargs="+", help="NAME [WITHOUT SNAPSHOT] [AS OF t] [UP TO t]")
+    status = verbs.add_parser("status", parents=[common], help="all objects, live")
+    status.add_argument("--once", action="store_true", help="print it once")
+    drop = verbs.add_parser("drop", parents=[common], help="drop objects and their shards")
+    drop.add_argument("names", nargs="+")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

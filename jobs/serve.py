@@ -1,0 +1,159 @@
+"""Run a project: its sources, views, indexes and sinks, until Ctrl-C; or only plan it.
+
+    ./spark-submit.sh serve PROJECT --set landing=data/in        run it, and go on with it
+    ./spark-submit.sh plan PROJECT --set landing=data/in         what that would change, and how
+
+A project is a folder of SQL files. `serve` makes what runs equal to it: what is new is created,
+what differs is changed, the rest is dropped (its shards stay until `drop` names them). While it
+runs, `sql`, `subscribe` and `status` ask it.
+
+Status 0: planned, or another runtime took over in an orderly way; 1: it failed; 2: the project or
+the location cannot be used; 130: stopped by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from app.config import Settings, load
+from app.failure import explain
+from app.log import log_to
+from app.storage_options import add_option_argument, storage_options
+from app.terminal import open_console
+from datasource.errors import InvalidUsage, ShardError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["main"]
+
+_LOOK_MS: Final = 500.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run with `arguments` (those of the process by default); the exit status."""
+    given = _parser().parse_args(arguments)
+    console = open_console()
+    try:
+        settings = load(given.config, _overrides(given))
+        data = settings.demo.data
+        data.mkdir(parents=True, exist_ok=True)
+        log_to(data / "log.jsonl", settings.log.level)
+        return _plan(given, settings, console) if given.plan else _serve(given, settings, console)
+    except KeyboardInterrupt:
+        print("\nStopped. Start again to go on.", flush=True)
+        return 130
+    except ShardError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, InvalidUsage) else 1
+    except Exception as error:  # noqa: BLE001 - whatever it was, a newcomer gets a sentence
+        code, text = explain(error)
+        print(f"error: {text}", file=sys.stderr)
+        return code
+
+
+def _plan(given: argparse.Namespace, settings: Settings, console: Console) -> int:
+    from app.application import planned  # noqa: PLC0415 - Spark takes a second to import
+    from app.project.explain import plan_view  # noqa: PLC0415
+    from app.project.project import Project  # noqa: PLC0415
+    from app.project.variables import parse_variables  # noqa: PLC0415
+    from app.session import open_session  # noqa: PLC0415
+    from datasource.client import ShardClient  # noqa: PLC0415
+
+    project = Project.load(given.project, parse_variables(given.set))
+    client = ShardClient.open(settings.demo.url, settings.storage)
+    spark = open_session("shardline plan")
+    spark.sparkContext.setLogLevel("FATAL")
+    try:
+        console.print(plan_view(planned(client, settings.runtime, project.check(spark))))
+    finally:
+        spark.stop()
+    return 0
+
+
+def _serve(given: argparse.Namespace, settings: Settings, console: Console) -> int:
+    from app.application import Application  # noqa: PLC0415 - as above
+    from app.project.explain import plan_view  # noqa: PLC0415
+    from app.project.project import Project  # noqa: PLC0415
+    from app.project.variables import parse_variables  # noqa: PLC0415
+    from app.serving import serving  # noqa: PLC0415
+    from app.session import open_session  # noqa: PLC0415
+    from datasource.client import ShardClient  # noqa: PLC0415
+
+    project = Project.load(given.project, parse_variables(given.set))
+    client = ShardClient.open(settings.demo.url, settings.storage)
+    spark = open_session("shardline")
+    spark.sparkContext.setLogLevel("FATAL")
+    try:
+        resolved = project.check(spark)
+        application = Application(
+            spark,
+            client,
+            settings.runtime,
+            data=settings.demo.data,
+            storage=settings.storage,
+            take_over=given.take_over,
+            read_only=given.read_only,
+        )
+        with (
+            application,
+            serving(application, settings.runtime, settings.demo.data) as where,
+        ):
+            console.print(plan_view(application.apply(resolved)))
+            console.print(f"\nrunning; {where.url}; Ctrl-C stops it")
+            never = threading.Event()
+            while application.lost is None:
+                client.clock.wait(never, _LOOK_MS)
+            console.print(f"stopped: {application.lost}")
+            return 0
+    finally:
+        spark.stop()
+
+
+def _overrides(given: argparse.Namespace) -> dict[str, Mapping[str, object]]:
+    demo: dict[str, object] = {}
+    if given.location is not None:
+        demo["location"] = given.location
+    if given.data is not None:
+        demo["data"] = str(given.data.absolute())
+    runtime: dict[str, object] = {}
+    if given.listen is not None:
+        runtime["listen"] = given.listen
+    if given.no_unified_runtime:
+        runtime["unified"] = False
+    return {"demo": demo, "runtime": runtime, "storage": storage_options(given.option)}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="spark-submit.sh serve", description="Run a project.")
+    parser.add_argument("project", type=Path, help="folder of SQL files")
+    parser.add_argument("--plan", action="store_true", help="only show what would change")
+    parser.add_argument("--set", action="append", default=[], help="NAME=VALUE for ${NAME}")
+    parser.add_argument("--location", help="folder or URL of the shards; default: in the folder")
+    parser.add_argument("--data", type=Path, help="folder for everything else; default: data/")
+    parser.add_argument("--listen", help="address and port of the HTTP server")
+    parser.add_argument(
+        "--take-over", action="store_true", help="take the location from another runtime"
+    )
+    parser.add_argument(
+        "--read-only",
+        action="store_true",
+        help="follow the runtime that holds the location, and write nothing until allowed",
+    )
+    parser.add_argument(
+        "--no-unified-runtime",
+        action="store_true",
+        help="a session each for compute and storage: to see what one is good for",
+    )
+    parser.add_argument("--config", type=Path, help="settings file; default: conf/app.toml")
+    add_option_argument(parser)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
