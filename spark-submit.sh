@@ -3,6 +3,10 @@
 # Start anything of this project: makes the Python environment when it is missing, then runs.
 #
 #   ./spark-submit.sh [SPARK OPTIONS] [--] [JOB OPTIONS]           the main job (jobs/run.py)
+#   ./spark-submit.sh [SPARK OPTIONS] serve PROJECT [JOB OPTIONS]  a project: sources, views, sinks
+#   ./spark-submit.sh [SPARK OPTIONS] plan PROJECT [JOB OPTIONS]   what `serve` would change, and how
+#   ./spark-submit.sh sql 'SELECT …' | subscribe NAME | status     ask what runs; no JVM
+#   ./spark-submit.sh drop NAME …                                  drop objects for good; no JVM
 #   ./spark-submit.sh [SPARK OPTIONS] bench [JOB OPTIONS]          benchmarks (jobs/bench.py)
 #   ./spark-submit.sh [SPARK OPTIONS] PATH.py [JOB OPTIONS]        any job, with format("shard")
 #   ./spark-submit.sh inspect LOCATION [SHARD] [--json]            look into shards; no JVM
@@ -48,7 +52,10 @@ die() {
 
 # ------------------------------------------------------------------------------ command line
 
-commands=(admin bench help inspect maintain package python run setup soak test)
+commands=(
+  admin bench drop help inspect maintain package plan python run serve setup soak sql status
+  subscribe test
+)
 # Spark's own lists (SparkSubmitOptionParser): which options take a value, and which do not.
 spark_valued=(
   --archives --class --conf -c --deploy-mode --driver-class-path --driver-cores
@@ -443,7 +450,8 @@ main() {
       usage
       return
       ;;
-    admin | bench | inspect | maintain | package | python | run | setup | soak | test) ;;
+    admin | bench | drop | inspect | maintain | package | plan | python | run | serve | setup) ;;
+    soak | sql | status | subscribe | test) ;;
     *.py)
       [[ -f $command ]] || die "no job at '$command'"
       ;;
@@ -454,6 +462,12 @@ main() {
   case $command in
     run) submit "$root/jobs/run.py" ;;
     bench) submit "$root/jobs/bench.py" ;;
+    serve) submit "$root/jobs/serve.py" ;;
+    plan) submit "$root/jobs/serve.py" --plan ;;
+    sql | subscribe | status | drop)
+      no_spark_options
+      exec "$python" "$root/jobs/ask.py" "$command" ${job[@]+"${job[@]}"}
+      ;;
     *.py) submit "$command" ;;
     admin)
       no_spark_options

@@ -1,1 +1,25 @@
-"""The application on the driver: settings, session, what the jobs do, and how it is shown."""
+"""The application: the unified runtime, what a project says, and what people see of it.
+
+    from app import Project          a project from SQL files or from Python
+
+Imported when it is asked for: a command that only asks the application does not pay for Spark.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from app.application import Application
+    from app.project.project import Project
+
+__all__ = ["Application", "Project"]
+
+_HOMES: Final = {"Application": "app.application", "Project": "app.project.project"}
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'app' has no attribute '{name}'")

@@ -10,6 +10,7 @@ what is to be done about it is found out by the runtime.
 
 Invariants:
     The shard of a source or view is there before anything that reads it is created.
+    What reads is created once all of its inputs have begun: it never sees one that is half there.
     A dropped object's shard stays until `drop` names it: what a slip of a project dropped comes
     back with the next `apply`.
 """
@@ -49,7 +50,6 @@ from app.project.queries import parse_select, parse_subscribe
 from app.protocol.objects import (
     Dataflow,
     Description,
-    IndexDescription,
     SinkDescription,
     SourceDescription,
     SubscribeDescription,
@@ -59,7 +59,7 @@ from app.runtime import Runtime, RuntimeOptions
 from app.shards import make_shard
 from datasource.client import ShardClient
 from datasource.clock import Clock, IdGenerator
-from datasource.errors import Determinate, InvalidUsage, unknown_name
+from datasource.errors import Determinate, InvalidUsage, ShardError, unknown_name
 from datasource.frontier import MINIMUM, Frontier
 from datasource.maintenance import Maintainer
 from datasource.shard_source.given import Hint, parse_size
@@ -73,7 +73,8 @@ __all__ = ["Application", "planned"]
 
 _log = logging.getLogger(__name__)
 
-_CONNECT_MS: Final = 30_000.0
+_BEGUN_MS: Final = 200.0
+"""How often it is looked whether the inputs of new dataflows have begun."""
 
 
 class Application:
@@ -167,12 +168,16 @@ class Application:
         self._maintainer = Maintainer(client) if settings.maintenance and not read_only else None
         self._lock = threading.Lock()
         self._connected = False
+        self._waiting: dict[str, Dataflow | SinkDescription] = {}
+        self._ending = threading.Event()
+        self._starter = threading.Thread(target=self._start_waiting, name="starter", daemon=True)
 
     # -- life ------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         """Start the runtime; nothing of the project runs until `apply`."""
         self.runtime.start()
+        self._starter.start()
         if self._maintainer is not None:
             self._maintainer.__enter__()
         return self
@@ -184,6 +189,8 @@ class Application:
         trace: TracebackType | None,
     ) -> None:
         """Stop everything; the next start goes on."""
+        self._ending.set()
+        self._starter.join()
         self._compute.stop()
         self._storage.stop()
         self.runtime.stop()
@@ -223,6 +230,7 @@ class Application:
                 if isinstance(description, SourceDescription | ViewDescription):
                     columns = resolved.schemas[description.name]
                     make_shard(self._client, description, columns)
+            self._waiting.clear()
             gone = (self._storage.wanted().keys() | self._compute.wanted().keys()) - wanted.keys()
             self._storage.drop(gone)
             self._compute.drop(gone)
@@ -253,6 +261,8 @@ class Application:
                 if name not in running and name not in shards:
                     raise unknown_name("object", name, [*running, *shards])
             self._check_unread(names, running)
+            for name in names:
+                self._waiting.pop(name, None)
             self._storage.drop(names)
             self._compute.drop(names)
             return [shard for name in names for shard in self._drop_shards(name)]
@@ -278,12 +288,34 @@ class Application:
 
     def _run(self, description: Kept) -> None:
         match description:
-            case SourceDescription() | SinkDescription():
+            case SourceDescription():
                 self._storage.run(description)
-            case ViewDescription() | IndexDescription():
-                known = self._compute.wanted().get(description.name)
-                if known != description:
-                    self._compute.run(description, self._as_of(description))
+            case _:
+                known = {**self._compute.wanted(), **self._storage.wanted()}
+                if known.get(description.name) != description:
+                    self._waiting[description.name] = description
+                    self._start_if_begun(description)
+
+    def _start_if_begun(self, reader: Dataflow | SinkDescription) -> None:
+        """Create what waits for its inputs, if all of them have begun."""
+        inputs = [self._readable(name) for name in _inputs(reader)]
+        if any(one.upper == MINIMUM for one in inputs):
+            return
+        if isinstance(reader, SinkDescription):
+            self._storage.run(reader)
+        else:
+            self._compute.run(reader, self._as_of(reader))
+        del self._waiting[reader.name]
+
+    def _start_waiting(self) -> None:
+        while not self._clock.wait(self._ending, _BEGUN_MS):
+            with self._lock:
+                for reader in list(self._waiting.values()):
+                    try:
+                        self._start_if_begun(reader)
+                    except ShardError:
+                        context = {"id": reader.name}
+                        _log.warning("not created yet", exc_info=True, extra={"context": context})
 
     def _leave(self, before: Description | None, after: Kept) -> None:
         """Let go of the inputs that a view read by its former definition only."""

@@ -15,7 +15,7 @@ import hmac
 import json
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -85,7 +85,7 @@ def serving(
         ready=lambda: "" if application.lost is None else str(application.lost),
         timeout_s=application.timeout_ms / 1000,
         routes=[
-            Route("/api/v1/subscribe", _Subscribe(application), methods=["POST"]),
+            Route("/api/v1/subscribe", _subscribe(application), methods=["POST"]),
             websocket_route("/v1/compute", application.runtime.compute, COMPUTE, _is(token)),
             websocket_route("/v1/storage", application.runtime.storage, STORAGE, _is(token)),
         ],
@@ -129,13 +129,10 @@ def _address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-class _Subscribe:
+def _subscribe(application: Application) -> Callable[[Request], Awaitable[Response]]:
     """The route that streams a subscription; it is closed when its client is gone."""
 
-    def __init__(self, application: Application) -> None:
-        self._application = application
-
-    async def __call__(self, request: Request) -> Response:
+    async def subscribe(request: Request) -> Response:
         body = await request.body()
         if len(body) > BODY_MAX:
             raise InvalidUsage(f"a body may have {BODY_MAX} bytes", code="TOO_LARGE")
@@ -147,8 +144,10 @@ class _Subscribe:
                 code="BODY_UNREADABLE",
                 hint='send {"query": "SUBSCRIBE …"}',
             ) from None
-        subscription = await run_in_threadpool(self._application.subscribe, query)
+        subscription = await run_in_threadpool(application.subscribe, query)
         return StreamingResponse(_lines(subscription), media_type="application/x-ndjson")
+
+    return subscribe
 
 
 async def _lines(subscription: Subscription) -> AsyncIterator[str]:

@@ -34,6 +34,7 @@ from app.compute.advancer import Advancer, advancer_of
 from app.compute.errors import failure
 from app.compute.holds import end_hold, end_other_holds, hold_name
 from app.compute.view import View
+from app.microbatch import briefly
 from app.protocol.objects import ViewDescription
 from app.rendering import Host, Incarnation
 from app.reports import Ended, Started
@@ -182,9 +183,9 @@ class ViewRun:
                 self._view.advance(frame.sparkSession, interval)
                 if interval.upper is None:
                     self._tell_end()
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - it is kept and goes on, as another class
                 self._error = error
-                raise
+                raise briefly(error) from None
 
     def _covered(self, upper: int | None) -> bool:
         """Wait until writing is allowed, or somebody else has written up to `upper`: then True."""

@@ -15,6 +15,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
@@ -33,6 +34,7 @@ from app.protocol.objects import Strategy, ViewDescription
 from app.rendering import Host, Incarnation
 from app.reports import Health, Hydrated, Measured, Observation, Progress
 from datasource.errors import Determinate
+from datasource.frontier import meet
 from datasource.native.interval import Interval, StagedInterval, stage_interval
 from datasource.native.reading import every_update
 from datasource.schema import DIFF, TS
@@ -75,6 +77,7 @@ class View:
         check_comparable(description.name, self._schema)
         states = host.client.readable(*description.inputs)
         self._sink = ViewSink(host.client, description, [s.shard for s in states], gate)
+        self._gate = gate
         self._begun_ms = host.clock.elapsed_ms()
         self._output: Output | None = None
         self._health: Health | None = None
@@ -102,6 +105,8 @@ class View:
         strategy: Strategy = "recompute" if interval.starts else self._description.strategy
         output = self._sink.look()
         first = floor if output.upper is None else max(floor, output.upper)
+        if not output.ours and output.upper is not None:
+            end = self._end_beyond(first, end)
         states = self._host.client.readable(*self._description.inputs)
         news = news_of(states, first, end) if end is None or first < end else News()
         refused = 0
@@ -128,6 +133,21 @@ class View:
             code="CONTENTION",
             hint="stop whatever else writes to it",
         )
+
+    def _end_beyond(self, time: int, end: int | None) -> int | None:
+        """Where to go instead of `end`, so that it is beyond `time`; waits until inputs are.
+
+        What another definition left in the output must be replaced, and while inputs rest no later
+        micro-batch may come that would do it.
+        """
+        while end is not None and end <= time:
+            self._gate()
+            states = self._host.client.readable(*self._description.inputs)
+            settled = meet(state.upper for state in states)
+            if settled.time is None or settled.time > time:
+                return settled.time
+            self._host.clock.wait(threading.Event(), self._host.interval_ms)
+        return end
 
     def rehearse(self, session: SparkSession, interval: Interval) -> None:
         """Run the query once at the end of `interval` and throw the rows away; writes nothing."""

@@ -37,7 +37,12 @@ def substituted(text: str, values: Mapping[str, str], file: str) -> str:
         name = found[1].strip()
         if name not in values:
             line = text.count("\n", 0, found.start()) + 1
-            raise unknown_name(f"variable of {file}:{line}", name, values)
+            unknown = unknown_name("variable", name, values)
+            raise InvalidUsage(
+                f"{file}:{line}: {unknown.detail}",
+                code=unknown.code,
+                hint=f"{unknown.hint}; --set NAME=VALUE gives it a value",
+            )
         return values[name].replace("'", "''")
 
     return _VARIABLE.sub(value, text)

@@ -29,6 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
+from app.microbatch import briefly
 from app.protocol.objects import SourceDescription, progress_shard
 from app.rendering import Host, Incarnation
 from app.starting import start_slot, until_initialised
@@ -233,10 +234,10 @@ class Ingestion:
     def _each(self, frame: DataFrame, number: int) -> None:
         try:
             self._take(frame, number)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - it goes on, as another class
             # What arrives at the other end of Spark is a text.
             self._error = error
-            raise
+            raise briefly(error) from None
 
     def _take(self, frame: DataFrame, number: int) -> None:
         timeline, staging = self._timeline, self._staging

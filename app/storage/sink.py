@@ -43,6 +43,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.streaming import StreamingQuery
 
+from app.microbatch import briefly
 from app.protocol.objects import SinkDescription, progress_shard
 from app.rendering import Host, Incarnation, Running
 from app.reports import Ended, Failed, Health, Hydrated, Measured, Progress, Started
@@ -295,9 +296,9 @@ class _SinkRun:
         try:
             with self._turn:
                 self._commit(frame, number)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - it goes on, as another class
             self._error = error
-            raise
+            raise briefly(error) from None
 
     def _commit(self, frame: DataFrame, number: int) -> None:
         progress, target = self._progress, self._target

@@ -1,4 +1,5 @@
--- Flights from New York in 2013, and what is known about them. `${…}` are settings of the project.
+-- Flights from New York in 2013, and what is known about them. What stands in ${landing} and
+-- ${source} is said when the project is run: --set landing=FOLDER.
 
 CREATE SOURCE flights USING csv
   OPTIONS (
