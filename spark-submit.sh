@@ -52,10 +52,8 @@ die() {
 
 # ------------------------------------------------------------------------------ command line
 
-commands=(
-  admin bench drop help inspect maintain package plan python run serve setup soak sql status
-  subscribe test
-)
+# One line: tests read it.
+commands=(admin bench drop help inspect maintain package plan python run serve setup soak sql status subscribe test)
 # Spark's own lists (SparkSubmitOptionParser): which options take a value, and which do not.
 spark_valued=(
   --archives --class --conf -c --deploy-mode --driver-class-path --driver-cores
