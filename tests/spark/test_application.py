@@ -10,17 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import duckdb
-import pyarrow as pa
 import pytest
 
 from app.application import Application
 from app.config import RuntimeSettings
-from app.project.project import Project
 from app.protocol.compute import SubscribeResponse
-from datasource.client import ShardClient
 from datasource.errors import Fenced, InvalidUsage
 from support.checkout import wait_until
+from support.projects import QUERIES, SQL, Place, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,65 +25,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 PATIENCE_S = 120
-
-SQL = """
-CREATE SOURCE orders USING csv OPTIONS (path '${in}/orders', header 'true')
-  SCHEMA (id INT, customer INT, price INT);
-CREATE SOURCE customers USING csv OPTIONS (path '${in}/customers', header 'true')
-  SCHEMA (customer INT, name STRING) ENVELOPE UPSERT KEY (customer);
-CREATE MATERIALIZED VIEW spent AS
-  SELECT c.name, count(*) AS orders, sum(o.price) AS total
-  FROM orders o JOIN customers c ON o.customer = c.customer GROUP BY c.name;
-CREATE MATERIALIZED VIEW large AS SELECT id, price FROM orders WHERE price > 50;
-CREATE MATERIALIZED VIEW best AS
-  SELECT name FROM spent WHERE total = (SELECT max(total) FROM spent);
-CREATE INDEX spent_by_name ON spent (name);
-CREATE SINK large_out FROM large USING parquet OPTIONS (path '${in}/out');
-"""
-
-QUERIES = {
-    "spent": """SELECT c.name, count(*)::BIGINT, sum(o.price)::BIGINT
-                FROM orders o JOIN customers c ON o.customer = c.customer GROUP BY c.name""",
-    "large": "SELECT id::INT, price::INT FROM orders WHERE price > 50",
-    "best": """WITH s AS (SELECT c.name, sum(o.price) AS total FROM orders o
-                          JOIN customers c ON o.customer = c.customer GROUP BY c.name)
-               SELECT name FROM s WHERE total = (SELECT max(total) FROM s)""",
-}
-
-
-class Place:
-    """Where one test has its files and its shards."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        for name in ("orders", "customers"):
-            (folder / name).mkdir()
-        self.put("customers", "a", "customer,name\n1,ann\n2,bob\n")
-        self.put("orders", "a", "id,customer,price\n1,1,10\n2,2,60\n3,1,70\n")
-
-    def put(self, source: str, name: str, text: str) -> None:
-        """Let a file arrive whole."""
-        fresh = self.folder / f"{source}-{name}.new"
-        fresh.write_text(text)
-        fresh.rename(self.folder / source / f"{name}.csv")
-
-    def expected(self, view: str) -> list[tuple[object, ...]]:
-        """What DuckDB says of the files."""
-        with duckdb.connect() as duck:
-            duck.read_csv(str(self.folder / "orders" / "*.csv")).create("orders")
-            # The newest file of a customer counts; later files sort behind earlier ones.
-            duck.read_csv(str(self.folder / "customers" / "*.csv"), filename=True).create("named")
-            duck.execute(
-                "CREATE TABLE customers AS "
-                "SELECT customer, arg_max(name, filename) AS name FROM named GROUP BY customer"
-            )
-            return sorted(duck.sql(QUERIES[view]).fetchall())
-
-    def client(self) -> ShardClient:
-        return ShardClient.open(str(self.folder / "shards"))
-
-    def project(self, text: str = SQL) -> Project:
-        return Project.parse({"all.sql": text.replace("${in}", str(self.folder))})
 
 
 @pytest.fixture
@@ -104,24 +42,13 @@ def running(spark: SparkSession, place: Place, text: str = SQL) -> Iterator[Appl
         yield application
 
 
-def rows(table: pa.Table) -> list[tuple[object, ...]]:
-    return sorted(tuple(row.values()) for row in table.to_pylist())
-
-
-def settled(application: Application, place: Place, *views: str) -> None:
-    """Wait until views hold what the files say."""
-    for view in views or QUERIES:
-        expected = place.expected(view)
-
-        def agrees(view: str = view, expected: list[tuple[object, ...]] = expected) -> bool:
-            state = application.running().get(view)
-            reader = place.client()
-            if state is None or not reader.exists(view) or not reader.state(view).upper.time:
-                return False
-            with reader.reader(view) as opened:
-                return rows(opened.snapshot()) == expected
-
-        wait_until(f"{view} is {expected}", agrees, PATIENCE_S)
+def settled(application: Application, place: Place) -> None:
+    """Wait until all views run and hold what the files say."""
+    wait_until(
+        "all views hold what the files say",
+        lambda: application.running().keys() >= QUERIES.keys() and place.agrees(),
+        PATIENCE_S,
+    )
 
 
 def eventually(what: str, happened: Callable[[], bool]) -> None:

@@ -26,10 +26,11 @@ _JAVA: Final = "-XX:+UseSerialGC -Duser.timezone=UTC -XX:TieredStopAtLevel=1"
 
 @dataclass(frozen=True, slots=True)
 class RunningJob:
-    """A main job; `process` is its JVM, which runs Python as a child."""
+    """A job; `process` is its JVM, which runs Python as a child."""
 
     process: subprocess.Popen[str]
     output: Path
+    script: str = "run.py"
 
     @property
     def said(self) -> str:
@@ -85,14 +86,14 @@ class RunningJob:
                 command = (status.parent / "cmdline").read_bytes()
             except OSError:
                 continue
-            if parent == self.process.pid and b"jobs/run.py" in command:
+            if parent == self.process.pid and f"jobs/{self.script}".encode() in command:
                 return int(status.parent.name)
         raise AssertionError(f"no Python under {self.process.pid}:\n{self.said}")
 
 
 @contextmanager
-def running_job(folder: Path, *arguments: str) -> Iterator[RunningJob]:
-    """Start the main job in `folder`, where what it prints is kept; it is gone after the block."""
+def running_job(folder: Path, *arguments: str, script: str = "run.py") -> Iterator[RunningJob]:
+    """Start a job in `folder`, where what it prints is kept; it is gone after the block."""
     import pyspark
 
     number = len(list(folder.glob("run-*.txt")))
@@ -104,14 +105,14 @@ def running_job(folder: Path, *arguments: str) -> Iterator[RunningJob]:
         "SPARK_CONF_DIR": str(ROOT / "conf"),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    script = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
     with output.open("wb") as out:
         process = subprocess.Popen(
             [
-                str(script),
+                str(submit),
                 "--driver-java-options",
                 _JAVA,
-                str(ROOT / "jobs" / "run.py"),
+                str(ROOT / "jobs" / script),
                 *arguments,
             ],
             cwd=folder,
@@ -123,6 +124,6 @@ def running_job(folder: Path, *arguments: str) -> Iterator[RunningJob]:
             text=True,
         )
     try:
-        yield RunningJob(process, output)
+        yield RunningJob(process, output, script)
     finally:
         kill_all_of(process)

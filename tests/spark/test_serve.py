@@ -1,0 +1,81 @@
+"""`serve` as a real process: asked, killed at random, started again, and still right."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+
+from app.discovery import find
+from app.lane.log import read_lane
+from jobs.ask import main as ask
+from support.job import running_job
+from support.projects import SQL, Place
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("main-job")]
+
+SEED = 7
+
+
+def test_a_project_survives_kills_and_answers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SIGKILL of the JVM, of Python or of both, while it creates, catches up and rests.
+
+    Each start takes over from what was killed, at once; contents are DuckDB's, ids stay.
+    """
+    place = Place(tmp_path)
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "all.sql").write_text(SQL)
+    data = ["--data", str(tmp_path / "data")]
+    arguments = [
+        str(tmp_path / "project"), *data, "--set", f"in={tmp_path}",
+        "--location", str(tmp_path / "shards"),
+    ]  # fmt: skip
+    chance = random.Random(SEED)
+    whom = ["all", "jvm", "python"]
+    chance.shuffle(whom)
+    known: dict[str, str] = {}
+    moments: list[Callable[[], bool]] = [
+        lambda: place.client().exists("spent"),
+        lambda: place.contents("large") is not None,
+        place.agrees,
+    ]
+    for number, moment in enumerate(moments):
+        with running_job(tmp_path, *arguments, script="serve.py") as job:
+            job.wait_for(f"moment {number}", moment)
+            job.kill(whom[number])
+        now = {n: o.global_id for n, o in read_lane(place.client())[0].objects.items()}
+        assert known.items() <= now.items(), "ids stay"
+        known = now
+        place.put("orders", f"k{number}", f"id,customer,price\n{10 + number},1,{51 + number}\n")
+
+    with running_job(tmp_path, *arguments, script="serve.py") as job:
+        job.wait_for("contents are right", place.agrees)
+        capsys.readouterr()
+        assert (
+            ask(["sql", "SELECT id, price FROM large ORDER BY id", "--format", "json", *data]) == 0
+        )
+        lines = capsys.readouterr().out.splitlines()
+        assert [tuple(json.loads(line).values()) for line in lines] == place.expected("large")
+        assert ask(["status", "--once", *data]) == 0
+        assert "spent" in capsys.readouterr().out
+        assert ask(["sql", "SELECT * FROM spend", *data]) == 2
+        assert "did you mean 'spent'" in capsys.readouterr().err
+
+        where = find(tmp_path / "data")
+        request = Request(  # noqa: S310 - on loopback
+            f"{where.url}/api/v1/subscribe",
+            json.dumps({"query": "SUBSCRIBE large"}).encode(),
+            {"Authorization": f"Bearer {where.token}", "Content-Type": "application/json"},
+        )
+        with urlopen(request, timeout=60) as response:  # noqa: S310 - the same
+            first = json.loads(response.readline())
+        found = sorted((row["id"], row["price"]) for row in first["updates"])
+        assert found == place.expected("large"), "the snapshot comes first"
+        assert job.interrupt() == 130
+    assert ask(["status", "--once", *data]) == 2, "it says that it has gone"

@@ -1,0 +1,91 @@
+"""A small project over files, and what DuckDB says of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from app.project.project import Project
+from datasource.client import ShardClient
+
+__all__ = ["QUERIES", "SQL", "Place", "rows"]
+
+SQL = """
+CREATE SOURCE orders USING csv OPTIONS (path '${in}/orders', header 'true')
+  SCHEMA (id INT, customer INT, price INT);
+CREATE SOURCE customers USING csv OPTIONS (path '${in}/customers', header 'true')
+  SCHEMA (customer INT, name STRING) ENVELOPE UPSERT KEY (customer);
+CREATE MATERIALIZED VIEW spent AS
+  SELECT c.name, count(*) AS orders, sum(o.price) AS total
+  FROM orders o JOIN customers c ON o.customer = c.customer GROUP BY c.name;
+CREATE MATERIALIZED VIEW large AS SELECT id, price FROM orders WHERE price > 50;
+CREATE MATERIALIZED VIEW best AS
+  SELECT name FROM spent WHERE total = (SELECT max(total) FROM spent);
+CREATE INDEX spent_by_name ON spent (name);
+CREATE SINK large_out FROM large USING parquet OPTIONS (path '${in}/out');
+"""
+
+QUERIES = {
+    "spent": """SELECT c.name, count(*)::BIGINT, sum(o.price)::BIGINT
+                FROM orders o JOIN customers c ON o.customer = c.customer GROUP BY c.name""",
+    "large": "SELECT id::INT, price::INT FROM orders WHERE price > 50",
+    "best": """WITH s AS (SELECT c.name, sum(o.price) AS total FROM orders o
+                          JOIN customers c ON o.customer = c.customer GROUP BY c.name)
+               SELECT name FROM s WHERE total = (SELECT max(total) FROM s)""",
+}
+
+
+class Place:
+    """Where one test has its files and its shards."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("orders", "customers"):
+            (folder / name).mkdir()
+        self.put("customers", "a", "customer,name\n1,ann\n2,bob\n")
+        self.put("orders", "a", "id,customer,price\n1,1,10\n2,2,60\n3,1,70\n")
+
+    def put(self, source: str, name: str, text: str) -> None:
+        """Let a file arrive whole."""
+        fresh = self.folder / f"{source}-{name}.new"
+        fresh.write_text(text)
+        fresh.rename(self.folder / source / f"{name}.csv")
+
+    def expected(self, view: str) -> list[tuple[object, ...]]:
+        """What DuckDB says of the files."""
+        with duckdb.connect() as duck:
+            duck.read_csv(str(self.folder / "orders" / "*.csv")).create("orders")
+            # The newest file of a customer counts; later files sort behind earlier ones.
+            duck.read_csv(str(self.folder / "customers" / "*.csv"), filename=True).create("named")
+            duck.execute(
+                "CREATE TABLE customers AS "
+                "SELECT customer, arg_max(name, filename) AS name FROM named GROUP BY customer"
+            )
+            return sorted(duck.sql(QUERIES[view]).fetchall())
+
+    def client(self) -> ShardClient:
+        """Of its location."""
+        return ShardClient.open(str(self.folder / "shards"))
+
+    def contents(self, view: str) -> list[tuple[object, ...]] | None:
+        """What a view's shard holds; None if it has nothing yet."""
+        client = self.client()
+        if not client.exists(view) or not client.state(view).upper.time:
+            return None
+        with client.reader(view) as reader:
+            return rows(reader.snapshot())
+
+    def agrees(self) -> bool:
+        """Whether every view holds what DuckDB says of the files."""
+        return all(self.contents(view) == self.expected(view) for view in QUERIES)
+
+    def project(self, text: str = SQL) -> Project:
+        """The project over these files."""
+        return Project.parse({"all.sql": text.replace("${in}", str(self.folder))})
+
+
+def rows(table: pa.Table) -> list[tuple[object, ...]]:
+    """The rows of a table, sorted."""
+    return sorted(tuple(row.values()) for row in table.to_pylist())
