@@ -1,0 +1,270 @@
+"""Tests of views, without files, streams or waiting: push rows at times, advance, look.
+
+    with Lab(spark, "CREATE SOURCE … CREATE MATERIALIZED VIEW …") as lab:
+        lab.push("orders", [(1, 10), (2, 60)], at=1000)
+        lab.advance(2000)
+        assert_df_equality(lab.contents("large"), expected, ignore_row_order=True)
+
+The project is checked as every project is, and views are kept by the very code that keeps them in
+a runtime, the change alone or the query run anew; only the streams that drive it are left out. Time
+is the test's: what is pushed takes effect when the test says, and nothing else moves.
+
+Shards are in memory where the machine has a file system there, else in a temporary folder; they
+are gone when the block ends.
+
+Invariants:
+    Time never goes back.
+    After `advance(to)` every view holds what its query gives at every time before `to`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from typing_extensions import override
+
+import datasource
+from app.compute.view import View
+from app.project.project import Project, Resolved
+from app.protocol.objects import SourceDescription, ViewDescription, errors_shard
+from app.rendering import Host, Incarnation
+from app.shards import make_shard, schema_of
+from datasource.client import ShardClient
+from datasource.clock import SystemClock, SystemIds
+from datasource.commands.append import Appended
+from datasource.errors import Determinate, InvalidUsage, unknown_name
+from datasource.frontier import Frontier
+from datasource.native.interval import Interval
+from datasource.native.types import struct_of
+from datasource.schema import DIFF, TS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Lab", "LabClock", "Rows"]
+
+Rows: TypeAlias = DataFrame | pa.Table | Iterable[Sequence[Any] | Mapping[str, Any]]
+"""Rows of a source: a frame, an Arrow table, or tuples or dicts."""
+
+_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - its own folder in it is made safely
+"""A file system in memory, where there is one."""
+
+
+class LabClock(SystemClock):
+    """The clock of a lab: wall-clock time is what the test has advanced to."""
+
+    def __init__(self) -> None:
+        """Begin at 0."""
+        self._now_ms = 0
+
+    @override
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def move(self, to_ms: int) -> None:
+        """Let time be `to_ms`, unless it is later already."""
+        self._now_ms = max(self._now_ms, to_ms)
+
+
+class Lab:
+    """One project under test. Use it as a context manager.
+
+    Attributes:
+        clock: Its time.
+        client: Of its shards.
+    """
+
+    def __init__(self, spark: SparkSession, project: Project | str) -> None:
+        """Check the project, and make its shards.
+
+        Args:
+            spark: The session.
+            project: The project, or its SQL. Sinks and indexes are checked and then left alone.
+
+        Raises:
+            InvalidUsage: The project has problems.
+        """
+        parsed = Project.parse({"test.sql": project}) if isinstance(project, str) else project
+        self._spark = spark
+        self._resolved: Resolved = parsed.check(spark)
+        self.clock = LabClock()
+        parent = str(_MEMORY) if _MEMORY.is_dir() else None
+        self._folder = Path(tempfile.mkdtemp(prefix="shardline-lab-", dir=parent))
+        self.client = ShardClient.open(str(self._folder / "shards"), clock=self.clock)
+        self._pending: list[tuple[int, str, pa.Table, int]] = []
+        self._reached = 0
+        writes = threading.Event()
+        writes.set()
+        self._host = Host(
+            spark=spark,
+            client=self.client,
+            storage={},
+            report=lambda _: None,
+            clock=self.clock,
+            ids=SystemIds(),
+            checkpoints=self._folder / "checkpoints",
+            writes=writes,
+            check_fence=lambda: None,
+        )
+        for description in self._resolved.descriptions.values():
+            if isinstance(description, SourceDescription | ViewDescription):
+                columns = self._resolved.schemas[description.name]
+                make_shard(self.client, description, columns)
+        described = self._resolved.descriptions.values()
+        self._sources = [d for d in described if isinstance(d, SourceDescription)]
+        self._views = [
+            self._view(number, description)
+            for number, description in enumerate(self._resolved.descriptions.values(), 1)
+            if isinstance(description, ViewDescription)
+        ]
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Remove the shards."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    # -- what a test does ------------------------------------------------------------------------
+
+    def push(self, source: str, rows: Rows, at: int, *, diff: int = 1) -> None:
+        """Let rows arrive at a source at time `at`; they are there after the next `advance`.
+
+        Args:
+            source: Its name.
+            rows: Columns by name; tuples have the source's columns in order. Rows of an upsert
+                source replace those of their key.
+            at: When they take effect: not before what has been advanced to.
+            diff: How many copies come; -1 takes the rows away, from an upsert source by their keys.
+
+        Raises:
+            InvalidUsage: There is no such source, the rows do not fit it, or `at` is in the past.
+        """
+        found = self._resolved.descriptions.get(source)
+        if not isinstance(found, SourceDescription):
+            known = [d.name for d in self._sources]
+            raise unknown_name("source", source, known)
+        if at < self._reached:
+            raise InvalidUsage(
+                f"rows of '{source}' at {at}, which is settled",
+                code="TIME_PASSED",
+                hint=f"push at {self._reached} or later",
+            )
+        self._pending.append((at, source, self._table(found, rows), diff))
+
+    def advance(self, to: int) -> None:
+        """Let time pass: everything before `to` is settled in all sources, and views follow.
+
+        Raises:
+            InvalidUsage: `to` is not after what has been advanced to.
+        """
+        if to <= self._reached:
+            raise InvalidUsage(
+                f"cannot advance to {to}",
+                code="TIME_PASSED",
+                hint=f"advance to {self._reached + 1} or later",
+            )
+        self.clock.move(to)
+        due = [one for one in self._pending if one[0] < to]
+        self._pending = [one for one in self._pending if one[0] >= to]
+        for source in self._sources:
+            mine = [(at, rows, diff) for at, name, rows, diff in due if name == source.name]
+            self._append(source, sorted(mine, key=lambda one: one[0]), to)
+        for view in self._views:
+            view.advance(self._spark, Interval(self._reached, to, starts=self._reached == 0))
+        self._reached = to
+
+    def contents(self, name: str, as_of: int | None = None) -> DataFrame:
+        """What a source or view holds at a time, by default right before the last `advance`.
+
+        Raises:
+            InvalidUsage: There is no such object, or it cannot be read at that time.
+            Determinate: The view's query fails at that time; says how.
+        """
+        if name not in self._resolved.schemas:
+            raise unknown_name("object", name, self._resolved.schemas)
+        at = max(self._reached - 1, 0) if as_of is None else as_of
+        errors = errors_shard(name)
+        if self.client.exists(errors):
+            with self.client.reader(errors) as reader:
+                failed = reader.snapshot(at)
+            if failed.num_rows:
+                raise Determinate(
+                    f"'{name}' has no contents at {at}: {failed['error'][0].as_py()}",
+                    code="DATA_ERROR",
+                    hint="push rows that its query can take",
+                )
+        return datasource.snapshot(
+            self._spark, location=self.client.location.url, shard=name, as_of=at
+        )
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _view(self, number: int, description: ViewDescription) -> View:
+        life = Incarnation(
+            id=description.name,
+            global_id=f"u{number}",
+            dataflow=number,
+            epoch=1,
+            operators=(number, 1),
+            as_of=0,
+        )
+        return View(self._host, life, description, lambda: None)
+
+    def _append(
+        self, source: SourceDescription, due: list[tuple[int, pa.Table, int]], to: int
+    ) -> None:
+        """Append what arrives at a source before `to`, and settle it until there."""
+        held = self._held(source) if source.envelope == "upsert" else []
+        updates = []
+        for at, rows, diff in due:
+            changed = [(row, diff) for row in rows.to_pylist()]
+            if source.envelope == "upsert":
+                changed, held = _replaced(source.key, rows.to_pylist(), diff, held)
+            updates += [{**row, TS: at, DIFF: change} for row, change in changed]
+        writer = self.client.writer(source.name)
+        columns = writer.schema.arrow.append(pa.field(TS, pa.int64()))
+        table = pa.Table.from_pylist(updates, columns.append(pa.field(DIFF, pa.int64())))
+        outcome = writer.compare_and_append(table, Frontier(self._reached), Frontier(to))
+        assert isinstance(outcome, Appended), outcome
+
+    def _held(self, source: SourceDescription) -> list[dict[str, Any]]:
+        if self._reached == 0:
+            return []
+        with self.client.reader(source.name) as reader:
+            held: list[dict[str, Any]] = reader.snapshot(self._reached - 1).to_pylist()
+            return held
+
+    def _table(self, source: SourceDescription, rows: Rows) -> pa.Table:
+        """Rows with the source's columns and types."""
+        schema = schema_of(self._resolved.schemas[source.name])
+        if isinstance(rows, pa.Table):
+            rows = self._spark.createDataFrame(rows)
+        if not isinstance(rows, DataFrame):
+            rows = self._spark.createDataFrame(list(rows), struct_of(schema.record))
+        return rows.select(*schema.names).toArrow().cast(schema.arrow)
+
+
+def _replaced(
+    key: Sequence[str], rows: list[dict[str, Any]], diff: int, held: list[dict[str, Any]]
+) -> tuple[list[tuple[dict[str, Any], int]], list[dict[str, Any]]]:
+    """The changes by which rows replace those of their keys, and what is held then."""
+    keys = {tuple(row[name] for name in key) for row in rows}
+    gone = [row for row in held if tuple(row[name] for name in key) in keys]
+    come = rows if diff > 0 else []
+    left = [row for row in held if row not in gone]
+    return [(row, -1) for row in gone] + [(row, 1) for row in come], [*left, *come]

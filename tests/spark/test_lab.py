@@ -1,0 +1,113 @@
+"""The kit for tests of views, used as a user would."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from chispa import assert_df_equality
+
+from app.project.project import Project
+from app.testing import Lab
+from datasource.errors import Determinate, InvalidUsage
+from support.checkout import ROOT
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark]
+
+SQL = """
+CREATE SOURCE orders USING csv OPTIONS (path 'nowhere') SCHEMA (id INT, customer INT, price INT);
+CREATE SOURCE customers USING csv OPTIONS (path 'nowhere') SCHEMA (customer INT, name STRING)
+  ENVELOPE UPSERT KEY (customer);
+CREATE MATERIALIZED VIEW spent AS
+  SELECT c.name, sum(o.price) AS total FROM orders o JOIN customers c ON o.customer = c.customer
+  GROUP BY c.name;
+CREATE MATERIALIZED VIEW large AS SELECT id, price FROM orders WHERE price > 50;
+CREATE MATERIALIZED VIEW share AS SELECT id, 100 DIV price AS part FROM orders;
+"""
+
+
+def frame(spark: SparkSession, columns: str, *rows: tuple[object, ...]) -> DataFrame:
+    return spark.createDataFrame(list(rows), columns)
+
+
+def test_a_view_is_tested_in_ten_lines(spark: SparkSession) -> None:
+    """Push, advance, compare; also as of an earlier time."""
+    with Lab(spark, SQL) as lab:
+        lab.push("customers", [(1, "ann"), (2, "bob")], at=1000)
+        lab.push("orders", [(1, 1, 10), (2, 2, 60)], at=1000)
+        lab.push("orders", [(3, 1, 70)], at=1500)
+        lab.advance(2000)
+        expected = frame(spark, "name STRING, total BIGINT", ("ann", 80), ("bob", 60))
+        assert_df_equality(lab.contents("spent"), expected, ignore_row_order=True)
+        before = frame(spark, "name STRING, total BIGINT", ("ann", 10), ("bob", 60))
+        assert_df_equality(lab.contents("spent", as_of=1499), before, ignore_row_order=True)
+
+
+def test_the_example_of_the_docs_runs(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it is written there."""
+    text = (ROOT / "docs" / "testing.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "orders.sql").write_text(
+        "CREATE SOURCE orders USING csv OPTIONS (path 'in') SCHEMA (id INT, price INT);"
+        "CREATE MATERIALIZED VIEW large AS SELECT id, price FROM orders WHERE price > 50;"
+    )
+    monkeypatch.chdir(tmp_path)
+    said: dict[str, Any] = {}
+    exec(example, said)  # noqa: S102 - our own text
+    said["test_large_orders"](spark)
+
+
+def test_rows_come_and_go(spark: SparkSession) -> None:
+    """Rows that are taken away, replaced by key, and deleted by key are gone from views."""
+    with Lab(spark, Project.parse({"a.sql": SQL})) as lab:
+        lab.push("customers", [{"customer": 1, "name": "ann"}, {"customer": 2, "name": "bob"}], 1)
+        lab.push("orders", [(1, 1, 10), (2, 2, 60), (3, 2, 99)], at=2)
+        lab.advance(10)
+        lab.push("orders", [(2, 2, 60)], at=11, diff=-1)
+        lab.push("customers", [(1, "anna")], at=12)
+        lab.push("customers", [(2, "anyone")], at=13, diff=-1)
+        lab.advance(20)
+        large = frame(spark, "id INT, price INT", (3, 99))
+        assert_df_equality(lab.contents("large"), large)
+        spent = frame(spark, "name STRING, total BIGINT", ("anna", 10))
+        assert_df_equality(lab.contents("spent"), spent)
+        both = frame(spark, "name STRING, total BIGINT", ("anna", 10), ("bob", 99))
+        assert_df_equality(lab.contents("spent", as_of=12), both, ignore_row_order=True)
+        assert lab.clock.now_ms() == 20
+
+
+def test_a_query_that_fails_says_so_until_its_input_is_mended(spark: SparkSession) -> None:
+    """The contents at each time are the rows or the error."""
+    with Lab(spark, SQL) as lab:
+        lab.push("orders", [(1, 1, 10)], at=1)
+        lab.push("orders", [(2, 1, 0)], at=5)
+        lab.push("orders", [(2, 1, 0)], at=8, diff=-1)
+        lab.advance(10)
+        with pytest.raises(Determinate, match="DIVIDE_BY_ZERO"):
+            lab.contents("share", as_of=6)
+        assert [tuple(row) for row in lab.contents("share", as_of=4).collect()] == [(1, 10)]
+        assert [tuple(row) for row in lab.contents("share").collect()] == [(1, 10)]
+
+
+def test_mistakes_are_told(spark: SparkSession) -> None:
+    """Names with the nearest one, times with the least that can be had."""
+    with Lab(spark, SQL) as lab:
+        lab.advance(10)
+        with pytest.raises(InvalidUsage, match="did you mean 'orders'"):
+            lab.push("order", [], at=11)
+        with pytest.raises(InvalidUsage, match="did you mean 'large'"):
+            lab.contents("larg")
+        with pytest.raises(InvalidUsage, match="push at 10 or later"):
+            lab.push("orders", [(1, 1, 1)], at=9)
+        with pytest.raises(InvalidUsage, match="advance to 11 or later"):
+            lab.advance(10)
+    with pytest.raises(InvalidUsage, match="SYNTAX"):
+        Lab(spark, "CREATE SOURCE x;")
