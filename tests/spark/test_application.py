@@ -35,7 +35,7 @@ def place(tmp_path: Path) -> Place:
 @contextmanager
 def running(spark: SparkSession, place: Place, text: str = SQL) -> Iterator[Application]:
     """An application with the project applied."""
-    settings = RuntimeSettings(interval_ms=500)
+    settings = RuntimeSettings(interval_ms=500, query_timeout="180s")
     data = place.folder / "data"
     with Application(spark, place.client(), settings, data=data) as application:
         application.apply(place.project(text).check(spark))
@@ -145,7 +145,7 @@ def test_the_location_belongs_to_one_runtime(spark: SparkSession, place: Place) 
         with pytest.raises(InvalidUsage, match="LOCATION_HELD"), running(spark, place):
             pass
         data = place.folder / "data 2"
-        settings = RuntimeSettings(interval_ms=500)
+        settings = RuntimeSettings(interval_ms=500, query_timeout="180s")
         with Application(spark, place.client(), settings, data=data, take_over=True) as second:
             second.apply(place.project().check(spark))
             eventually("the first is fenced", lambda: isinstance(first.lost, Fenced))
@@ -159,7 +159,7 @@ def test_a_follower_hydrates_and_is_promoted(spark: SparkSession, place: Place) 
     with running(spark, place) as first:
         settled(first, place)
         data = place.folder / "data 2"
-        settings = RuntimeSettings(interval_ms=500)
+        settings = RuntimeSettings(interval_ms=500, query_timeout="180s")
         with Application(spark, place.client(), settings, data=data, read_only=True) as second:
             second.apply(place.project().check(spark))
             writers = place.client().state("large").writers

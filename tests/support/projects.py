@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 
 import duckdb
@@ -42,6 +43,7 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._expected: dict[str, list[tuple[object, ...]]] = {}
         for name in ("orders", "customers"):
             (folder / name).mkdir()
         self.put("customers", "a", "customer,name\n1,ann\n2,bob\n")
@@ -49,12 +51,18 @@ class Place:
 
     def put(self, source: str, name: str, text: str) -> None:
         """Let a file arrive whole."""
+        self._expected.clear()
         fresh = self.folder / f"{source}-{name}.new"
         fresh.write_text(text)
         fresh.rename(self.folder / source / f"{name}.csv")
 
     def expected(self, view: str) -> list[tuple[object, ...]]:
         """What DuckDB says of the files."""
+        if view not in self._expected:
+            self._expected[view] = self._asked(view)
+        return self._expected[view]
+
+    def _asked(self, view: str) -> list[tuple[object, ...]]:
         with duckdb.connect() as duck:
             duck.read_csv(str(self.folder / "orders" / "*.csv")).create("orders")
             # The newest file of a customer counts; later files sort behind earlier ones.
@@ -66,12 +74,16 @@ class Place:
             return sorted(duck.sql(QUERIES[view]).fetchall())
 
     def client(self) -> ShardClient:
-        """Of its location."""
+        """A client of its own of the location."""
         return ShardClient.open(str(self.folder / "shards"))
+
+    @cached_property
+    def _reading(self) -> ShardClient:
+        return self.client()
 
     def contents(self, view: str) -> list[tuple[object, ...]] | None:
         """What a view's shard holds; None if it has nothing yet."""
-        client = self.client()
+        client = self._reading
         if not client.exists(view) or not client.state(view).upper.time:
             return None
         with client.reader(view) as reader:
