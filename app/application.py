@@ -54,6 +54,8 @@ from app.protocol.objects import (
     SourceDescription,
     SubscribeDescription,
     ViewDescription,
+    errors_shard,
+    progress_shard,
 )
 from app.runtime import Runtime, RuntimeOptions
 from app.shards import make_shard
@@ -114,11 +116,10 @@ class Application:
         Raises:
             InvalidUsage: `LOCATION_HELD`: another runtime holds the location.
         """
-        self._spark = spark
         self._client = client
         self._clock: Clock = client.clock
         self._ids: IdGenerator = client.ids
-        self._settings = settings
+        self._follows = read_only
         self._retain_ms = duration_ms(settings.retain_history)
         self._limit_bytes = _size(settings.result_limit)
         self.timeout_ms = float(duration_ms(settings.query_timeout))
@@ -165,7 +166,8 @@ class Application:
             writes=not read_only,
         )
         self._oracle = Oracle()
-        self._maintainer = Maintainer(client) if settings.maintenance and not read_only else None
+        self._maintainer = Maintainer(client) if settings.maintenance else None
+        self._maintains = False
         self._lock = threading.Lock()
         self._connected = False
         self._waiting: dict[str, Dataflow | SinkDescription] = {}
@@ -178,8 +180,8 @@ class Application:
         """Start the runtime; nothing of the project runs until `apply`."""
         self.runtime.start()
         self._starter.start()
-        if self._maintainer is not None:
-            self._maintainer.__enter__()
+        if not self._follows:
+            self._maintain()
         return self
 
     def __exit__(
@@ -194,7 +196,7 @@ class Application:
         self._compute.stop()
         self._storage.stop()
         self.runtime.stop()
-        if self._maintainer is not None:
+        if self._maintainer is not None and self._maintains:
             self._maintainer.__exit__(kind, error, trace)
 
     @property
@@ -206,6 +208,14 @@ class Application:
         """Take the location over from the runtime that this one has followed."""
         self._compute.allow_writes()
         self._storage.allow_writes()
+        with self._lock:
+            self._follows = False
+            self._maintain()
+
+    def _maintain(self) -> None:
+        if self._maintainer is not None and not self._maintains:
+            self._maintains = True
+            self._maintainer.__enter__()
 
     # -- what should be there ---------------------------------------------------------------------
 
@@ -226,10 +236,10 @@ class Application:
         with self._lock:
             wanted = _complete(resolved, self._retain_ms)
             plan = difference(wanted, self.running())
-            for description in wanted.values():
-                if isinstance(description, SourceDescription | ViewDescription):
-                    columns = resolved.schemas[description.name]
-                    make_shard(self._client, description, columns)
+            kept = (SourceDescription, ViewDescription)
+            for description in () if self._follows else wanted.values():
+                if isinstance(description, kept):
+                    make_shard(self._client, description, resolved.schemas[description.name])
             self._waiting.clear()
             gone = (self._storage.wanted().keys() | self._compute.wanted().keys()) - wanted.keys()
             self._storage.drop(gone)
@@ -253,6 +263,7 @@ class Application:
 
         Raises:
             InvalidUsage: There is no such object, or another one reads it.
+            Determinate: It has not stopped in time; nothing of its shards was dropped.
         """
         with self._lock:
             running = self.running()
@@ -265,6 +276,7 @@ class Application:
                 self._waiting.pop(name, None)
             self._storage.drop(names)
             self._compute.drop(names)
+            self._until_gone(names)
             return [shard for name in names for shard in self._drop_shards(name)]
 
     def _check_unread(self, names: Sequence[str], running: Mapping[str, Description]) -> None:
@@ -277,12 +289,23 @@ class Application:
                     hint=f"drop '{other}' too, or take it out of the project first",
                 )
 
+    def _until_gone(self, names: Sequence[str]) -> None:
+        """Wait until nothing of objects runs any more: a shard that is written must not go."""
+        deadline_ms = self._clock.elapsed_ms() + self.timeout_ms
+        while left := [name for name in names if name in self.runtime.lane.state.objects]:
+            if self._clock.elapsed_ms() > deadline_ms or self._clock.wait(self._ending, _BEGUN_MS):
+                raise Determinate(
+                    f"'{left[0]}' is being dropped, and has not stopped yet",
+                    code="NOT_STOPPED",
+                    hint="drop it again, which then drops its shard",
+                )
+
     def _drop_shards(self, name: str) -> list[str]:
         dropped = []
-        for shard in (name, f"{name}_errors", f"{name}_progress"):
+        for shard in (name, errors_shard(name), progress_shard(name)):
             if self._client.exists(shard):
-                holders = self._client.state(shard)
-                self._client.drop(shard, despite_holders=[*holders.critical, *holders.leased])
+                state = self._client.state(shard)
+                self._client.drop(shard, despite_holders=[*state.critical, *state.leased])
                 dropped.append(shard)
         return dropped
 

@@ -136,6 +136,11 @@ def test_a_changed_definition_takes_the_old_ones_place(spark: SparkSession, plac
         assert after["large"][1] != before["large"][1]
         with pytest.raises(InvalidUsage, match=r"large_out.*reads 'large'"):
             application.drop(["large"])
+        assert "large" in application.drop(["large", "large_out"])
+        assert not place.client().exists("large")
+        assert "large" not in application.running()
+        with pytest.raises(InvalidUsage, match="UNKNOWN_OBJECT"):
+            application.sql("SELECT * FROM large")
 
 
 def test_the_location_belongs_to_one_runtime(spark: SparkSession, place: Place) -> None:
