@@ -372,7 +372,8 @@ class Application:
     def _hold(self, dataflow: Dataflow, as_of: int) -> list[Hold]:
         """Holds on a dataflow's inputs until it has its own."""
         purpose = f"the beginning of {dataflow.name}"
-        name = f"begin:{dataflow.name}"
+        # Under the view's own prefix: whatever ends the view's holds, after a crash too, ends it.
+        name = f"view:{dataflow.name}:0:begin"
         return [
             self._client.hold(one, name, since=as_of, purpose=purpose)
             for one in _inputs(dataflow)

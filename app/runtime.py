@@ -432,8 +432,9 @@ class Runtime(Observer):
                 holds.forget_holds(self._client, name, inputs)
             case SinkDescription() as sink:
                 drop_sink(self._client, sink)
-            case IndexDescription(name=name):
+            case IndexDescription(name=name, on=on):
                 self._indexes.pop(name, None)
+                holds.forget_holds(self._client, name, [on])
             case SubscribeDescription(name=name):
                 self._subscribes.pop(name, None)
             case _:

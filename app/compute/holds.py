@@ -2,6 +2,9 @@
 
     view:<name>:<number of the dataflow>:<where>
 
+The hold of whoever has chosen the as_of, until the dataflow has its own, is called so too, with the
+number 0: it ends with the others if its owner dies.
+
 A hold belongs to a streaming query, and outlives it: whoever starts the query again finds what it
 needs. It is of one runtime: `where` tells those of two that run the same view side by side, one to
 write and one to take over, apart. So it never ends by itself. It ends when the definition goes
