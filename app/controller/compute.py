@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -39,9 +40,11 @@ from app.protocol.compute import (
 )
 from app.protocol.objects import Dataflow, SubscribeDescription
 from datasource.clock import Clock, IdGenerator
-from datasource.errors import Determinate
+from datasource.errors import Determinate, ShardError
 
 __all__ = ["ComputeController", "Hold", "Subscription"]
+
+_log = logging.getLogger(__name__)
 
 _BATCHES: Final = 256
 """Intervals of a subscription that wait for its reader; then it is dropped."""
@@ -312,4 +315,9 @@ class ComputeController:
 def _release(wanted: _Wanted) -> None:
     holds, wanted.holds = wanted.holds, []
     for hold in holds:
-        hold.expire()
+        try:
+            hold.expire()
+        except ShardError:
+            # Another controller has it now, or the store is away: it ends with the dataflow's.
+            context = {"id": wanted.command.id}
+            _log.info("a hold was not given up", exc_info=True, extra={"context": context})
