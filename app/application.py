@@ -55,6 +55,7 @@ from app.protocol.objects import (
     SubscribeDescription,
     ViewDescription,
     errors_shard,
+    inputs_of,
     progress_shard,
 )
 from app.runtime import Runtime, RuntimeOptions
@@ -281,7 +282,7 @@ class Application:
 
     def _check_unread(self, names: Sequence[str], running: Mapping[str, Description]) -> None:
         for other, description in running.items():
-            read = [name for name in _inputs(description) if name in names]
+            read = [name for name in inputs_of(description) if name in names]
             if read and other not in names:
                 raise InvalidUsage(
                     f"'{other}' reads '{read[0]}'",
@@ -321,7 +322,7 @@ class Application:
 
     def _start_if_begun(self, reader: Dataflow | SinkDescription) -> None:
         """Create what waits for its inputs, if all of them have begun."""
-        inputs = [self._readable(name) for name in _inputs(reader)]
+        inputs = [self._readable(name) for name in inputs_of(reader)]
         if any(one.upper == MINIMUM for one in inputs):
             return
         if isinstance(reader, SinkDescription):
@@ -343,12 +344,12 @@ class Application:
     def _leave(self, before: Description | None, after: Kept) -> None:
         """Let go of the inputs that a view read by its former definition only."""
         if isinstance(before, ViewDescription) and before != after:
-            left = set(before.inputs) - set(_inputs(after))
+            left = set(before.inputs) - set(inputs_of(after))
             forget_holds(self._client, before.name, sorted(filter(self._client.exists, left)))
 
     def _as_of(self, dataflow: Dataflow) -> int:
         output = dataflow.name if isinstance(dataflow, ViewDescription) else None
-        inputs = [self._readable(name) for name in _inputs(dataflow)]
+        inputs = [self._readable(name) for name in inputs_of(dataflow)]
         there = None if output is None else self._readable(output)
         chosen = choose_as_of(inputs, there)
         if chosen is None:
@@ -376,7 +377,7 @@ class Application:
         name = f"view:{dataflow.name}:0:begin"
         return [
             self._client.hold(one, name, since=as_of, purpose=purpose)
-            for one in _inputs(dataflow)
+            for one in inputs_of(dataflow)
             if self._client.exists(one)
         ]
 
@@ -476,16 +477,6 @@ def _complete(resolved: Resolved, retain_ms: int) -> dict[str, Kept]:
             case _:
                 found[name] = description
     return found
-
-
-def _inputs(description: Description) -> Sequence[str]:
-    match description:
-        case ViewDescription(inputs=inputs):
-            return inputs
-        case SourceDescription():
-            return ()
-        case _:
-            return (description.on,)
 
 
 def _size(text: str) -> int:

@@ -66,6 +66,7 @@ from app.protocol.objects import (
     SourceDescription,
     SubscribeDescription,
     ViewDescription,
+    inputs_of,
 )
 from app.protocol.storage import (
     CancelOneshotIngestion,
@@ -228,7 +229,7 @@ class Runtime(Observer):
         while waiting:
             known = objects.get(waiting.pop())
             if known is not None:
-                fresh = [one for one in _inputs(known.description) if one not in found]
+                fresh = [one for one in inputs_of(known.description) if one not in found]
                 found |= dict.fromkeys(fresh)
                 waiting += fresh
         return list(found)
@@ -439,16 +440,6 @@ class Runtime(Observer):
                 self._subscribes.pop(name, None)
             case _:
                 pass
-
-
-def _inputs(description: Description) -> Sequence[str]:
-    match description:
-        case ViewDescription(inputs=inputs):
-            return inputs
-        case SourceDescription():
-            return ()
-        case _:
-            return (description.on,)
 
 
 def _note(position: Future[int]) -> None:

@@ -20,7 +20,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
@@ -33,8 +32,8 @@ from app.controller.compute import Subscription
 from app.discovery import Whereabouts, announce, withdraw
 from app.protocol.codec import COMPUTE, STORAGE
 from app.protocol.compute import SubscribeDropped, SubscribeResponse
-from app.server.access import BODY_MAX, Access
-from app.server.api import Services, create_app
+from app.server.access import Access
+from app.server.api import Query, Services, create_app, read_body
 from app.server.serving import serve
 from datasource.errors import InvalidUsage
 
@@ -47,10 +46,6 @@ __all__ = ["batch_line", "serving"]
 
 _TAKE_MS: Final = 500.0
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
-
-
-class _Query(msgspec.Struct, forbid_unknown_fields=True):
-    query: str
 
 
 @contextmanager
@@ -133,17 +128,7 @@ def _subscribe(application: Application) -> Callable[[Request], Awaitable[Respon
     """The route that streams a subscription; it is closed when its client is gone."""
 
     async def subscribe(request: Request) -> Response:
-        body = await request.body()
-        if len(body) > BODY_MAX:
-            raise InvalidUsage(f"a body may have {BODY_MAX} bytes", code="TOO_LARGE")
-        try:
-            query = msgspec.json.decode(body, type=_Query).query
-        except msgspec.DecodeError as error:
-            raise InvalidUsage(
-                f"the body is not as described: {error}",
-                code="BODY_UNREADABLE",
-                hint='send {"query": "SUBSCRIBE …"}',
-            ) from None
+        query = (await read_body(request, Query)).query
         subscription = await run_in_threadpool(application.subscribe, query)
         return StreamingResponse(_lines(subscription), media_type="application/x-ndjson")
 

@@ -29,11 +29,6 @@ from app.introspection.events import (
 from app.introspection.operators import OperatorPlan
 from app.protocol.objects import (
     Description,
-    IndexDescription,
-    SinkDescription,
-    SourceDescription,
-    SubscribeDescription,
-    ViewDescription,
 )
 from app.protocol.storage import Status, StatusUpdate
 from app.reports import Health
@@ -46,7 +41,6 @@ __all__ = [
     "Observed",
     "Received",
     "histogram_bound_ns",
-    "inputs_of",
     "lag_ms",
 ]
 
@@ -243,17 +237,6 @@ class Facts:
     def histories(self) -> tuple[History, ...]:
         """All histories."""
         return (self.statuses, self.lags)
-
-
-def inputs_of(description: Description) -> tuple[str, ...]:
-    """Names of the objects that an object reads."""
-    match description:
-        case SourceDescription():
-            return ()
-        case ViewDescription():
-            return description.inputs
-        case IndexDescription() | SinkDescription() | SubscribeDescription():
-            return (description.on,)
 
 
 def lag_ms(write: Observed, now_ms: int) -> int | None:

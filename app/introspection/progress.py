@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import UNSET
 
-from app.introspection.facts import Facts, ObjectFacts, Observed, inputs_of, lag_ms
+from app.introspection.facts import Facts, ObjectFacts, Observed, lag_ms
 from app.introspection.relation import (
     AT,
     FLAG,
@@ -23,6 +23,7 @@ from app.introspection.relation import (
     Row,
     instant,
 )
+from app.protocol.objects import inputs_of
 
 __all__ = ["PROGRESS", "slowest"]
 

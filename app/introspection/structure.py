@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from app.introspection.facts import Facts, ObjectFacts, inputs_of
+from app.introspection.facts import Facts, ObjectFacts
 from app.introspection.relation import (
     AT,
     FRONTIER,
@@ -22,7 +22,12 @@ from app.introspection.relation import (
     Row,
     instant,
 )
-from app.protocol.objects import SourceDescription, SubscribeDescription, ViewDescription
+from app.protocol.objects import (
+    SourceDescription,
+    SubscribeDescription,
+    ViewDescription,
+    inputs_of,
+)
 
 __all__ = ["STRUCTURE", "channels"]
 

@@ -24,12 +24,9 @@ from app.project.graph import Graph
 from app.project.statements import Kept, kind_of
 from app.protocol.objects import (
     Description,
-    IndexDescription,
-    SinkDescription,
-    SourceDescription,
     SubscribeDescription,
-    ViewDescription,
     errors_shard,
+    inputs_of,
     progress_shard,
 )
 
@@ -153,17 +150,7 @@ def _order(objects: Mapping[str, Kept]) -> list[str]:
 
 
 def _graph(objects: Mapping[str, Kept]) -> Graph:
-    return Graph({name: _reads(description) for name, description in objects.items()})
-
-
-def _reads(description: Kept) -> tuple[str, ...]:
-    match description:
-        case SourceDescription():
-            return ()
-        case ViewDescription(inputs=inputs):
-            return inputs
-        case IndexDescription(on=on) | SinkDescription(on=on):
-            return (on,)
+    return Graph({name: inputs_of(description) for name, description in objects.items()})
 
 
 def _affected(

@@ -31,6 +31,7 @@ from app.protocol.objects import (
     SinkDescription,
     SourceDescription,
     ViewDescription,
+    inputs_of,
 )
 
 __all__ = ["Kept", "Reading", "Written", "index_name", "kind_of", "read_statements"]
@@ -71,13 +72,7 @@ class Written:
     @property
     def reads(self) -> tuple[str, ...]:
         """Names of the objects that it is made from."""
-        match self.description:
-            case ViewDescription(inputs=inputs):
-                return inputs
-            case IndexDescription(on=on) | SinkDescription(on=on):
-                return (on,)
-            case SourceDescription():
-                return ()
+        return inputs_of(self.description)
 
     def place(self, piece: str = "name", shift: int = 0) -> Place:
         """Where `piece` stands, or `shift` characters behind its start; else the object's name."""

@@ -28,6 +28,7 @@ __all__ = [
     "ViewDescription",
     "errors_shard",
     "fingerprint",
+    "inputs_of",
     "progress_shard",
 ]
 
@@ -157,6 +158,17 @@ def fingerprint(description: Description) -> str:
     """16 hex digits that differ when two descriptions do."""
     encoded = msgspec.json.encode(description, order="deterministic")
     return hashlib.blake2b(encoded, digest_size=8).hexdigest()
+
+
+def inputs_of(description: Description) -> tuple[str, ...]:
+    """Names of the objects that an object reads."""
+    match description:
+        case SourceDescription():
+            return ()
+        case ViewDescription():
+            return description.inputs
+        case IndexDescription() | SinkDescription() | SubscribeDescription():
+            return (description.on,)
 
 
 def progress_shard(source: str) -> str:

@@ -38,7 +38,7 @@ from app.server.metrics import CONTENT_TYPE, exposition
 from app.server.openapi import openapi
 from datasource.errors import InvalidUsage, ShardError, unknown_name
 
-__all__ = ["ARROW", "Action", "RunSql", "Services", "create_app"]
+__all__ = ["ARROW", "Action", "Query", "RunSql", "Services", "create_app", "read_body"]
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +81,9 @@ class Services:
     routes: Sequence[BaseRoute] = ()
 
 
-class _Sql(msgspec.Struct, forbid_unknown_fields=True):
+class Query(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a request that asks something in SQL."""
+
     query: str
 
 
@@ -171,7 +173,7 @@ class _Routes:
         return _json(await asyncio.to_thread(_about, self._services.relations, name))
 
     async def sql(self, request: Request) -> Response:
-        query = (await _body(request, _Sql)).query
+        query = (await read_body(request, Query)).query
         given_up = threading.Event()
         run = partial(self._services.run_sql, query, given_up)
         try:
@@ -188,7 +190,7 @@ class _Routes:
         actions = self._services.actions
         if name not in actions:
             raise unknown_name("action", name, actions)
-        target = (await _body(request, _Target)).target
+        target = (await read_body(request, _Target)).target
         return _json({"result": await self._run(partial(actions[name], target))})
 
     async def _run(self, work: Callable[[], T]) -> T:
@@ -226,7 +228,7 @@ def _rows(table: pa.Table) -> list[dict[str, Any]]:
     return list(table.rename_columns([str(i) for i in range(table.num_columns)]).to_pylist())
 
 
-async def _body(request: Request, kind: type[T]) -> T:
+async def read_body(request: Request, kind: type[T]) -> T:
     """The body of a request, decoded.
 
     Raises:
