@@ -2,9 +2,9 @@
 #
 # Start anything of this project: makes the Python environment when it is missing, then runs.
 #
-#   ./spark-submit.sh [SPARK OPTIONS] [--] [JOB OPTIONS]           the main job (jobs/run.py)
-#   ./spark-submit.sh [SPARK OPTIONS] serve PROJECT [JOB OPTIONS]  a project: sources, views, sinks
-#   ./spark-submit.sh [SPARK OPTIONS] plan PROJECT [JOB OPTIONS]   what `serve` would change, and how
+#   ./spark-submit.sh [SPARK OPTIONS] [--] [JOB OPTIONS]           the main job (jobs/demo.py)
+#   ./spark-submit.sh [SPARK OPTIONS] run PROJECT [JOB OPTIONS]    a project: sources, views, sinks
+#   ./spark-submit.sh [SPARK OPTIONS] plan PROJECT [JOB OPTIONS]   what `run` would change, and how
 #   ./spark-submit.sh sql 'SELECT …' | subscribe NAME | status     ask what runs; no JVM
 #   ./spark-submit.sh drop NAME …                                  drop objects for good; no JVM
 #   ./spark-submit.sh [SPARK OPTIONS] bench [JOB OPTIONS]          benchmarks (jobs/bench.py)
@@ -53,7 +53,7 @@ die() {
 # ------------------------------------------------------------------------------ command line
 
 # One line: tests read it.
-commands=(admin bench drop help inspect maintain package plan python run serve setup soak sql status subscribe test)
+commands=(admin bench demo drop help inspect maintain package plan python run setup soak sql status subscribe test)
 # Spark's own lists (SparkSubmitOptionParser): which options take a value, and which do not.
 spark_valued=(
   --archives --class --conf -c --deploy-mode --driver-class-path --driver-cores
@@ -443,12 +443,12 @@ make_package() {
 
 main() {
   parse "$@"
-  case ${command:=run} in
+  case ${command:=demo} in
     help)
       usage
       return
       ;;
-    admin | bench | drop | inspect | maintain | package | plan | python | run | serve | setup) ;;
+    admin | bench | demo | drop | inspect | maintain | package | plan | python | run | setup) ;;
     soak | sql | status | subscribe | test) ;;
     *.py)
       [[ -f $command ]] || die "no job at '$command'"
@@ -460,8 +460,8 @@ main() {
   case $command in
     run) submit "$root/jobs/run.py" ;;
     bench) submit "$root/jobs/bench.py" ;;
-    serve) submit "$root/jobs/serve.py" ;;
-    plan) submit "$root/jobs/serve.py" --plan ;;
+    demo) submit "$root/jobs/demo.py" ;;
+    plan) submit "$root/jobs/run.py" --plan ;;
     sql | subscribe | status | drop)
       no_spark_options
       exec "$python" "$root/jobs/ask.py" "$command" ${job[@]+"${job[@]}"}

@@ -61,7 +61,7 @@ def find(folder: Path) -> Whereabouts:
         raise InvalidUsage(
             f"no application runs in '{folder}'",
             code="NOT_RUNNING",
-            hint="start one with ./spark-submit.sh serve, or name its folder with --data",
+            hint="start one with ./spark-submit.sh run, or name its folder with --data",
         )
     return found
 

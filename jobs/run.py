@@ -1,21 +1,24 @@
-"""The main job: a year of real flights as a stream, and three queries that keep up with it.
+"""Run a project: its sources, views, indexes and sinks, until Ctrl-C; or only plan it.
 
-    ./spark-submit.sh                                      on a local folder, data/
-    ./spark-submit.sh -- --location s3://bucket/prefix     on S3 (keys: conf/app.toml, [storage])
-    ./spark-submit.sh -- --days 30                         fewer days
-    ./spark-submit.sh -- --fresh                           start over
+    ./spark-submit.sh run   PROJECT --set landing=data/in        run it, and go on with it
+    ./spark-submit.sh plan PROJECT --set landing=data/in         what that would change, and how
 
-Status 0: everything is in, and the shards agree with plain Spark over the raw files; 1: they do
-not, or a query failed; 2: the job cannot run as asked; 130: stopped by Ctrl-C.
+A project is a folder of SQL files. `run` makes what runs equal to it: what is new is created,
+what differs is changed, the rest is dropped (its shards stay until `drop` names them). While it
+runs, `sql`, `subscribe` and `status` ask it.
+
+Status 0: planned, or another runtime took over in an orderly way; 1: it failed; 2: the project or
+the location cannot be used; 130: stopped by Ctrl-C.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Final
 
 from app.config import Settings, load
 from app.failure import explain
@@ -24,7 +27,12 @@ from app.storage_options import add_option_argument, storage_options
 from app.terminal import open_console
 from datasource.errors import InvalidUsage, ShardError
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 __all__ = ["main"]
+
+_LOOK_MS: Final = 500.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,11 +41,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = open_console()
     try:
         settings = load(given.config, _overrides(given))
-        _start_log(settings)
-        # Takes a second to import; a wrong setting is to be told at once.
-        from app.demo.story import tell  # noqa: PLC0415
-
-        return 0 if tell(settings, console, fresh=given.fresh) else 1
+        data = settings.demo.data
+        data.mkdir(parents=True, exist_ok=True)
+        log_to(data / "log.jsonl", settings.log.level)
+        return _plan(given, settings, console) if given.plan else _serve(given, settings, console)
     except KeyboardInterrupt:
         print("\nStopped. Start again to go on.", flush=True)
         return 130
@@ -50,37 +57,99 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
 
 
-def _start_log(settings: Settings) -> None:
-    file = Path(settings.log.file) if settings.log.file else settings.demo.data / "log.jsonl"
+def _plan(given: argparse.Namespace, settings: Settings, console: Console) -> int:
+    from app.application import planned  # noqa: PLC0415 - Spark takes a second to import
+    from app.project.explain import plan_view  # noqa: PLC0415
+    from app.project.project import Project  # noqa: PLC0415
+    from app.project.variables import parse_variables  # noqa: PLC0415
+    from app.session import open_session  # noqa: PLC0415
+    from datasource.client import ShardClient  # noqa: PLC0415
+
+    project = Project.load(given.project, parse_variables(given.set))
+    client = ShardClient.open(settings.demo.url, settings.storage)
+    spark = open_session("shardline plan")
+    spark.sparkContext.setLogLevel("FATAL")
     try:
-        log_to(file, settings.log.level)
-    except OSError as error:
-        raise InvalidUsage(
-            f"the log '{file}' cannot be written: {error.strerror}",
-            code="FOLDER_NOT_WRITABLE",
-            hint="name another folder with --data",
-        ) from error
+        console.print(plan_view(planned(client, settings.runtime, project.check(spark))))
+    finally:
+        spark.stop()
+    return 0
 
 
-def _overrides(given: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    demo = {name: getattr(given, name) for name in ("location", "days", "days_per_second")}
-    # Paths of a command line count from where it is typed.
-    demo["data"] = None if given.data is None else str(given.data.absolute())
-    chosen = {name: value for name, value in demo.items() if value is not None}
-    return {"demo": chosen, "storage": storage_options(given.option)}
+def _serve(given: argparse.Namespace, settings: Settings, console: Console) -> int:
+    from app.application import Application  # noqa: PLC0415 - as above
+    from app.project.explain import plan_view  # noqa: PLC0415
+    from app.project.project import Project  # noqa: PLC0415
+    from app.project.variables import parse_variables  # noqa: PLC0415
+    from app.serving import serving  # noqa: PLC0415
+    from app.session import open_session  # noqa: PLC0415
+    from datasource.client import ShardClient  # noqa: PLC0415
+
+    project = Project.load(given.project, parse_variables(given.set))
+    client = ShardClient.open(settings.demo.url, settings.storage)
+    spark = open_session("shardline")
+    spark.sparkContext.setLogLevel("FATAL")
+    try:
+        resolved = project.check(spark)
+        application = Application(
+            spark,
+            client,
+            settings.runtime,
+            data=settings.demo.data,
+            storage=settings.storage,
+            take_over=given.take_over,
+            read_only=given.read_only,
+        )
+        with (
+            application,
+            serving(application, settings.runtime, settings.demo.data) as where,
+        ):
+            console.print(plan_view(application.apply(resolved)))
+            console.print(f"\nrunning; {where.url}; Ctrl-C stops it")
+            never = threading.Event()
+            while application.lost is None:
+                client.clock.wait(never, _LOOK_MS)
+            console.print(f"stopped: {application.lost}")
+            return 0
+    finally:
+        spark.stop()
+
+
+def _overrides(given: argparse.Namespace) -> dict[str, Mapping[str, object]]:
+    demo: dict[str, object] = {}
+    if given.location is not None:
+        demo["location"] = given.location
+    if given.data is not None:
+        demo["data"] = str(given.data.absolute())
+    runtime: dict[str, object] = {}
+    if given.listen is not None:
+        runtime["listen"] = given.listen
+    if given.no_unified_runtime:
+        runtime["unified"] = False
+    return {"demo": demo, "runtime": runtime, "storage": storage_options(given.option)}
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="spark-submit.sh --",
-        description="The main job: a year of flights as a stream, and queries that keep up with "
-        "it. Every setting is explained in conf/app.toml.",
-    )
+    parser = argparse.ArgumentParser(prog="spark-submit.sh run", description="Run a project.")
+    parser.add_argument("project", type=Path, help="folder of SQL files")
+    parser.add_argument("--plan", action="store_true", help="only show what would change")
+    parser.add_argument("--set", action="append", default=[], help="NAME=VALUE for ${NAME}")
     parser.add_argument("--location", help="folder or URL of the shards; default: in the folder")
     parser.add_argument("--data", type=Path, help="folder for everything else; default: data/")
-    parser.add_argument("--days", type=int, help="days that arrive, 1 to 365")
-    parser.add_argument("--days-per-second", type=float, help="how fast they arrive")
-    parser.add_argument("--fresh", action="store_true", help="drop what earlier runs have made")
+    parser.add_argument("--listen", help="address and port of the HTTP server")
+    parser.add_argument(
+        "--take-over", action="store_true", help="take the location from another runtime"
+    )
+    parser.add_argument(
+        "--read-only",
+        action="store_true",
+        help="follow the runtime that holds the location, and write nothing until allowed",
+    )
+    parser.add_argument(
+        "--no-unified-runtime",
+        action="store_true",
+        help="a session each for compute and storage: to see what one is good for",
+    )
     parser.add_argument("--config", type=Path, help="settings file; default: conf/app.toml")
     add_option_argument(parser)
     return parser

@@ -40,5 +40,5 @@ def test_a_newer_application_keeps_its_file(tmp_path: Path) -> None:
 def test_a_torn_file_is_no_application(tmp_path: Path, content: str) -> None:
     """Whatever is in it, the answer is a sentence."""
     (tmp_path / "application.json").write_text(content)
-    with pytest.raises(InvalidUsage, match=r"spark-submit\.sh serve"):
+    with pytest.raises(InvalidUsage, match=r"spark-submit\.sh run"):
         find(tmp_path)

@@ -69,24 +69,24 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         job.kill(whom)
         told.killed.append(f"{whom} {when}")
 
-    with running_job(folder, *first) as job:
+    with running_job(folder, *first, script="demo.py") as job:
         table = chance.choice(["airlines", "planes", "airports", "weather"])
         job.wait_for_line(rf"^1\. Four tables|^  {table} ")
         kill(job, f"while writing tables, at {table}")
-    with running_job(folder, *first) as job:
+    with running_job(folder, *first, script="demo.py") as job:
         count = chance.randrange(1, DAYS_FIRST - 2)
         job.wait_for(f"day {count} arrives", arrived(count))
         kill(job, f"when day {count} arrived")
-    with running_job(folder, *first) as job:
+    with running_job(folder, *first, script="demo.py") as job:
         job.wait_for_line(IN.format("flights"))
         told.interrupted = job.interrupt(), job.said
-    with running_job(folder, *first) as job:
+    with running_job(folder, *first, script="demo.py") as job:
         query = chance.choice(["delays_by_carrier", "carrier_ranking"])
         job.wait_for_line(IN.format(query))
         kill(job, f"when {query} had begun")
-    with running_job(folder, *last) as job:
+    with running_job(folder, *last, script="demo.py") as job:
         told.finished = job.finish(), job.said
-    with running_job(folder, *last) as job:
+    with running_job(folder, *last, script="demo.py") as job:
         told.again = job.finish(), job.said
     return told
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.run import main
+from jobs.demo import main
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # the log file of each run
 

@@ -1,4 +1,4 @@
-"""`serve` as a real process: asked, killed at random, started again, and still right."""
+"""`run` as a real process: asked, killed at random, started again, and still right."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_project_survives_kills_and_answers(
         place.agrees,
     ]
     for number, moment in enumerate(moments):
-        with running_job(tmp_path, *arguments, script="serve.py") as job:
+        with running_job(tmp_path, *arguments) as job:
             job.wait_for(f"moment {number}", moment)
             job.kill(whom[number])
         now = {n: o.global_id for n, o in read_lane(place.client())[0].objects.items()}
@@ -54,7 +54,7 @@ def test_a_project_survives_kills_and_answers(
         known = now
         place.put("orders", f"k{number}", f"id,customer,price\n{10 + number},1,{51 + number}\n")
 
-    with running_job(tmp_path, *arguments, script="serve.py") as job:
+    with running_job(tmp_path, *arguments) as job:
         job.wait_for("contents are right", place.agrees)
         capsys.readouterr()
         assert (

@@ -1,0 +1,90 @@
+"""The main job: a year of real flights as a stream, and three queries that keep up with it.
+
+    ./spark-submit.sh                                      on a local folder, data/
+    ./spark-submit.sh -- --location s3://bucket/prefix     on S3 (keys: conf/app.toml, [storage])
+    ./spark-submit.sh -- --days 30                         fewer days
+    ./spark-submit.sh -- --fresh                           start over
+
+Status 0: everything is in, and the shards agree with plain Spark over the raw files; 1: they do
+not, or a query failed; 2: the job cannot run as asked; 130: stopped by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from app.config import Settings, load
+from app.failure import explain
+from app.log import log_to
+from app.storage_options import add_option_argument, storage_options
+from app.terminal import open_console
+from datasource.errors import InvalidUsage, ShardError
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run with `arguments` (those of the process by default); the exit status."""
+    given = _parser().parse_args(arguments)
+    console = open_console()
+    try:
+        settings = load(given.config, _overrides(given))
+        _start_log(settings)
+        # Takes a second to import; a wrong setting is to be told at once.
+        from app.demo.story import tell  # noqa: PLC0415
+
+        return 0 if tell(settings, console, fresh=given.fresh) else 1
+    except KeyboardInterrupt:
+        print("\nStopped. Start again to go on.", flush=True)
+        return 130
+    except ShardError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, InvalidUsage) else 1
+    except Exception as error:  # noqa: BLE001 - whatever it was, a newcomer gets a sentence
+        code, text = explain(error)
+        print(f"error: {text}", file=sys.stderr)
+        return code
+
+
+def _start_log(settings: Settings) -> None:
+    file = Path(settings.log.file) if settings.log.file else settings.demo.data / "log.jsonl"
+    try:
+        log_to(file, settings.log.level)
+    except OSError as error:
+        raise InvalidUsage(
+            f"the log '{file}' cannot be written: {error.strerror}",
+            code="FOLDER_NOT_WRITABLE",
+            hint="name another folder with --data",
+        ) from error
+
+
+def _overrides(given: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    demo = {name: getattr(given, name) for name in ("location", "days", "days_per_second")}
+    # Paths of a command line count from where it is typed.
+    demo["data"] = None if given.data is None else str(given.data.absolute())
+    chosen = {name: value for name, value in demo.items() if value is not None}
+    return {"demo": chosen, "storage": storage_options(given.option)}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="spark-submit.sh --",
+        description="The main job: a year of flights as a stream, and queries that keep up with "
+        "it. Every setting is explained in conf/app.toml.",
+    )
+    parser.add_argument("--location", help="folder or URL of the shards; default: in the folder")
+    parser.add_argument("--data", type=Path, help="folder for everything else; default: data/")
+    parser.add_argument("--days", type=int, help="days that arrive, 1 to 365")
+    parser.add_argument("--days-per-second", type=float, help="how fast they arrive")
+    parser.add_argument("--fresh", action="store_true", help="drop what earlier runs have made")
+    parser.add_argument("--config", type=Path, help="settings file; default: conf/app.toml")
+    add_option_argument(parser)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
