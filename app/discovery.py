@@ -1,6 +1,6 @@
 """How the other commands find the running application: a file that only its user can read.
 
-    <data>/application.json      {"url": "http://127.0.0.1:4200", "token": "…", "pid": 4711}
+    <data>/application.json      {"url": "http://127.0.0.1:4200", "token": "…", "pid": 4711, …}
 
 The file is written whole or not at all, and removed when the application ends. One that a killed
 application left behind leads nowhere, which whoever tries it is told.
@@ -27,11 +27,13 @@ class Whereabouts(msgspec.Struct, frozen=True, kw_only=True):
         url: Of its HTTP server, without a slash at the end.
         token: What it wants to see with every request that changes something.
         pid: Its process, for people.
+        location: Identity of the location that it runs; "" if it is not said.
     """
 
     url: str
     token: str
     pid: int
+    location: str = ""
 
 
 def announce(folder: Path, whereabouts: Whereabouts) -> None:

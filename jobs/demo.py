@@ -1,12 +1,13 @@
-"""The main job: a year of real flights as a stream, and three queries that keep up with it.
+"""The main job: a year of real flights as a stream, and SQL views that are kept up to date.
 
     ./spark-submit.sh                                      on a local folder, data/
     ./spark-submit.sh -- --location s3://bucket/prefix     on S3 (keys: conf/app.toml, [storage])
     ./spark-submit.sh -- --days 30                         fewer days
     ./spark-submit.sh -- --fresh                           start over
+    ./spark-submit.sh -- --stay                            go on running afterwards, to be asked
 
 Status 0: everything is in, and the shards agree with plain Spark over the raw files; 1: they do
-not, or a query failed; 2: the job cannot run as asked; 130: stopped by Ctrl-C.
+not, or an object failed; 2: the job cannot run as asked; 130: stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Takes a second to import; a wrong setting is to be told at once.
         from app.demo.story import tell  # noqa: PLC0415
 
-        return 0 if tell(settings, console, fresh=given.fresh) else 1
+        return 0 if tell(settings, console, fresh=given.fresh, stay=given.stay) else 1
     except KeyboardInterrupt:
         print("\nStopped. Start again to go on.", flush=True)
         return 130
@@ -73,13 +74,14 @@ def _overrides(given: argparse.Namespace) -> dict[str, dict[str, Any]]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="spark-submit.sh --",
-        description="The main job: a year of flights as a stream, and queries that keep up with "
+        description="The main job: a year of flights as a stream, and views that keep up with "
         "it. Every setting is explained in conf/app.toml.",
     )
     parser.add_argument("--location", help="folder or URL of the shards; default: in the folder")
     parser.add_argument("--data", type=Path, help="folder for everything else; default: data/")
     parser.add_argument("--days", type=int, help="days that arrive, 1 to 365")
     parser.add_argument("--days-per-second", type=float, help="how fast they arrive")
+    parser.add_argument("--stay", action="store_true", help="go on running after the check")
     parser.add_argument("--fresh", action="store_true", help="drop what earlier runs have made")
     parser.add_argument("--config", type=Path, help="settings file; default: conf/app.toml")
     add_option_argument(parser)

@@ -5,10 +5,11 @@
 
 A project is a folder of SQL files. `run` makes what runs equal to it: what is new is created,
 what differs is changed, the rest is dropped (its shards stay until `drop` names them). While it
-runs, `sql`, `subscribe` and `status` ask it.
+runs, `sql`, `subscribe` and `status` ask it. Where an application of this folder and location runs
+already, that one is told to plan or to change, and goes on; this process ends.
 
-Status 0: planned, or another runtime took over in an orderly way; 1: it failed; 2: the project or
-the location cannot be used; 130: stopped by Ctrl-C.
+Status 0: planned or changed, or another runtime took over in an orderly way; 1: it failed; 2: the
+project or the location cannot be used; 130: stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from app.config import Settings, load
+from app.duration import duration_ms
 from app.failure import explain
 from app.log import log_to
 from app.storage_options import add_option_argument, storage_options
@@ -28,7 +30,7 @@ from app.terminal import open_console
 from datasource.errors import InvalidUsage, ShardError
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
 __all__ = ["main"]
 
@@ -44,6 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         data = settings.demo.data
         data.mkdir(parents=True, exist_ok=True)
         log_to(data / "log.jsonl", settings.log.level)
+        if given.plan or not (given.take_over or given.read_only):
+            plan = _ask(given, settings)
+            if plan is not None:
+                console.print(plan)
+                return 0
         return _plan(given, settings, console) if given.plan else _serve(given, settings, console)
     except KeyboardInterrupt:
         print("\nStopped. Start again to go on.", flush=True)
@@ -55,6 +62,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code, text = explain(error)
         print(f"error: {text}", file=sys.stderr)
         return code
+
+
+def _ask(given: argparse.Namespace, settings: Settings) -> RenderableType | None:
+    """What the running application says, once it has planned or changed; None if none runs."""
+    from app.asking import send_project  # noqa: PLC0415 - Spark takes a second to import
+    from app.discovery import find  # noqa: PLC0415
+    from app.project.explain import plan_view  # noqa: PLC0415
+    from app.project.plan import plan_from  # noqa: PLC0415
+    from app.project.project import read_texts  # noqa: PLC0415
+    from app.project.variables import parse_variables  # noqa: PLC0415
+    from datasource.client import ShardClient  # noqa: PLC0415
+
+    files = read_texts(given.project, parse_variables(given.set))
+    try:
+        where = find(settings.demo.data)
+        if where.location != ShardClient.open(settings.demo.url, settings.storage).location.id:
+            return None
+        timeout_ms = float(duration_ms(settings.runtime.query_timeout))
+        answer = send_project(where, files, dry_run=given.plan, timeout_ms=timeout_ms)
+    except InvalidUsage as error:
+        if error.code == "NOT_RUNNING":
+            return None
+        raise
+    return plan_view(plan_from(answer["plan"]))
 
 
 def _plan(given: argparse.Namespace, settings: Settings, console: Console) -> int:

@@ -1,25 +1,30 @@
 """Is it all true? The same questions asked of plain Spark over the raw CSV files.
 
 Two tables are equal when one counted with +1 and the other with -1 cancel to nothing, row by row,
-nulls included: this compares multisets, so neither order nor duplicates can fool it. What queries
-made is computed here a second time, in SQL and from the package's files; nothing of the shards or
-of the queries' code is used on that side.
+nulls included: this compares multisets, so neither order nor duplicates can fool it. What views
+keep up to date is computed here a second time, in other words and from the package's files; nothing
+of the shards or of the project's queries is used on that side.
+
+All shards are read at one time, as any query over them would be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
-from app.demo.data import AIRLINES, DELAYS, FLIGHTS, RANKING, TABLES
-from app.demo.lake import Lake
+import datasource
+from app.demo.data import FLIGHTS, TABLES
 from app.demo.place import Place
-from app.demo.queries import LATE_MINUTES
 
-__all__ = ["Finding", "check"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Check", "Finding"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,6 @@ class Finding:
         what: In words.
         expected: What plain Spark says.
         found: What the shards say.
-        agrees: Whether these are the same.
     """
 
     what: str
@@ -43,7 +47,7 @@ class Finding:
         return self.expected == self.found
 
 
-_DELAYS_SQL = """
+_DELAYS: Final = """
 SELECT carrier,
        count(*)                                       AS flights,
        count_if(dep_time IS NULL)                     AS cancelled,
@@ -51,11 +55,11 @@ SELECT carrier,
        coalesce(sum(dep_delay), 0)                    AS dep_delay_sum,
        count(arr_delay)                               AS arrived,
        coalesce(sum(arr_delay), 0)                    AS arr_delay_sum,
-       count_if(arr_delay > {late})                   AS arrived_late
+       count_if(arr_delay > 15)                       AS arrived_late
 FROM {flights} GROUP BY carrier
 """
 
-_RANKING_SQL = """
+_RANKING: Final = """
 WITH means AS (
   SELECT d.carrier, a.name, d.flights, d.arr_delay_sum / d.arrived AS mean
   FROM {delays} d LEFT JOIN {airlines} a ON d.carrier = a.carrier
@@ -69,34 +73,74 @@ GROUP BY m.carrier, m.name, m.flights, m.mean
 """
 
 
-def check(lake: Lake, place: Place, days: Sequence[str]) -> Iterable[Finding]:
-    """Compare every shard with plain Spark over the raw files.
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The comparison of one run.
 
-    Args:
-        lake: The shards.
+    Attributes:
+        spark: The session.
+        url: Of the location.
+        storage: How to reach it.
         place: Where the raw files are.
-        days: The days that have arrived.
+        schemas: Columns of every source and view, in DDL.
     """
-    for dataset in TABLES:
-        raw = lake.csv(str(place.source / dataset.file), dataset)
-        yield _equal(f"{dataset.name}: rows that differ", raw, lake.contents(dataset))
 
-    raw = _arrived(lake.csv(str(place.source / FLIGHTS.file), FLIGHTS), days).cache()
-    flights = lake.contents(FLIGHTS).cache()
-    yield from _counts(raw, flights)
-    yield _equal("flights: rows that differ", raw, flights)
+    spark: SparkSession
+    url: str
+    storage: Mapping[str, str]
+    place: Place
+    schemas: Mapping[str, str]
 
-    delays = lake.spark.sql(_DELAYS_SQL, flights=raw, late=LATE_MINUTES).cache()
-    found = lake.contents(DELAYS).cache()
-    yield from _totals(delays, found)
-    yield _equal("delays_by_carrier: rows that differ", delays, found)
-    # The history is all there, so the changes alone must add up to the contents.
-    replayed = _consolidated(lake.changes(DELAYS, startingTimestamp=0).drop("_ts"))
-    yield _equal("delays_by_carrier: rows its changes lack", found, replayed)
+    def findings(self, days: Sequence[str], at: int) -> Iterator[Finding]:
+        """Compare every shard, and what the sink wrote, with plain Spark over the raw files.
 
-    airlines = lake.csv(str(place.source / AIRLINES.file), AIRLINES)
-    ranking = lake.spark.sql(_RANKING_SQL, delays=delays, airlines=airlines)
-    yield _equal("carrier_ranking: rows that differ", ranking, lake.contents(RANKING))
+        Args:
+            days: The days that have arrived.
+            at: The time to read at; every object is beyond it.
+        """
+        for name in TABLES:
+            yield _equal(f"{name}: rows that differ", self._raw(name), self._shard(name, at))
+        raw = _arrived(self._raw(FLIGHTS), days).cache()
+        flights = self._shard(FLIGHTS, at).cache()
+        yield from _counts(raw, flights)
+        yield _equal("flights: rows that differ", raw, flights)
+        yield from self._views(raw, at)
+
+    def _views(self, raw: DataFrame, at: int) -> Iterator[Finding]:
+        late = raw.where("arr_delay > 120").select(
+            "time_hour", "carrier", "flight", "origin", "dest", "arr_delay"
+        )
+        yield _equal("very_late: rows that differ", late, self._shard("very_late", at))
+
+        planes = self._raw("planes").select("tailnum", "manufacturer")
+        busiest = (
+            raw.join(planes, "tailnum")
+            .groupBy("tailnum", "manufacturer")
+            .agg(F.count(F.lit(1)).alias("flights"), F.sum("distance").alias("miles"))
+            .where("flights > 100")
+        )
+        yield _equal("busiest_planes: rows that differ", busiest, self._shard("busiest_planes", at))
+
+        delays = self.spark.sql(_DELAYS, flights=raw).cache()
+        found = self._shard("delays_by_carrier", at).cache()
+        yield from _totals(delays, found)
+        yield _equal("delays_by_carrier: rows that differ", delays, found)
+
+        ranking = self.spark.sql(_RANKING, delays=delays, airlines=self._raw("airlines")).cache()
+        contents = self._shard("carrier_ranking", at)
+        yield _equal("carrier_ranking: rows that differ", ranking, contents)
+        written = self.spark.read.parquet(str(self.place.out / "carrier_ranking"))
+        yield _equal("files of ranking_out: rows that differ", ranking, _folded(written, at))
+
+    def _raw(self, name: str) -> DataFrame:
+        """A CSV file as it is, through Spark's own reader."""
+        path = str(self.place.source / f"{name}.csv")
+        return self.spark.read.csv(path, schema=self.schemas[name], header=True, nullValue="NA")
+
+    def _shard(self, name: str, at: int) -> DataFrame:
+        return datasource.snapshot(
+            self.spark, location=self.url, shard=name, as_of=at, storage=self.storage
+        )
 
 
 def _arrived(flights: DataFrame, days: Sequence[str]) -> DataFrame:
@@ -114,10 +158,10 @@ def _equal(what: str, raw: DataFrame, shard: DataFrame) -> Finding:
     return Finding(what, 0, differing.count())
 
 
-def _consolidated(changes: DataFrame) -> DataFrame:
-    """The rows that changes leave; each at most once, as in any shard with a true key."""
-    columns = [name for name in changes.columns if name != "_diff"]
-    sums = changes.groupBy(*columns).agg(F.sum("_diff").alias("_diff"))
+def _folded(changes: DataFrame, at: int) -> DataFrame:
+    """The rows that the changes up to a time leave."""
+    columns = [name for name in changes.columns if name not in {"_ts", "_diff", "_upper"}]
+    sums = changes.where(F.col("_ts") <= at).groupBy(*columns).agg(F.sum("_diff").alias("_diff"))
     copies = F.expr("array_repeat(0, CAST(_diff AS INT))")
     return sums.where("_diff <> 0").withColumn("_copy", F.explode(copies)).select(*columns)
 

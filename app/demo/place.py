@@ -1,18 +1,16 @@
-"""Where the job keeps things on this machine, and that only one run at a time uses them.
+"""Where the main job keeps things on this machine, and that only one run at a time uses them.
 
     <data>/source/                       the package's CSV files
     <data>/shards/                       the persist location, unless it is elsewhere
     <data>/work/<location id>/landing/   daily files, as Spark's file source sees them
                               staging/   a daily file being written
-                              checkpoints/<query>/
+                              out/       what the project's sink writes
                               dropping   there while a fresh start is under way
+    <data>/checkpoints/<location id>/    the runtime's
 
-Checkpoints and daily files belong to one location: pointing the job at another one starts another
-stream there, and coming back goes on with this one.
-
-Two processes make one run, and either can be killed alone: Python, which lands files, and the JVM,
-which runs the queries. Each holds a lock that the operating system takes back when it dies, so a
-new run never overlaps with what is left of an old one.
+Daily files belong to one location: pointing the job at another one starts another stream there, and
+coming back goes on with this one. That two runtimes never write to one location is the lane's
+business; the lock here is for the daily files.
 """
 
 from __future__ import annotations
@@ -24,15 +22,11 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from datasource.clock import Clock
 from datasource.errors import InvalidUsage
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-__all__ = ["Place", "alone", "jvm_alone"]
+__all__ = ["Place", "alone"]
 
 _POLL_MS = 100.0
 
@@ -74,14 +68,15 @@ class Place:
         """Marks that everything of this location is being dropped."""
         return self.work / "dropping"
 
-    def checkpoint(self, query: str) -> Path:
-        """Spark's checkpoint of a query."""
-        return self.work / "checkpoints" / query
+    @property
+    def out(self) -> Path:
+        """What the project's sink writes."""
+        return self.work / "out"
 
     @property
-    def has_checkpoints(self) -> bool:
-        """Whether some query has been started here before."""
-        return self.checkpoint("").exists()
+    def checkpoints(self) -> Path:
+        """What the runtime keeps on this machine for this location."""
+        return self.data / "checkpoints" / self.location_id
 
     def make(self) -> None:
         """Make the folders."""
@@ -89,10 +84,9 @@ class Place:
             folder.mkdir(parents=True, exist_ok=True)
 
     def clear(self) -> None:
-        """Remove what belongs to this location, the marker last."""
-        for folder in (self.checkpoint(""), self.landing, self.staging):
+        """Remove what belongs to this location, but for the mark that it is being dropped."""
+        for folder in (self.checkpoints, self.landing, self.staging, self.out):
             shutil.rmtree(folder, ignore_errors=True)
-        self.dropping.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -122,25 +116,6 @@ def alone(data: Path, clock: Clock, timeout_ms: float) -> Iterator[None]:
     with file:
         _wait_for(take, data, clock, timeout_ms)
         yield
-
-
-def jvm_alone(spark: SparkSession, data: Path, clock: Clock, timeout_ms: float) -> object:
-    """Hold the folder's lock of the JVM: keep the result for as long as queries run.
-
-    Raises:
-        InvalidUsage: The JVM of another run still works in the folder.
-    """
-    jvm: Any = spark._jvm  # noqa: SLF001 - PySpark has no other door to the JVM
-    channel = jvm.java.io.RandomAccessFile(str(data / "lock.jvm"), "rw").getChannel()
-    held: list[object] = []
-
-    def take() -> bool:
-        lock = channel.tryLock()
-        held[:] = [] if lock is None else [channel, lock]
-        return bool(held)
-
-    _wait_for(take, data, clock, timeout_ms)
-    return held
 
 
 def _wait_for(take: Callable[[], bool], data: Path, clock: Clock, timeout_ms: float) -> None:

@@ -1,60 +1,42 @@
-"""How far everything is: numbers taken from the shards and the checkpoints, not from the queries.
-
-A query's position is the frontier in the last micro-batch that its checkpoint has recorded as done;
-what is left is what the shard that it follows has at or after that. So the same numbers are there
-while a query runs, while it is down, and before it has been started again.
+"""How far everything is: the files that have arrived, and what the runtime says of its objects.
 
     look(...) -> Standing        all of it at one moment
     Ticker                       a thread that looks and shows
+    Patience                     whether an object that failed has had time enough to recover
+
+What is shown is what `./spark-submit.sh status` shows to anybody.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Self
+from typing import Final, Self, TypeAlias
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from app.demo.data import DELAYS, FLIGHTS, RANKING
+from app.demo.data import FLIGHTS
 from app.demo.feed import Feed
-from app.demo.place import Place
-from app.tables import age, plain_table, utc
+from app.introspection.status import ObjectStatus, fetch_status, status_table, verdict
+from app.storage.errors import live_count
 from datasource.client import ShardClient
 from datasource.clock import Clock
 from datasource.errors import ShardError
-from datasource.frontier import Frontier
-from datasource.state import ShardState
 
-__all__ = ["QueryStanding", "Standing", "Ticker", "committed_frontier", "look"]
+__all__ = ["Objects", "Patience", "Standing", "Ticker", "all_in", "arrived_at", "look"]
 
 _log = logging.getLogger(__name__)
 
+Objects: TypeAlias = tuple[ObjectStatus, ...]
+"""What the runtime says of each object."""
 
-@dataclass(frozen=True, slots=True)
-class QueryStanding:
-    """How far one query is.
-
-    Attributes:
-        name: The query, and the shard that it keeps.
-        done: Updates (of the first query: rows) that it has taken in, ever.
-        left: Those that are there and that it has not.
-        behind_ms: How long the oldest of them has been there; 0 without any.
-        upper: Upper of the shard that it keeps.
-    """
-
-    name: str
-    done: int
-    left: int
-    behind_ms: int
-    upper: int | None
+_PATIENCE_MS: Final = 60_000.0
+"""How long an object may be in need of attention before the job gives up: transient failures heal
+by themselves within a few restarts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,89 +46,49 @@ class Standing:
     Attributes:
         at_ms: A clock for rates.
         days: Days that have arrived, of `days_total`.
-        queries: In the order in which they follow each other.
+        rows: Flights that have been taken in.
+        objects: What the runtime says of each object.
     """
 
     at_ms: float
     days: int
     days_total: int
-    queries: tuple[QueryStanding, ...]
-
-    @property
-    def finished(self) -> bool:
-        """Whether everything has arrived and every query has taken it in."""
-        return self.days == self.days_total and not any(query.left for query in self.queries)
+    rows: int
+    objects: Objects = ()
 
 
-def look(client: ShardClient, place: Place, feed: Feed, clock: Clock) -> Standing:
-    """How far everything is now."""
-    flights = client.state(FLIGHTS.name)
-    delays = client.state(DELAYS.name)
-    ranking = client.state(RANKING.name)
-    arrived = sum(part.diff_sum for batch in flights.trace.batches for part in batch.parts)
-    # Files are older than what became of them, so they say nothing about how far behind it is.
-    first = QueryStanding(
-        FLIGHTS.name, arrived, max(feed.landed_rows - arrived, 0), 0, flights.upper.time
-    )
-    return Standing(
-        clock.elapsed_ms(),
-        feed.landed_days,
-        len(feed.days),
-        (
-            first,
-            _following(DELAYS.name, flights, delays, place, clock),
-            _following(RANKING.name, delays, ranking, place, clock),
-        ),
-    )
+def look(client: ShardClient, url: str, token: str, feed: Feed, clock: Clock) -> Standing:
+    """How far everything is now.
 
-
-def _following(
-    name: str, source: ShardState, target: ShardState, place: Place, clock: Clock
-) -> QueryStanding:
-    frontier = committed_frontier(place.checkpoint(name))
-    done = left = 0
-    oldest: int | None = None
-    for batch in source.trace.batches:
-        for part in batch.parts:
-            bounds = part.time_bounds
-            assert bounds is not None, part.key
-            if frontier.is_beyond(bounds[1]):
-                done += part.rows
-            else:
-                left += part.rows
-                oldest = bounds[0] if oldest is None else min(oldest, bounds[0])
-    behind_ms = 0 if oldest is None else max(clock.now_ms() - oldest, 0)
-    return QueryStanding(name, done, left, behind_ms, target.upper.time)
-
-
-def _clock_time(upper: int | None) -> str:
-    """An upper as a time of day: within a run, that is what changes."""
-    return utc(upper).partition(" ")[2] if upper else "none"
-
-
-def committed_frontier(checkpoint: Path) -> Frontier:
-    """The frontier of the last micro-batch that a query over a shard has finished.
-
-    Spark writes `offsets/N` before micro-batch N and `commits/N` after it; the last line of the
-    former is the source's offset.
+    Args:
+        client: Of the location.
+        url: Where the application answers.
+        token: What it wants to see.
+        feed: Lands the days.
+        clock: For rates.
     """
-    done = [int(path.name) for path in checkpoint.glob("commits/*") if path.name.isdigit()]
-    if not done:
-        return Frontier(0)
-    lines = (checkpoint / "offsets" / str(max(done))).read_text(encoding="utf-8").splitlines()
-    offset = json.loads(lines[-1])
-    return Frontier(offset["frontier"]) if "frontier" in offset else Frontier(0)
+    rows = live_count(client.state(FLIGHTS)) if client.exists(FLIGHTS) else 0
+    objects = tuple(fetch_status(url, token))
+    return Standing(clock.elapsed_ms(), feed.landed_days, len(feed.days), rows, objects)
+
+
+def arrived_at(client: ShardClient, feed: Feed) -> int | None:
+    """The first time at which every flight that has arrived is in; None while some are not."""
+    state = client.state(FLIGHTS)
+    return state.upper.time if live_count(state) == feed.landed_rows else None
+
+
+def all_in(objects: Objects, time: int) -> bool:
+    """Whether every object is beyond `time`."""
+    return all(one.finished or (one.upper is not None and one.upper > time) for one in objects)
 
 
 class Ticker:
     """A thread that shows how far everything is: a table that changes, or plain lines.
 
     Use it as a context manager. Looking can fail while a store is away; it then shows what it
-    knew, and the queries themselves say what is wrong.
+    knew, and the objects themselves say what is wrong.
     """
-
-    _SPAN = 5
-    """Rates are over so many looks."""
 
     def __init__(
         self, console: Console, clock: Clock, standing: Callable[[], Standing], interval_ms: float
@@ -158,7 +100,8 @@ class Ticker:
         self._interval_ms = interval_ms
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
-        self._seen: deque[Standing] = deque(maxlen=self._SPAN + 1)
+        self._before: Standing | None = None
+        self._now: Standing | None = None
         self._started_ms = clock.elapsed_ms()
 
     def __enter__(self) -> Self:
@@ -184,51 +127,63 @@ class Ticker:
         """Look once and wait; False when it is over."""
         if self._stop.is_set():
             return False
-        if self._seen:
+        if self._now is not None:
             self._clock.wait(self._stop, self._interval_ms)
         try:
-            self._seen.append(self._standing())
-        except (ShardError, OSError, ValueError):
+            self._before, self._now = self._now, self._standing()
+        except (ShardError, OSError):
             _log.warning("cannot look at the progress", exc_info=True)
-        return bool(self._seen)
+        return self._now is not None
 
     def line(self) -> str:
-        """The newest look in one line."""
-        now = self._seen[-1]
-        parts = [f"{self._elapsed_s():4} s  day {now.days}/{now.days_total}"]
-        for position, query in enumerate(now.queries):
-            done = f"{query.done:,} in"
-            if rate := self._rate(position):
-                done += f" ({rate:,}/s)"
-            left = "up to date"
-            if query.left:
-                left = f"{query.left:,} left"
-                if query.behind_ms:
-                    left += f", {age(query.behind_ms)} behind"
-            parts.append(f"{query.name} {done}, {left}, upper {_clock_time(query.upper)}")
+        """The newest look in one line: what has been taken in, and who is not up to date."""
+        now = self._now
+        assert now is not None
+        flights = f"{FLIGHTS} {now.rows:,} rows"
+        if self._before is not None and now.rows > self._before.rows:
+            flights += f" ({self._rate(self._before, now):,}/s)"
+        parts = [f"{self._elapsed_s(now):4} s  day {now.days}/{now.days_total}", flights]
+        good = [one for one in now.objects if verdict(one).tone == "good"]
+        parts.append(f"{len(good)} of {len(now.objects)} objects up to date")
+        parts += [f"{o.name} {verdict(o).words}" for o in now.objects if o not in good]
         return " | ".join(parts)
 
     def table(self) -> Table:
         """The newest look as a table."""
-        now = self._seen[-1]
-        title = f"{self._elapsed_s()} s: day {now.days} of {now.days_total} has arrived"
-        numbers = ("taken in", "per second", "left", "behind", "upper")
-        table = plain_table("query", *numbers, right=numbers, title=title)
-        for position, query in enumerate(now.queries):
-            table.add_row(
-                query.name,
-                f"{query.done:,}",
-                f"{self._rate(position):,}",
-                f"{query.left:,}",
-                age(query.behind_ms) if query.behind_ms else "",
-                _clock_time(query.upper),
-            )
+        now = self._now
+        assert now is not None
+        before = self._before
+        counts = {} if before is None else {FLIGHTS: float(before.rows)}
+        passed_ms = 0.0 if before is None else now.at_ms - before.at_ms
+        table = status_table(list(now.objects), counts, passed_ms)
+        table.title = (
+            f"{self._elapsed_s(now)} s: day {now.days} of {now.days_total} has arrived, "
+            f"{now.rows:,} flights are in"
+        )
         return table
 
-    def _elapsed_s(self) -> int:
-        return int((self._seen[-1].at_ms - self._started_ms) / 1000)
+    def _elapsed_s(self, now: Standing) -> int:
+        return int((now.at_ms - self._started_ms) / 1000)
 
-    def _rate(self, position: int) -> int:
-        old, new = self._seen[0], self._seen[-1]
-        rows = new.queries[position].done - old.queries[position].done
-        return int(rows * 1000 / max(new.at_ms - old.at_ms, 1.0))
+    @staticmethod
+    def _rate(before: Standing, now: Standing) -> int:
+        return int((now.rows - before.rows) * 1000 / max(now.at_ms - before.at_ms, 1.0))
+
+
+class Patience:
+    """Notices an object that needs attention and does not recover."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Nothing is wrong yet."""
+        self._clock = clock
+        self._since: dict[str, float] = {}
+
+    def check(self, objects: Objects) -> ObjectStatus | None:
+        """The object that has been stalled, frozen or ceased for too long; None if none has."""
+        now_ms = self._clock.elapsed_ms()
+        bad = {one.name: one for one in objects if one.status in {"stalled", "frozen", "ceased"}}
+        self._since = {name: self._since.get(name, now_ms) for name in bad}
+        for name, since_ms in self._since.items():
+            if now_ms - since_ms > _PATIENCE_MS:
+                return bad[name]
+        return None

@@ -3,48 +3,64 @@
     tell(settings, console) -> bool      whether the check held
 
 Every step can be cut off by SIGKILL and is repeated by the next run: what has been done is found
-done (shards, files, checkpoints), what has not is done then.
+done (objects, files, positions), what has not is done then.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
-import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+import pyarrow as pa
+import pyarrow.compute as pc
 from rich.console import Console
+from rich.padding import Padding
 from rich.text import Text
 
+from app.application import Application
+from app.compute.results import as_text, from_ipc
 from app.config import Settings
-from app.demo.check import check
-from app.demo.data import DELAYS, FLIGHTS, RANKING, unpack
+from app.demo.check import Check
+from app.demo.data import FLIGHTS, unpack
 from app.demo.feed import Feed, landed, split
-from app.demo.lake import HISTORY_HOLD, Lake
-from app.demo.place import Place, alone, jvm_alone
-from app.demo.progress import Standing, Ticker, look
-from app.demo.queries import Queries, write_tables
+from app.demo.flights import check_ours, make_run, project, start_over
+from app.demo.place import Place, alone
+from app.demo.progress import Objects, Patience, Standing, Ticker, all_in, arrived_at, look
+from app.discovery import Whereabouts
+from app.introspection.status import fetch_status, status_table, verdict
+from app.project.explain import plan_view
+from app.protocol.compute import SubscribeDropped
+from app.serving import serving
 from app.session import open_session
-from app.tables import age, moment, plain_table, size, utc
+from app.tables import age, plain_table, utc
 from datasource.client import ShardClient
 from datasource.clock import Clock, SystemClock
-from datasource.errors import InvalidUsage
-from datasource.state import ShardState
+from datasource.errors import Determinate, InvalidUsage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from app.project.project import Resolved
 
 __all__ = ["tell"]
 
-_log = logging.getLogger(__name__)
+_PROGRESS_MS: Final = 2000.0
+_PROGRESS_TERMINAL_MS: Final = 500.0
+_POLL_MS: Final = 300.0
+_SHOWN_CHANGES: Final = 6
 
-_PROGRESS_MS = 2000.0
-_PROGRESS_TERMINAL_MS = 500.0
-_POLL_MS = 200.0
-_SHOWN_AIRLINES = 6
-_ROUNDS_MAX = 1000
-"""Each round waits for all three queries; a round that finds more to do has found new data, and
-there are 365 files of it."""
+_RANKING: Final = """\
+SELECT r.place, r.name AS airline, d.flights, d.cancelled,
+       round(r.mean_arr_delay, 2) AS mean_delay_min
+FROM carrier_ranking r JOIN delays_by_carrier d ON d.carrier = r.carrier
+ORDER BY r.place LIMIT 6"""
+
+_ONE: Final = "SELECT * FROM carrier_ranking WHERE carrier = 'UA'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +70,12 @@ class _Cast:
     settings: Settings
     console: Console
     clock: Clock
-    lake: Lake
+    spark: SparkSession
+    client: ShardClient
     place: Place
+    resolved: Resolved
+    application: Application
+    where: Whereabouts
 
     def say(self, text: str) -> None:
         """One paragraph, wrapped."""
@@ -67,18 +87,25 @@ class _Cast:
         self.console.print(Text(title, style="bold"))
         self.console.print(Text(explanation))
 
+    def ask(self, query: str) -> pa.Table:
+        """A query, shown with its result."""
+        self.console.print(Padding(Text(query, style="cyan"), (1, 0, 0, 2)))
+        result = self.application.sql(query)
+        self.console.print(as_text(result))
+        return result
 
-def tell(settings: Settings, console: Console, *, fresh: bool) -> bool:
+
+def tell(settings: Settings, console: Console, *, fresh: bool, stay: bool) -> bool:
     """Run the job: True if the shards agree with plain Spark over the raw files.
 
     Args:
         settings: All of them.
         console: Where to tell the story.
         fresh: Whether to drop what earlier runs have made.
+        stay: Whether to go on running after the check, until Ctrl-C.
 
     Raises:
         ShardError: The location or a folder cannot be used, or another run works there.
-        StreamingQueryException: A query failed.
     """
     clock = SystemClock()
     demo = settings.demo
@@ -88,31 +115,42 @@ def tell(settings: Settings, console: Console, *, fresh: bool) -> bool:
             code="INVALID_LOCATION",
             hint="use a folder or s3://bucket/prefix; memory:// is for tests without Spark",
         )
-    with alone(demo.data, clock, demo.lock_timeout_ms):
+    with alone(demo.data, clock, demo.lock_timeout_ms), contextlib.ExitStack() as open_:
         # Before the JVM: what is wrong with a location is then said within a second.
         client = ShardClient.open(demo.url, settings.storage)
         place = Place(demo.data, client.location.id)
         _introduce(settings, console, client, place)
+        unpack(place.source)
         spark = open_session("shardline main job")
+        # The JVM may be gone, which is then what there is to tell about.
+        open_.callback(partial(_stop, spark))
         # What fails is told in a sentence, and logged in full: no stack traces between the lines.
         spark.sparkContext.setLogLevel("FATAL")
-        try:
-            # Bound to a name until the end: it holds the lock.
-            _lock = jvm_alone(spark, demo.data, clock, demo.lock_timeout_ms)
-            lake = Lake(spark, client, settings.storage)
-            return _play(_Cast(settings, console, clock, lake, place), fresh=fresh)
-        finally:
-            # The JVM may be gone, which is then what there is to tell about.
-            with contextlib.suppress(Exception):
-                spark.stop()
+        resolved = project(place).check(spark)
+        application = open_.enter_context(
+            Application(spark, client, settings.runtime, data=demo.data, storage=settings.storage)
+        )
+        check_ours(application, resolved)
+        where = open_.enter_context(serving(application, settings.runtime, demo.data))
+        cast = _Cast(settings, console, clock, spark, client, place, resolved, application, where)
+        holds = _play(cast, fresh=fresh)
+        if stay:
+            _stay(cast)
+        return holds
+
+
+def _stop(spark: SparkSession) -> None:
+    with contextlib.suppress(Exception):
+        spark.stop()
 
 
 def _introduce(settings: Settings, console: Console, client: ShardClient, place: Place) -> None:
     console.print(Text("Shardline's main job: flights from New York, 2013, as a stream", "bold"))
     console.print(
         Text(
-            "A shard is a table that remembers how it changed. Three queries keep shards of these "
-            "flights up to date; kill this job at any moment and start it again: it goes on."
+            "A shard is a table that remembers how it changed. SQL views over shards of these "
+            "flights are kept up to date by one runtime; kill it at any moment and start it "
+            "again: it goes on."
         )
     )
     console.print(Text(f"shards       {client.location.url}"))
@@ -121,215 +159,207 @@ def _introduce(settings: Settings, console: Console, client: ShardClient, place:
 
 
 def _play(cast: _Cast, *, fresh: bool) -> bool:
-    lake, place = cast.lake, cast.place
+    place = cast.place
     if fresh or place.dropping.exists():
-        cast.chapter("0. A fresh start", "Dropping the shards, checkpoints and daily files.")
-        lake.drop(place)
-    lake.check_ours(place)
-    unpack(place.source)
+        cast.chapter("0. A fresh start", "Dropping the objects, their shards and the daily files.")
+        start_over(cast.application, cast.client, place, cast.resolved)
     place.make()
-    _tables(cast)
-    _hold(cast)
+    _project(cast)
+    at = _stream(cast)
+    _look_back(cast, at)
+    _show_index(cast)
+    _show_objects(cast)
+    return _compare(cast, at)
+
+
+# --- what happens -----------------------------------------------------------------------------
+
+
+def _project(cast: _Cast) -> None:
+    cast.chapter(
+        "1. The project",
+        "conf/demo has the SQL: sources, views, an index and a sink. What is not there yet is "
+        "made; what is there goes on.",
+    )
+    plan = make_run(cast.application, cast.place, cast.resolved)
+    cast.console.print()
+    cast.console.print(plan_view(plan))
+
+
+def _stream(cast: _Cast) -> int:
+    """Let every day arrive, and wait until every object has it; the time of that."""
     feed = Feed(
-        split(place.source / FLIGHTS.file, cast.settings.demo.days),
-        place,
+        split(cast.place.source / f"{FLIGHTS}.csv", cast.settings.demo.days),
+        cast.place,
         cast.settings.demo.days_per_second,
         cast.clock,
     )
-    standing = partial(look, lake.client, place, feed, cast.clock)
-    if standing().finished and len(landed(place)) >= len(feed.days):
-        cast.chapter(
-            "3. The stream",
-            f"Nothing to do: all {len(landed(place))} days have arrived, and every query has "
-            "taken them in. (--fresh starts over.)",
-        )
-    else:
-        _stream(cast, feed, standing)
-    _look_back(cast)
-    _show_changes(cast)
-    _show_shards(cast)
-    return _compare(cast)
-
-
-def _tables(cast: _Cast) -> None:
-    cast.chapter(
-        "1. Four tables",
-        "Written whole. Only the difference to what is there is stored: again, and it is nothing.",
-    )
-    for name, (rows, updates) in write_tables(cast.lake, cast.place.source).items():
-        change = f"{updates:,} changes stored" if updates else "nothing changed"
-        cast.say(f"  {name:9} {rows:6,} rows, {change}")
-
-
-def _hold(cast: _Cast) -> None:
-    for dataset in (FLIGHTS, DELAYS, RANKING):
-        cast.lake.make(dataset)
-    since = cast.lake.hold_history()
-    whole = all(frontier.time == 0 for frontier in since.values())
-    cast.chapter(
-        "2. A hold on history",
-        f"The hold '{HISTORY_HOLD}' keeps three shards readable as of "
-        f"{'every time since they were made' if whole else 'earlier times'}, "
-        "for the look back below. "
-        "It is kept on purpose when this job ends; --fresh gives it up.",
-    )
-
-
-def _stream(cast: _Cast, feed: Feed, standing: Callable[[], Standing]) -> None:
     left = len(feed.days) - feed.landed_days
-    going_on = "Going on where the last run stopped. " if cast.place.has_checkpoints else ""
-    cast.chapter(
-        "3. The stream",
-        f"{going_on}{left} days arrive as CSV files, {feed.landed_days} are here. Three queries:\n"
-        f"  {FLIGHTS.name:18} takes the files in\n"
-        f"  {DELAYS.name:18} follows {FLIGHTS.name}: sums per airline\n"
-        f"  {RANKING.name:18} follows {DELAYS.name}: who is late most",
-    )
+    arrive = f"{left} days arrive as CSV files, {feed.landed_days} are here."
+    if not left:
+        arrive = f"Nothing to do: all {feed.landed_days} days have arrived (--fresh starts over)."
+    data = _data_option(cast)
+    cast.chapter("2. The stream", f"{arrive} Meanwhile, in another terminal:")
+    for command in (
+        "status",
+        'sql "SELECT * FROM carrier_ranking ORDER BY place"',
+        "subscribe carrier_ranking",
+    ):
+        cast.console.print(Text(f"  ./spark-submit.sh {command}{data}"), soft_wrap=True)
     interval_ms = _PROGRESS_TERMINAL_MS if cast.console.is_terminal else _PROGRESS_MS
     started_ms = cast.clock.elapsed_ms()
-    queries = Queries(cast.lake, cast.place, cast.settings.demo.files_per_micro_batch, cast.clock)
-    with queries, Ticker(cast.console, cast.clock, standing, interval_ms):
+    standing = partial(look, cast.client, cast.where.url, cast.where.token, feed, cast.clock)
+    with Ticker(cast.console, cast.clock, standing, interval_ms):
+        _until(cast, standing, _all_run)
         feed.start()
         try:
-            while not feed.wait(_POLL_MS):
-                queries.ensure()
-            _catch_up(queries, standing)
+            at = _catch_up(cast, feed, standing)
         finally:
             feed.stop()
     cast.say(f"Everything is in after {age(int(cast.clock.elapsed_ms() - started_ms))}.")
+    return at
 
 
-def _catch_up(queries: Queries, standing: Callable[[], Standing]) -> None:
-    """Wait until every query has taken in everything, each after the one it follows."""
-    for _ in range(_ROUNDS_MAX):
-        queries.process_all()
-        queries.ensure()
-        if standing().finished:
+def _catch_up(cast: _Cast, feed: Feed, standing: Callable[[], Standing]) -> int:
+    """Wait until every object has everything that arrives; the newest time that all have."""
+    _until(cast, standing, lambda _: feed.wait(0))
+    found: list[int] = []
+
+    def taken_in(_: Objects) -> bool:
+        upper = arrived_at(cast.client, feed)
+        found[:] = [] if upper is None else [upper - 1]
+        return bool(found)
+
+    _until(cast, standing, taken_in)
+    at = found[0]
+    _until(cast, standing, lambda objects: all_in(objects, at))
+    return at
+
+
+def _until(cast: _Cast, standing: Callable[[], Standing], met: Callable[[Objects], bool]) -> None:
+    """Wait until all objects are there and `met` holds of them.
+
+    Raises:
+        Determinate: One of them fails, and does not recover.
+        Fenced: Another runtime has taken over.
+    """
+    patience, never = Patience(cast.clock), threading.Event()
+    while True:
+        objects = standing().objects
+        if len(objects) == len(cast.resolved.descriptions) and met(objects):
             return
-    raise AssertionError(standing())
+        failing = patience.check(objects)
+        if failing is not None:
+            raise Determinate(
+                f"'{failing.name}' is {failing.status}: {failing.error}",
+                code="OBJECT_FAILED",
+                hint=failing.hint or "the log has all of it",
+            )
+        if cast.application.lost is not None:
+            raise cast.application.lost
+        cast.clock.wait(never, _POLL_MS)
 
 
-# --- what came of it ------------------------------------------------------------------------------
+def _all_run(objects: Objects) -> bool:
+    """Whether each has begun and caught up with what was there."""
+    return all(verdict(one).tone == "good" for one in objects)
 
 
-def _times(state: ShardState) -> list[int]:
-    """Every time at which the shard changed, ascending."""
-    parts = (part for batch in state.trace.batches for part in batch.parts)
-    return sorted({time for part in parts if part.time_bounds for time in part.time_bounds})
+def _data_option(cast: _Cast) -> str:
+    """What other commands need to find this run."""
+    default = Path(__file__).resolve().parents[2] / "data"
+    return "" if cast.place.data == default else f" --data '{cast.place.data}'"
 
 
-def _look_back(cast: _Cast) -> None:
-    """The contents now and at an earlier time, side by side."""
-    times = [t for t in _times(cast.lake.state(DELAYS)) if t >= _readable_from(cast)]
+# --- what came of it --------------------------------------------------------------------------
+
+
+def _look_back(cast: _Cast, at: int) -> None:
+    """The contents now and at an earlier time, and what happened between."""
+    cast.chapter("3. A query", "Over two views at one time, after everything that was written.")
+    cast.ask(_RANKING)
+    changes = _changes(cast, at)
+    times = sorted(set(changes["_ts"].to_pylist()))
     if not times:
         return
     earlier = times[(len(times) - 1) // 2]
     cast.chapter(
         "4. Now, and then",
-        "The same shard read twice: now, and with timestampAsOf as it was at "
-        f"{earlier} ({utc(earlier)} UTC), half of its changes ago.",
+        f"The same as it was at {utc(earlier)} UTC, half of the changes ago.",
     )
-    now, then = (
-        {row["carrier"]: row for row in frame.orderBy("carrier").collect()}
-        for frame in (
-            cast.lake.contents(DELAYS),
-            cast.lake.contents(DELAYS, timestampAsOf=earlier),
-        )
-    )
-    ranking = cast.lake.contents(RANKING).orderBy("place").collect()
-    numbers = ("flights", "then", "cancelled", "then ", "mean delay, min")
-    table = plain_table("", "airline", *numbers, right=["", *numbers])
-    for row in ranking[:_SHOWN_AIRLINES]:
-        new, old = now[row["carrier"]], then.get(row["carrier"])
-        table.add_row(
-            str(row["place"]),
-            Text(row["name"] or row["carrier"]),
-            f"{new['flights']:,}",
-            f"{old['flights']:,}" if old else "",
-            f"{new['cancelled']:,}",
-            f"{old['cancelled']:,}" if old else "",
-            f"{row['mean_arr_delay']:.2f}",
-        )
-    cast.console.print(table)
-    if len(ranking) > _SHOWN_AIRLINES:
-        cast.say(f"… and {len(ranking) - _SHOWN_AIRLINES} more")
+    cast.ask(f"{_RANKING}\nAS OF {earlier}")
+    _show_changes(cast, changes)
 
 
-def _readable_from(cast: _Cast) -> int:
-    since = cast.lake.state(DELAYS).since.time
+def _changes(cast: _Cast, at: int) -> pa.Table:
+    """Every change of the delays that can still be told apart, by a subscription up to now."""
+    since = cast.client.state("delays_by_carrier").since.time
     assert since is not None
-    return since
+    begun = min(since, at)
+    query = f"SUBSCRIBE delays_by_carrier WITHOUT SNAPSHOT AS OF {begun} UP TO {at + 1}"
+    subscription = cast.application.subscribe(query)
+    found: list[pa.Table] = []
+    try:
+        for batch in subscription:
+            if isinstance(batch, SubscribeDropped):
+                break
+            if batch.updates is not None:
+                found.append(from_ipc(batch.updates))
+            if batch.upper is not None and batch.upper > at:
+                break
+    finally:
+        subscription.close()
+    if not found:
+        return pa.table({"_ts": pa.array([], pa.int64())})
+    return pa.concat_tables(found)
 
 
-def _show_changes(cast: _Cast) -> None:
-    times = _times(cast.lake.state(DELAYS))[-3:]
-    if not times:
-        return
-    start = max(times[0], _readable_from(cast) + 1)
-    changes = cast.lake.changes(DELAYS, startingTimestamp=start)
-    busiest = cast.lake.contents(DELAYS).orderBy(F.desc("flights"), "carrier").first()
-    assert busiest is not None
+def _show_changes(cast: _Cast, changes: pa.Table) -> None:
+    # The airline that has changed most often has something to show.
+    counts = changes["carrier"].value_counts().to_pylist()
+    busiest = max(counts, key=lambda one: (one["counts"], one["values"]))["values"]
     cast.chapter(
         "5. Changes",
-        f"What happened to the row of '{busiest['carrier']}' lately: each change takes the old row "
-        "away (_diff -1) and adds the new one (_diff +1), both at the same _ts.",
+        f"What happened to the row of '{busiest}' lately, as a subscription tells it: each change "
+        "takes the old row away (_diff -1) and adds the new one (_diff +1), both at the same _ts.",
     )
-    numbers = ("_ts", "_diff", "flights", "cancelled", "arr_delay_sum")
-    table = plain_table("carrier", *numbers, right=numbers)
-    rows = changes.where(F.col("carrier") == busiest["carrier"]).orderBy("_ts", "_diff")
-    for row in rows.collect():
-        table.add_row(
-            row["carrier"],
-            str(row["_ts"]),
-            f"{row['_diff']:+d}",
-            f"{row['flights']:,}",
-            f"{row['cancelled']:,}",
-            f"{row['arr_delay_sum']:,}",
-        )
-    cast.console.print(table)
+    shown = changes.filter(pc.equal(changes["carrier"], busiest))
+    shown = shown.sort_by([("_ts", "ascending"), ("_diff", "ascending")])
+    columns = ["carrier", "_ts", "_diff", "flights", "cancelled", "arr_delay_sum"]
+    last = shown.slice(max(shown.num_rows - _SHOWN_CHANGES, 0))
+    cast.console.print(as_text(last.select(columns)))
 
 
-def _show_shards(cast: _Cast) -> None:
+def _show_index(cast: _Cast) -> None:
+    cast.chapter("6. A look-up", "Answered from the index on carrier_ranking: no Spark job runs.")
+    cast.ask(_ONE)
+
+
+def _show_objects(cast: _Cast) -> None:
     cast.chapter(
-        "6. The shards",
+        "7. What runs",
         "since: readable as of this time and later. upper: all before it is settled.",
     )
-    numbers = ("rows", "parts", "size", "holds")
-    table = plain_table("shard", *numbers, "since", "upper", right=numbers)
-    table.columns[0].overflow = "fold"
-    for shard in cast.lake.reports():
-        holds = [holder for holder in shard.holders if holder.kind == "hold"]
-        table.add_row(
-            shard.name,
-            f"{shard.diff_sum:,}",
-            f"{shard.part_count:,}",
-            size(shard.size_bytes),
-            str(len(holds)),
-            moment(shard.since).partition("\n")[0],
-            moment(shard.upper).partition("\n")[0],
-        )
-    cast.console.print(table)
-    cast.say(f"More: ./spark-submit.sh inspect {_shell(cast.lake.url)} {DELAYS.name}")
+    objects = fetch_status(cast.where.url, cast.where.token)
+    cast.console.print(status_table(objects, {}, 0.0))
 
 
-def _shell(url: str) -> str:
-    path = url.removeprefix("file://")
-    try:
-        short = os.path.relpath(path) if path != url else path
-    except ValueError:
-        short = path
-    shown = short if len(short) < len(path) and not short.startswith("..") else path
-    return f"'{shown}'" if " " in shown else shown
-
-
-def _compare(cast: _Cast) -> bool:
+def _compare(cast: _Cast, at: int) -> bool:
     cast.chapter(
-        "7. Is it true?",
+        "8. Is it true?",
         "The same questions, asked of plain Spark over the raw CSV files.",
     )
     table = plain_table("", "plain Spark", "shards", " ", right=("plain Spark", "shards"))
+    check = Check(
+        cast.spark,
+        cast.client.location.url,
+        cast.settings.storage,
+        cast.place,
+        cast.resolved.schemas,
+    )
     holds = True
-    for finding in check(cast.lake, cast.place, landed(cast.place)):
+    days: Sequence[str] = landed(cast.place)
+    for finding in check.findings(days, at):
         holds = holds and finding.agrees
         verdict = "equal" if finding.agrees else "DIFFERENT"
         table.add_row(finding.what, f"{finding.expected:,}", f"{finding.found:,}", verdict)
@@ -341,3 +371,11 @@ def _compare(cast: _Cast) -> bool:
         "start over with --fresh; otherwise please report it, with the log."
     )
     return holds
+
+
+def _stay(cast: _Cast) -> None:
+    cast.say(f"Still running; {cast.where.url}; Ctrl-C stops it.")
+    never = threading.Event()
+    while cast.application.lost is None:
+        cast.clock.wait(never, _POLL_MS)
+    raise cast.application.lost

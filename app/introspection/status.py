@@ -10,21 +10,19 @@ terminal the table is refreshed in place; elsewhere it is printed once.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
-from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from app.asking import get
+from app.tables import plain_table
 from datasource.clock import Clock
-from datasource.errors import Determinate, InvalidUsage
 
 __all__ = [
     "FRESH_MS",
@@ -40,7 +38,6 @@ FRESH_MS: Final = 5_000
 """An object that is behind the clock by no more is up to date."""
 
 _REFRESH_MS: Final = 1_000
-_TIMEOUT_S: Final = 10.0
 _DAY_MS: Final = 86_400_000
 
 Tone: TypeAlias = Literal["good", "wait", "bad", "idle"]
@@ -139,12 +136,12 @@ def fetch_status(url: str, token: str = "") -> list[ObjectStatus]:
     """Every object, as the application at `url` says.
 
     Raises:
-        Determinate: It cannot be reached.
-        InvalidUsage: It refuses to answer.
+        InvalidUsage: Nothing answers there, or it refuses to.
+        Determinate: It did not answer in time, or failed.
     """
 
     def by_object(relation: str, column: str) -> dict[str, dict[str, Any]]:
-        rows = _get(f"{url}/api/v1/relations/{relation}", token)["rows"]
+        rows = get(url, token, f"relations/{relation}")["rows"]
         return {row[column]: row for row in rows}
 
     objects = by_object("objects", "id")
@@ -189,37 +186,6 @@ def _status(
     )
 
 
-def _get(url: str, token: str) -> dict[str, Any]:
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    request = Request(url, headers=headers)  # noqa: S310 - the application's own address
-    try:
-        with urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - as above
-            found: dict[str, Any] = json.load(answer)
-            return found
-    except HTTPError as error:
-        with error:
-            told = _error_in(error.read())
-        raise InvalidUsage(
-            told.get("message", f"the application answered {error.code}"),
-            code=told.get("code", "REFUSED"),
-            hint=told.get("hint", ""),
-        ) from None
-    except (URLError, TimeoutError, ConnectionError) as error:
-        raise Determinate(
-            f"the application at {url} does not answer: {getattr(error, 'reason', error)}",
-            code="APPLICATION_UNREACHABLE",
-            hint="is it running, and is this its address?",
-        ) from None
-
-
-def _error_in(body: bytes) -> dict[str, str]:
-    try:
-        found: dict[str, str] = json.loads(body)["error"]
-    except (ValueError, KeyError, TypeError):
-        return {}
-    return found
-
-
 def show_status(
     console: Console,
     look: Callable[[], list[ObjectStatus]],
@@ -262,11 +228,9 @@ def status_table(shown: list[ObjectStatus], before: Mapping[str, float], passed_
     """
     bad = sum(verdict(o).tone == "bad" for o in shown)
     title = f"{len(shown)} objects, " + (f"{bad} need attention" if bad else "all is well")
-    table = Table(title=title, title_justify="left", title_style="bold", expand=False)
-    for heading in ("object", "kind", "freshness", "hydrated"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("rows/s", "since", "upper"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    numbers = ("rows/s", "since", "upper")
+    table = plain_table("object", "kind", "freshness", *numbers, right=numbers, title=title)
+    table.columns[0].overflow = "fold"
     for line in shown:
         found = verdict(line)
         words = Text(found.words, style=_STYLES[found.tone])
@@ -276,7 +240,6 @@ def status_table(shown: list[ObjectStatus], before: Mapping[str, float], passed_
             line.name,
             line.kind,
             words,
-            {True: "yes", False: "no", None: ""}[line.hydrated],
             _rate(line, before, passed_ms),
             _time(line.since),
             "∞" if line.finished else _time(line.upper),
@@ -291,10 +254,10 @@ def _rate(line: ObjectStatus, before: Mapping[str, float], passed_ms: float) -> 
 
 
 def _time(frontier: int | None) -> str:
-    """A frontier for people: the time of day if it is a time of the clock."""
+    """A frontier for people: the time of day, in UTC, if it is a time of the clock."""
     if frontier is None:
         return ""
-    seconds, rest = divmod(frontier % _DAY_MS, 1000)
+    seconds = frontier % _DAY_MS // 1000
     if frontier < _DAY_MS:
         return str(frontier)
-    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{rest:03}"
+    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"

@@ -33,7 +33,29 @@ from datasource.errors import InvalidUsage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Project", "Resolved"]
+__all__ = ["Project", "Resolved", "read_texts"]
+
+
+def read_texts(folder: Path, variables: Mapping[str, str]) -> dict[str, str]:
+    """The texts of every `*.sql` file below `folder`, in the order of their paths.
+
+    Args:
+        folder: Of the project.
+        variables: What `${name}` in the files stands for.
+
+    Raises:
+        InvalidUsage: There is no such folder, or no such file in it, one cannot be read, or a
+            variable has no value.
+    """
+    files = sorted(folder.rglob("*.sql")) if folder.is_dir() else []
+    if not files:
+        raise InvalidUsage(
+            f"'{folder}' is no folder with *.sql files",
+            code="NO_PROJECT",
+            hint="name the folder of a project",
+        )
+    texts = {str(file.relative_to(folder)): _text(file) for file in files}
+    return {name: substituted(text, variables, name) for name, text in texts.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,26 +83,8 @@ class Project:
 
     @classmethod
     def load(cls, folder: Path, variables: Mapping[str, str] | None = None) -> Project:
-        """Every `*.sql` file below `folder`, in the order of their paths.
-
-        Args:
-            folder: Of the project.
-            variables: What `${name}` in the files stands for.
-
-        Raises:
-            InvalidUsage: There is no such folder, or no such file in it, one cannot be read, or a
-                variable has no value.
-        """
-        files = sorted(folder.rglob("*.sql")) if folder.is_dir() else []
-        if not files:
-            raise InvalidUsage(
-                f"'{folder}' is no folder with *.sql files",
-                code="NO_PROJECT",
-                hint="name the folder of a project",
-            )
-        texts = {str(file.relative_to(folder)): _text(file) for file in files}
-        given = variables or {}
-        return cls.parse({name: substituted(text, given, name) for name, text in texts.items()})
+        """Every `*.sql` file below `folder`: see `read_texts`."""
+        return cls.parse(read_texts(folder, variables or {}))
 
     @classmethod
     def parse(cls, texts: Mapping[str, str]) -> Project:

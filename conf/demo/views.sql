@@ -1,6 +1,6 @@
 -- Kept up to date as flights arrive. `./spark-submit.sh plan` says how each one is.
 
-CREATE MATERIALIZED VIEW delays_by_carrier AS
+CREATE MATERIALIZED VIEW delays_by_carrier RETAIN HISTORY '1 day' AS
   SELECT carrier,
          count(*)                                   AS flights,
          count_if(dep_time IS NULL)                 AS cancelled,
@@ -13,7 +13,7 @@ CREATE MATERIALIZED VIEW delays_by_carrier AS
   GROUP BY carrier;
 
 -- A view over a view and a source: the worst airline is first.
-CREATE MATERIALIZED VIEW carrier_ranking AS
+CREATE MATERIALIZED VIEW carrier_ranking RETAIN HISTORY '1 day' AS
   WITH means AS (
     SELECT d.carrier, a.name, d.flights, d.arr_delay_sum / d.arrived AS mean_arr_delay
     FROM delays_by_carrier d LEFT JOIN airlines a ON d.carrier = a.carrier

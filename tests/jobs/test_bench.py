@@ -21,6 +21,12 @@ def test_source_is_everything_about_the_format() -> None:
     assert not {"append", "contend", "open"} & set(groups)
 
 
+def test_whole_applications_are_measured_only_when_they_are_named() -> None:
+    """They run for minutes; `runtime` stands for all of them."""
+    assert chosen(["runtime"]) == ("fresh", "rest", "many", "watched")
+    assert not set(chosen(["runtime"])) & set(chosen([]))
+
+
 def test_a_group_that_is_named_twice_is_measured_once() -> None:
     """In the order of the table, however they were named."""
     assert chosen(["open", " read ", "open"]) == ("read", "open")

@@ -13,6 +13,7 @@ import pytest
 from app.discovery import find
 from app.lane.log import read_lane
 from jobs.ask import main as ask
+from jobs.run import main as run
 from support.job import running_job
 from support.projects import SQL, Place
 
@@ -77,5 +78,14 @@ def test_a_project_survives_kills_and_answers(
             first = json.loads(response.readline())
         found = sorted((row["id"], row["price"]) for row in first["updates"])
         assert found == place.expected("large"), "the snapshot comes first"
+
+        # Another definition of the project is the running application's to plan and to apply.
+        more = "CREATE MATERIALIZED VIEW small AS SELECT id FROM orders WHERE price <= 50;"
+        (tmp_path / "project" / "more.sql").write_text(more)
+        assert run(["--plan", *arguments]) == 0
+        assert "1 to create, 7 unchanged" in capsys.readouterr().out
+        assert "small" not in place.client().shards()
+        assert run(arguments) == 0
+        job.wait_for("the new view is there", lambda: "small" in place.client().shards())
         assert job.interrupt() == 130
     assert ask(["status", "--once", *data]) == 2, "it says that it has gone"

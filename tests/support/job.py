@@ -1,4 +1,4 @@
-"""The main job as a real process: started by spark-submit, watched, interrupted and killed."""
+"""A job as a real process: started by spark-submit, watched, interrupted and killed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,8 +92,14 @@ class RunningJob:
 
 
 @contextmanager
-def running_job(folder: Path, *arguments: str, script: str = "run.py") -> Iterator[RunningJob]:
-    """Start a job in `folder`, where what it prints is kept; it is gone after the block."""
+def running_job(
+    folder: Path, *arguments: str, script: str = "run.py", options: Sequence[str] = ()
+) -> Iterator[RunningJob]:
+    """Start a job in `folder`, where what it prints is kept; it is gone after the block.
+
+    Args:
+        options: Of spark-submit.
+    """
     import pyspark
 
     number = len(list(folder.glob("run-*.txt")))
@@ -112,6 +118,7 @@ def running_job(folder: Path, *arguments: str, script: str = "run.py") -> Iterat
                 str(submit),
                 "--driver-java-options",
                 _JAVA,
+                *options,
                 str(ROOT / "jobs" / script),
                 *arguments,
             ],

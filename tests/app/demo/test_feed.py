@@ -35,13 +35,13 @@ DAYS = [Day(f"2013-01-0{n}", b"h\n" + b"x\n" * n, n) for n in (1, 2, 3)]
 
 def test_days_are_dates_in_order_with_all_lines(source: Path) -> None:
     """Every flight of the year is in the file of its day, by another CSV reader's count."""
-    days = split(source / FLIGHTS.file, 365)
+    days = split(source / f"{FLIGHTS}.csv", 365)
     assert [days[0].name, days[58].name, days[-1].name] == [
         "2013-01-01",
         "2013-02-28",
         "2013-12-31",
     ]
-    with (source / FLIGHTS.file).open(newline="") as file:
+    with (source / f"{FLIGHTS}.csv").open(newline="") as file:
         reader = csv.reader(file)
         next(reader)
         expected = Counter("{}-{:0>2}-{:0>2}".format(*row[:3]) for row in reader)
@@ -54,7 +54,7 @@ def test_days_are_dates_in_order_with_all_lines(source: Path) -> None:
 
 def test_fewer_days_are_the_first_ones(source: Path) -> None:
     """A slice begins on 1 January, so that a later run with more goes on from it."""
-    assert [day.name for day in split(source / FLIGHTS.file, 2)] == ["2013-01-01", "2013-01-02"]
+    assert [day.name for day in split(source / f"{FLIGHTS}.csv", 2)] == ["2013-01-01", "2013-01-02"]
 
 
 def test_unpacking_again_repairs_what_was_cut_off(tmp_path: Path) -> None:

@@ -38,11 +38,12 @@ def test_each_location_has_its_own_work(tmp_path: Path) -> None:
     for place in (one, other):
         place.make()
         (place.landing / "2013-01-01.csv").touch()
-        place.checkpoint("flights").mkdir(parents=True)
+        (place.out / "carrier_ranking").mkdir(parents=True)
+        place.checkpoints.mkdir(parents=True)
         place.dropping.touch()
     one.clear()
-    assert not one.has_checkpoints
-    assert not one.dropping.exists()
-    assert not one.landing.exists()
-    assert other.has_checkpoints
+    assert one.dropping.exists(), "the run that has cleared it takes the mark away"
+    for folder in (one.landing, one.out, one.checkpoints):
+        assert not folder.exists()
+    assert other.checkpoints.exists()
     assert (other.landing / "2013-01-01.csv").exists()

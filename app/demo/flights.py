@@ -1,0 +1,92 @@
+"""The project of the main job: `conf/demo` over the folders of a run, made to run and begun anew.
+
+resolved = project(place).check(spark)
+check_ours(application, resolved)                       nothing else runs there
+start_over(application, client, place, resolved)        nothing is left of earlier runs
+make_run(application, place, resolved)                  what differs from what runs
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from app.project.project import Project, Resolved
+from app.protocol.objects import SourceDescription, progress_shard
+from datasource.errors import InvalidUsage
+
+if TYPE_CHECKING:
+    from app.application import Application
+    from app.demo.place import Place
+    from app.project.plan import Plan
+    from datasource.client import ShardClient
+
+__all__ = ["FOLDER", "check_ours", "make_run", "project", "start_over"]
+
+_log = logging.getLogger(__name__)
+
+FOLDER: Final = Path(__file__).resolve().parents[2] / "conf" / "demo"
+"""The project's SQL files."""
+
+
+def project(place: Place) -> Project:
+    """The project over the folders of this run."""
+    folders = {"landing": place.landing, "source": place.source, "out": place.out}
+    return Project.load(FOLDER, {name: str(folder) for name, folder in folders.items()})
+
+
+def check_ours(application: Application, resolved: Resolved) -> None:
+    """Refuse a location that runs something else.
+
+    Raises:
+        InvalidUsage: To go on would drop the objects of another project.
+    """
+    others = [name for name in application.running() if name not in resolved.descriptions]
+    if others:
+        raise InvalidUsage(
+            f"the location runs another project, with {', '.join(others)}",
+            code="OTHER_PROJECT",
+            hint="choose another --location for the main job",
+        )
+
+
+def make_run(application: Application, place: Place, resolved: Resolved) -> Plan:
+    """Let `application` run the project; what had to be done for that.
+
+    Raises:
+        InvalidUsage: Its sources were filled from another folder: every flight of this one would
+            be added a second time.
+    """
+    running = application.running()
+    for name, wanted in resolved.descriptions.items():
+        found = running.get(name)
+        if not isinstance(found, SourceDescription) or not isinstance(wanted, SourceDescription):
+            continue
+        if found.options.get("path") != wanted.options.get("path"):
+            raise InvalidUsage(
+                f"source '{name}' was filled from other files than those in '{place.data}'",
+                code="FOREIGN_SHARDS",
+                hint="go on with that run's --data, choose another --location, or drop its shards "
+                "with --fresh",
+            )
+    return application.apply(resolved)
+
+
+def start_over(
+    application: Application, client: ShardClient, place: Place, resolved: Resolved
+) -> None:
+    """Drop the project's objects with their shards, and what belongs to them here.
+
+    A mark says so from before the first step until after the last: a run that is killed in between
+    is finished by the next one instead of mixing old and new.
+    """
+    place.work.mkdir(parents=True, exist_ok=True)
+    place.dropping.touch()
+    there = {*application.running(), *client.shards()}
+    application.apply(Resolved({}))
+    names = [n for n in resolved.descriptions if {n, progress_shard(n)} & there]
+    application.drop(names)
+    place.clear()
+    place.dropping.unlink()
+    _log.info("started over", extra={"context": {"folder": str(place.work)}})
