@@ -3,9 +3,10 @@
     {"ts": "2026-11-20T12:00:00.000Z", "level": "INFO", "logger": "app.demo", "msg": "landed",
      "context": {"day": "2013-01-05"}}
 
-One reader for Spark's log and ours. `msg` is constant text; what varies is in `context`, passed as
-`extra={"context": {…}}`. An exception is under `exception`: its class, message and stack trace.
-ERROR means that someone must look.
+One reader for Spark's log and ours: `spark.read.schema(pyspark.logger.SPARK_LOG_SCHEMA).json(…)`.
+`msg` is constant text; what varies is in `context`, passed as `extra={"context": {…}}`. An
+exception is under `exception`: its class, its message with those of its causes, and its stack
+trace: method, file and line of each frame. ERROR means that someone must look.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from pathlib import Path
 from typing_extensions import override
 
 __all__ = ["JsonLines", "log_to"]
+
+_CAUSES = 10
+"""Causes of causes that are told, at most."""
 
 _OURS = ("app", "datasource", "jobs")
 
@@ -42,10 +46,27 @@ class JsonLines(logging.Formatter):
             error = record.exc_info[1]
             line["exception"] = {
                 "class": type(error).__name__,
-                "msg": str(error),
-                "stacktrace": traceback.format_exception(error),
+                "msg": _message(error),
+                "stacktrace": [
+                    {
+                        "class": None,
+                        "method": frame.name,
+                        "file": frame.filename,
+                        "line": str(frame.lineno),
+                    }
+                    for frame in traceback.extract_tb(error.__traceback__)
+                ],
             }
         return json.dumps(line, default=str, ensure_ascii=False)
+
+
+def _message(error: BaseException) -> str:
+    """What an exception says, and what its causes say, a line each."""
+    said = [str(error)]
+    while len(said) < _CAUSES and (cause := error.__cause__ or error.__context__) is not None:
+        said.append(f"caused by {type(cause).__name__}: {cause}")
+        error = cause
+    return "\n".join(said)
 
 
 def log_to(file: Path, level: str) -> logging.Handler:

@@ -16,7 +16,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from app.introspection.events import Dropped, Event, Installed, Phase, PhaseName, Recorded
+from app.compute.answering import Strategy
+from app.introspection.events import (
+    Dropped,
+    Event,
+    Installed,
+    Maintenance,
+    PeekDecided,
+    PeekPath,
+    Phase,
+    PhaseName,
+    Recorded,
+)
+from app.introspection.harvest import Harvester
 from app.introspection.history import HistoryKeeper
 from app.introspection.listener import QueryListener
 from app.introspection.live import LiveTables
@@ -29,6 +41,7 @@ from app.lane.commands import (
     LaneCommand,
     Record,
     SuspendAndRestart,
+    UpdateConfiguration,
     command_kind,
     kind_of,
 )
@@ -36,9 +49,13 @@ from app.lane.commands import Dropped as Gone
 from app.lane.fleet import Phase as LanePhase
 from app.lane.fleet import PhaseChange
 from app.lane.state import LaneState
+from app.redaction import bare, shown
 from app.reports import Observation
 from datasource.client import ShardClient
 from datasource.clock import Clock
+from datasource.compact import observe_merges
+from datasource.machine import Machine
+from datasource.maintenance import Maintained
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,6 +63,13 @@ if TYPE_CHECKING:
 __all__ = ["Observing"]
 
 _log = logging.getLogger(__name__)
+
+_PATHS: dict[Strategy, PeekPath] = {
+    "constant": "constant",
+    "index": "index",
+    "shard": "persist",
+    "standard": "persist",
+}
 
 _PHASES: dict[LanePhase, PhaseName] = {
     "waiting": "waiting",
@@ -81,11 +105,16 @@ class Observing:
         self._poller = ShardPoller(self.sink, client)
         self._tables = LiveTables(self.relations)
         self._history: HistoryKeeper | None = None
+        self._unobserve: Callable[[], None] = lambda: None
+        self._harvesters: list[Harvester] = []
         self._listening: list[tuple[SparkSession, QueryListener]] = []
 
     def attach(self, session: SparkSession) -> None:
         """Listen to the queries of `session`, and let its SQL read the relations."""
-        listener = QueryListener(self.sink.inbox)
+        harvester = Harvester(self.sink, session)
+        harvester.start()
+        self._harvesters.append(harvester)
+        listener = QueryListener(self.sink.inbox, harvester.ask)
         session.streams.addListener(listener)
         self._listening.append((session, listener))
         # Seconds of statements that nothing else needs: SQL knows the relations when they are done.
@@ -105,13 +134,17 @@ class Observing:
             self.sink, self._client, writes=writes, check_fence=check_fence
         )
         self.sink.start()
+        self._unobserve = observe_merges(self.merged)
         self._history.start()
         self._poller.start()
 
     def stop(self) -> None:
         """End, after everything that it watches."""
+        self._unobserve()
         for session, listener in self._listening:
             session.streams.removeListener(listener)
+        for harvester in self._harvesters:
+            harvester.stop()
         self._poller.stop()
         self.sink.stop()
         if self._history is not None:
@@ -125,6 +158,39 @@ class Observing:
     def put(self, event: Event) -> None:
         """Take another event."""
         self.sink.put(event)
+
+    def decided(self, uuid: str, strategy: Strategy) -> None:
+        """It is decided how a peek is answered."""
+        self.sink.put(PeekDecided(uuid=uuid, path=_PATHS[strategy]))
+
+    # -- maintenance -------------------------------------------------------------------------------
+
+    def maintained(self, shard: str, done: Maintained, took_ms: float) -> None:
+        """A round of maintenance has looked at a shard; one that did nothing is no news."""
+        if done.merges or done.collected or done.swept is not None or done.failed:
+            self.sink.put(
+                Maintenance(
+                    shard=shard,
+                    at_ms=self._clock.now_ms(),
+                    took_ms=took_ms,
+                    merges=done.merges,
+                    collected=done.collected,
+                    swept=None if done.swept is None else done.swept.total.count,
+                    failed=done.failed,
+                )
+            )
+
+    def merged(self, machine: Machine, merges: int, took_ms: float) -> None:
+        """A writer has merged after its commit."""
+        if machine.location.id == self._client.location.id:
+            self.sink.put(
+                Maintenance(
+                    shard=machine.name,
+                    at_ms=self._clock.now_ms(),
+                    took_ms=took_ms,
+                    merges=merges,
+                )
+            )
 
     # -- the lane ----------------------------------------------------------------------------------
 
@@ -149,7 +215,7 @@ class Observing:
                 at_ms=record.at_ms,
                 kind=command_kind(record.command),
                 object_id=_about(record.command),
-                command=msgspec.json.encode(record.command).decode(),
+                command=msgspec.json.encode(_told(record.command)).decode(),
             )
         )
 
@@ -179,6 +245,18 @@ class Observing:
                 at_ms=at_ms,
             )
         )
+
+
+def _told(command: LaneCommand) -> LaneCommand:
+    """A command as relations show it: to whoever may read, without secrets."""
+    match command:
+        case CreateDataflow(description=description):
+            return msgspec.structs.replace(command, description=bare(description))
+        case UpdateConfiguration(settings):
+            told = {name: shown(name, value) for name, value in settings.items()}
+            return UpdateConfiguration(told)
+        case _:
+            return command
 
 
 def _about(command: LaneCommand) -> str:

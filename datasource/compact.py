@@ -26,10 +26,11 @@ Invariants:
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from datasource.batch import Batch, Part, Run
 from datasource.claim import MergeClaim, Superseded
@@ -56,6 +57,7 @@ __all__ = [
     "is_there",
     "merge_batches",
     "merge_in_turn",
+    "observe_merges",
     "stager_of",
 ]
 
@@ -76,6 +78,11 @@ size of its append, by the default factor."""
 
 _INLINE_MERGES: Final = 4
 """Merges after one commit, at most: one per tier, when its append completes all of them."""
+
+MergeObserver: TypeAlias = Callable[[Machine, int, float], None]
+
+_observers: tuple[MergeObserver, ...] = ()
+_observing = threading.Lock()
 
 
 def compact(machine: Machine, *, force: bool = False, most_bytes: int | None = None) -> int:
@@ -144,6 +151,27 @@ def merge_in_turn(
     return applied
 
 
+def observe_merges(observer: MergeObserver) -> Callable[[], None]:
+    """Tell `observer` of the merges that this process makes inline, until the result is called.
+
+    Args:
+        observer: Takes the shard's machine, how many merges were applied, and the milliseconds that
+            they took; in the thread of a writer, so it returns at once and never raises.
+    """
+    global _observers  # noqa: PLW0603 - of the process: writers have clients of their own
+
+    with _observing:
+        _observers = (*_observers, observer)
+
+    def end() -> None:
+        global _observers  # noqa: PLW0603 - as above
+
+        with _observing:
+            _observers = tuple(one for one in _observers if one is not observer)
+
+    return end
+
+
 def compact_inline(machine: Machine, appended: Iterable[Part] = ()) -> int:
     """Merge what is due and small, after a commit of this process; the number of merges applied.
 
@@ -160,7 +188,14 @@ def compact_inline(machine: Machine, appended: Iterable[Part] = ()) -> int:
         return 0
     machine.tank.add(_FUEL_PER_BYTE * weigh(appended), capacity)
     with machine.tank.turn() as mine:
-        return _burn(machine) if mine else 0
+        if not mine:
+            return 0
+        began_ms = machine.clock.elapsed_ms()
+        applied = _burn(machine)
+        if applied:
+            for observer in _observers:
+                observer(machine, applied, machine.clock.elapsed_ms() - began_ms)
+        return applied
 
 
 def _burn(machine: Machine) -> int:

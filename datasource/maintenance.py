@@ -180,12 +180,15 @@ class Maintainer:
         period_ms: From the end of one round to the begin of the next, on average: each pause is
             between half of it and one and a half.
         merge_bytes: As of `maintain`.
+        observer: Is told of each round on a shard: its name, what was done, and the milliseconds
+            that it took. Returns at once and never raises.
     """
 
     client: ShardClient
     shards: Sequence[str] | None = None
     period_ms: int = 60_000
     merge_bytes: int = MERGE_BYTES
+    observer: Callable[[str, Maintained, float], None] | None = None
     _memories: dict[str, Memory] = field(default_factory=dict)
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
@@ -255,17 +258,21 @@ class Maintainer:
         return done
 
     def _one(self, name: str) -> Maintained:
+        began_ms = self.client.clock.elapsed_ms()
         machine = self.client.machine(name)
         state = machine.state()
         if state.registered is not None and state.registered.shard == state.shard:
             # Commits take back what is applied; nobody else would after the last one.
             self.client.transactions(name).tidy()
-        return maintain(
+        done = maintain(
             machine,
             self._memories.setdefault(name, Memory()),
             needed=partial(self.client.door.pending_parts, name),
             merge_bytes=self.merge_bytes,
         )
+        if self.observer is not None:
+            self.observer(name, done, self.client.clock.elapsed_ms() - began_ms)
+        return done
 
     def _run(self) -> None:
         pause_ms = self.period_ms * self.client.ids.jitter()

@@ -19,12 +19,15 @@ from __future__ import annotations
 from typing import Final, TypeAlias, assert_never
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from app.introspection.events import (
     Dropped,
     Event,
+    Harvested,
     Installed,
     Maintenance,
+    PeekDecided,
     PeekEnded,
     PeekStarted,
     Phase,
@@ -58,6 +61,8 @@ PEEKS_MAX: Final = 10_000
 
 _Report: TypeAlias = Started | Progress | Hydrated | Health | Measured | Failed | Ended
 
+_OfQuery: TypeAlias = QueryStarted | QueryProgress | QueryIdle | QueryTerminated
+
 _WORST: Final[tuple[Status, ...]] = ("ceased", "frozen", "stalled")
 
 
@@ -71,7 +76,9 @@ def apply(facts: Facts, event: Event, now_ms: int) -> None:
             _query(facts, event)
         case StatusUpdate() | StatisticsUpdates():
             _storage(facts, event, now_ms)
-        case PeekStarted() | PeekEnded():
+        case Harvested():
+            _harvested(facts, event)
+        case PeekStarted() | PeekDecided() | PeekEnded():
             _peek(facts, event)
         case PeekResponse() | SubscribeResponse() | SubscribeDropped():
             pass  # answers to clients, which say nothing of an object
@@ -195,7 +202,8 @@ def _reported(facts: Facts, found: ObjectFacts, event: _Report) -> None:
     match event:
         case Started():
             found.query = event.query
-            _runs(facts, found, event.run)
+            if event.query:
+                _runs(facts, found, event.run)
             found.failure = found.failure_hint = ""
         case Progress():
             found.write = _later(found.write, event.write)
@@ -244,14 +252,18 @@ def _polled(facts: Facts, event: Polled) -> None:
         found.errors = event.errors
 
 
-def _peek(facts: Facts, event: PeekStarted | PeekEnded) -> None:
+def _peek(facts: Facts, event: PeekStarted | PeekDecided | PeekEnded) -> None:
     if isinstance(event, PeekStarted):
         if len(facts.peeks) < PEEKS_MAX:
             facts.peeks[event.uuid] = event
         return
+    if isinstance(event, PeekDecided):
+        if event.uuid in facts.peeks:
+            facts.peeks[event.uuid] = replace(facts.peeks[event.uuid], path=event.path)
+        return
     started = facts.peeks.pop(event.uuid, None)
-    path = "persist" if started is None else started.path
-    facts.peek_durations[path, histogram_bound_ns(event.took_ms)] += 1
+    if started is not None and started.path is not None:
+        facts.peek_durations[started.path, histogram_bound_ns(event.took_ms)] += 1
 
 
 def _noted(
@@ -279,7 +291,7 @@ def _noted(
 # --- Spark's listener ----------------------------------------------------------------------------
 
 
-def _query(facts: Facts, event: QueryStarted | QueryProgress | QueryIdle | QueryTerminated) -> None:
+def _query(facts: Facts, event: _OfQuery) -> None:
     found = _owner(facts, event)
     if found is None:
         return
@@ -299,9 +311,7 @@ def _query(facts: Facts, event: QueryStarted | QueryProgress | QueryIdle | Query
             assert_never(event)
 
 
-def _owner(
-    facts: Facts, event: QueryStarted | QueryProgress | QueryIdle | QueryTerminated
-) -> ObjectFacts | None:
+def _owner(facts: Facts, event: _OfQuery) -> ObjectFacts | None:
     """The object whose current run an event is of; None, and counted, if there is none."""
     if event.run in facts.runs:
         return facts.objects[facts.runs[event.run]]
@@ -324,6 +334,20 @@ def _progress(found: ObjectFacts, event: QueryProgress) -> None:
     for phase, took_ms in event.phases_ms.items():
         found.elapsed_ms[phase] += took_ms
         found.durations[phase, histogram_bound_ns(took_ms)] += 1
+
+
+def _harvested(facts: Facts, event: Harvested) -> None:
+    found = facts.objects.get(event.name.split(":")[0])
+    # The run may have ended meanwhile, as that of a source's snapshot has: what it did was done.
+    if found is None or found.query_name != event.name:
+        facts.received.stale += 1
+        return
+    for place, took_ms in event.took_ms:
+        found.worked_ms[place] += round(took_ms)
+        found.worked[place, histogram_bound_ns(took_ms)] += 1
+    for receiver, port, rows in event.rows:
+        before, micro_batches = found.moved.get((receiver, port), (0, 0))
+        found.moved[receiver, port] = (before + rows, micro_batches + 1)
 
 
 # --- statuses ------------------------------------------------------------------------------------
@@ -356,10 +380,16 @@ def _condition(found: ObjectFacts) -> Condition:
         case "stopping" | "stopped":
             return Condition("paused")
         case "suspended":
-            hints = (found.failure_hint,) if found.failure_hint else ()
-            return Condition("stalled", found.failure, hints)
+            return _suspended(found)
         case "running":
             return _healthy(found)
+
+
+def _suspended(found: ObjectFacts) -> Condition:
+    if any(health.status == "frozen" for health in found.health.values()):
+        return _healthy(found)
+    hints = (found.failure_hint,) if found.failure_hint else ()
+    return Condition("stalled", found.failure, hints)
 
 
 def _healthy(found: ObjectFacts) -> Condition:

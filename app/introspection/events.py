@@ -1,9 +1,9 @@
 """What the sink is told: immutable values, made in any thread, read by the sink's alone.
 
 From the lane: `Installed`, `Phase`, `Dropped`, `Recorded`. From the listener: `QueryStarted`,
-`QueryProgress`, `QueryIdle`, `QueryTerminated`. From running objects: everything in `app.reports`.
-From the storage worker: `StatusUpdate`, `StatisticsUpdates`. From peeks, maintenance and the poll
-of shards: the rest.
+`QueryProgress`, `QueryIdle`, `QueryTerminated`. From Spark's status store: `Harvested`.
+From running objects: everything in `app.reports`. From the storage worker: `StatusUpdate`,
+`StatisticsUpdates`. From peeks, maintenance and the poll of shards: the rest.
 
 Times are milliseconds since the epoch where they say when something happened, and frontiers where
 they say how far something is: there None is the empty frontier.
@@ -29,10 +29,13 @@ __all__ = [
     "Domain",
     "Dropped",
     "Event",
+    "Harvested",
     "InputProgress",
     "Installed",
     "Maintenance",
+    "PeekDecided",
     "PeekEnded",
+    "PeekPath",
     "PeekStarted",
     "Phase",
     "PhaseName",
@@ -178,6 +181,22 @@ class QueryProgress(msgspec.Struct, frozen=True, kw_only=True):
     states: tuple[StateProgress, ...] = ()
 
 
+class Harvested(msgspec.Struct, frozen=True, kw_only=True):
+    """What Spark has done for each operator in one micro-batch, as far as that is known.
+
+    Attributes:
+        rows: Position of a receiver, its port, and the rows that have gone into it.
+        took_ms: Position of an operator, and the time of Spark's tasks for it.
+    """
+
+    query: str
+    run: str
+    name: str
+    micro_batch: int
+    rows: tuple[tuple[int, int, int], ...] = ()
+    took_ms: tuple[tuple[int, float], ...] = ()
+
+
 class QueryIdle(msgspec.Struct, frozen=True, kw_only=True):
     """A query looked for data and found none."""
 
@@ -201,6 +220,10 @@ class QueryTerminated(msgspec.Struct, frozen=True, kw_only=True):
 # --- peeks, shards, maintenance ------------------------------------------------------------------
 
 
+PeekPath: TypeAlias = Literal["index", "persist", "constant"]
+"""Where an answer comes from: the memory of an index; shards; nothing that is stored."""
+
+
 class PeekStarted(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody asks.
 
@@ -208,14 +231,21 @@ class PeekStarted(msgspec.Struct, frozen=True, kw_only=True):
         uuid: Names the peek.
         inputs: Objects that it reads.
         time: As of when.
-        path: Where the answer comes from: the memory of an index, or shards.
+        path: Where the answer comes from; None while that is not decided.
     """
 
     uuid: str
     inputs: tuple[str, ...]
     time: int
     at_ms: int
-    path: Literal["index", "persist"] = "persist"
+    path: PeekPath | None = None
+
+
+class PeekDecided(msgspec.Struct, frozen=True, kw_only=True):
+    """It is decided where the answer to a peek comes from."""
+
+    uuid: str
+    path: PeekPath
 
 
 class PeekEnded(msgspec.Struct, frozen=True, kw_only=True):
@@ -293,9 +323,11 @@ Event: TypeAlias = (
     | Recorded
     | QueryStarted
     | QueryProgress
+    | Harvested
     | QueryIdle
     | QueryTerminated
     | PeekStarted
+    | PeekDecided
     | PeekEnded
     | Polled
     | ShardSeen

@@ -90,6 +90,9 @@ class ObjectFacts:
         errors: Rows in its shard of errors.
         elapsed_ms: Time spent, by phase of a micro-batch.
         durations: Counts by phase and bound, see `histogram_bound_ns`.
+        worked_ms: Time of Spark's tasks, by position of an operator.
+        worked: Counts by position and bound of the time in one micro-batch.
+        moved: Rows, and in how many micro-batches, by position of a receiver and its port.
         states: Spark's stateful operators, as of the last micro-batch.
         micro_batches: Done by this dataflow.
         progress_ms: When the last one was triggered; None before the first.
@@ -122,6 +125,9 @@ class ObjectFacts:
     errors: int | None = None
     elapsed_ms: Counter[str] = field(default_factory=Counter)
     durations: Counter[tuple[str, int]] = field(default_factory=Counter)
+    worked_ms: Counter[int] = field(default_factory=Counter)
+    worked: Counter[tuple[int, int]] = field(default_factory=Counter)
+    moved: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     states: tuple[StateProgress, ...] = ()
     micro_batches: int = 0
     progress_ms: int | None = None

@@ -17,6 +17,7 @@ from typing import Final
 
 from app.introspection.events import (
     Event,
+    Harvested,
     Polled,
     QueryIdle,
     QueryProgress,
@@ -27,7 +28,7 @@ from datasource.clock import Clock
 
 __all__ = ["Inbox"]
 
-_MISSABLE: Final = (QueryProgress, QueryIdle, Measured, Progress, Polled, ShardSeen)
+_MISSABLE: Final = (QueryProgress, QueryIdle, Harvested, Measured, Progress, Polled, ShardSeen)
 _RESERVE: Final = 10
 
 
@@ -61,6 +62,11 @@ class Inbox:
             self._events.append((self._clock.elapsed_ms(), event))
             self.taken += 1
         self.arrived.set()
+
+    def missed(self) -> None:
+        """Count what somebody had no room for before it got here."""
+        with self._lock:
+            self.dropped += 1
 
     def failed(self) -> None:
         """Count a callback whose event could not be converted."""

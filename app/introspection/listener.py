@@ -59,8 +59,15 @@ _log = logging.getLogger(__name__)
 class QueryListener(StreamingQueryListener):
     """Puts what Spark tells of streaming queries into `inbox`."""
 
-    def __init__(self, inbox: Inbox) -> None:
+    def __init__(self, inbox: Inbox, also: Callable[[Event], None] | None = None) -> None:
+        """A listener that `addListener` takes.
+
+        Args:
+            inbox: Takes every event.
+            also: Takes it, too; returns at once and never raises.
+        """
         self._inbox = inbox
+        self._also = also
         self._bridge: Any = None
 
     @property
@@ -106,7 +113,10 @@ class QueryListener(StreamingQueryListener):
     def put(self, convert: Callable[[], Event]) -> None:
         """Enqueue what `convert` makes of an event; counts it if it fails."""
         try:
-            self._inbox.put(convert())
+            event = convert()
+            self._inbox.put(event)
+            if self._also is not None:
+                self._also(event)
         except Exception:  # noqa: BLE001 - it is logged and counted; the next one counts as well
             # An event that Spark shapes differently must cost this event and nothing more.
             self._inbox.failed()

@@ -1,8 +1,8 @@
 """Relations of time and rows: where time goes, how many rows pass, how much is kept.
 
-Only what is exact. Spark times micro-batches and their phases, so those have times, and operators
-inside of `addBatch` have none. Rows are counted where an object reports them itself: Spark's own
-counts are multiples of the truth as soon as a micro-batch is read twice.
+Micro-batches and their phases are timed by the clock. What is inside of `addBatch` has the time of
+Spark's tasks, which run side by side: it may be more than that of the phase. Rows are counted where
+an object reports them itself, and else taken from Spark's plans: see `matching`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ _WHOLE: Final = "triggerExecution"
 
 _LEAVING: Final = {
     ("source", "Source"): "messages_received",
+    ("source", "Reclock"): "messages_received",
     ("source", "Envelope"): "updates_staged",
     ("sink", "Envelope"): "messages_staged",
     ("view", "Correction"): "updates_out",
@@ -46,6 +47,9 @@ def _elapsed(facts: Facts, _now_ms: int) -> Iterator[Row]:
         for number, phase in _phase_numbers(found):
             if phase in found.elapsed_ms:
                 yield (number, found.elapsed_ms[phase] * 1_000_000)
+        first, _ = found.installed.operators
+        for place, took_ms in sorted(found.worked_ms.items()):
+            yield (first + place, took_ms * 1_000_000)
 
 
 def _durations(facts: Facts, _now_ms: int) -> Iterator[Row]:
@@ -54,16 +58,22 @@ def _durations(facts: Facts, _now_ms: int) -> Iterator[Row]:
         for (phase, bound), count in found.durations.items():
             if phase in numbers:
                 yield (numbers[phase], bound, count)
+        first, _ = found.installed.operators
+        for (place, bound), count in sorted(found.worked.items()):
+            yield (first + place, bound, count)
 
 
 def _messages(facts: Facts, _now_ms: int) -> Iterator[Row]:
     for found in facts.objects.values():
-        for number, sender, _receiver, _port in channels(found):
+        for number, sender, receiver, port in channels(found):
             counter = _LEAVING.get((found.kind, found.plan[sender].name), "")
             sent = found.counters.get(counter)
             if sent is not None:
                 rows = int(sent)
                 yield (number, rows, rows, found.micro_batches, found.micro_batches)
+            elif (receiver, port) in found.moved:
+                rows, micro_batches = found.moved[receiver, port]
+                yield (number, rows, rows, micro_batches, micro_batches)
 
 
 def _kept(found: ObjectFacts) -> Iterator[tuple[int, int, int | None, int | None]]:
@@ -119,9 +129,13 @@ def _measurements(facts: Facts, _now_ms: int) -> Iterator[Row]:
 MOVEMENT: Final = (
     Relation(
         "scheduling_elapsed",
-        "Time that an operator has taken, that of its parts included",
+        "Time that an operator has taken, parts and what it pulls rows from included",
         (
-            Column("id", NUMBER, "of the operator: a dataflow, or a phase of its micro-batches"),
+            Column(
+                "id",
+                NUMBER,
+                "of the operator; of a phase by the clock, of others the sum over Spark's tasks",
+            ),
             Column("elapsed_ns", NUMBER, "in nanoseconds, in whole milliseconds"),
         ),
         _elapsed,
@@ -138,7 +152,7 @@ MOVEMENT: Final = (
     ),
     Relation(
         "message_counts",
-        "Rows that have gone through a channel, where that is known exactly",
+        "Rows that have gone through a channel, where that is known",
         (
             Column("channel_id", NUMBER, "of the channel"),
             Column("sent", NUMBER, "rows that left the sender"),

@@ -23,6 +23,7 @@ from app.introspection.relation import (
     Row,
     instant,
 )
+from app.project.graph import reached
 from app.protocol.objects import inputs_of
 
 __all__ = ["PROGRESS", "slowest"]
@@ -83,18 +84,9 @@ def _behind(facts: Facts, own: Observed, other: str | None) -> int | None:
 
 def _roots(facts: Facts, found: ObjectFacts) -> tuple[str, ...]:
     """Objects that an object rests on and that read no other object."""
-    seen: set[str] = set()
-    todo, roots = [*inputs_of(found.installed.description)], []
-    while todo:
-        name = todo.pop()
-        if name in seen or name not in facts.objects:
-            continue
-        seen.add(name)
-        inputs = inputs_of(facts.objects[name].installed.description)
-        todo.extend(inputs)
-        if not inputs:
-            roots.append(name)
-    return tuple(sorted(roots))
+    known = {name: inputs_of(one.installed.description) for name, one in facts.objects.items()}
+    above = reached(found.id, lambda name: known.get(name, ()))
+    return tuple(sorted(name for name in above if known.get(name) == ()))
 
 
 def _wallclock_lag(facts: Facts, now_ms: int) -> Iterator[Row]:

@@ -47,12 +47,13 @@ class Sink:
 
     Attributes:
         inbox: Where events wait.
+        clock: Of the process.
     """
 
     def __init__(self, clock: Clock, *, capacity: int = 10_000) -> None:
         """A sink that takes at most `capacity` events that can be missed before it is behind."""
         self.inbox = Inbox(clock, capacity)
-        self._clock = clock
+        self.clock = clock
         self._facts = Facts()
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -78,7 +79,7 @@ class Sink:
     def read(self, look: Callable[[Facts, int], T]) -> T:
         """What `look` makes of the facts, and of the time in ms; it must keep no reference."""
         with self._lock:
-            return look(self._facts, self._clock.now_ms())
+            return look(self._facts, self.clock.now_ms())
 
     def step(self) -> None:
         """Apply all that is there, and tick if it is time; for tests, and for the thread."""
@@ -87,22 +88,22 @@ class Sink:
             with self._lock:
                 for put_ms, event in events[start : start + _SLICE]:
                     self._apply(put_ms, event)
-        if self._clock.elapsed_ms() - self._ticked_ms >= TICK_MS:
-            self._ticked_ms = self._clock.elapsed_ms()
+        if self.clock.elapsed_ms() - self._ticked_ms >= TICK_MS:
+            self._ticked_ms = self.clock.elapsed_ms()
             with self._lock:
-                self._tick(self._clock.now_ms())
+                self._tick(self.clock.now_ms())
 
     def _run(self) -> None:
         while not self._ended.is_set():
-            self._clock.wait(self.inbox.arrived, TICK_MS)
+            self.clock.wait(self.inbox.arrived, TICK_MS)
             self.step()
         self.step()
 
     def _apply(self, put_ms: float, event: Event) -> None:
         received = self._facts.received
-        received.lag_ms = self._clock.elapsed_ms() - put_ms
+        received.lag_ms = self.clock.elapsed_ms() - put_ms
         try:
-            apply(self._facts, event, self._clock.now_ms())
+            apply(self._facts, event, self.clock.now_ms())
         except Exception:  # noqa: BLE001 - it is logged and counted; the next one counts as well
             received.failed += 1
             context = {"event": type(event).__name__}

@@ -122,7 +122,11 @@ SYSTEM: Final = (
         (
             Column("id", TEXT, "of the peek"),
             Column("object_id", TEXT, "the object; NULL if it reads none"),
-            Column("type", TEXT, "where the answer comes from: index or persist"),
+            Column(
+                "type",
+                TEXT,
+                "where the answer comes from: index, persist or constant; NULL: undecided",
+            ),
             Column("time", FRONTIER, "as of when"),
             Column("started_at", AT, "since when"),
         ),
@@ -133,7 +137,7 @@ SYSTEM: Final = (
         "peek_durations_histogram",
         "How often a read took how long",
         (
-            Column("type", TEXT, "where the answers came from: index or persist"),
+            Column("type", TEXT, "where the answers came from: index, persist or constant"),
             Column("duration_ns", NUMBER, "at most so long: a power of two"),
             Column("count", NUMBER, "so often, and longer than half of it"),
         ),
@@ -177,7 +181,7 @@ SYSTEM: Final = (
     ),
     Relation(
         "shard_levels",
-        "All batches of one size class of a shard",
+        "The batches of one size class of a shard, empty ones left out",
         (
             Column("shard", TEXT, "the shard"),
             Column("level", NUMBER, "the size class"),

@@ -13,11 +13,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
+from app.introspection.operators import PHASES
 from app.introspection.store import Relations
 
 __all__ = ["CONTENT_TYPE", "RelationCollector", "exposition"]
@@ -25,6 +31,23 @@ __all__ = ["CONTENT_TYPE", "RelationCollector", "exposition"]
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
 _STATUSES: Final = ("created", "starting", "running", "stalled", "frozen", "paused", "ceased")
+_TIMED: Final = ("Dataflow", *PHASES)
+"""Operators whose time is that of the clock."""
+
+_COUNTED: Final = frozenset(
+    {
+        "messages_received",
+        "bytes_received",
+        "updates_staged",
+        "updates_committed",
+        "messages_staged",
+        "messages_committed",
+        "bytes_staged",
+        "bytes_committed",
+    }
+)
+"""Statistics that only grow while the object lives."""
+
 _MS: Final = 1e-3
 _NS: Final = 1e-9
 
@@ -51,7 +74,10 @@ class RelationCollector(Collector):
         yield _status(rows("objects"))
         yield from self._progress(kinds)
         yield from self._work(kinds)
+        yield from self._operators(kinds)
+        yield from self._reads()
         yield from self._shards()
+        yield from self._maintenance()
         yield from self._listener()
 
     def _progress(self, kinds: Mapping[str, str]) -> Iterator[Metric]:
@@ -65,6 +91,16 @@ class RelationCollector(Collector):
             "object_input_lag_seconds",
             "How far the object is behind its slowest input.",
             _labelled(rows("materialization_lag"), "object_id", kinds, _of("local_lag", _MS)),
+        )
+        yield _gauge(
+            "object_source_lag_seconds",
+            "How far the object is behind the slowest source below it.",
+            _labelled(rows("materialization_lag"), "object_id", kinds, _of("global_lag", _MS)),
+        )
+        yield _gauge(
+            "object_since_seconds",
+            "Since of the object's contents, as a time since the epoch.",
+            _labelled(rows("frontiers"), "object_id", kinds, _of("read_frontier", _MS)),
         )
         yield _gauge(
             "object_upper_seconds",
@@ -98,10 +134,21 @@ class RelationCollector(Collector):
         for row in rows("scheduling_elapsed"):
             home = homes.get(row["id"])
             value = _number(row["elapsed_ns"], _NS)
-            if home is not None and value is not None:
-                name = str(home["dataflow_name"]).removeprefix("Dataflow: ")
+            if home is not None and value is not None and home["name"] in _TIMED:
+                name = _object(home)
                 busy.add_metric((name, kinds.get(name, ""), str(home["name"])), value)
         yield busy
+        whole = {number: row for number, row in homes.items() if row["name"] == _TIMED[0]}
+        took = HistogramMetricFamily(
+            "shardline_micro_batch_duration_seconds",
+            "How long micro-batches took.",
+            labels=("object", "kind"),
+        )
+        for number, buckets in _buckets(rows("operator_durations_histogram"), "id").items():
+            if number in whole:
+                name = _object(whole[number])
+                took.add_metric((name, kinds.get(name, "")), buckets, None)
+        yield took
         for kind, relation in (("source", "source_statistics"), ("sink", "sink_statistics")):
             yield from self._statistics(kind, relation)
         measured = GaugeMetricFamily(
@@ -116,16 +163,82 @@ class RelationCollector(Collector):
                 measured.add_metric((name, kinds.get(name, ""), str(row["name"])), value)
         yield measured
 
+    def _operators(self, kinds: Mapping[str, str]) -> Iterator[Metric]:
+        rows = self._relations.rows
+        homes = {row["id"]: row for row in rows("dataflow_operator_dataflows")}
+
+        def labels(number: object) -> tuple[str, str, str, str]:
+            home = homes[number]
+            name = _object(home)
+            return (name, kinds.get(name, ""), str(home["name"]), str(number))
+
+        names = ("object", "kind", "operator", "id")
+        worked = CounterMetricFamily(
+            "shardline_operator_seconds", "Time of Spark's tasks for an operator.", labels=names
+        )
+        for row in rows("scheduling_elapsed"):
+            value = _number(row["elapsed_ns"], _NS)
+            if row["id"] in homes and homes[row["id"]]["name"] not in _TIMED and value is not None:
+                worked.add_metric(labels(row["id"]), value)
+        yield worked
+        moved = CounterMetricFamily(
+            "shardline_operator_rows",
+            "Rows that an operator has taken, by port.",
+            labels=(*names, "port"),
+        )
+        ends = {row["id"]: row["to_operator_id"] for row in rows("dataflow_channel_operators")}
+        ports = {row["id"]: row["to_port"] for row in rows("dataflow_channels")}
+        for row in rows("message_counts"):
+            channel, value = row["channel_id"], _number(row["received"])
+            if channel in ends and ends[channel] in homes and value is not None:
+                moved.add_metric((*labels(ends[channel]), str(ports.get(channel, 0))), value)
+        yield moved
+        for name, column, text in (
+            ("arrangement_records", "records", "Rows, or keys, that an operator keeps in memory."),
+            ("arrangement_size_bytes", "size", "What an operator keeps in memory."),
+        ):
+            kept = GaugeMetricFamily(f"shardline_{name}", text, labels=names)
+            for row in rows("arrangement_sizes"):
+                value = _number(row[column])
+                if row["operator_id"] in homes and value is not None:
+                    kept.add_metric(labels(row["operator_id"]), value)
+            yield kept
+
+    def _reads(self) -> Iterator[Metric]:
+        rows = self._relations.rows
+        took = HistogramMetricFamily(
+            "shardline_peek_duration_seconds",
+            "How long reads took, by where their answers came from.",
+            labels=("path",),
+        )
+        for path, buckets in _buckets(rows("peek_durations_histogram"), "type").items():
+            took.add_metric((str(path),), buckets, None)
+        yield took
+        for name, text, count in (
+            ("peeks_active", "Reads that are under way.", {r["id"] for r in rows("active_peeks")}),
+            ("subscriptions", "Clients that follow an object.", rows("subscriptions")),
+        ):
+            family = GaugeMetricFamily(f"shardline_{name}", text)
+            family.add_metric((), len(count))
+            yield family
+        commands = [value for r in rows("command_history") if (value := _number(r["index"]))]
+        lane = GaugeMetricFamily("shardline_lane_index", "Position of the lane's newest command.")
+        if commands:
+            lane.add_metric((), max(commands))
+        yield lane
+
     def _statistics(self, kind: str, relation: str) -> Iterator[Metric]:
         rows = self._relations.rows(relation)
         for column in self._relations.declared[relation].columns[1:]:
             name, scale = f"{kind}_{column.name}", 1.0
+            made = CounterMetricFamily if column.name in _COUNTED else GaugeMetricFamily
             if column.name.endswith("_latency"):
                 name, scale = f"{name}_seconds", _MS
             yield _gauge(
                 name,
                 f"{column.comment.removesuffix(', in ms')}.".capitalize(),
                 _labelled(rows, "id", {str(r["id"]): kind for r in rows}, _of(column.name, scale)),
+                made,
             )
 
     def _shards(self) -> Iterator[Metric]:
@@ -135,6 +248,9 @@ class RelationCollector(Collector):
             ("shard_parts", "parts"),
             ("shard_batches", "batches"),
             ("shard_records", "records"),
+            ("shard_updates", "updates"),
+            ("shard_dropped_bytes", "dropped_size"),
+            ("shard_seqno", "seqno"),
         ):
             family = GaugeMetricFamily(
                 f"shardline_{name}", f"Of the shard: {column}.", labels=("shard",)
@@ -144,16 +260,38 @@ class RelationCollector(Collector):
                 if value is not None:
                     family.add_metric((str(row["name"]),), value)
             yield family
-        held = GaugeMetricFamily(
-            "shardline_hold_behind_seconds",
-            "History that a reader holds back.",
-            labels=("shard", "holder", "kind"),
+        for name, column, scale, text in (
+            ("behind_seconds", "behind", _MS, "History that a reader holds back."),
+            ("silent_seconds", "silent", _MS, "Since a reader was heard of."),
+            ("only_bytes", "only_size", 1.0, "What is kept for a reader alone."),
+        ):
+            held = GaugeMetricFamily(
+                f"shardline_hold_{name}", text, labels=("shard", "holder", "kind")
+            )
+            for row in self._relations.rows("shard_holds"):
+                value = _number(row[column], scale)
+                if value is not None:
+                    held.add_metric((str(row["shard"]), str(row["name"]), str(row["kind"])), value)
+            yield held
+
+    def _maintenance(self) -> Iterator[Metric]:
+        newest = {str(row["shard"]): row for row in self._relations.rows("maintenance")}
+        took = GaugeMetricFamily(
+            "shardline_maintenance_seconds",
+            "How long the last round on the shard that did something took.",
+            labels=("shard",),
         )
-        for row in self._relations.rows("shard_holds"):
-            value = _number(row["behind"], _MS)
-            if value is not None:
-                held.add_metric((str(row["shard"]), str(row["name"]), str(row["kind"])), value)
-        yield held
+        failed = GaugeMetricFamily(
+            "shardline_maintenance_failed_steps",
+            "Steps of that round that failed.",
+            labels=("shard",),
+        )
+        for name, row in newest.items():
+            steps = row["failed"]
+            assert isinstance(steps, list), row
+            took.add_metric((name,), _number(row["took"], _MS) or 0.0)
+            failed.add_metric((name,), float(len(steps)))
+        yield from (took, failed)
 
     def _listener(self) -> Iterator[Metric]:
         (row,) = self._relations.rows("listener")
@@ -192,9 +330,12 @@ def _status(rows: Iterable[Mapping[str, object]]) -> Metric:
 
 
 def _gauge(
-    name: str, text: str, samples: Iterable[tuple[tuple[str, str], float]]
-) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(f"shardline_{name}", text, labels=("object", "kind"))
+    name: str,
+    text: str,
+    samples: Iterable[tuple[tuple[str, str], float]],
+    made: type[CounterMetricFamily | GaugeMetricFamily] = GaugeMetricFamily,
+) -> CounterMetricFamily | GaugeMetricFamily:
+    family = made(f"shardline_{name}", text, labels=("object", "kind"))
     for labels, value in samples:
         family.add_metric(labels, value)
     return family
@@ -208,6 +349,29 @@ def _labelled(
         if value is not None:
             name = str(row[column])
             yield (name, kinds.get(name, "")), value
+
+
+def _object(home: Mapping[str, object]) -> str:
+    return str(home["dataflow_name"]).removeprefix("Dataflow: ")
+
+
+def _buckets(
+    rows: Iterable[Mapping[str, object]], column: str
+) -> dict[object, list[tuple[str, float]]]:
+    """Buckets of histograms, cumulative as Prometheus wants them, by what `column` says."""
+    counts: dict[object, dict[float, float]] = {}
+    for row in rows:
+        bound, count = _number(row["duration_ns"], _NS), _number(row["count"])
+        if bound is not None and count is not None:
+            counts.setdefault(row[column], {})[bound] = count
+    found: dict[object, list[tuple[str, float]]] = {}
+    for key, buckets in counts.items():
+        total, found[key] = 0.0, []
+        for bound, count in sorted(buckets.items()):
+            total += count
+            found[key].append((repr(bound), total))
+        found[key].append(("+Inf", total))
+    return found
 
 
 def _of(column: str, scale: float = 1.0) -> _Value:

@@ -53,7 +53,23 @@ def test_an_exception_stays_on_its_line(file: Path) -> None:
         logging.getLogger("datasource.machine").exception("it failed")
     (line,) = lines(file)
     assert (line["exception"]["class"], line["exception"]["msg"]) == ("ValueError", "two\nlines")
-    assert "test_an_exception_stays" in "".join(line["exception"]["stacktrace"])
+    frames = line["exception"]["stacktrace"]
+    methods = ["test_an_exception_stays_on_its_line", "fail"]
+    assert [frame["method"] for frame in frames] == methods
+    assert all(Path(frame["file"]).name == "test_log.py" for frame in frames)
+
+
+def test_causes_are_told_with_an_exception(file: Path) -> None:
+    """Whatever it was raised from."""
+    try:
+        try:
+            fail()
+        except ValueError as error:
+            raise KeyError("k") from error
+    except KeyError:
+        logging.getLogger("app.lane").exception("it failed")
+    (line,) = lines(file)
+    assert line["exception"]["msg"] == "'k'\ncaused by ValueError: two\nlines"
 
 
 def test_others_do_not_write_into_our_log(file: Path) -> None:

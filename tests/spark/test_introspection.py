@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -10,12 +11,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from pyspark.logger import SPARK_LOG_SCHEMA
 from typing_extensions import override
 
 from app.introspection.events import Dropped, Event, Polled, QueryProgress, QueryStarted
 from app.introspection.inbox import Inbox
 from app.introspection.listener import QueryListener
 from app.introspection.live import DATABASE, LiveTables
+from app.log import log_to
 from datasource.clock import SystemClock
 from support.introspection import DELAYS, FLIGHTS, World
 
@@ -159,6 +162,39 @@ def test_a_full_inbox_does_not_hold_a_query_up(spark: SparkSession, tmp_path: Pa
         spark.streams.removeListener(listener)
     assert full.dropped >= 2
     assert any(isinstance(event, QueryStarted) for _, event in full.drain())
+
+
+def test_our_log_is_read_like_sparks(spark: SparkSession, tmp_path: Path) -> None:
+    """Under the schema of Spark's own structured log, exceptions and all."""
+    handler = log_to(tmp_path / "log.jsonl", "INFO")
+    logger = logging.getLogger("app.introspection")
+    try:
+        logger.info("landed", extra={"context": {"day": "2013-01-05", "rows": 3}})
+        try:
+            int("two\nlines")
+        except ValueError:
+            logger.exception("it failed")
+    finally:
+        for name in ("app", "datasource", "jobs"):
+            logging.getLogger(name).removeHandler(handler)
+            logging.getLogger(name).propagate = True
+            logging.getLogger(name).setLevel(logging.NOTSET)
+        handler.close()
+    read = spark.read.schema(SPARK_LOG_SCHEMA).json(str(tmp_path / "log.jsonl"))
+    landed, failed = sorted(read.collect(), key=lambda row: str(row["level"]), reverse=True)
+    assert (landed["level"], landed["logger"], landed["msg"]) == (
+        "INFO",
+        "app.introspection",
+        "landed",
+    )
+    assert landed["context"] == {"day": "2013-01-05", "rows": "3"}
+    assert landed["ts"] is not None
+    exception = failed["exception"]
+    assert exception["class"] == "ValueError"
+    assert "two\\nlines" in exception["msg"]
+    (frame,) = exception["stacktrace"]
+    assert frame["method"] == "test_our_log_is_read_like_sparks"
+    assert frame["line"].isdigit()
 
 
 @pytest.fixture(scope="module")

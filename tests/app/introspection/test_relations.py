@@ -251,6 +251,7 @@ def test_rows_on_edges_are_those_that_the_object_counts(world: World) -> None:
     }
     assert counted == {
         ("Dataflow: flights", "Source"): (10, 1),
+        ("Dataflow: flights", "Reclock"): (10, 1),
         ("Dataflow: flights", "Envelope"): (4, 1),
         ("Dataflow: delays", "Correction"): (3, 0),
         ("Dataflow: out", "Envelope"): (2, 0),

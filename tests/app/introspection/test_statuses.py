@@ -60,6 +60,18 @@ def test_the_worst_part_of_an_object_decides(world: World) -> None:
     assert (row["status"], row["error"]) == ("frozen", "sink is frozen")
 
 
+def test_what_is_frozen_stays_so_between_two_lives(world: World) -> None:
+    """A view that waits to be started again says why, if it is a part that cannot be read."""
+    world.run(DELAYS)
+    said = Health(
+        id="delays", epoch=1, namespace="compute", status="frozen", error="part p is not there"
+    )
+    world.tell(said, Failed(id="delays", epoch=1, error="STREAM_FAILED"))
+    world.tell(Phase(id="delays", epoch=1, phase="suspended", at_ms=0))
+    (row,) = world.rows("objects")
+    assert (row["status"], row["error"]) == ("frozen", "part p is not there")
+
+
 def test_what_the_storage_worker_says_of_a_status_is_so(world: World) -> None:
     """Its status machine has seen more than one observation; each change is in the history once."""
     world.run(FLIGHTS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from http.client import HTTPConnection
 from typing import Any
 
@@ -12,13 +13,21 @@ import pyarrow as pa
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.introspection.events import Polled
+from app.introspection.events import (
+    Harvested,
+    Maintenance,
+    PeekDecided,
+    PeekEnded,
+    PeekStarted,
+    Polled,
+)
 from app.introspection.status import fetch_status
 from app.protocol.storage import StatisticsUpdates
 from app.server.access import BODY_MAX, Access
 from app.server.api import Services, create_app
 from app.server.serving import Served, serve
-from datasource.errors import Determinate, InvalidUsage
+from datasource.errors import InvalidUsage
+from support.checkout import wait_until
 from support.introspection import DELAYS, FLIGHTS, World, progress
 
 TOKEN = "s3cret"  # noqa: S105 - of the test
@@ -34,14 +43,14 @@ class Site:
         self.given_up: list[threading.Event] = []
         self.release = threading.Event()
         self.unready = ""
-        services = Services(
+        self.services = Services(
             self.world.relations,
             self.run_sql,
             {"compact": lambda name: {"merges": len(name)}},
             lambda: self.unready,
             timeout_s=0.2,
         )
-        self.served: Served = serve(create_app(services, access))
+        self.served: Served = serve(create_app(self.services, access))
 
     def run_sql(self, query: str, given_up: threading.Event) -> pa.Table:
         self.asked.append(query)
@@ -161,6 +170,18 @@ def test_a_slow_query_is_given_up_and_told_so(site: Site) -> None:
     assert site.ask("GET", "/api/v1/objects")[0] == 200
 
 
+def test_a_query_whose_client_has_gone_is_given_up(site: Site) -> None:
+    """At once, and not when its time is over."""
+    patient = replace(site.services, timeout_s=60.0)
+    with serve(create_app(patient, Access(TOKEN))) as served:
+        connection = HTTPConnection("127.0.0.1", served.port, timeout=30)
+        connection.request("POST", "/api/v1/sql", json.dumps({"query": "slow"}), JSON)
+        wait_until("it has begun", lambda: bool(site.given_up), 30)
+        connection.close()
+        assert site.given_up[-1].wait(25), "its query waits for 30 s by itself"
+        assert site.release.wait(25)
+
+
 def test_actions_are_by_name(site: Site) -> None:
     """One that is unknown is refused."""
     assert site.ask("POST", "/api/v1/actions/compact", {"target": "abc"}, JSON) == (
@@ -265,6 +286,53 @@ def test_metrics_are_the_same_numbers(site: Site) -> None:
     assert families["shardline_object_errors"].samples == []
 
 
+def test_metrics_have_the_work_of_operators_and_reads(site: Site) -> None:
+    """Each sample of its own labels; histograms add up, as Prometheus wants them."""
+    world = site.world
+    world.run(FLIGHTS)
+    installed = world.run(DELAYS)
+    name = "delays:u2:1"
+    world.tell(
+        progress(name, "r-delays-1", triggerExecution=250, addBatch=200),
+        progress(name, "r-delays-1", micro_batch=1, triggerExecution=2),
+        Harvested(
+            query="q",
+            run="r-delays-1",
+            name=name,
+            micro_batch=0,
+            rows=((8, 0, 50), (9, 0, 3)),
+            took_ms=((7, 40.0), (8, 1500.0)),
+        ),
+        StatisticsUpdates(sources={"flights": {"messages_received": 7.0}}, sinks={}),
+        PeekStarted(uuid="a", inputs=("delays",), time=1, at_ms=0),
+        PeekDecided(uuid="a", path="index"),
+        PeekEnded(uuid="a", took_ms=3.0),
+        PeekStarted(uuid="b", inputs=("delays",), time=1, at_ms=0),
+        Maintenance(shard="delays", at_ms=1, took_ms=12.0, merges=1, failed=("sweep",)),
+    )
+    _, text = site.ask("GET", "/metrics")
+    samples = [
+        (sample.name, frozenset(sample.labels.items()), sample.value)
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    ]
+    assert len({sample[:2] for sample in samples}) == len(samples), "no sample twice"
+
+    def value(name: str, **labels: str) -> float:
+        (found,) = [v for n, at, v in samples if n == name and labels.items() <= dict(at).items()]
+        return found
+
+    first, _ = installed.operators
+    assert value("shardline_operator_seconds_total", operator="Aggregate") == 1.5
+    assert value("shardline_operator_rows_total", operator="Aggregate", id=str(first + 8)) == 50
+    assert value("shardline_source_messages_received_total", object="flights") == 7
+    buckets = [v for n, _, v in samples if n == "shardline_micro_batch_duration_seconds_bucket"]
+    assert sorted(buckets) == [1, 2, 2]
+    assert value("shardline_peek_duration_seconds_bucket", path="index", le="+Inf") == 1
+    assert value("shardline_peeks_active") == 1
+    assert value("shardline_maintenance_failed_steps", shard="delays") == 1
+
+
 def test_the_status_of_objects_is_read_from_there(site: Site) -> None:
     """`status` needs nothing but the address; one that does not answer is said so."""
     world = site.world
@@ -278,7 +346,7 @@ def test_the_status_of_objects_is_read_from_there(site: Site) -> None:
         1,
     )
     site.served.close()
-    with pytest.raises(Determinate, match="APPLICATION_UNREACHABLE"):
+    with pytest.raises(InvalidUsage, match="NOT_RUNNING"):
         fetch_status(site.served.url)
 
 

@@ -1,0 +1,244 @@
+"""What Spark's status store knows of a micro-batch: how much each operator has done in it.
+
+    harvester = Harvester(sink, spark)
+    QueryListener(sink.inbox, harvester.ask)      from then on, for each micro-batch that is done
+    harvester.start()
+
+An object's micro-batch is one SQL execution with the ones that its `foreachBatch` function runs
+inside of it; Spark describes all of them by the query's name, its run and the number of the
+micro-batch. A thread of its own looks, a while after the progress event, at the executions that it
+has not seen yet, each once, and takes the plans of those that counted something.
+
+Spark keeps its newest executions only (`spark.sql.ui.retainedExecutions`), and the store is no
+public interface: what is not found, or is worded otherwise, is counted and left out.
+
+Invariants:
+    `ask` returns at once and never raises: what there is no room for is counted.
+    Nothing waits for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from app.introspection.events import Event, Harvested, QueryProgress
+from app.introspection.facts import Facts
+from app.introspection.matching import Work, matched
+from app.introspection.operators import OperatorPlan
+from app.introspection.sink import Sink
+from app.introspection.sparkplan import SparkPlan, parse_plan
+from app.protocol.objects import Description
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Harvester"]
+
+_log = logging.getLogger(__name__)
+
+_PAUSE_MS: Final = 250.0
+"""How long after a progress event it is looked: Spark tells the store by another queue."""
+
+_REST_MS: Final = 60_000.0
+
+_ASKED_MAX: Final = 1_000
+"""Micro-batches that wait for a look."""
+
+_TRIES: Final = 20
+"""How often it is looked whether the store has heard of the end of a micro-batch."""
+
+_RUNS_MAX: Final = 1_000
+"""Micro-batches whose executions are remembered, and executions of each."""
+
+_LOOK_MAX: Final = 5_000
+"""Executions looked at in one go."""
+
+_STOP_S: Final = 5.0
+
+_DESCRIBED: Final = re.compile(r"runId = (\S+)\s+batch = (\d+)")
+
+_Key: TypeAlias = tuple[str, int]
+"""Run and number of a micro-batch."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A micro-batch whose numbers are wanted."""
+
+    event: QueryProgress
+    tries: int = 0
+
+
+@dataclass(slots=True)
+class _Found:
+    """Executions of a micro-batch, the outermost first."""
+
+    ids: list[int] = field(default_factory=list)
+
+
+class Harvester:
+    """Looks at what Spark's status store has of micro-batches, and tells the sink."""
+
+    def __init__(self, sink: Sink, spark: SparkSession) -> None:
+        """Nothing is looked at yet.
+
+        Args:
+            sink: Knows the objects, and is told.
+            spark: The session, or another one of the same application.
+        """
+        self._sink = sink
+        session: Any = spark
+        self._store: Any = session._jsparkSession.sharedState().statusStore()  # noqa: SLF001 - PySpark has no other door to it
+        self._asked: deque[_Asked] = deque()
+        self._found: OrderedDict[_Key, _Found] = OrderedDict()
+        self._next = 0
+        self._came = threading.Event()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="introspection-plans", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look; call once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; what was not looked at is left out."""
+        self._ended.set()
+        self._came.set()
+        if self._thread.is_alive():
+            self._thread.join(_STOP_S)
+
+    def ask(self, event: Event) -> None:
+        """Let a micro-batch be looked at, if `event` says that one is done."""
+        if not isinstance(event, QueryProgress) or "addBatch" not in event.phases_ms:
+            return
+        if len(self._asked) >= _ASKED_MAX:
+            self._sink.inbox.missed()
+            return
+        self._asked.append(_Asked(event))
+        self._came.set()
+
+    def step(self) -> None:
+        """Look at everything that was asked for."""
+        self._came.clear()
+        self._look_around()
+        for _ in range(len(self._asked)):
+            asked = self._asked.popleft()
+            if self._harvest(asked.event):
+                continue
+            asked.tries += 1
+            if asked.tries < _TRIES:
+                self._asked.append(asked)
+            else:
+                self._sink.inbox.missed()
+        if self._asked:
+            self._came.set()
+
+    def _run(self) -> None:
+        clock = self._sink.clock
+        while not self._ended.is_set():
+            clock.wait(self._came, _REST_MS)
+            if clock.wait(self._ended, _PAUSE_MS):
+                return
+            try:
+                self.step()
+            except Exception:  # noqa: BLE001 - the JVM may be gone; else the next one is looked at
+                if not self._ended.is_set():
+                    _log.warning("Spark's status store could not be read", exc_info=True)
+
+    # --- the store -------------------------------------------------------------------------------
+
+    def _look_around(self) -> None:
+        """Remember which executions are of which micro-batch."""
+        for _ in range(_LOOK_MAX):
+            found = self._store.execution(self._next)
+            if found.isEmpty() and not self._skip_gap():
+                return
+            if found.isDefined():
+                described = _DESCRIBED.search(found.get().description())
+                if described is not None:
+                    self._remember((described[1], int(described[2])), self._next)
+                self._next += 1
+
+    def _skip_gap(self) -> bool:
+        """Go on behind executions that the store has forgotten; False if there are no more."""
+        count = self._store.executionsCount()
+        newest = self._store.executionsList(max(0, count - 1), 1)
+        if newest.isEmpty() or newest.apply(0).executionId() < self._next:
+            return False
+        kept = self._store.executionsList(0, 1)
+        first = kept.apply(0).executionId() if not kept.isEmpty() else self._next
+        self._next = max(self._next + 1, first)
+        return True
+
+    def _remember(self, key: _Key, number: int) -> None:
+        found = self._found.setdefault(key, _Found())
+        if len(found.ids) < _RUNS_MAX:
+            found.ids.append(number)
+        if len(self._found) > _RUNS_MAX:
+            self._found.popitem(last=False)
+
+    def _harvest(self, event: QueryProgress) -> bool:
+        """Tell the sink of a micro-batch; False if the store has not got all of it yet."""
+        key = (event.run, event.micro_batch)
+        found = self._found.get(key)
+        if found is None:
+            return False
+        outermost = self._store.execution(found.ids[0])
+        if outermost.isDefined() and outermost.get().completionTime().isEmpty():
+            return False
+        del self._found[key]
+        name = event.name.split(":")[0]
+        known = self._sink.read(lambda facts, _: _known(facts, name))
+        if known is None:
+            return True
+        description, operators = known
+        work = [matched(description, operators, plan) for plan in self._plans(found.ids)]
+        if work:
+            self._sink.put(_summed(event, work))
+        return True
+
+    def _plans(self, ids: list[int]) -> list[SparkPlan]:
+        """Plans of the executions that counted something and went well."""
+        plans = []
+        for number in ids:
+            found = self._store.execution(number)
+            if found.isEmpty() or found.get().metrics().isEmpty():
+                continue
+            if found.get().executionStatus() != "COMPLETED":
+                continue
+            graph = self._store.planGraph(number)
+            details = graph.makeNodeDetailsJson(self._store.executionMetrics(number))
+            try:
+                plans.append(parse_plan(details, graph.edges().mkString("\n")))
+            except (KeyError, ValueError):
+                self._sink.inbox.failed()
+                _log.warning("a plan of Spark's could not be read", exc_info=True)
+        return plans
+
+
+def _known(facts: Facts, name: str) -> tuple[Description, tuple[OperatorPlan, ...]] | None:
+    found = facts.objects.get(name)
+    return None if found is None else (found.installed.description, found.plan)
+
+
+def _summed(event: QueryProgress, work: list[Work]) -> Harvested:
+    rows: dict[tuple[int, int], int] = {}
+    took: dict[int, float] = {}
+    for one in work:
+        for edge, count in one.rows.items():
+            rows[edge] = rows.get(edge, 0) + count
+        for place, ms in one.took_ms.items():
+            took[place] = took.get(place, 0.0) + ms
+    return Harvested(
+        query=event.query,
+        run=event.run,
+        name=event.name,
+        micro_batch=event.micro_batch,
+        rows=tuple((receiver, port, count) for (receiver, port), count in sorted(rows.items())),
+        took_ms=tuple(sorted(took.items())),
+    )

@@ -1,0 +1,184 @@
+"""What Spark's status store says of one SQL execution: its plan, with rows and times.
+
+    plan = parse_plan(details, edges)    the two texts that Spark's plan graph gives
+    plan.leaving(node)                   rows that have left a node, as far as that is known
+
+Spark names times for people ("1.2 s"), so they are as exact as that; counts are exact. A pipeline
+of operators that are compiled together is timed as one: a `Pipeline`.
+
+Invariants:
+    What Spark does not say is None, never 0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+__all__ = ["Pipeline", "PlanNode", "SparkPlan", "parse_plan"]
+
+_EDGE: Final = re.compile(r"\((\d+),(\d+)\)")
+_TIME: Final = re.compile(r"([\d.,]+)\s*(ms|s|m|h)\b")
+_UNIT_MS: Final = {"ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6}
+_NOT_OWN: Final = ("time to collect", "remote reqs duration", "remote merged reqs duration")
+"""Times that a node waits for others."""
+
+_EMPTY: Final = "EmptyRelation"
+
+_KEEPS: Final = frozenset(
+    {
+        "AQEShuffleRead",
+        "AdaptiveSparkPlan",
+        "BroadcastExchange",
+        "CollectLimit",
+        "ColumnarToRow",
+        "Exchange",
+        "InputAdapter",
+        "LogicalQueryStage",
+        "Project",
+        "Sort",
+        "Window",
+        "WriteFiles",
+    }
+)
+"""Nodes that give as many rows as they take."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanNode:
+    """One physical operator.
+
+    Attributes:
+        name: As Spark calls it.
+        detail: Its line of the plan.
+        rows: Rows that it has given; None if Spark does not count them.
+        took_ms: Time of its own tasks; 0 where its pipeline is timed.
+        inputs: Numbers of the nodes that it takes rows from, subqueries last.
+    """
+
+    name: str
+    detail: str
+    rows: int | None
+    took_ms: float
+    inputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Nodes that are compiled together.
+
+    Attributes:
+        nodes: Their numbers, the last in the flow of rows first.
+        took_ms: Time of all tasks in it, and in what it pulls rows from.
+    """
+
+    nodes: tuple[int, ...]
+    took_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class SparkPlan:
+    """The plan of one execution.
+
+    Attributes:
+        nodes: By number.
+        roots: Numbers of nodes whose rows no other node takes.
+        pipelines: Those that were timed.
+    """
+
+    nodes: Mapping[int, PlanNode]
+    roots: tuple[int, ...]
+    pipelines: tuple[Pipeline, ...]
+
+    def leaving(self, number: int) -> int | None:
+        """Rows that have left node `number`; None if that is not known."""
+        node = self.nodes[number]
+        if node.rows is not None:
+            return node.rows
+        if node.name == _EMPTY:
+            return 0
+        if node.name in _KEEPS and node.inputs:
+            return self.leaving(node.inputs[0])
+        return None
+
+    def upwards(self) -> Iterator[int]:
+        """All nodes, each behind those that it takes rows from, those in their order."""
+        done: set[int] = set()
+        waiting: list[tuple[int, bool]] = [(root, False) for root in reversed(self.roots)]
+        while waiting:
+            number, entered = waiting.pop()
+            if entered:
+                yield number
+            elif number not in done:
+                done.add(number)
+                waiting.append((number, True))
+                waiting += [(one, False) for one in reversed(self.nodes[number].inputs)]
+
+
+def parse_plan(details: str, edges: str) -> SparkPlan:
+    """The plan that two texts of `SparkPlanGraph` describe.
+
+    Args:
+        details: `makeNodeDetailsJson` with the execution's metrics.
+        edges: Text that has `(from,to)` for each edge, in Spark's order.
+
+    Raises:
+        KeyError, msgspec.DecodeError: Spark words it otherwise.
+    """
+    told: dict[str, Any] = msgspec.json.decode(details)
+    inputs: dict[int, list[int]] = {}
+    for start, end in _EDGE.findall(edges):
+        inputs.setdefault(int(end), []).append(int(start))
+    found = {_number(key): one for key, one in told.items() if key.startswith("node")}
+    timed = {key: one for key, one in told.items() if one.get("children")}
+    pipelines = tuple(
+        Pipeline(tuple(_number(child) for child in one["children"]), took)
+        for one in timed.values()
+        if (took := _took_ms(one["metrics"])) is not None
+    )
+    within = {number for pipeline in pipelines for number in pipeline.nodes}
+    nodes = {
+        number: PlanNode(
+            name=one["name"].strip(),
+            detail=one["desc"],
+            rows=_rows(one["metrics"]),
+            took_ms=0.0 if number in within else _took_ms(one["metrics"]) or 0.0,
+            inputs=tuple(i for i in inputs.get(number, ()) if i in found),
+        )
+        for number, one in found.items()
+    }
+    taken = {number for node in nodes.values() for number in node.inputs}
+    return SparkPlan(nodes, tuple(n for n in sorted(nodes) if n not in taken), pipelines)
+
+
+def _number(key: str) -> int:
+    return int(key.removeprefix("node").removeprefix("cluster"))
+
+
+def _rows(metrics: list[dict[str, str]]) -> int | None:
+    for metric in metrics:
+        if metric["name"] == "number of output rows":
+            return int(metric["value"].replace(",", ""))
+    return None
+
+
+def _took_ms(metrics: list[dict[str, str]]) -> float | None:
+    """Sum of the times among metrics; None if there is none."""
+    found = [
+        _time_ms(metric["value"])
+        for metric in metrics
+        if metric["type"] in {"timing", "nsTiming"} and metric["name"] not in _NOT_OWN
+    ]
+    return sum(found) if found else None
+
+
+def _time_ms(text: str) -> float:
+    """Milliseconds of a time as Spark words it: the first is the sum over all tasks."""
+    found = _TIME.search(text.rsplit("\n", 1)[-1])
+    if found is None:
+        return 0.0
+    return float(found[1].replace(",", "")) * _UNIT_MS[found[2]]
