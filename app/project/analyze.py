@@ -11,16 +11,19 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from msgspec.structs import replace
 
 from app.project.catalyst import Catalyst, Culprit, QueryPlan, Refused
 from app.project.columns import columns_problem, contents_json, names_of, spelled
 from app.project.determinism import special_literal, undetermined
-from app.project.problems import Problem
-from app.project.references import Bound, Query
+from app.project.overchanges import NotLinear, over_changes
+from app.project.problems import Problem, Wrong
+from app.project.references import Bound, Query, read_query
 from app.project.statements import Kept, Written
 from app.project.strategy import choose
 from app.project.tokens import compact, quoted_names
@@ -30,7 +33,9 @@ from app.protocol.objects import (
     SourceDescription,
     ViewDescription,
 )
-from datasource.errors import InvalidUsage, unknown_name
+from app.storage.formats import KNOWN, OWN_SINKS, Use, missing_option, package_of, unknown_options
+from datasource.errors import InvalidUsage, nearest
+from datasource.schema import DIFF, TS
 
 __all__ = ["Analysed", "Analysis", "analyse"]
 
@@ -61,6 +66,15 @@ class Analysis:
 
     objects: dict[str, Analysed] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+
+
+_CLOCKS: Final = frozenset(
+    {"curdate", "current_date", "current_time", "current_timestamp", "localtimestamp", "now"}
+)
+_INSTEAD: Final = (
+    "keep the rows in the view and compare with the time in the query that reads it (`sql` takes "
+    "now()), or compare with a column, such as that of a source USING rate"
+)
 
 
 class _Flawed(Exception):
@@ -99,12 +113,48 @@ def _analysed(catalyst: Catalyst, analysis: Analysis, one: Written) -> Analysed:
         case IndexDescription() as index:
             return Analysed(replace(index, key=_key(one, analysis.objects[index.on].schema)))
         case SinkDescription() as sink:
-            if not catalyst.writes(sink.format):
-                raise _Flawed(_unknown_format(one, sink.format))
+            _check_options(one, sink.format, sink.options, "sink")
+            _check_sink(catalyst, one, sink)
             return Analysed(replace(sink, key=_key(one, analysis.objects[sink.on].schema)))
 
 
+def _check_sink(catalyst: Catalyst, one: Written, sink: SinkDescription) -> None:
+    # Loading what writes takes time that projects without sinks need not spend.
+    from app.storage.sinks.target import check_sink  # noqa: PLC0415
+
+    if sink.format not in OWN_SINKS and not catalyst.writes(sink.format):
+        raise _Flawed(_unknown_format(one, sink.format))
+    try:
+        check_sink(sink)
+    except InvalidUsage as error:
+        piece = "ENVELOPE" if error.code == "ENVELOPE_MISMATCH" else "OPTIONS"
+        raise _Flawed(one.problem(piece, error.code, error.detail, error.hint)) from None
+
+
+def _check_options(one: Written, name: str, options: Mapping[str, str], use: Use) -> None:
+    unknown = unknown_options(name, options, use)
+    if unknown:
+        raise _Flawed(
+            *(
+                one.problem(
+                    f"option {option.lower()}",
+                    "UNKNOWN_OPTION",
+                    f"format '{name}' has no option '{option}'",
+                    hint,
+                )
+                for option, hint in unknown
+            )
+        )
+
+
 def _source(catalyst: Catalyst, one: Written, source: SourceDescription) -> Analysed:
+    _check_options(one, source.format, source.options, "source")
+    needed = missing_option(source.format, source.options)
+    if needed is not None:
+        what = f"option '{needed[0]}' of source '{one.name}' is missing"
+        raise _Flawed(one.problem("OPTIONS", "MISSING_OPTION", what, needed[1]))
+    if package_of(source.format) is not None and not catalyst.writes(source.format):
+        raise _Flawed(_unknown_format(one, source.format))
     read, told = _read_columns(catalyst, one, source)
     try:
         schema = contents_json(source, read)
@@ -155,25 +205,67 @@ def _view(catalyst: Catalyst, one: Written, view: ViewDescription, query: Query)
         raise _Flawed(_spoken(one, bound, refused, catalyst)) from None
     if plan.culprit is not None:
         raise _Flawed(_blamed(one, bound, plan.culprit))
+    if plan.special:
+        what = f"'{plan.special}' as a date or timestamp means the time at which the query runs"
+        raise _Flawed(_open(one, what, "write the date or timestamp itself"))
     found = undetermined(plan.tree)
     if found is not None:
         raise _Flawed(_open(one, *found))
     flaw = columns_problem(plan.schema, quoted_names(query.text))
     if flaw is not None:
         raise _Flawed(one.problem("query", *flaw))
+    _check_comparable(one, plan)
     catalyst.add(one.name, plan.schema)
     return Analysed(_kept(view, plan, catalyst), plan.schema, catalyst.ddl(plan.schema))
 
 
+def _check_comparable(one: Written, plan: QueryPlan) -> None:
+    # It knows Spark's types, which projects without views need not load.
+    from pyspark.sql.types import StructType  # noqa: PLC0415
+
+    from app.compute.correction import check_comparable  # noqa: PLC0415
+
+    try:
+        check_comparable(one.name, StructType.fromJson(json.loads(plan.schema)))
+    except InvalidUsage as error:
+        raise _Flawed(one.problem("query", error.code, error.detail, error.hint)) from None
+
+
 def _kept(view: ViewDescription, plan: QueryPlan, catalyst: Catalyst) -> ViewDescription:
+    query = compact(view.query)
     strategy, reason = choose(plan.tree)
+    if strategy == "linear":
+        reason = _not_over_changes(query, plan, catalyst)
+        strategy = "recompute" if reason else "linear"
     return replace(
         view,
-        query=compact(view.query),
+        query=query,
         schema=catalyst.ddl(plan.schema),
         strategy=strategy,
         reason=reason,
     )
+
+
+def _not_over_changes(query: str, plan: QueryPlan, catalyst: Catalyst) -> str:
+    """Why a query with a linear plan cannot be taken over changes; "" if it can."""
+    rewritten = over_changes(query)
+    if isinstance(rewritten, NotLinear):
+        return rewritten.reason
+    try:
+        read = read_query(rewritten)
+        changed = catalyst.query(read.bind(catalyst.changes(read.inputs)).text)
+    except Wrong as wrong:
+        return f"its text over changes: {wrong.message}"
+    except Refused as refused:
+        return f"its text over changes: {refused.said.message}"
+    wanted, found = (
+        [(field["name"], field["type"]) for field in json.loads(schema)["fields"]]
+        for schema in (plan.schema, changed.schema)
+    )
+    if found != [*wanted, (TS, "long"), (DIFF, "long")]:
+        names = ", ".join(name for name, _ in found)
+        return f"its columns over changes: {names}"
+    return choose(changed.tree)[1]
 
 
 def _spoken(one: Written, bound: Bound, refused: Refused, catalyst: Catalyst) -> Problem:
@@ -188,6 +280,12 @@ def _spoken(one: Written, bound: Bound, refused: Refused, catalyst: Catalyst) ->
 
 def _blamed(one: Written, bound: Bound, culprit: Culprit) -> Problem:
     shift = 0 if culprit.offset is None else bound.origin(culprit.offset)
+    if culprit.current and culprit.name in _CLOCKS:
+        what = (
+            f"{culprit.name}() depends on when the query is run, and temporal filters are not "
+            "supported yet"
+        )
+        return _open(one, what, _INSTEAD, shift)
     if culprit.current:
         what = f"{culprit.name}() depends on when, where or by whom the query is run"
         return _open(one, what, "compare with a column, or ask with `sql`", shift)
@@ -215,16 +313,16 @@ def _key(one: Written, schema: str) -> tuple[str, ...]:
 
 
 def _unknown_format(one: Written, name: str) -> Problem:
-    error = unknown_name("format", name, _FORMATS)
-    hint = (
-        error.hint
-        if error.hint.startswith("did")
-        else ("put its package on the class path, or register it in this session")
-    )
+    package = package_of(name)
+    if package is not None:
+        what, hint = (
+            f"format '{name}' is not on the class path",
+            f"start with --packages {package[1]}",
+        )
+        return one.problem("format", "PACKAGE_MISSING", what, hint)
+    near = nearest(name, KNOWN)
+    hint = f"did you mean '{near}'?" if near else _ELSEWHERE
     return one.problem("format", "UNKNOWN_FORMAT", f"there is no format '{name}'", hint)
 
 
-_FORMATS = (
-    "auction", "avro", "binaryFile", "console", "counter", "csv", "delta", "iceberg", "json",
-    "kafka", "nexmark", "orc", "parquet", "rate", "shard", "text", "xml",
-)  # fmt: skip
+_ELSEWHERE = "put its package on the class path, or register it in this session"

@@ -15,9 +15,10 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -25,9 +26,11 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 
+from app.project.determinism import computed_times, reads_clock
 from app.project.plantree import Node, plan_tree
 from app.project.sparkerrors import Said, spark_says
 from datasource.clock import IdGenerator
+from datasource.schema import DIFF, TS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,6 +42,9 @@ _GUESSING: Final = frozenset({"csv", "json", "xml"})
 
 
 _SUBQUERIES: Final = frozenset({"Exists", "LateralSubquery", "ListQuery", "ScalarSubquery"})
+
+
+_READ_AS_TIME: Final = frozenset({"Cast", "ParseToDate", "ParseToTimestamp"})
 
 
 class Refused(Exception):
@@ -77,11 +83,13 @@ class QueryPlan:
         schema: Columns of the result, in JSON.
         tree: The analysed plan.
         culprit: The first expression by which two runs can differ.
+        special: A text made of constants that is read as the current time; "" if there is none.
     """
 
     schema: str
     tree: Node
     culprit: Culprit | None
+    special: str = ""
 
 
 class Catalyst:
@@ -93,6 +101,8 @@ class Catalyst:
         self._jvm: Any = spark._jvm  # noqa: SLF001
         self._prefix = f"_check_{ids.token().hex()}"
         self._stack = contextlib.ExitStack()
+        self._schemas: dict[str, str] = {}
+        self._changes: dict[str, str] = {}
         self.views: dict[str, str] = {}
 
     def __enter__(self) -> Self:
@@ -101,16 +111,32 @@ class Catalyst:
 
     def __exit__(self, *_: object) -> None:
         with self._stack:
-            for view in self.views.values():
+            for view in (*self.views.values(), *self._changes.values()):
                 self._spark.catalog.dropTempView(view)
 
     def add(self, name: str, schema: str) -> None:
         """Make an empty view with these columns, in JSON, for an object; `views` has its name."""
+        self._schemas[name] = schema
+        self.views[name] = self._empty(schema, f"{self._prefix}_{len(self.views)}")
+
+    def changes(self, names: Iterable[str]) -> dict[str, str]:
+        """Empty views of objects' changes: their columns, and the time and diff of each row."""
+        for name in names:
+            if name not in self._changes:
+                columns = json.loads(self._schemas[name])
+                columns["fields"] += [
+                    {"name": own, "type": "long", "nullable": False, "metadata": {}}
+                    for own in (TS, DIFF)
+                ]
+                view = f"{self.views[name]}_changes"
+                self._changes[name] = self._empty(json.dumps(columns), view)
+        return self._changes
+
+    def _empty(self, schema: str, view: str) -> str:
         columns = self._jvm.org.apache.spark.sql.types.DataType.fromJson(schema)
         empty = self._session.createDataFrame(self._jvm.java.util.ArrayList(), columns)
-        view = f"{self._prefix}_{len(self.views)}"
         empty.createOrReplaceTempView(view)
-        self.views[name] = view
+        return view
 
     def ddl(self, schema: str) -> str:
         """Columns in DDL, from JSON."""
@@ -137,7 +163,9 @@ class Catalyst:
             execution = state.executePlan(state.sqlParser().parsePlan(text), skip)
             execution.assertAnalyzed()
         plan = execution.analyzed()
-        return QueryPlan(str(plan.schema().json()), plan_tree(plan.toJSON()), self._culprit(plan))
+        tree = plan_tree(plan.toJSON())
+        special = _special_text(plan) if computed_times(tree) else ""
+        return QueryPlan(str(plan.schema().json()), tree, self._culprit(plan), special)
 
     def reads(self, name: str, options: Mapping[str, str], ddl: str) -> tuple[str, bool]:
         """Columns of the rows of a format, in JSON.
@@ -159,9 +187,8 @@ class Catalyst:
             self._check_takes(name, options, ddl)
             return given, True
         if name.lower() in _GUESSING:
-            hint = "write SCHEMA (name TYPE, …): a guess from some files is none for the others"
             what = f"format '{name}' has no columns of its own"
-            raise Refused(Said("NO_SCHEMA", what, hint, None))
+            raise Refused(Said("NO_SCHEMA", what, self._guess(name, options), None))
         try:
             with _refusing(""):
                 return str(reader.load().schema.json()), False
@@ -170,6 +197,16 @@ class Catalyst:
                 raise
         with _refusing(""):
             return str(self._spark.read.format(name).options(**options).load().schema.json()), True
+
+    def _guess(self, name: str, options: Mapping[str, str]) -> str:
+        """What to write for the columns of files: the guess that the ones that are there allow."""
+        reader = self._spark.read.format(name).options(**{"inferSchema": "true", **options})
+        try:
+            with _refusing(""):
+                found = str(reader.load().schema.json())
+        except Refused:
+            return "write SCHEMA (name TYPE, …): a guess from some files is none for the others"
+        return f"write SCHEMA ({self.ddl(found)}), or what else it is: that is a guess"
 
     def writes(self, name: str) -> bool:
         """Whether there is a format of this name, in the JVM or in Python."""
@@ -221,6 +258,25 @@ def _culprit(plan: Any, guilty: Callable[[Any], bool], *, current: bool) -> Culp
         name = node.name() if python else node.prettyName()
     start = node.origin().startIndex()
     return Culprit(str(name), int(start.get()) if start.isDefined() else None, current)
+
+
+def _special_text(plan: Any) -> str:
+    """The first text made of constants that a cast to a date or timestamp reads as the present."""
+    ahead = [plan]
+    while ahead:
+        node = ahead.pop()
+        ahead += _below(node)
+        if node.getClass().getSimpleName() not in _READ_AS_TIME or not node.children().size():
+            continue
+        text = node.children().apply(0)
+        if text.dataType().typeName() == "string" and text.foldable():
+            try:
+                value = str(text.eval(None)).strip()
+            except Py4JJavaError:
+                continue  # it fails when the query is run, each time
+            if reads_clock(value):
+                return value
+    return ""
 
 
 def _below(node: Any) -> Iterator[Any]:

@@ -19,6 +19,7 @@ from app.duration import duration_ms
 from app.project.problems import Wrong, did_you_mean
 from app.project.tokens import Cursor, compact
 from app.protocol.objects import Envelope
+from app.storage.formats import spelt
 from datasource.errors import InvalidUsage
 
 __all__ = ["ENVELOPES", "Clauses", "check_key", "names_in_parentheses", "read_clauses"]
@@ -31,7 +32,8 @@ class Clauses:
     """What the clauses of one statement say.
 
     Attributes:
-        spots: Offset of each clause by its first word, and of each key column by `key NAME`.
+        spots: Offset of each clause by its first word, of each key column by `key NAME`, and of
+            each option by `option name`, in lower case.
     """
 
     format: str = ""
@@ -116,7 +118,7 @@ def check_key(clauses: Clauses, offset: int, name: str) -> None:
 
 def _using(cursor: Cursor, clauses: Clauses) -> None:
     clauses.spots["format"] = cursor.offset
-    clauses.format = cursor.dotted("the format")
+    clauses.format = spelt(cursor.dotted("the format"))
 
 
 def _options(cursor: Cursor, clauses: Clauses) -> None:
@@ -130,6 +132,7 @@ def _options(cursor: Cursor, clauses: Clauses) -> None:
         if key.lower() in known:
             raise Wrong(offset, f"option '{key}' stands there twice", "Spark ignores its case")
         known.add(key.lower())
+        clauses.spots[f"option {key.lower()}"] = offset
         cursor.symbol(TokenType.EQ)
         clauses.options[key] = cursor.literal(f"the value of option '{key}'")
         if cursor.symbol(TokenType.R_PAREN):

@@ -8,32 +8,44 @@ the texts that a cast to a date or timestamp reads as the current time.
 
 Invariants:
     What is found here can give two results for the same inputs. What is not found may still: ties
-    in an ORDER BY that ends in LIMIT, or in a window's order, are not looked for. They cost
-    spurious changes, never rows that no run of the query gives.
+    in an ORDER BY that ends in LIMIT, in a window's order, or in `max_by`, are not looked for. They
+    cost spurious changes, never rows that no run of the query gives.
+    An order by constants is no order: all rows tie in it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
 from sqlglot import TokenType
 
+from app.project.frames import forgets_order, taken_as_they_come
 from app.project.plantree import Node
 from app.project.tokens import tokens_of, word_of
 
-__all__ = ["SPECIAL_TIMES", "special_literal", "undetermined"]
+__all__ = ["computed_times", "reads_clock", "special_literal", "undetermined"]
 
-SPECIAL_TIMES: Final = frozenset({"now", "today", "tomorrow", "yesterday"})
-"""Texts that Spark reads as the current time where a date or timestamp is wanted."""
+_SPECIAL: Final = frozenset({"now", "today", "tomorrow", "yesterday"})
+_OF_TODAY: Final = re.compile(r"T?\d{1,2}:\d{1,2}(:.*)?", re.IGNORECASE)
 
 _TIMES: Final = ("DATE", "TIMESTAMP")
 _PARSED: Final = frozenset({"ParseToDate", "ParseToTimestamp"})
 _FIRST: Final = frozenset({"First", "Last", "AnyValue"})
 _COLLECTED: Final = frozenset({"CollectList", "CollectSet"})
-_UNORDERED: Final = frozenset({"ArraySize", "Cardinality", "Size", "SortArray"})
-"""Functions of an array whose result does not depend on its order."""
+_APPROXIMATE: Final = {
+    "ApproximatePercentile": ("approx_percentile", "use percentile, which is exact"),
+    "ApproxTopK": ("approx_top_k", "count, and keep the first by ORDER BY … LIMIT"),
+    "ApproxTopKAccumulate": ("approx_top_k_accumulate", "count rows by value"),
+    "ApproxTopKCombine": ("approx_top_k_combine", "count rows by value"),
+    "HistogramNumeric": ("histogram_numeric", "count rows by width_bucket"),
+    "HllSketchAgg": ("hll_sketch_agg", "use approx_count_distinct or theta_sketch_agg"),
+    "HllUnionAgg": ("hll_union_agg", "use approx_count_distinct or theta_union_agg"),
+}
+"""Aggregates whose approximation depends on the order in which rows and partitions come."""
+_KLL: Final = ("KllSketchAgg", "KllMergeAgg")
 _TRANSPARENT: Final = frozenset(
     {"GlobalLimit", "LocalLimit", "Offset", "PipeOperator", "Project", "SubqueryAlias"}
 )
@@ -49,7 +61,7 @@ def undetermined(plan: Node) -> tuple[str, str] | None:
         What it is, and a hint; None if there is nothing.
     """
     for operator in _operators(plan):
-        found = _operator(operator)
+        found = _operator(operator, plan)
         if found is not None:
             return found
     special = next((node for node in plan.walk() if _special(node)), None)
@@ -60,6 +72,20 @@ def undetermined(plan: Node) -> tuple[str, str] | None:
     return what, "write the date or timestamp itself"
 
 
+def reads_clock(text: str) -> bool:
+    """Whether Spark reads this as the current time, or as one of today, for a timestamp."""
+    text = text.strip()
+    return text.lower() in _SPECIAL or _OF_TODAY.fullmatch(text) is not None
+
+
+def computed_times(plan: Node) -> bool:
+    """Whether a text that is computed from constants alone is read as a date or timestamp.
+
+    Only an evaluation can tell whether it `reads_clock`.
+    """
+    return any(_timed(node) and _computed(node.children[0]) for node in plan.walk())
+
+
 def special_literal(text: str) -> int | None:
     """Offset of the first `DATE 'today'` or `TIMESTAMP 'now'` of a query.
 
@@ -68,7 +94,7 @@ def special_literal(text: str) -> int | None:
     for before, token in pairwise(tokens_of(text)):
         if (
             token.token_type is TokenType.STRING
-            and token.text.strip().lower() in SPECIAL_TIMES
+            and reads_clock(token.text)
             and word_of(before, text).startswith(_TIMES)
         ):
             return before.start
@@ -85,7 +111,7 @@ def _operators(plan: Node) -> Iterator[Node]:
             ahead += reversed((*node.expressions, *node.children))
 
 
-def _operator(node: Node) -> tuple[str, str] | None:
+def _operator(node: Node, plan: Node) -> tuple[str, str] | None:
     match node.kind:
         case "GlobalLimit" | "Offset" if not _ordered(node):
             return (
@@ -99,6 +125,9 @@ def _operator(node: Node) -> tuple[str, str] | None:
             )
         case "Aggregate":
             return next((found for tree in node.expressions if (found := _calls(tree))), None)
+        case "Window":
+            known = next((found for tree in node.expressions if (found := _rough(tree))), None)
+            return known or taken_as_they_come(node, plan)
         case _:
             return None
 
@@ -111,7 +140,8 @@ def _ordered(node: Node) -> bool:
         node = node.children[0]
     if node.kind == "Aggregate":
         return node.fields.get("groupingExpressions") == []  # without GROUP BY: one row
-    return node.kind == "Sort"
+    order = (inner for tree in node.expressions for inner in tree.walk())
+    return node.kind == "Sort" and any(inner.kind == "AttributeReference" for inner in order)
 
 
 def _calls(tree: Node) -> tuple[str, str] | None:
@@ -128,24 +158,56 @@ def _calls(tree: Node) -> tuple[str, str] | None:
         if node.kind in _COLLECTED and not settled:
             name = "collect_list" if node.kind == "CollectList" else "collect_set"
             return (f"{name}() keeps rows as they come", f"write sort_array({name}(…))")
+        if (rough := _approximate(node)) is not None:
+            return rough
         if node.kind == "ListAgg" and not node.fields.get("orderExpressions", True):
             return (
                 "listagg() without an order keeps rows as they come",
                 "add WITHIN GROUP (ORDER BY …)",
             )
-        below = node.kind in _UNORDERED or (settled and node.kind == "AggregateExpression")
+        below = forgets_order(node) or (settled and node.kind == "AggregateExpression")
         ahead += [(child, below) for child in reversed((*node.expressions, *node.children))]
     return None
 
 
+def _rough(tree: Node) -> tuple[str, str] | None:
+    return next((found for node in tree.walk() if (found := _approximate(node))), None)
+
+
+def _approximate(node: Node) -> tuple[str, str] | None:
+    """What is wrong with an aggregate whose result depends on the order of rows, in any window."""
+    if node.kind == "Mode" and node.fields.get("reverseOpt") is None:
+        return (
+            "mode() takes whichever of the most frequent values comes first",
+            "write mode(x, true), which takes the least of them",
+        )
+    name, hint = _APPROXIMATE.get(node.kind, ("", "use percentile, which is exact"))
+    if not name and not node.kind.startswith(_KLL):
+        return None
+    what = f"{name or 'a KLL sketch'}{'()' if name else ''} depends on the order of the rows"
+    return what, hint
+
+
 def _special(node: Node) -> bool:
-    to = str(node.fields.get("dataType", "")).upper()
-    if node.kind not in _PARSED and not (node.kind == "Cast" and to.startswith(_TIMES)):
-        return False
-    if not node.children:
+    if not _timed(node):
         return False
     child = node.children[0]
     text = child.fields.get("value")
+    return child.kind == "Literal" and isinstance(text, str) and reads_clock(text)
+
+
+def _timed(node: Node) -> bool:
+    """Whether an expression makes a date or timestamp of its first child."""
+    to = str(node.fields.get("dataType", "")).upper()
+    timed = node.kind in _PARSED or (node.kind == "Cast" and to.startswith(_TIMES))
+    return timed and bool(node.children)
+
+
+def _computed(node: Node) -> bool:
+    """Whether it is no literal, and made of literals alone, one of them a text."""
+    leaves = [inner for inner in node.walk() if not inner.children]
     return (
-        child.kind == "Literal" and isinstance(text, str) and text.strip().lower() in SPECIAL_TIMES
+        bool(node.children)
+        and all(leaf.kind == "Literal" and not leaf.expressions for leaf in leaves)
+        and any(leaf.fields.get("dataType") == "string" for leaf in leaves)
     )

@@ -11,9 +11,9 @@ Invariants:
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["Graph"]
+__all__ = ["Graph", "reached"]
 
 
 class Graph:
@@ -61,11 +61,11 @@ class Graph:
 
     def above(self, name: str) -> set[str]:
         """Everything that it is made from, directly or not; itself only if it is on a cycle."""
-        return _reached(name, self._inputs)
+        return reached(name, self._inputs.__getitem__)
 
     def below(self, name: str) -> set[str]:
         """Everything that is made from it, directly or not."""
-        return _reached(name, self._outputs)
+        return reached(name, self._outputs.__getitem__)
 
     def _way_back(self, start: str) -> list[str]:
         """The shortest way from a name on a cycle along inputs back to it."""
@@ -81,12 +81,18 @@ class Graph:
         raise AssertionError((start, self._inputs))
 
 
-def _reached(name: str, edges: Mapping[str, Iterable[str]]) -> set[str]:
-    reached: set[str] = set()
-    ahead = list(edges[name])
+def reached(name: str, edges: Callable[[str], Iterable[str]]) -> set[str]:
+    """Every name that is reached from `name`, which is among them only if it is on a cycle.
+
+    Args:
+        name: Where to begin.
+        edges: What a name leads to.
+    """
+    found: set[str] = set()
+    ahead = list(edges(name))
     while ahead:
         other = ahead.pop()
-        if other not in reached:
-            reached.add(other)
-            ahead += edges[other]
-    return reached
+        if other not in found:
+            found.add(other)
+            ahead += edges(other)
+    return found

@@ -24,6 +24,7 @@ from app.protocol.objects import (
     SourceDescription,
     ViewDescription,
 )
+from app.storage.formats import spelt
 from datasource.errors import InvalidUsage
 
 __all__ = ["made_index", "made_sink", "made_source", "made_view"]
@@ -47,7 +48,7 @@ def made_source(
         _check_envelope(name, envelope, key)
         description = SourceDescription(
             name=name.lower(),
-            format=format_name,
+            format=spelt(format_name),
             options=_texts(options),
             schema=schema,
             envelope=envelope,
@@ -103,7 +104,7 @@ def made_sink(
     description = SinkDescription(
         name=name.lower(),
         on=on.lower(),
-        format=format_name,
+        format=spelt(format_name),
         options=_texts(options),
         envelope=envelope,
         key=key,

@@ -19,6 +19,7 @@ from app.project.problems import Problem, did_you_mean
 from app.project.references import INTROSPECTION
 from app.project.statements import Written, kind_of
 from app.protocol.objects import (
+    SinkDescription,
     SourceDescription,
     ViewDescription,
     errors_shard,
@@ -93,18 +94,27 @@ def _unusable(one: Written) -> Iterator[Problem]:
 def _derived(one: Written, known: dict[str, Written]) -> Iterator[Problem]:
     """Names of the shards that an object keeps beside its contents."""
     for other in known.values():
-        taken = []
-        if isinstance(other.description, SourceDescription):
-            taken = [progress_shard(other.name), errors_shard(other.name)]
-        elif isinstance(other.description, ViewDescription):
-            taken = [errors_shard(other.name)]
-        if one.name in taken:
+        if one.name in _shards_beside(other):
             yield one.problem(
                 "name",
                 "RESERVED_NAME",
                 f"the name '{one.name}' is that of a shard of '{other.name}'",
-                "rename it: a source keeps its own _progress and _errors, a view its _errors",
+                "rename it: a source keeps its own _progress and _errors, a view its _errors, "
+                "a sink its _progress",
             )
+
+
+def _shards_beside(one: Written) -> set[str]:
+    """Names of the shards that an object keeps beside its contents."""
+    match one.description:
+        case SourceDescription():
+            return {progress_shard(one.name), errors_shard(one.name)}
+        case ViewDescription():
+            return {errors_shard(one.name)}
+        case SinkDescription():
+            return {progress_shard(one.name)}
+        case _:
+            return set()
 
 
 def _unknown(

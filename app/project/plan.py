@@ -2,6 +2,7 @@
 
     plan = difference(resolved.descriptions, running)
     for step in plan.steps: ...      in an order that can be applied
+    plan_from(plan_json(plan))       the same plan, by way of what JSON can say
 
 Invariants:
     Applying the steps in order to `running` gives `wanted`; applied to `wanted`, there are none.
@@ -9,14 +10,14 @@ Invariants:
     reads. So drops come first, outputs before inputs; then what is made or changed, inputs before
     outputs; and last the drops that had to wait until nobody reads them any more.
     Equal descriptions are never touched. Subscriptions are nobody's to plan.
+    No secret leaves by a plan's JSON: `app.redaction` takes them out.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -29,13 +30,12 @@ from app.protocol.objects import (
     inputs_of,
     progress_shard,
 )
+from app.redaction import bare, shown
+from datasource.errors import InvalidUsage
 
-__all__ = ["Act", "Change", "Plan", "Step", "difference"]
+__all__ = ["Act", "Change", "Plan", "Step", "difference", "plan_from", "plan_json"]
 
 Act: TypeAlias = Literal["create", "change", "drop"]
-
-_SECRET: Final = re.compile(r"secret|password|token|access[.]?key|credential", re.IGNORECASE)
-"""Options whose values are shown to nobody: Spark's own rule, and one word more."""
 
 _KEPT: Final = frozenset({"retain_ms", "strategy", "reason"})
 """Fields that change how contents come about or how long they stay, and not what they are."""
@@ -130,6 +130,33 @@ def difference(wanted: Mapping[str, Kept], running: Mapping[str, Description]) -
     )
 
 
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """A plan as JSON can say it."""
+    told = replace(
+        plan,
+        steps=tuple(replace(step, description=bare(step.description)) for step in plan.steps),
+        wanted={name: bare(description) for name, description in plan.wanted.items()},
+    )
+    found: dict[str, Any] = msgspec.to_builtins(told)
+    return found
+
+
+def plan_from(value: Any) -> Plan:
+    """The plan that `plan_json` has given.
+
+    Raises:
+        InvalidUsage: It is none: another version has sent it.
+    """
+    try:
+        return msgspec.convert(value, Plan)
+    except msgspec.ValidationError as error:
+        raise InvalidUsage(
+            f"this is no plan: {error}",
+            code="MALFORMED_MESSAGE",
+            hint="use the version of the application that was asked",
+        ) from error
+
+
 def _gone(wanted: Mapping[str, Kept], running: Mapping[str, Kept]) -> set[str]:
     """What cannot stay: nobody wants it, or it has to make room for something else.
 
@@ -193,9 +220,7 @@ def _option_changes(before: Mapping[str, str], after: Mapping[str, str]) -> Iter
     for key in dict.fromkeys((*before, *after)):
         old, new = before.get(key, ""), after.get(key, "")
         if before.get(key) != after.get(key):
-            secret = _SECRET.search(key) is not None
-            shown = ("(secret)" if old else "", "(secret)" if new else "") if secret else (old, new)
-            yield Change(f"option '{key}'", *shown)
+            yield Change(f"option '{key}'", shown(key, old), shown(key, new))
 
 
 def _shown(value: object) -> str:

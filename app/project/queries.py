@@ -1,6 +1,7 @@
 """The statements of `sql` and `subscribe`: queries at a time, and requests to follow an object.
 
     parse_select("SELECT * FROM flights AS OF 1700000000000")  -> Selected(query, inputs, as_of)
+    parse_explain("EXPLAIN SELECT * FROM flights")   what of, or None if it is no EXPLAIN
     parse_subscribe("SUBSCRIBE TO delays AS OF '2026-11-20'")  -> Subscribed(on, …)
     bind("SELECT * FROM flights", {"flights": "_tmp_7"})       -> the query over other names
 
@@ -14,6 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -26,10 +28,14 @@ from app.project.references import Query, read_query
 from app.project.tokens import Cursor, statements_of, word_of
 from datasource.shard_source.given import Hint, parse_time
 
-__all__ = ["Selected", "Subscribed", "bind", "parse_select", "parse_subscribe"]
+__all__ = ["Selected", "Subscribed", "bind", "parse_explain", "parse_select", "parse_subscribe"]
 
 _FILE: Final = "sql"
 _UTC: Final = ZoneInfo("UTC")
+_EXPLAIN: Final = re.compile(r"\s*EXPLAIN\b", re.IGNORECASE)
+_VIEW: Final = re.compile(
+    r"\s*(?:MATERIALIZED\s+)?VIEW\s+(?:(\w+)|`([^`]+)`)\s*;?\s*", re.IGNORECASE
+)
 _LITERALS: Final = frozenset({TokenType.STRING, TokenType.RAW_STRING, TokenType.NUMBER})
 
 
@@ -79,6 +85,25 @@ def parse_select(text: str, zone: ZoneInfo = _UTC) -> Selected:
     except Wrong as wrong:
         raise InvalidProject([wrong.at(Script(_FILE, text))]) from None
     return Selected(query.text, query.inputs, as_of)
+
+
+def parse_explain(text: str, zone: ZoneInfo = _UTC) -> Selected | str | None:
+    """`EXPLAIN query`, or `EXPLAIN [MATERIALIZED] VIEW name`.
+
+    Returns:
+        The query, or the view's name in lower case; None if it is neither.
+
+    Raises:
+        InvalidProject: Behind EXPLAIN there is no query.
+    """
+    head = _EXPLAIN.match(text)
+    if head is None:
+        return None
+    view = _VIEW.fullmatch(text, head.end())
+    if view is not None:
+        return (view[1] or view[2]).lower()
+    # Blanks in its place: errors show where the query stands in what was written.
+    return parse_select(" " * head.end() + text[head.end() :], zone)
 
 
 def parse_subscribe(text: str, zone: ZoneInfo = _UTC) -> Subscribed:

@@ -16,17 +16,18 @@ Invariants:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 from sqlglot import Token, exp
-from sqlglot.dialects.spark import Spark
+from sqlglot.dialects.databricks import Databricks
 from sqlglot.errors import ParseError
 
 from app.project.problems import Wrong
-from app.project.tokens import tokens_of
+from app.project.tokens import query_tokens
 
 __all__ = ["INTROSPECTION", "Bound", "Query", "Reference", "quoted", "read_query"]
 
@@ -35,6 +36,8 @@ INTROSPECTION: Final = "introspection"
 
 _PLAIN: Final = frozenset({"this", "db", "alias", "joins", "laterals", "pivots"})
 """What may follow a name in FROM, in sqlglot's words."""
+
+_BARE: Final = re.compile(r"\bTABLE\s+\Z", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class Reference:
         start: Offset of its first character in the query's text.
         end: Offset behind its last one.
         own: Its last part as written, with backticks where they stand.
-        aliased: Whether the query gives it an alias.
+        aliased: Whether the query gives it an alias, or may not, as `TABLE x`.
     """
 
     name: str
@@ -156,11 +159,12 @@ def read_query(text: str) -> Query:
 
 
 def _parsed(text: str) -> exp.Expr:
-    tokens = tokens_of(text)
+    tokens = query_tokens(text)
     if not tokens:
         raise Wrong(0, "there is no query", "write SELECT …")
     try:
-        found = Spark().parser().parse(tokens, text)
+        # Of the same family, and it knows Spark's paths into a variant, `v:a.b`.
+        found = Databricks().parser().parse(tokens, text)
     except ParseError as error:
         raise _refused(error, tokens) from None
     except RecursionError:
@@ -224,7 +228,8 @@ def _reference(table: exp.Table, text: str) -> Reference:
         )
     name = ".".join(part.name.lower() for part in parts)
     own_start, own_end = _span(parts[-1], text)
-    return Reference(name, start, end, text[own_start:own_end], bool(table.args.get("alias")))
+    aliased = bool(table.args.get("alias")) or _BARE.search(text, 0, start) is not None
+    return Reference(name, start, end, text[own_start:own_end], aliased)
 
 
 def _span(part: exp.Expr, text: str) -> tuple[int, int]:

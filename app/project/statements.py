@@ -53,7 +53,7 @@ class Written:
         description: What it is. Of a view: the query as written, without columns and strategy.
         script: Where it is written.
         spots: Offsets in the script, by piece: `name`, `on`, `format`, `columns`, `query`,
-            `key NAME`, and each clause by its first word.
+            `key NAME`, `option name`, and each clause by its first word.
         query: Of a view: what it reads.
         comment: "" if there is none.
     """

@@ -1,6 +1,7 @@
 """How a view is kept up to date: the choice, and the reason for it in a person's words.
 
     choose(plan_tree(…)) -> ("linear", "") | ("recompute", "a join of two inputs")
+    LINEAR                  the operators that are, for whoever looks again when the query runs
 
 A query is linear when its result over a sum of changes is the sum of its results over each of them:
 then the change of the inputs alone gives the change of the view. That holds for operators that look
@@ -21,9 +22,9 @@ from typing import Final
 from app.project.plantree import Node
 from app.protocol.objects import Strategy
 
-__all__ = ["choose"]
+__all__ = ["INPUT", "LINEAR", "choose"]
 
-_LINEAR: Final = frozenset(
+LINEAR: Final = frozenset(
     {
         "CTERelationDef",
         "CTERelationRef",
@@ -43,7 +44,7 @@ _LINEAR: Final = frozenset(
 )
 """Operators that treat each row by itself; order and distribution of rows are not kept anyway."""
 
-_INPUT: Final = "View"
+INPUT: Final = "View"
 """How the analyzer shows a temporary view: the inputs of a view are given to it as such."""
 
 _REASONS: Final = {
@@ -109,9 +110,9 @@ def _obstacles(plan: Node) -> Iterator[str]:
     ahead = [plan]
     while ahead:
         node = ahead.pop()
-        if node.kind == _INPUT:
+        if node.kind == INPUT:
             continue
-        if node.kind not in _LINEAR:
+        if node.kind not in LINEAR:
             yield _reason(node)
         for expression in (inner for tree in node.expressions for inner in tree.walk()):
             if expression.kind in _SUBQUERIES:

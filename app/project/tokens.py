@@ -21,11 +21,27 @@ from sqlglot.errors import TokenError
 
 from app.project.problems import Wrong, did_you_mean
 
-__all__ = ["Cursor", "compact", "quoted_names", "statements_of", "tokens_of", "word_of"]
+__all__ = [
+    "Cursor",
+    "compact",
+    "query_tokens",
+    "quoted_names",
+    "statements_of",
+    "tokens_of",
+    "word_of",
+]
 
 _STRINGS: Final = frozenset({TokenType.STRING, TokenType.RAW_STRING})
 _LITERALS: Final = _STRINGS | {TokenType.NUMBER}
 _BOOLEANS: Final = frozenset({"TRUE", "FALSE"})
+_SETS: Final = frozenset(
+    {TokenType.UNION, TokenType.EXCEPT, TokenType.INTERSECT, TokenType.ALL, TokenType.DISTINCT}
+)
+_BEFORE_QUERY: Final = frozenset(
+    {TokenType.ALIAS, TokenType.FROM, TokenType.IN, TokenType.EXISTS, TokenType.COMMA, *_SETS}
+)
+_NAMED: Final = frozenset({TokenType.ALIAS, TokenType.DOT})
+_WORDS: Final = frozenset({TokenType.SELECT, TokenType.FROM})
 
 
 def tokens_of(text: str) -> list[Token]:
@@ -45,6 +61,43 @@ def tokens_of(text: str) -> list[Token]:
         raise Wrong(
             int(opened[2]), f"what {mark} opens here does not end", f"close it with {mark}"
         ) from None
+
+
+def query_tokens(text: str) -> list[Token]:
+    """The tokens of a query for sqlglot's parser, each with the meaning that Spark gives it.
+
+    `window(…)` is a function, `TABLE x` reads like `FROM x`, and a name behind AS or a dot may be
+    `select` or `from`.
+
+    Raises:
+        Wrong: A quoted text, name or comment does not end.
+    """
+    tokens = tokens_of(text)
+    kinds = [_kind(tokens, place) for place in range(len(tokens))]
+    return [
+        token if kind is token.token_type else _retyped(token, kind)
+        for token, kind in zip(tokens, kinds, strict=True)
+    ]
+
+
+def _kind(tokens: Sequence[Token], place: int) -> TokenType:
+    """What the token at `place` is to Spark."""
+    kind = tokens[place].token_type
+    before = tokens[place - 1].token_type if place else None
+    after = tokens[place + 1].token_type if place + 1 < len(tokens) else None
+    if kind is TokenType.WINDOW and after is TokenType.L_PAREN:
+        return TokenType.VAR
+    if kind in _WORDS and before in _NAMED:
+        return TokenType.VAR
+    if kind is TokenType.TABLE and after is not TokenType.L_PAREN:
+        opened = place > 1 and tokens[place - 2].token_type in _BEFORE_QUERY
+        if before is None or before in _SETS or (before is TokenType.L_PAREN and opened):
+            return TokenType.FROM
+    return kind
+
+
+def _retyped(token: Token, kind: TokenType) -> Token:
+    return Token(kind, token.text, token.line, token.col, token.start, token.end, token.comments)
 
 
 def statements_of(text: str) -> Iterator[list[Token]]:

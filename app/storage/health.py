@@ -120,8 +120,7 @@ class HealthMachine:
         known = self._objects.get(report.id)
         if known is None or report.epoch != known.epoch:
             return []
-        stalled = [part for part in known.parts.values() if part.status == "stalled"]
-        if not stalled:
+        if not _errors(known.parts):
             # Otherwise what the part said of it is closer to the cause.
             known.parts["internal"] = Health(
                 id=report.id,

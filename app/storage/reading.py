@@ -20,11 +20,13 @@ Invariants:
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import StringType, StructField, StructType
@@ -65,6 +67,11 @@ POSITION: Final = f"{_PREFIX}position"
 
 _CHANGED, _PATH, _BLOCK, _SIZE = (f"{_PREFIX}{n}" for n in ("changed", "path", "block", "size"))
 _DIGITS: Final = 20
+
+_TOMBSTONE: Final = "null"
+"""A change event that says nothing: Debezium sends one behind each delete, for Kafka."""
+
+_GLOB: Final = frozenset("{}[]*?\\")
 
 
 def inferred(spark: SparkSession, description: SourceDescription) -> str:
@@ -231,6 +238,8 @@ def _stream(spark: SparkSession, description: SourceDescription, origin: Origin)
         datasource.register(spark)
     given, _ = _split(description.options)
     given = with_start(name, given, origin.start_ms)
+    if name.lower() in _FILES:
+        given = _streamable(spark, given)
     reader = spark.readStream.format(spark_format(name))
     columns = _columns(description, origin)
     decodes = name.lower() in _TEXT and "mode" not in {option.lower() for option in given}
@@ -241,6 +250,8 @@ def _stream(spark: SparkSession, description: SourceDescription, origin: Origin)
     stream = reader.options(**given).load()
     if name.lower() not in _FILES:
         return stream
+    if decodes and description.envelope == "debezium":
+        stream = stream.where(~F.col(CORRUPT).eqNullSafe(_TOMBSTONE))
     return stream.select(
         "*",
         F.col("_metadata.file_modification_time").alias(_CHANGED),
@@ -248,6 +259,29 @@ def _stream(spark: SparkSession, description: SourceDescription, origin: Origin)
         F.col("_metadata.file_block_start").alias(_BLOCK),
         F.col("_metadata.file_size").alias(_SIZE),
     )
+
+
+def _streamable(spark: SparkSession, given: Mapping[str, str]) -> dict[str, str]:
+    """`given` with a path that is one file as a glob of it alone: Spark streams no single file."""
+    name = next((name for name in given if name.lower() == "path"), None)
+    path = "" if name is None else given[name]
+    ends = list(re.finditer(r"[^\W_](?=[\W_]*$)", path))
+    if name is None or not ends or set(path) & _GLOB or not _is_file(spark, path):
+        return dict(given)
+    (last,) = ends
+    return {**given, name: f"{path[: last.start()]}[{last[0]}]{path[last.end() :]}"}
+
+
+def _is_file(spark: SparkSession, path: str) -> bool:
+    jvm: Any = spark._jvm  # noqa: SLF001 - PySpark has no other door to file systems
+    session: Any = spark._jsparkSession  # noqa: SLF001
+    try:
+        place = jvm.org.apache.hadoop.fs.Path(path)
+        system = place.getFileSystem(session.sessionState().newHadoopConf())
+        return bool(system.getFileStatus(place).isFile())
+    except Py4JJavaError:
+        # It is not there, or cannot be reached: Spark says so when it reads.
+        return False
 
 
 def _columns(description: SourceDescription, origin: Origin) -> StructType | None:

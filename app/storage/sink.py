@@ -24,6 +24,8 @@ Invariants:
     sink runs, while it is stopped, and until it is dropped.
     No target is written without the fence having been asked right before.
     When `stop` has returned nothing of the incarnation is committed any more.
+    A target gets the changes of one input: one that was dropped and made again is refused.
+    Nothing at or after the time of a part that cannot be read is given to the target.
 """
 
 from __future__ import annotations
@@ -43,11 +45,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.streaming import StreamingQuery
 
+from app.failure import LOGGED_HINT, UNREADABLE_HINT, gist, unreadable_part
 from app.microbatch import briefly
 from app.protocol.objects import SinkDescription, progress_shard
+from app.protocol.storage import Status
 from app.rendering import Host, Incarnation, Running
 from app.reports import Ended, Failed, Health, Hydrated, Measured, Progress, Started
 from app.starting import start_slot, until_initialised
+from app.storage.formats import FILES
 from app.storage.sinks.files import FileTarget
 from app.storage.sinks.interval import Interval, end_of, may_continue
 from app.storage.sinks.others import (
@@ -60,7 +65,6 @@ from app.storage.sinks.progress import SinkProgress
 from app.storage.sinks.rows import shaped
 from app.storage.sinks.shards import ShardTarget
 from app.storage.sinks.target import (
-    FILES,
     Target,
     Written,
     check_package,
@@ -73,6 +77,7 @@ from datasource.errors import Determinate, Fenced, InvalidUsage, ShardError
 from datasource.frontier import EMPTY, Frontier
 from datasource.native.jvm import micro_batches
 from datasource.native.microbatch import micro_batch
+from datasource.plan import plan_changes
 from datasource.read import latest_readable
 from datasource.schema import TS
 
@@ -85,6 +90,10 @@ _log = logging.getLogger(__name__)
 
 _LOOK_MS: Final = 100
 """How often a sink looks whether it may begin."""
+
+_PARTS: Final = "256"
+"""Parts of the change that one micro-batch takes: a sink that comes back after a week commits
+several times on the way. The contents that it begins with have one time, and come at once."""
 
 _OURS: Final = re.compile(
     r"(\[[A-Z_]+\] [^\n]*?)(?: — hint: ([^\n]*?))?(?: SQLSTATE: \w+)?$", re.MULTILINE
@@ -190,6 +199,7 @@ class _SinkRun:
         host.check_fence()
         self._progress = SinkProgress.open(host.client, sink)
         self._target = _open_target(host, sink)
+        self._check_input(self._progress, self._target)
         self._catch_up(self._progress, self._target)
         self._leave_previous_input(self._progress)
         committed = self._progress.committed
@@ -216,7 +226,7 @@ class _SinkRun:
         begin = (
             {"timestampAsOf": str(as_of)}
             if committed is None
-            else {"startingTimestamp": str(as_of + 1)}
+            else {"startingTimestamp": str(as_of + 1), "maxFilesPerTrigger": _PARTS}
         )
         reader = host.spark.readStream.format("shard").options(
             **dict(host.storage),
@@ -246,6 +256,8 @@ class _SinkRun:
         if committed is not None:
             self._tell_hydrated()
             self._tell_progress(committed)
+            if not self._has_news(committed):
+                self._tell_running()
         return query
 
     def _wait(self, ready: Callable[[], bool]) -> bool:
@@ -263,6 +275,30 @@ class _SinkRun:
         )
 
     # -- where to begin ----------------------------------------------------------------------
+
+    def _has_news(self, committed: Frontier) -> bool:
+        """Whether the input has changes that the target has not: a micro-batch comes with them."""
+        (state,) = self._host.client.readable(self._sink.on)
+        assert committed.time is not None, "a finished sink has no query"
+        return state.upper.is_empty or bool(
+            plan_changes(state, committed.time, state.upper.time) if state.upper > committed else ()
+        )
+
+    def _check_input(self, progress: SinkProgress, target: Target) -> None:
+        """Refuse to go on with another input than the one whose changes the target has.
+
+        Raises:
+            InvalidUsage: The input was dropped and made again.
+        """
+        noted = "" if progress.committed is None else progress.previous_shard
+        if {noted, target.input} - {"", progress.shard_id}:
+            name, on = self._sink.name, self._sink.on
+            raise InvalidUsage(
+                f"'{on}' was dropped and made again: what sink '{name}' has written is of the old "
+                "one, whose rows nobody can take back any more",
+                code="INPUT_REPLACED",
+                hint="drop the sink, empty its target and create it again, or give it another one",
+            )
 
     def _catch_up(self, progress: SinkProgress, target: Target) -> None:
         """Note what the target has beyond what was noted."""
@@ -354,11 +390,15 @@ class _SinkRun:
                 },
             )
         )
-        report(Health(id=name, epoch=epoch, namespace="sink", status="running"))
+        self._tell_running()
         self._tell_hydrated()
         self._tell_progress(interval.upper)
         if interval.upper.is_empty:
             report(Ended(id=name, epoch=epoch))
+
+    def _tell_running(self) -> None:
+        name, epoch = self._sink.name, self._incarnation.epoch
+        self._host.report(Health(id=name, epoch=epoch, namespace="sink", status="running"))
 
     def _tell_hydrated(self) -> None:
         """Say once that the target has what the sink began with."""
@@ -381,14 +421,15 @@ class _SinkRun:
     def _fail(self, error: BaseException) -> None:
         name, epoch = self._sink.name, self._incarnation.epoch
         message, hint = _explained(error)
+        status: Status = "stalled"
+        if (lost := unreadable_part(error)) is not None:
+            status, message, hint = "frozen", lost, UNREADABLE_HINT
         _log.error(
             "a sink failed", exc_info=error, extra={"context": {"sink": name, "epoch": epoch}}
         )
         report = self._host.report
         report(
-            Health(
-                id=name, epoch=epoch, namespace="sink", status="stalled", error=message, hint=hint
-            )
+            Health(id=name, epoch=epoch, namespace="sink", status=status, error=message, hint=hint)
         )
         report(Failed(id=name, epoch=epoch, error=message, hint=hint, fenced=self._is_fenced()))
 
@@ -416,7 +457,7 @@ def _open_target(host: Host, sink: SinkDescription) -> Target:
         case "foreachBatch":
             return FunctionTarget(options["function"])
         case name if name in FILES:
-            return FileTarget(host.spark, sink, options)
+            return FileTarget(host.spark, sink, options, host.client.state(sink.on).shard)
     return WriterTarget(sink, options)
 
 
@@ -434,5 +475,4 @@ def _explained(error: BaseException) -> tuple[str, str]:
     if found:
         message, hint = found[-1]
         return message.removeprefix(_RAISED), hint
-    first = next((line for line in str(error).splitlines() if line.strip()), "no message")
-    return f"{type(error).__name__}: {first.strip()}", ""
+    return gist(error), LOGGED_HINT

@@ -218,10 +218,17 @@ class StorageWorker:
             case "stopped" if change.error:
                 failed = Failed(id=name, epoch=epoch, error=change.error)
                 return self._changed(self._health.failed(failed, change.at_ms))
+            case "stopped" if not self._fails(name):
+                return self._changed(self._health.pause(name, change.at_ms))
             case "ended":
                 return self._changed(self._health.cease(name, change.at_ms))
             case _:
                 return StorageDone()
+
+    def _fails(self, name: str) -> bool:
+        """Whether an object was stopped for what is wrong with it: that stays its status."""
+        latest = self._health.latest(name)
+        return latest is None or latest.status in {"stalled", "frozen"}
 
     def statistics(self) -> StatisticsUpdates:
         """Statistics of all objects, for the controller."""

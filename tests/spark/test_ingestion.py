@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from app.protocol.objects import SourceDescription
+from app.protocol.objects import SinkDescription, SourceDescription
 from app.reports import Failed, Health, Hydrated, Measured, Started
 from app.storage import ingestion
 from app.storage.commit import Timeline
@@ -27,6 +28,8 @@ from datasource.errors import Fenced
 from support.checkout import ROOT, wait_until
 from support.ingestions import Runtime, Source, bindings, changes, contents, running
 from support.native import ids, put
+from support.sinks import Input
+from support.sinks import running as running_sink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -395,6 +398,82 @@ def test_debezium_events(runtime: Runtime, inbox: Path) -> None:
         )
         source.wait_for_rows((3, "b"))
         assert [raw for _, raw, _ in source.errors] == ["{nonsense"]
+
+
+EVENTS = (
+    "before STRUCT<id: INT, s: STRING>, after STRUCT<id: INT, s: STRING>, op STRING, ts_ms BIGINT"
+)
+
+
+def test_a_debezium_topic_in_files(runtime: Runtime, inbox: Path) -> None:
+    """Events of every kind, tombstones among them; a bad one is an error until it is retracted."""
+    description = csv(inbox, format="json", schema=EVENTS, envelope="debezium", key=("id",))
+    drop(
+        inbox,
+        "0.json",
+        '{"before": null, "after": {"id": 1, "s": "a"}, "op": "r", "ts_ms": 1}',
+        '{"before": null, "after": {"id": 2, "s": "b"}, "op": "r", "ts_ms": 1}',
+        '{"before": null, "after": {"id": 3, "s": "c"}, "op": "c", "ts_ms": 2}',
+    )
+    with running(runtime, description) as source:
+        source.wait_for_rows((1, "a"), (2, "b"), (3, "c"))
+        drop(
+            inbox,
+            "1.json",
+            '{"before": {"id": 1, "s": "a"}, "after": {"id": 1, "s": "A"}, "op": "u", "ts_ms": 3}',
+            '{"before": {"id": 2, "s": "b"}, "after": null, "op": "d", "ts_ms": 4}',
+            "null",
+            '{"before": null, "after": {"id": "four", "s": "d"}, "op": "c", "ts_ms": 5}',
+        )
+        source.wait_for_rows((1, "A"), (3, "c"))
+        ((_, raw, _),) = source.errors
+        assert json.loads(raw)["after"]["id"] == "four"
+        assert retract_errors(runtime.client, "flights") == 1
+        drop(inbox, "2.json", '{"after": {"id": 4, "s": "d"}, "op": "c", "ts_ms": 6}')
+        source.wait_for_rows((1, "A"), (3, "c"), (4, "d"))
+        assert not source.errors
+
+
+def test_events_that_a_sink_has_written(runtime: Runtime, tmp_path: Path) -> None:
+    """A sink's debezium in JSON, taken in again, is what the sink's input is."""
+    client = runtime.client
+    given, out = Input(client), tmp_path / "out"
+    out.mkdir()
+    sink = SinkDescription(
+        name="out",
+        on="in",
+        format="json",
+        options={"path": str(out)},
+        envelope="debezium",
+        key=("k",),
+    )
+    columns = "STRUCT<k: BIGINT, v: STRING>"
+    source = SourceDescription(
+        name="back",
+        format="json",
+        options={"path": str(out / "_upper=*"), "orderingColumn": "ts_ms"},
+        schema=f"before {columns}, after {columns}, op STRING, ts_ms BIGINT",
+        envelope="debezium",
+        key=("k",),
+    )
+    given.step(10, (1, "a", 1), (2, "b", 1), (3, "c", 1))
+    with running_sink(runtime.host, sink) as reports, running(runtime, source) as back:
+        reports.reached(11)
+        back.wait_for_rows((1, "a"), (2, "b"), (3, "c"))
+        given.step(20, (1, "a", -1), (1, "A", 1), (2, "b", -1))
+        given.step(30, (2, "B", 1), (3, "c", -1))
+        reports.reached(31)
+        back.wait_for_rows((1, "A"), (2, "B"))
+
+
+def test_a_path_that_is_a_file(runtime: Runtime, inbox: Path) -> None:
+    """One file is taken in as it is named; a second one beside it is none of the source's."""
+    drop(inbox, "only (1).csv", "1,a", "2,b")
+    drop(inbox, "only (2).csv", "3,c")
+    description = csv(inbox, options={"path": str(inbox / "only (1).csv")})
+    for _ in range(2):
+        with running(runtime, description) as source:
+            source.wait_for_rows((1, "a"), (2, "b"))
 
 
 @pytest.mark.parametrize("step", ["_bind", "_append"])

@@ -17,6 +17,7 @@ from app.project.problems import InvalidProject
 from app.project.project import Project, Resolved
 from app.project.queries import bind
 from app.protocol.objects import IndexDescription, SourceDescription, ViewDescription
+from app.storage.formats import unknown_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -130,13 +131,22 @@ def test_python_gives_what_sql_gives(spark: SparkSession) -> None:
         .source("T", "csv", options={"path": "x", "header": True}, schema="a INT,b STRING")
         .view("v", "SELECT a  FROM t", retain="1h")
         .index("V", ["A"])
-        .sink("o", "v", "parquet", envelope="upsert", key=["a"], snapshot=False)
+        .sink(
+            "o",
+            "v",
+            "parquet",
+            options={"path": "o"},
+            envelope="upsert",
+            key=["a"],
+            snapshot=False,
+        )
     )
     written = (
         "CREATE SOURCE t USING csv OPTIONS (path 'x', header true) SCHEMA (a int, b string);"
         "CREATE MATERIALIZED VIEW v RETAIN HISTORY '1h' AS SELECT a FROM t;"
         "CREATE INDEX ON v (a);"
-        "CREATE SINK o FROM v USING parquet ENVELOPE UPSERT KEY (a) WITHOUT SNAPSHOT"
+        "CREATE SINK o FROM v USING parquet OPTIONS (path 'o') ENVELOPE UPSERT KEY (a)"
+        "  WITHOUT SNAPSHOT"
     )
     assert made.check(spark).descriptions == check(spark, written).descriptions
     with pytest.raises(InvalidProject, match=r"view w:2:3: .* `zz` cannot be resolved"):
@@ -209,6 +219,85 @@ def test_sources_and_sinks_that_cannot_be(spark: SparkSession) -> None:
     ]
     assert "did you mean 'parquet'?" in found[0]
     assert "did you mean 'shard'?" in found[-1]
+
+
+def test_options_are_those_of_the_format(spark: SparkSession) -> None:
+    """Unknown options, missing packages, envelopes without room: told before anything runs."""
+    found = refused(
+        spark,
+        "CREATE SOURCE a USING csv OPTIONS (path 'p',\n  haeder 'true', sepp ';') SCHEMA (a INT);\n"
+        "CREATE SOURCE b USING kafka OPTIONS (subscribe 't');\n"
+        "CREATE SOURCE i USING CSV OPTIONS (fs.own.key 'x', HEADER 'true') SCHEMA (a INT);\n"
+        "CREATE SINK c FROM i USING parquet OPTIONS (path 'o', partitonBy 'a');\n"
+        "CREATE SINK d FROM i USING delta OPTIONS (path 'o');\n"
+        "CREATE SINK e FROM i USING csv OPTIONS (path 'o') ENVELOPE DEBEZIUM;\n"
+        "CREATE SINK f FROM i USING orc;\n"
+        "CREATE SINK g FROM i USING foreachBatch;\n",
+    )
+    kafka = "org.apache.spark:spark-sql-kafka-0-10_2.13"
+    assert [tuple(problem.removeprefix("p.sql:").split(" | ")) for problem in found] == [
+        ("2:3: format 'csv' has no option 'haeder'", "did you mean 'header'?"),
+        ("2:18: format 'csv' has no option 'sepp'", "did you mean 'sep'?"),
+        ("3:23: format 'kafka' is not on the class path", f"start with --packages {kafka}"),
+        ("5:55: format 'parquet' has no option 'partitonBy'", "did you mean 'partitionBy'?"),
+        (
+            "6:28: format 'delta' is not on the class path",
+            "start with --packages io.delta:delta-spark_2.13",
+        ),
+        (
+            "7:51: csv has no columns for rows inside of rows, as before and after are",
+            "write json, or use the envelope diff or upsert",
+        ),
+        ("8:13: option 'path' of sink 'f' is missing", "the folder to write to"),
+        (
+            "9:13: option 'function' of sink 'g' is missing",
+            "the name that the function was registered with",
+        ),
+    ]
+
+
+def test_sinks_of_ours_and_formats_in_any_case(spark: SparkSession) -> None:
+    """What Spark has no format for is one of ours; a format is spelt as we spell it."""
+    resolved = check(
+        spark,
+        TABLES + "CREATE SINK a FROM t USING FOREACHBATCH OPTIONS (function 'f');"
+        "CREATE SINK b FROM t USING memory; CREATE SINK c FROM t USING console;"
+        "CREATE SINK d FROM t USING PARQUET OPTIONS (path 'o');"
+        "CREATE SOURCE n USING Nexmark OPTIONS (table 'bid');",
+    )
+    formats = [getattr(resolved.descriptions[name], "format") for name in "abcdn"]  # noqa: B009
+    assert formats == ["foreachBatch", "memory", "console", "parquet", "nexmark"]
+
+
+def test_columns_are_guessed_for_the_hint(spark: SparkSession, tmp_path: Path) -> None:
+    """A source without SCHEMA is refused with the one that its files seem to have."""
+    (tmp_path / "airlines.csv").write_text("carrier,name,since\n9E,Endeavor,1985\n")
+    (found,) = refused(
+        spark,
+        f"CREATE SOURCE a USING csv OPTIONS (path '{tmp_path}/airlines.csv', header 'true');",
+    )
+    assert "write SCHEMA (carrier STRING,name STRING,since INT)" in found
+
+
+def test_every_option_of_spark_is_known(spark: SparkSession) -> None:
+    """Spark is asked for the options of its formats: each is known, read and written."""
+    sql = spark._jvm.org.apache.spark.sql  # type: ignore[union-attr]
+    sources = sql.execution.datasources
+    index = set(sources.FileIndexOptions.getAllOptions().mkString(",").split(","))
+    of_formats = {
+        "avro": sql.avro.AvroOptions,
+        "csv": sql.catalyst.csv.CSVOptions,
+        "json": sql.catalyst.json.JSONOptions,
+        "orc": sources.orc.OrcOptions,
+        "parquet": sources.parquet.ParquetOptions,
+        "text": sources.text.TextOptions,
+        "xml": sql.catalyst.xml.XmlOptions,
+    }
+    for name, options in of_formats.items():
+        known = set(options.getAllOptions().mkString(",").split(","))
+        assert known
+        assert unknown_options(name, known | index, "source") == []
+        assert unknown_options(name, known, "sink") == []
 
 
 def test_a_refused_function_of_the_session_is_found_too(spark: SparkSession) -> None:

@@ -16,7 +16,7 @@ from app.rendering import Host
 from app.reports import Ended, Health, Hydrated, Measured, Progress, Started
 from app.storage.sink import drop_sink, hold_name, run_sink
 from app.storage.sinks.others import collected, forget_collected, register_function
-from datasource.errors import Fenced, InvalidUsage
+from datasource.errors import Fenced
 from datasource.frontier import EMPTY
 from support.sinks import Input, Reports, host_of, life, running
 
@@ -410,10 +410,3 @@ def test_another_definition_starts_anew(host: Host, source: Input, tmp_path: Pat
 
     assert sorted(r.k for r in read(host.spark, second).collect()) == [1, 2]
     assert failed.error.startswith("[TARGET_TAKEN]")
-
-
-def test_a_missing_package_is_named(host: Host) -> None:
-    """A format that is not there is refused before anything starts, with its package."""
-    sink = SinkDescription(name="out", on="in", format="kafka", options={"topic": "t"})
-    with pytest.raises(InvalidUsage, match=r"PACKAGE_MISSING.*spark-sql-kafka"):
-        run_sink(host, life(), sink)

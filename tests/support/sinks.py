@@ -23,7 +23,7 @@ from datasource.schema import ShardSchema
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SCHEMA", "Input", "Reports", "host_of", "life", "running"]
+__all__ = ["SCHEMA", "Input", "Reports", "host_of", "life", "parts", "running"]
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 
@@ -119,3 +119,10 @@ def running(
         yield reports
     finally:
         run.stop()
+
+
+def parts(client: ShardClient, name: str) -> list[Path]:
+    """The files of a shard's parts at its newest state, the oldest first."""
+    trace = client.state(name).trace
+    found = [part for batch in trace.batches for part in batch.parts if part.inline is None]
+    return [Path(client.location.url.removeprefix("file://")) / part.key for part in found]

@@ -1,6 +1,6 @@
 """Files in a folder: one sub-folder per micro-batch, which appears at once.
 
-    <path>/_shardline.json          whose folder it is: sink and definition
+    <path>/_shardline.json          whose folder it is: sink, definition, and what it reads
     <path>/.staging-<number>/       being written; hidden from every reader
     <path>/_upper=<number>/         what was committed up to that time
 
@@ -41,9 +41,15 @@ class FileTarget:
     """A folder that one sink writes to."""
 
     def __init__(
-        self, spark: SparkSession, sink: SinkDescription, options: Mapping[str, str]
+        self, spark: SparkSession, sink: SinkDescription, options: Mapping[str, str], shard: str
     ) -> None:
         """Take the folder, and clear it of what an earlier incarnation has left unfinished.
+
+        Args:
+            spark: The session that writes.
+            sink: Whose folder it is.
+            options: The target's.
+            shard: Id of the shard that the sink reads.
 
         Raises:
             InvalidUsage: It belongs to another sink, or to another definition of this one.
@@ -62,7 +68,7 @@ class FileTarget:
         self._hadoop = jvm.org.apache.hadoop.fs
         conf = spark._jsc.hadoopConfiguration()  # noqa: SLF001
         self._fs = self._hadoop.Path(self._path).getFileSystem(conf)
-        self._take(sink)
+        self.input = self._take(sink, shard)
         for name in self._names():
             if name.startswith(_STAGING):
                 self._fs.delete(self._place(name), True)
@@ -103,22 +109,33 @@ class FileTarget:
     def skip(self, interval: Interval) -> None:
         """No folder for nothing."""
 
-    def _take(self, sink: SinkDescription) -> None:
+    def _take(self, sink: SinkDescription, shard: str) -> str:
+        """The shard whose changes the folder has; it is the sink's from now on."""
         mine = {"sink": sink.name, "definition": fingerprint(sink)}
         owner = self._place(_OWNER)
-        if not self._fs.exists(owner):
-            if any(name.startswith(_DONE) for name in self._names()):
-                raise self._taken("something else")
-            out = self._fs.create(owner, False)
-            out.write(bytearray(json.dumps(mine).encode()))
-            out.close()
-            return
+        full = any(name.startswith(_DONE) for name in self._names())
+        found = self._read(owner) if self._fs.exists(owner) else {}
+        if {name: found.get(name) for name in mine} == mine and full:
+            return str(found.get("input", ""))
+        if found and not mine.items() <= found.items():
+            raise self._taken(f"sink '{found.get('sink')}' as it was defined then")
+        if full:
+            raise self._taken("something else")
+        out = self._fs.create(owner, True)
+        out.write(bytearray(json.dumps({**mine, "input": shard}).encode()))
+        out.close()
+        return ""
+
+    def _read(self, owner: Any) -> dict[str, str]:
+        """Who has the folder; empty if whoever took it died over it."""
         stream = self._fs.open(owner)
         text = bytes(stream.readAllBytes()).decode()
         stream.close()
-        found = json.loads(text)
-        if found != mine:
-            raise self._taken(f"sink '{found.get('sink')}' as it was defined then")
+        try:
+            found: dict[str, str] = json.loads(text)
+        except ValueError:
+            return {}
+        return found
 
     def _taken(self, owner: str) -> InvalidUsage:
         return InvalidUsage(

@@ -79,6 +79,8 @@ def forget_collected() -> None:
 class MemoryTarget:
     """Rows in a list."""
 
+    input = ""
+
     def __init__(self, sink: SinkDescription) -> None:
         self._name = sink.name
         self._kept = _memory.setdefault((sink.name, fingerprint(sink)), _Kept([]))
@@ -108,6 +110,8 @@ class MemoryTarget:
 
 class ConsoleTarget:
     """Rows on the terminal; at least once."""
+
+    input = ""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         """Parse the options, which are those of Spark's own console sink.
@@ -143,6 +147,8 @@ class ConsoleTarget:
 class FunctionTarget:
     """A function of the user's; at least once, and with a number to make it exactly once."""
 
+    input = ""
+
     def __init__(self, name: str) -> None:
         """Find the function.
 
@@ -169,6 +175,8 @@ class FunctionTarget:
 
 class WriterTarget:
     """Whatever Spark can write in batches."""
+
+    input = ""
 
     def __init__(self, sink: SinkDescription, options: Mapping[str, str]) -> None:
         self._sink = sink

@@ -2,6 +2,7 @@
 
     definition   fingerprint of the sink's description
     input        the object that it reads
+    shard        the id of its shard, which is another one when it was dropped and made again
     lower, upper times of the last micro-batch; upper is null once nothing more comes
     rows         rows that it gave to the target
 
@@ -28,6 +29,7 @@ from datasource.client import ShardClient
 from datasource.commands.append import UpperMismatch
 from datasource.errors import Fenced
 from datasource.frontier import EMPTY, Frontier
+from datasource.read import current_schema
 from datasource.schema import DIFF, TS, ShardSchema
 
 __all__ = ["SinkProgress"]
@@ -41,6 +43,7 @@ _COLUMNS: Final = pa.schema(
         ("lower", pa.int64()),
         ("upper", pa.int64()),
         ("rows", pa.int64()),
+        ("shard", pa.string()),
     ]
 )
 
@@ -53,6 +56,7 @@ class _Row(msgspec.Struct, frozen=True):
     lower: int
     upper: int | None
     rows: int
+    shard: str | None = None
 
 
 @dataclass(slots=True)
@@ -63,6 +67,8 @@ class SinkProgress:
         committed: What the target has of this definition; None if nothing.
         earliest: The least time that a new definition can begin at.
         previous_input: What the definition before read from; "" if there was none.
+        shard_id: Which shard the input is now.
+        previous_shard: Which one it was at the last micro-batch; "" if that is not known.
     """
 
     client: ShardClient
@@ -72,6 +78,8 @@ class SinkProgress:
     committed: Frontier | None
     earliest: int
     previous_input: str
+    shard_id: str
+    previous_shard: str
     _row: _Row | None
     _upper: Frontier
 
@@ -93,6 +101,8 @@ class SinkProgress:
             committed=Frontier(row.upper) if row is not None and mine else None,
             earliest=upper.time or 0,
             previous_input="" if row is None else row.input,
+            shard_id=client.state(sink.on).shard if client.exists(sink.on) else "",
+            previous_shard=(row.shard or "") if row is not None else "",
             _row=row,
             _upper=upper,
         )
@@ -109,7 +119,7 @@ class SinkProgress:
             self.committed = interval.upper
             return
         upper = interval.upper.time
-        row = _Row(self.definition, self.input, interval.lower, upper, rows)
+        row = _Row(self.definition, self.input, interval.lower, upper, rows, self.shard_id)
         at = self._upper.time if upper is None else upper - 1
         changes = [{**msgspec.structs.asdict(row), TS: at, DIFF: 1}]
         if self._row is not None:
@@ -129,12 +139,13 @@ class SinkProgress:
 
 def _newest(client: ShardClient, shard: str) -> tuple[_Row | None, Frontier]:
     """The newest row, and the upper that it stands at."""
-    client.create(
-        shard,
-        ShardSchema.from_arrow(_COLUMNS),
-        comment="how far the target of a sink is",
-        retain_ms=_RETAIN_MS,
-    )
+    schema = ShardSchema.from_arrow(_COLUMNS)
+    if client.exists(shard):
+        if current_schema(client.state(shard)) != schema:
+            client.evolve(shard, schema)
+    else:
+        comment = "how far the target of a sink is"
+        client.create(shard, schema, comment=comment, retain_ms=_RETAIN_MS)
     upper = client.state(shard).upper
     if upper == Frontier(0):
         return None, upper

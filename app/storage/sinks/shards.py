@@ -34,6 +34,8 @@ __all__ = ["ShardTarget"]
 class ShardTarget:
     """A shard that one sink writes to; others may write to it too, but for the envelope diff."""
 
+    input = ""
+
     def __init__(self, host: Host, sink: SinkDescription, options: Mapping[str, str]) -> None:
         """Find the shard; it is made by the first write.
 

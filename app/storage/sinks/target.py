@@ -21,14 +21,15 @@ from typing import Final, Literal, Protocol, TypeAlias
 from pyspark.sql import DataFrame, SparkSession
 
 from app.protocol.objects import SinkDescription
+from app.storage.formats import FILES, missing_option, package_of, unknown_options
 from app.storage.sinks.interval import Interval
-from datasource.errors import InvalidUsage, unknown_name
+from datasource.errors import InvalidUsage
 from datasource.frontier import Frontier
 from datasource.native.jvm import has_class
 from datasource.shard_source.given import Hint, parse_duration
+from datasource.shard_source.options import parse_sink
 
 __all__ = [
-    "FILES",
     "Guarantee",
     "Target",
     "Written",
@@ -37,36 +38,13 @@ __all__ = [
     "guarantee",
     "interval_ms",
     "kept",
+    "missing_package",
     "options_of",
 ]
 
 Guarantee: TypeAlias = Literal["exactly once", "at least once"]
 
-FILES: Final = ("avro", "csv", "json", "orc", "parquet", "text", "xml")
-"""Formats that are files in a folder."""
-
 _EXACT: Final = frozenset({*FILES, "shard", "memory", "delta"})
-
-_OWN: Final[Mapping[str, tuple[str, ...]]] = {
-    "console": ("numRows", "truncate"),
-    "foreachBatch": ("function",),
-    "memory": (),
-}
-"""Options of the formats that are ours; others know their own."""
-
-_PACKAGES: Final = {
-    "avro": ("org.apache.spark.sql.avro.AvroFileFormat", "org.apache.spark:spark-avro_2.13"),
-    "delta": ("org.apache.spark.sql.delta.sources.DeltaDataSource", "io.delta:delta-spark_2.13"),
-    "iceberg": (
-        "org.apache.iceberg.spark.source.IcebergSource",
-        "org.apache.iceberg:iceberg-spark-runtime of this version of Spark",
-    ),
-    "kafka": (
-        "org.apache.spark.sql.kafka010.KafkaSourceProvider",
-        "org.apache.spark:spark-sql-kafka-0-10_2.13",
-    ),
-}
-"""Formats that are not in Spark: a class of theirs, and where it is."""
 
 _INTERVAL: Final = "interval"
 """Option of every sink: how far its micro-batches are apart."""
@@ -87,6 +65,11 @@ class Written:
 
 class Target(Protocol):
     """Where the rows of one sink go."""
+
+    @property
+    def input(self) -> str:
+        """Id of the shard whose changes it has; "" if it has none, or does not know."""
+        ...
 
     def committed(self) -> Frontier | None:
         """How far the target is, from its own memory; None if it has nothing, or cannot tell."""
@@ -140,12 +123,20 @@ def check_sink(sink: SinkDescription) -> None:
             code="MISSING_OPTION",
             hint="the folder to write to",
         )
-    known = _OWN.get(sink.format)
-    if known is None:
-        return
-    for name in options:
-        if name.lower() not in {other.lower() for other in known}:
-            raise unknown_name("option", name, (*known, _INTERVAL))
+    needed = missing_option(sink.format, options)
+    if needed is not None:
+        raise InvalidUsage(
+            f"option '{needed[0]}' of sink '{sink.name}' is missing",
+            code="MISSING_OPTION",
+            hint=needed[1],
+        )
+    unknown = unknown_options(sink.format, sink.options, "sink")
+    if unknown:
+        name, hint = unknown[0]
+        raise InvalidUsage(f"unknown option '{name}'", code="UNKNOWN_OPTION", hint=hint)
+    if sink.format == "shard":
+        _check_shard(options)
+    _check_rows(sink)
     if sink.format == "foreachBatch" and "function" not in options:
         raise InvalidUsage(
             f"option 'function' of sink '{sink.name}' is missing",
@@ -154,21 +145,43 @@ def check_sink(sink: SinkDescription) -> None:
         )
 
 
+def _check_shard(options: Mapping[str, str]) -> None:
+    """Refuse options that no shard has, whatever location it is in."""
+    elsewhere = {name.lower() for name in options} & {"path", "location"}
+    parse_sink(dict(options) if elsewhere else {**options, "location": "."})
+
+
+def _check_rows(sink: SinkDescription) -> None:
+    """Refuse an envelope whose rows the format cannot hold."""
+    message, hint = "", ""
+    if sink.format == "csv" and sink.envelope == "debezium":
+        message = "csv has no columns for rows inside of rows, as before and after are"
+        hint = "write json, or use the envelope diff or upsert"
+    elif sink.format == "text" and sink.envelope != "none":
+        message = "text has one column, and none for what the envelope says of a row"
+        hint = "use the envelope none for rows that are only added, or write json"
+    if message:
+        raise InvalidUsage(message, code="ENVELOPE_MISMATCH", hint=hint)
+
+
 def check_package(spark: SparkSession, format: str) -> None:  # noqa: A002 - Spark's word
     """Refuse a format whose package is not there.
 
     Raises:
         InvalidUsage: It is not on the class path; names it.
     """
-    if format not in _PACKAGES:
-        return
-    needed, package = _PACKAGES[format]
-    if not has_class(spark, needed):
-        raise InvalidUsage(
-            f"format '{format}' is not on the class path",
-            code="PACKAGE_MISSING",
-            hint=f"start with --packages {package}",
-        )
+    found = package_of(format)
+    if found is not None and not has_class(spark, found[0]):
+        raise missing_package(format, found[1])
+
+
+def missing_package(format: str, package: str) -> InvalidUsage:  # noqa: A002 - Spark's word
+    """The error for a format whose package is not there."""
+    return InvalidUsage(
+        f"format '{format}' is not on the class path",
+        code="PACKAGE_MISSING",
+        hint=f"start with --packages {package}",
+    )
 
 
 def interval_ms(sink: SinkDescription) -> int | None:

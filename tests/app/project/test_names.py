@@ -52,6 +52,21 @@ def test_names_that_cannot_be(text: str, expected: str) -> None:
     assert expected in problem
 
 
+@pytest.mark.parametrize("other", ["view", "source", "sink"])
+def test_a_sink_keeps_its_progress_for_itself(other: str) -> None:
+    """What is called like the progress of a sink would be dropped with it, in either order."""
+    made = {
+        "view": view("out_progress", "planes"),
+        "source": "CREATE SOURCE out_progress USING rate;\n",
+        "sink": "CREATE SINK out_progress FROM flights USING x;\n",
+    }[other]
+    sink = "CREATE SINK out FROM flights USING x;\n"
+    for text in (sink + made, made + sink):
+        (problem,) = said(SOURCES + text)
+        assert "the name 'out_progress' is that of a shard of 'out'" in problem
+    assert said(SOURCES + sink + view("out_errors", "planes")) == []
+
+
 def test_a_view_may_be_called_like_what_no_view_has() -> None:
     """Only sources have a progress shard: the name is free for one beside a view."""
     assert said(SOURCES + view("v", "flights") + view("v_progress", "flights")) == []

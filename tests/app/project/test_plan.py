@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from io import StringIO
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.console import Console
 
 from app.project.explain import plan_view, say
-from app.project.plan import Change, Step, difference
+from app.project.plan import Change, Plan, Step, difference, plan_from, plan_json
 from app.project.statements import Kept
 from app.protocol.objects import (
     IndexDescription,
@@ -18,6 +21,7 @@ from app.protocol.objects import (
     SubscribeDescription,
     ViewDescription,
 )
+from datasource.errors import InvalidUsage
 
 
 def source(name: str, **options: str) -> SourceDescription:
@@ -32,6 +36,14 @@ def project(*objects: Kept) -> dict[str, Kept]:
     return {one.name: one for one in objects}
 
 
+def shown(plan: Plan) -> list[str]:
+    """The lines of a terminal of 80 columns."""
+    out = StringIO()
+    console = Console(file=out, width=80, color_system=None, force_terminal=False)
+    console.print(plan_view(plan))
+    return [line.rstrip() for line in out.getvalue().splitlines()]
+
+
 def acts(steps: tuple[Step, ...]) -> list[str]:
     return [f"{step.act} {step.name}" for step in steps]
 
@@ -42,6 +54,22 @@ def test_everything_is_new_where_nothing_runs() -> None:
     plan = difference(wanted, {})
     assert acts(plan.steps) == ["create s", "create v", "create i"]
     assert (plan.unchanged, plan.affected) == ((), {})
+
+
+def test_a_plan_travels_as_json() -> None:
+    """It is shown at the other end as it would be here, and no secret goes along."""
+    hidden = SinkDescription(name="k", on="v", format="kafka", options={"kafka.password": "x1y2"})
+    fed = replace(source("s", path="p"), options={"path": "p", "secret.key": "x1y2"})
+    wanted = project(fed, view("v", "s", query="other"), IndexDescription(name="i", on="v"), hidden)
+    gone = SinkDescription(name="g", on="v", format="kafka", options={"token": "x1y2"})
+    plan = difference(wanted, project(source("s", path="q"), view("v", "s"), gone))
+    text = msgspec.json.encode(plan_json(plan))
+    assert b"x1y2" not in text
+    back = plan_from(msgspec.json.decode(text))
+    assert shown(back) == shown(plan)
+    assert (back.unchanged, back.affected) == (plan.unchanged, plan.affected)
+    with pytest.raises(InvalidUsage, match=r"\[MALFORMED_MESSAGE\] this is no plan"):
+        plan_from({"steps": 7})
 
 
 def test_what_is_equal_is_left_alone() -> None:
@@ -189,10 +217,7 @@ def test_a_plan_is_shown_in_eighty_columns() -> None:
         source("[gone]"),
     )
     plan = difference(wanted, running)
-    console = Console(file=StringIO(), width=80, color_system=None, force_terminal=False)
-    console.print(plan_view(plan))
-    assert isinstance(console.file, StringIO)
-    assert [line.rstrip() for line in console.file.getvalue().splitlines()] == [
+    assert shown(plan) == [
         "1 to create, 2 to change, 1 to drop, 1 unchanged",
         "",
         "- source [gone]  csv, envelope none",

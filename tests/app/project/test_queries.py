@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from app.project.problems import InvalidProject
-from app.project.queries import Selected, Subscribed, bind, parse_select, parse_subscribe
+from app.project.queries import (
+    Selected,
+    Subscribed,
+    bind,
+    parse_explain,
+    parse_select,
+    parse_subscribe,
+)
 from app.project.references import read_query
 
 NAMES = {"flights": "x1", "planes": "x2", "introspection.objects": "x3"}
@@ -159,3 +166,24 @@ def test_what_is_no_subscription_is_refused(text: str, expected: str) -> None:
     with pytest.raises(InvalidProject) as refused:
         parse_subscribe(text)
     assert expected in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "of"),
+    [
+        ("EXPLAIN VIEW Late", "late"),
+        (" explain materialized view `late` ;", "late"),
+        ("EXPLAIN SELECT a FROM t AS OF 7", Selected("SELECT a FROM t", ("t",), 7)),
+        ("SELECT a FROM explain", None),
+        ("explained", None),
+    ],
+)
+def test_what_is_to_be_explained(text: str, of: Selected | str | None) -> None:
+    """A view by its name, or a query; anything else is no EXPLAIN."""
+    assert parse_explain(text) == of
+
+
+def test_what_cannot_be_explained_shows_its_place() -> None:
+    """In the text as it was written."""
+    with pytest.raises(InvalidProject, match=r"sql:2:1"):
+        parse_explain("EXPLAIN\nDROP TABLE t")

@@ -79,6 +79,7 @@ def test_pieces_make_the_whole(name: str, options: dict[str, str], cuts: list[in
 
 
 @pytest.mark.parametrize(("name", "options"), TABLES)
+@settings(deadline=None)
 @given(start=st.integers(0, 500), more=st.integers(0, 500), rows=st.integers(1, 200))
 def test_a_micro_batch_is_as_large_as_allowed(
     name: str, options: dict[str, str], start: int, more: int, rows: int

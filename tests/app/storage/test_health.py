@@ -167,6 +167,20 @@ def test_a_part_that_knows_the_cause_is_believed() -> None:
     assert machine.failed(Failed(id="a", epoch=1, error="[STREAM_FAILED] …"), 21) == []
 
 
+def test_a_part_that_cannot_be_read_freezes() -> None:
+    """Frozen, not stalled, while the object is started again and again; then it runs."""
+    machine = started()
+    updates = []
+    for epoch in range(1, 4):
+        updates += machine.start("a", epoch, 20)
+        updates += machine.observe([said("frozen", epoch=epoch, error="part p is gone")], 21)
+        updates += machine.failed(Failed(id="a", epoch=epoch, error="[STREAM_FAILED] …"), 22)
+    assert [(u.status, u.error) for u in updates] == [("frozen", "sink: part p is gone")]
+    machine.start("a", 4, 30)
+
+    assert statuses(machine.observe([said("running", epoch=4)], 31)) == ["running"]
+
+
 def test_other_incarnations_are_not_heard() -> None:
     """What an earlier incarnation says, or one that was never started, changes nothing."""
     machine = started()

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.failure import LOGGED_HINT
 from app.protocol.objects import Envelope, SinkDescription
 from app.storage.sink import _explained, check_sink, drop_sink, hold_name
 from app.storage.sinks.interval import LAST, Interval, end_of, frontier_of, may_continue
@@ -210,4 +211,4 @@ def test_errors_are_explained() -> None:
     assert _explained(ours) == ("[NOT_GOOD] no", "do this")
     for text in (inside, raised):
         assert _explained(RuntimeError(text)) == ("[NOT_GOOD] no", "do this")
-    assert _explained(ValueError("what\never")) == ("ValueError: what", "")
+    assert _explained(ValueError("what\never")) == ("ValueError: what", LOGGED_HINT)

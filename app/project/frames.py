@@ -1,0 +1,140 @@
+"""Window functions that take rows as they come, and what becomes of their order.
+
+    taken_as_they_come(operator, plan) -> (what, hint) | None
+    forgets_order(node)                    whether a function's result is the same for any order
+
+A window function sees the rows of a partition in the order of its ORDER BY. Without one, or with
+one of constants (or of the partition's own columns), that is any order.
+
+Invariants:
+    One column that may differ between rows of a partition is taken for an order: whether its values
+    tie, nobody can know from a plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from app.project.plantree import Node
+
+__all__ = ["forgets_order", "taken_as_they_come"]
+
+_BY_PLACE: Final = {
+    "AnyValue": "any_value",
+    "CollectList": "collect_list",
+    "CollectSet": "collect_set",
+    "First": "first",
+    "Lag": "lag",
+    "Last": "last",
+    "Lead": "lead",
+    "NTile": "ntile",
+    "NthValue": "nth_value",
+    "RowNumber": "row_number",
+}
+"""Functions that look at the place of a row; ranks do not: rows that tie have the same."""
+
+_COLLECTED: Final = frozenset({"CollectList", "CollectSet"})
+_UNORDERED: Final = frozenset({"ArraySize", "Cardinality", "Size", "SortArray"})
+"""Functions of an array whose result does not depend on its order."""
+
+_WHOLE: Final = ["UnboundedPreceding$", "UnboundedFollowing$"]
+_HINT: Final = "add an ORDER BY with a column that tells the rows of a partition apart"
+
+_ASCENDING: Final = (
+    *("If", "And", "IsNull", "NamedLambdaVariable", "IsNull", "NamedLambdaVariable", "Literal"),
+    *("If", "IsNull", "NamedLambdaVariable", "Literal"),
+    *("If", "IsNull", "NamedLambdaVariable", "Literal"),
+    *("If", "LessThan", "NamedLambdaVariable", "NamedLambdaVariable", "Literal"),
+    *("If", "GreaterThan", "NamedLambdaVariable", "NamedLambdaVariable", "Literal", "Literal"),
+)
+"""The comparison of `array_sort` without one of its own, in pre-order."""
+
+
+def forgets_order(node: Node) -> bool:
+    """Whether an expression gives the same for each order of the array that it is given."""
+    if node.kind == "ArraySort" and len(node.children) > 1:
+        comparison = node.children[1].children[:1]
+        return [inner.kind for tree in comparison for inner in tree.walk()] == list(_ASCENDING)
+    return node.kind in _UNORDERED
+
+
+def taken_as_they_come(operator: Node, plan: Node) -> tuple[str, str] | None:
+    """The first function of a window operator whose result its inputs do not decide.
+
+    Args:
+        operator: A `Window`.
+        plan: All of the plan that it is in.
+
+    Returns:
+        What it is, and a hint; None if there is nothing.
+    """
+    for named in operator.expressions:
+        for call in named.walk():
+            if call.kind == "WindowExpression" and not _ordered(call.children[1]):
+                name = _by_place(call)
+                if name and not _sorted_later(call, named, plan):
+                    return f"{name} over a window without an order takes rows as they come", _HINT
+    return None
+
+
+def _by_place(call: Node) -> str:
+    """How people call the function, if its result depends on the order of rows."""
+    function, spec = call.children
+    whole = function.kind != "AggregateExpression" or _whole(spec)
+    if function.kind == "AggregateExpression":
+        function = function.children[0]
+    if function.kind == "ListAgg" and not function.fields.get("orderExpressions", True):
+        return "listagg()"
+    name = _BY_PLACE.get(function.kind, "")
+    if name:
+        return f"{name}()"
+    return "" if whole else "a frame of ROWS"
+
+
+def _whole(spec: Node) -> bool:
+    """Whether a window's frame is all of the partition, or made of values and not of rows."""
+    frames = [child for child in spec.children if child.kind == "SpecifiedWindowFrame"]
+    return not any(
+        "RowFrame" in str(frame.fields.get("frameType"))
+        and [bound.kind for bound in frame.children] != _WHOLE
+        for frame in frames
+    )
+
+
+def _ordered(spec: Node) -> bool:
+    """Whether ORDER BY names a column that may differ between the rows of a partition."""
+    same = {
+        identity
+        for place in spec.fields.get("partitionSpec", [])
+        for identity in _columns(spec.children[place])
+    }
+    order = [spec.children[place] for place in spec.fields.get("orderSpec", [])]
+    return any(identity not in same for part in order for identity in _columns(part))
+
+
+def _sorted_later(call: Node, named: Node, plan: Node) -> bool:
+    """Whether an array of the window is used only where its order does not matter."""
+    function = call.children[0].children[0] if call.children[0].children else call
+    if function.kind not in _COLLECTED or not str(named.fields.get("name")).startswith("_we"):
+        return False
+    identity = _identity(named)
+    parents = [
+        parent
+        for parent in plan.walk()
+        if parent.family != "logical"
+        and any(
+            c.kind == "AttributeReference" and _identity(c) == identity for c in parent.children
+        )
+    ]
+    return bool(parents) and all(forgets_order(parent) for parent in parents)
+
+
+def _columns(tree: Node) -> Iterator[object]:
+    """What tells the columns apart that an expression reads."""
+    return (_identity(node) for node in tree.walk() if node.kind == "AttributeReference")
+
+
+def _identity(node: Node) -> object:
+    found = node.fields.get("exprId")
+    return found.get("id") if isinstance(found, dict) else found

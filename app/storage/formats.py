@@ -1,0 +1,192 @@
+"""The formats that we know: how each is spelt, which options it has, and what package brings it.
+
+    spelt("PARQUET")                                    parquet
+    unknown_options("csv", {"haeder": "true"}, "source") [("haeder", "did you mean 'header'?")]
+    missing_option("xml", {})                           ("rowTag", "the name of the element …")
+    package_of("kafka")                                  a class of it, and where it is
+
+What a caller relies on:
+    A format that is not here is somebody else's: its spelling and its options are left as they are,
+    and so is every option with a dot in its name, which is of a file system or of a codec.
+
+Invariants:
+    Names are compared without case, as Spark does.
+    Every option that Spark has for a format is here: a test asks Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal, TypeAlias
+
+from datasource.errors import nearest
+
+__all__ = [
+    "FILES",
+    "KNOWN",
+    "OWN_SINKS",
+    "Use",
+    "missing_option",
+    "package_of",
+    "spelt",
+    "unknown_options",
+]
+
+Use: TypeAlias = Literal["source", "sink"]
+
+FILES: Final = ("avro", "csv", "json", "orc", "parquet", "text", "xml")
+"""Formats that are files in a folder."""
+
+OWN_SINKS: Final[Mapping[str, tuple[str, ...]]] = {
+    "console": ("numRows", "truncate"),
+    "foreachBatch": ("function",),
+    "memory": (),
+}
+"""Sinks that are ours, with their options."""
+
+KNOWN: Final = (
+    "auction", "binaryFile", "counter", "delta", "iceberg", "jdbc", "kafka", "nexmark", "rate",
+    "rate-micro-batch", "shard", "socket", *FILES, *OWN_SINKS,
+)  # fmt: skip
+"""Formats that somebody may have meant."""
+
+_PACKAGES: Final = {
+    "avro": ("org.apache.spark.sql.v2.avro.AvroDataSourceV2", "org.apache.spark:spark-avro_2.13"),
+    "delta": ("org.apache.spark.sql.delta.sources.DeltaDataSource", "io.delta:delta-spark_2.13"),
+    "iceberg": (
+        "org.apache.iceberg.spark.source.IcebergSource",
+        "org.apache.iceberg:iceberg-spark-runtime of this version of Spark",
+    ),
+    "kafka": (
+        "org.apache.spark.sql.kafka010.KafkaSourceProvider",
+        "org.apache.spark:spark-sql-kafka-0-10_2.13",
+    ),
+}
+"""Formats that are not in Spark: a class of theirs, and where it is."""
+
+_TEXTS: Final = (
+    "charset", "columnNameOfCorruptRecord", "compression", "dateFormat",
+    "enableDateTimeParsingFallback", "encoding", "inferSchema", "lineSep", "locale", "mode",
+    "multiLine", "samplingRatio", "singleVariantColumn", "timeFormat", "timeZone",
+    "timestampFormat", "timestampNTZFormat",
+)  # fmt: skip
+
+_OF_FORMAT: Final[Mapping[str, tuple[str, ...]]] = {
+    "avro": (
+        "avroSchema", "avroSchemaUrl", "compression", "datetimeRebaseMode",
+        "enableStableIdentifiersForUnionType", "ignoreExtension", "mode",
+        "positionalFieldMatching", "recordName", "recordNamespace", "recursiveFieldMaxDepth",
+        "stableIdentifierPrefixForUnionType",
+    ),
+    "csv": (
+        *_TEXTS, "charToEscapeQuoteEscaping", "codec", "columnPruning", "comment", "delimiter",
+        "emptyValue", "enforceSchema", "escape", "escapeQuotes", "extension", "header",
+        "ignoreLeadingWhiteSpace", "ignoreTrailingWhiteSpace", "inputBufferSize",
+        "maxCharsPerColumn", "maxColumns", "nanValue", "negativeInf", "nullValue", "positiveInf",
+        "preferDate", "quote", "quoteAll", "sep", "unescapedQuoteHandling",
+    ),
+    "json": (
+        *_TEXTS, "allowBackslashEscapingAnyCharacter", "allowComments", "allowNonNumericNumbers",
+        "allowNumericLeadingZeros", "allowSingleQuotes", "allowUnquotedControlChars",
+        "allowUnquotedFieldNames", "dropFieldIfAllNull", "explodeEmbeddedArray",
+        "ignoreNullFields", "inferTimestamp", "prefersDecimal", "pretty", "primitivesAsString",
+        "sortKeys", "useUnsafeRow", "writeNonAsciiCharacterAsCodePoint",
+    ),
+    "orc": ("compression", "mergeSchema"),
+    "parquet": ("compression", "datetimeRebaseMode", "int96RebaseMode", "mergeSchema"),
+    "text": ("compression", "encoding", "lineSep", "wholetext"),
+    "xml": (
+        *_TEXTS, "arrayElementName", "attributePrefix", "declaration", "excludeAttribute",
+        "ignoreNamespace", "ignoreSurroundingSpaces", "indent", "nullValue", "preferDate",
+        "prefersDecimal", "rootTag", "rowTag", "rowValidationXSDPath", "useLegacyXMLParser",
+        "validateName", "valueTag", "wildcardColName",
+    ),
+}  # fmt: skip
+"""Options of files of a format, read or written."""
+
+_READ_FILES: Final = (
+    "basePath", "cleanSource", "discardCachedInputRatio", "fileNameOnly", "ignoreCorruptFiles",
+    "ignoreInvalidPartitionPaths", "ignoreMissingFiles", "ignoredPathSegmentRegex", "latestFirst",
+    "maxBytesPerTrigger", "maxCachedFiles", "maxFileAge", "maxFilesPerTrigger", "modifiedAfter",
+    "modifiedBefore", "path", "pathGlobFilter", "recursiveFileLookup", "sourceArchiveDir",
+    "timeZone",
+)  # fmt: skip
+
+_WRITE_FILES: Final = ("maxRecordsPerFile", "partitionBy", "path")
+
+_OTHER_SOURCES: Final[Mapping[str, tuple[str, ...]]] = {
+    "rate": ("numPartitions", "rampUpTime", "rowsPerSecond"),
+    "rate-micro-batch": (
+        "advanceMillisPerBatch", "numPartitions", "rowsPerBatch", "startTimestamp",
+    ),
+    "socket": ("host", "includeTimestamp", "port"),
+}  # fmt: skip
+
+_OF_ENVELOPES: Final = ("deleteColumn", "orderingColumn")
+"""Options of every source."""
+
+_OF_SINKS: Final = ("interval",)
+"""Options of every sink."""
+
+_NEEDED: Final = {"xml": ("rowTag", "the name of the element that is a row")}
+
+_LISTED: Final = 12
+"""A hint lists no more names than this."""
+
+_SPELT: Final = {name.lower(): name for name in KNOWN}
+
+
+def spelt(name: str) -> str:
+    """A format as we spell it; as it is written if we do not know it."""
+    return _SPELT.get(name.lower(), name)
+
+
+def package_of(name: str) -> tuple[str, str] | None:
+    """A class of a format that is not in Spark, and the package with it; None for all others."""
+    return _PACKAGES.get(spelt(name))
+
+
+def unknown_options(name: str, options: Iterable[str], use: Use) -> list[tuple[str, str]]:
+    """Options that a format does not have, each with a hint; none if we do not know the format.
+
+    Args:
+        name: The format.
+        options: What somebody has given.
+        use: What for.
+    """
+    known = _known(spelt(name), use)
+    if known is None:
+        return []
+    folded = {option.lower() for option in known}
+    wrong = [o for o in options if "." not in o and o.lower() not in folded]
+    return [(option, _hint(option, known)) for option in wrong]
+
+
+def missing_option(name: str, options: Iterable[str]) -> tuple[str, str] | None:
+    """An option that a format cannot do without, with a hint; None if nothing is missing."""
+    needed = _NEEDED.get(spelt(name))
+    if needed is None or needed[0].lower() in {option.lower() for option in options}:
+        return None
+    return needed
+
+
+def _hint(option: str, known: tuple[str, ...]) -> str:
+    near = nearest(option, known)
+    if near is not None:
+        return f"did you mean '{near}'?"
+    if len(known) > _LISTED:
+        return "nothing of the format has a name like it: see Spark's page on the format"
+    return f"known names: {', '.join(sorted(known))}"
+
+
+def _known(name: str, use: Use) -> tuple[str, ...] | None:
+    """All options of a format that we know."""
+    own = _OF_FORMAT.get(name)
+    if use == "sink":
+        if name in OWN_SINKS:
+            return (*OWN_SINKS[name], *_OF_SINKS)
+        return None if own is None else (*own, *_WRITE_FILES, *_OF_SINKS)
+    if own is not None:
+        return (*own, *_READ_FILES, *_OF_ENVELOPES)
+    other = _OTHER_SOURCES.get(name)
+    return None if other is None else (*other, *_OF_ENVELOPES)

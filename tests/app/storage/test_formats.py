@@ -1,0 +1,88 @@
+"""The formats that we know: spelling, options, packages."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.protocol.objects import Envelope, SinkDescription
+from app.storage.formats import Use, package_of, spelt, unknown_options
+from app.storage.sink import check_sink
+from datasource.errors import InvalidUsage
+
+
+def test_formats_are_spelt_as_ours_are() -> None:
+    """A format is known in any case; one of somebody else stays as it was written."""
+    assert [spelt(name) for name in ("PARQUET", "foreachbatch", "Nexmark", "org.Own")] == [
+        "parquet",
+        "foreachBatch",
+        "nexmark",
+        "org.Own",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "use", "option", "hint"),
+    [
+        ("csv", "source", "haeder", "did you mean 'header'?"),
+        ("csv", "source", "maxFilePerTrigger", "did you mean 'maxFilesPerTrigger'?"),
+        ("json", "source", "orderingColumns", "did you mean 'orderingColumn'?"),
+        ("rate", "source", "rowPerSecond", "did you mean 'rowsPerSecond'?"),
+        ("socket", "source", "zzz", "known names: deleteColumn, host, includeTimestamp, "),
+        ("parquet", "source", "zzz", "see Spark's page on the format"),
+        ("parquet", "sink", "partitonBy", "did you mean 'partitionBy'?"),
+        ("parquet", "sink", "maxFilesPerTrigger", ""),
+        ("console", "sink", "numRow", "did you mean 'numRows'?"),
+    ],
+)
+def test_unknown_options_have_the_nearest_name(name: str, use: Use, option: str, hint: str) -> None:
+    """An option that a known format does not have is told, with the one that was meant."""
+    ((found, told),) = unknown_options(name, {option: "1"}, use)
+
+    assert found == option
+    assert hint in told
+
+
+@pytest.mark.parametrize(
+    ("name", "use", "option"),
+    [
+        ("CSV", "source", "HEADER"),
+        ("csv", "source", "fs.s3a.endpoint"),
+        ("parquet", "sink", "parquet.encryption.footer.key"),
+        ("kafka", "source", "subscribe"),
+        ("org.own.Format", "source", "anything"),
+        ("org.own.Format", "sink", "anything"),
+        ("parquet", "sink", "Interval"),
+    ],
+)
+def test_what_may_be_an_option_is_left_alone(name: str, use: Use, option: str) -> None:
+    """Case does not matter; a file system's options and those of other people's formats pass."""
+    assert unknown_options(name, [option], use) == []
+
+
+@pytest.mark.parametrize(
+    ("format_", "envelope", "options", "message"),
+    [
+        ("parquet", "diff", {"path": "p", "compresion": "zstd"}, "did you mean 'compression'"),
+        ("csv", "debezium", {"path": "p"}, "ENVELOPE_MISMATCH.*write json"),
+        ("text", "diff", {"path": "p"}, "ENVELOPE_MISMATCH.*envelope none"),
+        ("shard", "diff", {"shard": "copy", "shrad": "x"}, "did you mean 'shard'"),
+        ("shard", "diff", {}, "MISSING_OPTION"),
+        ("memory", "diff", {"path": "p"}, "UNKNOWN_OPTION"),
+        ("xml", "diff", {"path": "p"}, "option 'rowTag' of sink 'out' is missing"),
+    ],
+)
+def test_sinks_that_cannot_work(
+    format_: str, envelope: Envelope, options: dict[str, str], message: str
+) -> None:
+    """What a target cannot hold, or does not know, is refused before anything runs."""
+    sink = SinkDescription(name="out", on="in", format=format_, envelope=envelope, options=options)
+    with pytest.raises(InvalidUsage, match=message):
+        check_sink(sink)
+
+
+def test_packages_are_named() -> None:
+    """A format that is not in Spark has a package; one that is has none."""
+    assert package_of("csv") is None
+    found = package_of("Kafka")
+    assert found is not None
+    assert "spark-sql-kafka" in found[1]

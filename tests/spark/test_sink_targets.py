@@ -1,0 +1,317 @@
+"""Sinks on Spark: each format, and what happens to them: kills, lost parts, inputs made again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from app.protocol.objects import SinkDescription
+from app.rendering import Host
+from app.reports import Health
+from app.storage import sink as sink_module
+from app.storage.sink import drop_sink, run_sink
+from app.storage.sinks.others import forget_collected
+from datasource.errors import InvalidUsage
+from datasource.frontier import Frontier
+from datasource.schema import ShardSchema
+from support.checkout import ROOT
+from support.sink_worker import CHANGES, described, incarnation
+from support.sinks import SCHEMA, Input, host_of, life, parts, running
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def host(spark: SparkSession, location: str, tmp_path: Path) -> Host:
+    return host_of(spark, location, tmp_path / "checkpoints")
+
+
+@pytest.fixture
+def source(host: Host) -> Input:
+    forget_collected()
+    return Input(host.client)
+
+
+def parquet(tmp_path: Path, **changes: Any) -> SinkDescription:
+    given = {"name": "out", "on": "in", "format": "parquet"} | changes
+    return SinkDescription(options={"path": str(tmp_path / "ziel 1")}, **given)
+
+
+def read(spark: SparkSession, sink: SinkDescription) -> DataFrame:
+    return spark.read.parquet(sink.options["path"])
+
+
+def diffs(spark: SparkSession, sink: SinkDescription) -> list[tuple[Any, ...]]:
+    return sorted(tuple(r) for r in read(spark, sink).select("k", "v", "_ts", "_diff").collect())
+
+
+@pytest.mark.parametrize("format_", ["json", "csv", "orc", "xml"])
+def test_other_files(host: Host, source: Input, tmp_path: Path, format_: str) -> None:
+    """Every format of files has every update once, also when its process has lost all it knew."""
+    path = str(tmp_path / "out")
+    tag = {"rowTag": "line"} if format_ == "xml" else {}
+    sink = SinkDescription(name="out", on="in", format=format_, options={"path": path, **tag})
+    source.step(10, (1, "a", 1), (2, "b, c", 2))
+    with running(host, sink) as reports:
+        reports.reached(11)
+    host.client.drop("out_progress")
+    shutil.rmtree(host.checkpoints)
+    with running(host, sink, life(2)) as reports:
+        reports.reached(source.step(20, (1, "a", -1)))
+
+    reader = host.spark.read.schema("k BIGINT, v STRING, _ts BIGINT, _diff BIGINT")
+    rows = reader.format(format_).options(**tag).load(path)
+    found = rows.select("k", "v", "_ts", "_diff").collect()
+    assert sorted(tuple(row) for row in found) == [
+        (1, "a", 10, 1),
+        (1, "a", 20, -1),
+        (2, "b, c", 10, 2),
+    ]
+
+
+def test_lines_of_text(host: Host, tmp_path: Path) -> None:
+    """One column of text without times goes to text files, a line for each row that is added."""
+    lines = pa.schema([("v", pa.string())])
+    host.client.create("in", ShardSchema.from_arrow(lines))
+    rows = pa.Table.from_pydict({"v": ["a", "b", "b"]}, schema=lines)
+    host.client.writer("in").compare_and_append(rows, Frontier(0), Frontier(11))
+    sink = parquet(tmp_path, format="text", envelope="none")
+    with running(host, sink) as reports:
+        reports.reached(11)
+
+    found = host.spark.read.text(sink.options["path"])
+    assert sorted(row.value for row in found.collect()) == ["a", "b", "b"]
+
+
+def test_a_terminal(host: Host, source: Input, capfd: pytest.CaptureFixture[str]) -> None:
+    """What changes is shown, as wide and as long as the options say."""
+    sink = SinkDescription(
+        name="out", on="in", format="console", options={"NUMROWS": "1", "truncate": "false"}
+    )
+    with running(host, sink) as reports:
+        reports.reached(source.step(10, (1, "a" * 40, 1), (2, "b" * 40, 1)))
+
+    shown = capfd.readouterr().out
+    assert "only showing top 1 row" in shown
+    assert ("a" * 40 in shown) != ("b" * 40 in shown)
+
+
+def test_a_long_absence_is_made_up_in_steps(
+    host: Host, source: Input, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sink that comes back to many changes commits several times on the way, each change once."""
+    monkeypatch.setattr(sink_module, "_PARTS", "2")
+    sink = parquet(tmp_path)
+    source.step(10, (0, "a", 1))
+    with running(host, sink) as reports:
+        reports.reached(11)
+    for time in range(20, 80, 10):
+        source.step(time, *((k, f"{k * time:x}" * 20, 1) for k in range(300)))
+    with running(host, sink, life(2)) as reports:
+        reports.reached(71)
+
+    assert len(list(Path(sink.options["path"]).glob("_upper=*"))) > 2
+    found = Counter((row.k, row.v) for row in read(host.spark, sink).collect())
+    wanted = Counter((k, f"{k * t:x}" * 20) for t in range(20, 80, 10) for k in range(300))
+    assert found == wanted + Counter([(0, "a")])
+
+
+def test_what_rests_runs(host: Host, source: Input, tmp_path: Path) -> None:
+    """A sink that is started again and finds nothing new says that it runs, without a change."""
+    sink = parquet(tmp_path)
+    source.step(10, (1, "a", 1))
+    for epoch in (1, 2):
+        with running(host, sink, life(epoch)) as reports:
+            reports.wait(lambda o: isinstance(o, Health) and o.status == "running")
+
+    assert diffs(host.spark, sink) == [(1, "a", 10, 1)]
+
+
+def test_what_has_failed_is_not_called_well_before_it_is(host: Host, source: Input) -> None:
+    """Started again, a sink whose next change will fail again does not say that it runs."""
+    sink = SinkDescription(name="out", on="in", format="memory", envelope="none")
+    source.step(10, (1, "a", 1))
+    with running(host, sink) as reports:
+        reports.reached(11)
+    source.step(20, (1, "a", -1))
+    with running(host, sink, life(2)) as reports:
+        reports.failure()
+
+    assert {o.status for o in reports.all if isinstance(o, Health)} == {"stalled"}
+
+
+@pytest.mark.parametrize("lost", ["missing", "damaged"])
+def test_a_part_that_cannot_be_read_freezes(
+    host: Host, source: Input, tmp_path: Path, lost: str
+) -> None:
+    """Nothing passes a part that is gone or damaged, the status names it; put back, it goes on."""
+    sink = parquet(tmp_path)
+    rows = [(k, f"{k * 7919:x}" * 9, 1) for k in range(2_000)]
+    source.step(10, (1, "a", 1))
+    with running(host, sink) as reports:
+        reports.reached(11)
+    source.step(20, *rows)
+    upper = source.step(30, (1, "a", -1))
+    (part,) = parts(host.client, "in")
+    whole = part.read_bytes()
+    if lost == "missing":
+        part.unlink()
+    else:
+        part.write_bytes(whole[:2_000] + b"x" * 2_000 + whole[4_000:])
+    with running(host, sink, life(2)) as reports:
+        failed = reports.failure()
+    health = [o for o in reports.all if isinstance(o, Health)]
+    assert [(o.namespace, o.status) for o in health] == [("sink", "frozen")]
+    assert part.name in health[0].error
+    assert health[0].hint
+    assert not failed.fenced
+    assert diffs(host.spark, sink) == [(1, "a", 10, 1)]
+    part.write_bytes(whole)
+    with running(host, sink, life(3)) as reports:
+        reports.reached(upper)
+
+    assert diffs(host.spark, sink) == sorted(
+        [(1, "a", 10, 1), (1, "a", 30, -1), *((k, v, 20, d) for k, v, d in rows)]
+    )
+
+
+def test_an_input_that_was_made_again(host: Host, source: Input, tmp_path: Path) -> None:
+    """Its changes are not added to the old one's, with or without a checkpoint; a new target is."""
+    sink = parquet(tmp_path)
+    source.step(10, (1, "a", 1))
+    with running(host, sink) as reports:
+        reports.reached(11)
+    state = host.client.state("in")
+    host.client.drop("in", despite_holders=[*state.critical, *state.leased])
+    again = Input(host.client)
+    again.step(20, (2, "b", 1))
+    for epoch in (2, 3):
+        with running(host, sink, life(epoch)) as reports:
+            failed = reports.failure()
+        assert failed.error.startswith("[INPUT_REPLACED] 'in' was dropped and made again")
+        assert "empty its target" in failed.hint
+        shutil.rmtree(host.checkpoints, ignore_errors=True)
+    assert diffs(host.spark, sink) == [(1, "a", 10, 1)]
+    drop_sink(host.client, sink)
+    with running(host, sink, life(4)) as reports:
+        assert reports.failure().error.startswith("[INPUT_REPLACED]")
+    for folder in Path(sink.options["path"]).glob("_upper=*"):
+        shutil.rmtree(folder)
+    with running(host, sink, life(5)) as reports:
+        reports.reached(21)
+
+    assert diffs(host.spark, sink) == [(2, "b", 20, 1)]
+
+
+def test_a_sink_that_was_put_back(host: Host, source: Input, tmp_path: Path) -> None:
+    """Dropped and created again, a sink goes on where its folder is, if history allows it."""
+    sink = parquet(tmp_path)
+    with running(host, sink) as reports:
+        reports.reached(source.step(10, (1, "a", 1)))
+    drop_sink(host.client, sink)
+    shutil.rmtree(host.checkpoints)
+    with running(host, sink, life(2)) as reports:
+        reports.reached(source.step(20, (1, "a", -1)))
+
+    assert diffs(host.spark, sink) == [(1, "a", 10, 1), (1, "a", 20, -1)]
+
+
+def test_a_large_snapshot(host: Host, tmp_path: Path) -> None:
+    """A million rows that are there at the start arrive as one micro-batch, each once."""
+    count = 1_000_000
+    keys = pa.array(range(count), pa.int64())
+    rows = pa.table({"k": keys, "v": pc.binary_join_element_wise("v", keys.cast("string"), "-")})
+    host.client.create("in", ShardSchema.from_arrow(SCHEMA))
+    host.client.writer("in").compare_and_append(rows, Frontier(0), Frontier(11))
+    sink = parquet(tmp_path)
+    with running(host, sink) as reports:
+        reports.reached(11)
+
+    (found,) = (
+        duckdb.read_parquet(f"{sink.options['path']}/*/*.parquet")
+        .aggregate("count(*), count(DISTINCT k), sum(k), min(v), sum(_diff)")
+        .fetchall()
+    )
+    assert found == (count, count, count * (count - 1) // 2, "v-0", count)
+    assert len(list(Path(sink.options["path"]).glob("_upper=*"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("format_", "package"),
+    [
+        ("kafka", "spark-sql-kafka"),
+        ("delta", "io.delta:delta-spark"),
+        ("iceberg", "org.apache.iceberg:iceberg-spark-runtime"),
+        ("avro", "spark-avro"),
+    ],
+)
+def test_a_missing_package_is_named(host: Host, format_: str, package: str) -> None:
+    """A format that is not there is refused before anything starts, with its package."""
+    sink = SinkDescription(name="out", on="in", format=format_, options={"path": "t"})
+    with pytest.raises(InvalidUsage, match=rf"PACKAGE_MISSING.*{package}"):
+        run_sink(host, life(), sink)
+
+
+KILLS = [
+    ("files", "write"),  # the snapshot is in place, not accounted for
+    ("shard", "save"),  # appended; its upper does not follow yet
+    ("files", "save"),  # written beside, not renamed
+    ("shard", "skip"),  # its upper follows; not accounted for
+    ("files", "record"),  # accounted for, and Spark knows nothing of it
+]
+
+
+@pytest.mark.slow
+def test_killed_processes(host: Host, source: Input, tmp_path: Path) -> None:
+    """SIGKILL after each step of a commit, one process after the other: every change comes once."""
+    out = str(tmp_path / "out")
+    (first, updates), *later = CHANGES
+    source.step(first, *updates)
+    for victim, step in KILLS:
+        place = [host.client.location.url, str(host.checkpoints), out, victim, step]
+        done = subprocess.run(
+            [sys.executable, "-m", "support.sink_worker", *place],
+            env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            check=False,
+            timeout=200,
+        )
+        assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    upper = source.client.state("in").upper
+    for time, updates in later:
+        if not upper.is_beyond(time):
+            source.step(time, *updates)
+    sinks = described(out)
+    with ExitStack() as stack:
+        for kind, sink in sinks.items():
+            reports = stack.enter_context(running(host, sink, incarnation(kind, 2)))
+            reports.reached(later[-1][0] + 1)
+
+    model = Counter[tuple[int, str]]()
+    for _, updates in CHANGES:
+        for k, v, diff in updates:
+            model[k, v] += diff
+    written = Counter[tuple[int, str]]()
+    for k, v, _, diff in diffs(host.spark, sinks["files"]):
+        written[k, v] += diff
+    with host.client.reader("copy") as reader:
+        copy = Counter((row["k"], row["v"]) for row in reader.snapshot().to_pylist())
+    assert +written == copy == +model
+    assert all(count >= 0 for count in written.values())
+    assert not list(Path(out).glob(".staging*"))
