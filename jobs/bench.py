@@ -17,7 +17,13 @@ Groups, each of which can be named alone:
     open        opening a shard after many appends
     maintain    what 10,000 appends of 100 rows leave: batches, rewritten bytes, reads
 
-`source` is the first eight, all that `format("shard")` does. Prints a table with the machine, the
+    fresh       whole applications: from a row's making until it is readable in a view
+    rest        CPU of an application with nothing to do
+    many        how long fifty objects take to run, the first time and again
+    watched     the same load with introspection and without
+
+`source` is the first eight, all that `format("shard")` does. `runtime` is the last four, which run
+for minutes each, and only when they are named. Prints a table with the machine, the
 command and the date. Ratios are of one run, taken in turns. Needs the generator of TPC-H data:
 `./spark-submit.sh setup --tests` installs it.
 """
@@ -43,6 +49,13 @@ from app.bench.latency import measure_floor, measure_visible
 from app.bench.maintain import measure_maintenance
 from app.bench.planning import measure_planning
 from app.bench.rounds import Measured
+from app.bench.runtime import (
+    Bench,
+    measure_fresh,
+    measure_many,
+    measure_rest,
+    measure_watched,
+)
 from app.bench.standing import measure_queries, measure_waiting
 from app.bench.throughput import measure_read, measure_stream, measure_write
 from app.session import open_session
@@ -54,7 +67,11 @@ from datasource.errors import ShardError, unknown_name
 __all__ = ["chosen", "main"]
 
 _SOURCE = ("write", "read", "stream", "floor", "visible", "waiting", "queries", "planning")
-_GROUPS = (*_SOURCE, "append", "contend", "open", "maintain")
+_DEFAULT = (*_SOURCE, "append", "contend", "open", "maintain")
+_RUNTIME = ("fresh", "rest", "many", "watched")
+_GROUPS = (*_DEFAULT, *_RUNTIME)
+
+_WATCHED_VIEWS, _WATCHED_RATE = 8, 1000
 
 _WHOLE = frozenset({"rows/s", "appends/s"})
 """Units whose values need no decimals."""
@@ -137,8 +154,18 @@ class _Run:
             "maintain": lambda: measure_maintenance(
                 clock, self.url, self.options, given.opened, rounds
             ),
+            "fresh": lambda: measure_fresh(self._runtime, given.views, given.rates),
+            "rest": lambda: measure_rest(self._runtime, given.objects),
+            "many": lambda: measure_many(self._runtime),
+            "watched": lambda: measure_watched(
+                self._runtime, _WATCHED_VIEWS, _WATCHED_RATE, rounds
+            ),
         }
         return measure[name]()
+
+    @property
+    def _runtime(self) -> Bench:
+        return Bench(self.spark, self.clock, self.place, self._given.window * 1000.0)
 
 
 def _measure(given: argparse.Namespace, groups: Sequence[str]) -> list[Measured]:
@@ -184,23 +211,32 @@ def _machine() -> str:
 
 
 def chosen(names: Sequence[str]) -> tuple[str, ...]:
-    """The groups that `names` ask for, each once and in the order of the table; all if none do.
+    """The groups that `names` ask for, each once and in the order of the table.
+
+    If none do: all but those of `runtime`.
 
     Raises:
         InvalidUsage: There is no such group.
     """
     wanted = set(_expanded(names))
-    return tuple(name for name in _GROUPS if name in wanted or not wanted)
+    return tuple(name for name in _GROUPS if name in (wanted or _DEFAULT))
 
 
 def _expanded(names: Sequence[str]) -> Iterator[str]:
     for name in (name.strip() for name in names):
         if name == "source":
             yield from _SOURCE
+        elif name == "runtime":
+            yield from _RUNTIME
         elif name in _GROUPS:
             yield name
         elif name:
-            raise unknown_name("benchmark", name, ("source", *_GROUPS))
+            raise unknown_name("benchmark", name, ("source", "runtime", *_GROUPS))
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    """Numbers separated by commas."""
+    return tuple(int(part) for part in text.split(","))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -209,13 +245,17 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("groups", nargs="*", metavar="GROUP", help="what to measure; default: all")
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help="what to measure")
     parser.add_argument("--only", help="the same, separated by commas")
     parser.add_argument("--scale", type=float, default=0.5, help="TPC-H scale factor")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each comparison")
     parser.add_argument("--appends", type=int, default=2000, help="appends per round")
     parser.add_argument("--opened", type=int, default=10_000, help="appends of open and maintain")
     parser.add_argument("--waiting", type=float, default=20.0, help="seconds that a query waits")
+    parser.add_argument("--views", type=_counts, default=(1, 8, 32), help="of fresh: 1,8,32")
+    parser.add_argument("--rates", type=_counts, default=(1000, 50_000), help="rows/s: 1000,50000")
+    parser.add_argument("--objects", type=_counts, default=(10, 50), help="of rest: 10,50")
+    parser.add_argument("--window", type=float, default=20.0, help="seconds that a load is run")
     parser.add_argument("--folder", default="data/bench", help="working folder")
     parser.add_argument("--location", help="where to append; default: in the working folder")
     add_option_argument(parser)

@@ -5,7 +5,8 @@
 The query reads all inputs up to one common frontier, under its own holds. Its rows are not read:
 `foreachBatch` takes the interval, and reads natively what the next step needs. The checkpoint says
 how far the inputs have been read, the output how far the view is: a checkpoint that is lost, or
-that belongs to other shards, is begun anew at the as_of, and what the output has is not done again.
+that belongs to other shards, is begun anew at the as_of, or later where the inputs' history begins
+later by now or the output is further; what the output has is not done again.
 
 While writing is not allowed a micro-batch stays open: the query is run once, so that everything is
 warm, and the inputs are held where they are. It ends when whoever may write has written that far,
@@ -19,6 +20,7 @@ Invariants:
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import shutil
 import threading
@@ -26,18 +28,25 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+import msgspec
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from app.compute.advancer import Advancer, advancer_of
 from app.compute.errors import failure
-from app.compute.holds import end_hold, end_other_holds, hold_name
+from app.compute.holds import (
+    end_hold,
+    end_other_holds,
+    first_time,
+    hold_name,
+)
 from app.compute.view import View
+from app.failure import UNREADABLE_HINT, unreadable_part
 from app.microbatch import briefly
 from app.protocol.objects import ViewDescription
 from app.rendering import Host, Incarnation
-from app.reports import Ended, Started
+from app.reports import Ended, Health, Started
 from app.starting import start_slot, until_initialised
 from datasource.errors import Fenced, ShardError
 from datasource.native.interval import interval_of
@@ -50,6 +59,13 @@ _log = logging.getLogger(__name__)
 _PROGRESS: Final = "10min"
 """How often an idle query runs a micro-batch, so that its holds follow: the advancer moves the
 output, and what an idle input keeps back is little."""
+
+_LOOKS: Final = 4
+"""Looks for news in each interval. Sources commit soon after its multiples, which is when Spark
+looks too: with one look, each view on the way would be an interval late."""
+
+_LOOK_MS_MIN: Final = 100
+"""Not more often than this, however short the interval is: each look is a call of the planner."""
 
 _PARTS: Final = "256"
 """Parts of the change that one micro-batch takes: a view that comes back after an hour commits, and
@@ -86,10 +102,17 @@ class ViewRun:
     def __init__(self, host: Host, incarnation: Incarnation, description: ViewDescription) -> None:
         """Prepare; `run_view` is the way to one that runs."""
         self._host = host
-        self._incarnation = incarnation
         self._description = description
         self._hold = hold_name(incarnation, host.checkpoints)
         self._checkpoint = incarnation.checkpoint(host.checkpoints)
+        self._beginning = f"{self._hold}:begin"
+        self._anew = not (self._checkpoint / "offsets").is_dir()
+        if self._anew:
+            assert incarnation.as_of is not None, incarnation
+            name, inputs = description.name, description.inputs
+            as_of = first_time(host.client, incarnation.as_of, inputs, name)
+            incarnation = dataclasses.replace(incarnation, as_of=as_of)
+        self._incarnation = incarnation
         self._view = View(host, incarnation, description, self._gate)
         self._advancer: Advancer = advancer_of(host.client, host.clock, host.interval_ms)
         self._stopping = threading.Event()
@@ -105,8 +128,10 @@ class ViewRun:
 
     def start(self) -> None:
         """Start the streaming query."""
-        if not (self._checkpoint / "offsets").is_dir():
-            # What an earlier checkpoint held is held by whoever has chosen the as_of.
+        if self._anew:
+            # Before what an earlier checkpoint held is given up; until the query has its own.
+            for name in self.inputs:
+                self._host.client.hold(name, self._beginning, since=self._incarnation.as_of)
             self._begin_anew()
         context = self._host.spark.sparkContext
         pool = context.getLocalProperty("spark.scheduler.pool")
@@ -146,7 +171,7 @@ class ViewRun:
         return (
             stream.writeStream.queryName(self._incarnation.query_name)
             .option("checkpointLocation", str(self._checkpoint))
-            .trigger(processingTime=f"{host.interval_ms} milliseconds")
+            .trigger(processingTime=f"{_looking_ms(host.interval_ms)} milliseconds")
             .foreachBatch(self._each)
             .start()
         )
@@ -169,6 +194,9 @@ class ViewRun:
         with self._turn:
             try:
                 self._gate_stop()
+                if self._anew:
+                    end_hold(self._host.client, self._beginning, self.inputs)
+                    self._anew = False
                 interval = interval_of(frame, batch_id)
                 if interval is None:
                     return
@@ -259,12 +287,34 @@ class ViewRun:
         failed = failure(self._incarnation, error)
         if failed.error.startswith(_UNUSABLE):
             self._begin_anew()
+        lost = None if error is None else unreadable_part(error)
+        if lost is not None:
+            failed = msgspec.structs.replace(failed, error=lost, hint=UNREADABLE_HINT)
+            self._tell_frozen(lost)
         self._host.report(failed)
+
+    def _tell_frozen(self, lost: str) -> None:
+        me = self._incarnation
+        self._host.report(
+            Health(
+                id=me.id,
+                epoch=me.epoch,
+                namespace="compute",
+                status="frozen",
+                error=lost,
+                hint=UNREADABLE_HINT,
+            )
+        )
 
     def _begin_anew(self) -> None:
         """Throw the checkpoint away, and the hold that belongs to it."""
         shutil.rmtree(self._checkpoint, ignore_errors=True)
         end_hold(self._host.client, self._hold, self.inputs)
+
+
+def _looking_ms(interval_ms: int) -> int:
+    """How often a view looks for news."""
+    return max(interval_ms // _LOOKS, _LOOK_MS_MIN)
 
 
 def _all_finished(states: Sequence[ShardState]) -> bool:

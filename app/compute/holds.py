@@ -22,9 +22,50 @@ from pathlib import Path
 from app.rendering import Incarnation
 from datasource.client import ShardClient
 from datasource.commands.readers import expire_readers
+from datasource.errors import InvalidUsage
 from datasource.state import is_tombstone
 
-__all__ = ["end_hold", "end_other_holds", "forget_holds", "hold_name"]
+__all__ = [
+    "beginning_name",
+    "end_hold",
+    "end_other_holds",
+    "first_time",
+    "forget_holds",
+    "hold_name",
+]
+
+
+def beginning_name(view: str) -> str:
+    """The hold that keeps a dataflow's beginning readable until it has its own."""
+    return f"view:{view}:0:begin"
+
+
+def first_time(client: ShardClient, as_of: int, inputs: Sequence[str], output: str = "") -> int:
+    """Where a dataflow begins that has no checkpoint to go on from.
+
+    That is the as_of that was chosen for it, unless the history there is gone since (an input was
+    made anew, a checkpoint lost after months), or its output is further already.
+
+    Args:
+        client: Of the location.
+        as_of: What was chosen when the dataflow was created.
+        inputs: All that it reads.
+        output: The shard that it writes; "" for none.
+
+    Raises:
+        InvalidUsage: An input can never be read again.
+    """
+    for state in client.readable(*inputs):
+        if state.since.time is None:
+            raise InvalidUsage(
+                f"shard '{state.name}' can never be read again",
+                code="HISTORY_GONE",
+                hint="drop what reads it, or make it again",
+            )
+        as_of = max(as_of, state.since.time)
+    if output and client.exists(output):
+        as_of = max(as_of, (client.readable(output)[0].upper.time or 0) - 1)
+    return as_of
 
 
 def hold_name(incarnation: Incarnation, checkpoints: Path) -> str:

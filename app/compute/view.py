@@ -18,8 +18,10 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 import datasource
@@ -27,19 +29,29 @@ from app.compute.correction import check_comparable, difference
 from app.compute.errors import data_error
 from app.compute.evaluate import analysed, columns_of, fitted
 from app.compute.maintain.changes import News, news_of, quiet_until
-from app.compute.maintain.linear import NotLinear, over_changes, refusal
+from app.compute.maintain.contents import Contents, correction
+from app.compute.maintain.linear import refusal
 from app.compute.maintain.steps import Done, Linear, Output, Quiet, Recompute, next_step
+from app.compute.meaning import meaning_of
 from app.compute.view_sink import ViewSink
+from app.project.overchanges import NotLinear, over_changes
 from app.protocol.objects import Strategy, ViewDescription
 from app.rendering import Host, Incarnation
 from app.reports import Health, Hydrated, Measured, Observation, Progress
 from datasource.errors import Determinate
 from datasource.frontier import meet
-from datasource.native.interval import Interval, StagedInterval, stage_interval
+from datasource.native.interval import (
+    Interval,
+    StagedInterval,
+    collect_interval,
+    stage_interval,
+)
 from datasource.native.reading import every_update
+from datasource.native.small import ROWS_MAX
 from datasource.schema import DIFF, TS
-from datasource.shard_source.options import parse_sink
+from datasource.shard_source.options import SinkOptions, parse_sink
 from datasource.state import ShardState
+from datasource.update import consolidate
 
 __all__ = ["View"]
 
@@ -76,13 +88,17 @@ class View:
         self._schema = columns_of(description.schema)
         check_comparable(description.name, self._schema)
         states = host.client.readable(*description.inputs)
-        self._sink = ViewSink(host.client, description, [s.shard for s in states], gate)
+        shards = [state.shard for state in states]
+        meaning = meaning_of(host.spark)
+        self._sink = ViewSink(host.client, description, shards, gate, meaning)
         self._gate = gate
         self._begun_ms = host.clock.elapsed_ms()
         self._output: Output | None = None
         self._health: Health | None = None
         self._hydrated = self._made = False
         self._over_changes: str | NotLinear | None = None
+        self._contents = Contents(host.client, description.name)
+        self._changed_rows = 0
 
     # -- with Spark --------------------------------------------------------------------------
 
@@ -117,7 +133,7 @@ class View:
                     self._arrived(output)
                     return
                 case Quiet():
-                    self._sink.follow(step)
+                    self._follow(step)
                 case Linear():
                     strategy = self._take_linear(session, step)
                 case Recompute() if news.spread:
@@ -180,26 +196,48 @@ class View:
         return fitted(analysed(session, self._description.query, inputs), self._schema)
 
     def _recompute(self, session: SparkSession, step: Recompute) -> None:
-        name, error, rows = self._description.name, None, None
+        error, rows, desired = None, None, None
         try:
-            held = None
-            if step.lower > 0:
-                held = every_update(
-                    session,
-                    location=self._location,
-                    shard=name,
-                    upper=step.lower,
-                    storage=self._host.storage,
-                ).drop(TS)
-            rows = self._staged(difference(self._result(session, step.at), held))
+            result = self._result(session, step.at)
+            rows, desired = self._corrected_here(result, step.lower)
+            if rows is None:
+                rows = self._corrected(session, result, step.lower)
         except Exception as found:
             error = data_error(found)
             if error is None:
                 raise
         if self._sink.append(step, rows, error):
+            if desired is not None:
+                self._contents.become(step.upper, desired)
+            elif rows is None:
+                self._contents.moved(step.lower, step.upper)
             self._measured("recompute", rows, error)
             if step.lower == 0:
                 self._sink.begin_at(step.at)
+
+    def _corrected_here(
+        self, result: DataFrame, upper: int
+    ) -> tuple[StagedInterval | None, pa.Table | None]:
+        """What the output lacks, staged, and what it is then, if both are small; else nothing."""
+        held = self._contents.at(upper) if upper > 0 else None
+        small = None if held is None else collect_interval(result, self._options)
+        if held is None or small is None:
+            return None, None
+        desired = consolidate(small.rows)
+        return small.stage(correction(desired, held)), desired
+
+    def _corrected(self, session: SparkSession, result: DataFrame, upper: int) -> StagedInterval:
+        """What the output lacks before `upper`, whatever its size, by Spark."""
+        held = None
+        if upper > 0:
+            held = every_update(
+                session,
+                location=self._location,
+                shard=self._description.name,
+                upper=upper,
+                storage=self._host.storage,
+            ).drop(TS)
+        return stage_interval(difference(result, held), self._options)
 
     def _take_linear(self, session: SparkSession, step: Linear) -> Strategy:
         """Take the step if the query allows it; how to go on in this micro-batch."""
@@ -219,12 +257,19 @@ class View:
         if isinstance(changed, NotLinear):
             return "recompute"
         try:
-            rows = self._staged(fitted(changed, self._schema, (TS, DIFF)))
+            # What the last change came to tells what to expect; half, so that one whose changes
+            # are as large as that is not run twice every other time.
+            rows = stage_interval(
+                fitted(changed, self._schema, (TS, DIFF)),
+                self._options,
+                small=self._changed_rows <= ROWS_MAX // 2,
+            )
         except Exception as found:
             if data_error(found) is None:
                 raise
             # At which of the times it fails, and what the view is until then, each of them tells.
             return "recompute"
+        self._changed_rows = rows.rows
         if self._sink.append(step, rows, None):
             self._measured("linear", rows, None)
         return "linear"
@@ -258,15 +303,12 @@ class View:
             result = analysed(session, query, inputs)
         except Exception as error:  # noqa: BLE001 - whatever it is, there is the other way
             return str(error).splitlines()[0]
-        wanted = [*((f.name, f.dataType) for f in self._schema.fields)]
-        found = [(f.name, f.dataType) for f in result.schema.fields[: len(wanted)]]
-        if found != wanted or result.columns[len(wanted) :] != [TS, DIFF]:
-            return f"its columns are {', '.join(result.columns)}"
-        return refusal(result)
+        return refusal(result, self._schema)
 
-    def _staged(self, rows: DataFrame) -> StagedInterval:
+    @cached_property
+    def _options(self) -> SinkOptions:
         given = {"location": self._location, "shard": self._description.name}
-        return stage_interval(rows, parse_sink({**self._host.storage, **given}))
+        return parse_sink({**self._host.storage, **given})
 
     def _read_times(self, session: SparkSession, news: News, lower: int, upper: int | None) -> News:
         """The news with all times of the inputs whose parts do not tell: a small Spark job each."""
@@ -296,16 +338,29 @@ class View:
             states: Of all inputs, in their order.
         """
         output = self._output
-        if output is None or not self._made or not output.ours or output.upper is None:
+        if output is None:
+            # After a restart, too: without news no micro-batch may come for long.
+            output = self._output = self._sink.look()
+        if not output.ours or output.upper is None:
             return False
+        if not self._made:
+            self._sink.make()
+            self._made = True
         until = quiet_until(states, output.upper).time
         if until == output.upper:
             return False
-        if not self._sink.follow(Quiet(output.upper, until)):
+        if not self._follow(Quiet(output.upper, until)):
             self._output = None  # somebody else was here: the next micro-batch looks at it
             return False
         self._arrived(replace(output, upper=until))
         return True
+
+    def _follow(self, step: Quiet) -> bool:
+        """Take a step without rows; False if somebody else was faster."""
+        followed = self._sink.follow(step)
+        if followed:
+            self._contents.moved(step.lower, step.upper)
+        return followed
 
     # -- telling -----------------------------------------------------------------------------
 

@@ -6,7 +6,8 @@
 
 The errors come first: they are settled at a time before the contents are, so that whoever sees that
 the contents are settled can know whether they count. Both are written by a durable writer whose
-name is made of the definition: the query, the columns, and the very shards that it reads. So the
+name is made of the definition: the query, the columns, the settings that decide what the query
+means, and the very shards that it reads. So the
 output itself says, for ever and to anybody, whether what it holds is of this definition; its number
 is the upper that it appends up to, so that a step is taken once, whoever tries it.
 
@@ -43,14 +44,17 @@ __all__ = ["ViewSink", "writer_name"]
 _log = logging.getLogger(__name__)
 
 
-def writer_name(description: ViewDescription, shards: Sequence[str]) -> str:
+def writer_name(
+    description: ViewDescription, shards: Sequence[str], meaning: Sequence[str] = ()
+) -> str:
     """Name of the durable writer of a definition.
 
     Args:
         description: How the view is kept, and for how long, does not count: contents are the same.
         shards: Ids of the inputs' shards, in the order of `description.inputs`.
+        meaning: What the session's settings make of the query (`app.compute.meaning`).
     """
-    parts = (description.query, description.schema, *description.inputs, *shards)
+    parts = (description.query, description.schema, *description.inputs, *shards, *meaning)
     encoded = msgspec.json.encode(parts)
     return f"view:{hashlib.blake2b(encoded, digest_size=8).hexdigest()}"
 
@@ -64,13 +68,15 @@ class ViewSink:
         description: ViewDescription,
         shards: Sequence[str],
         gate: Callable[[], None],
+        meaning: Sequence[str] = (),
     ) -> None:
         """A sink of the definition over the input shards with these ids; no I/O.
 
         Args:
             gate: Raises if nothing may be appended any more.
+            meaning: See `writer_name`.
         """
-        self.writer = writer_name(description, shards)
+        self.writer = writer_name(description, shards, meaning)
         self._client = client
         self._description = description
         self._name = description.name

@@ -11,6 +11,6 @@ part, so that every read works and means the same.
 
 Reading order: types (what Spark reads as we wrote it), scan (parts to a relation), consolidate,
 shaping, arrow (everything else), frames (puts these together), keep (leases), reading, then
-microbatch; footers and saving for the other direction. `jvm` is the only module that knows classes
-inside of Spark.
+microbatch; footers and saving for the other direction, small for results that need no file of
+Spark's, and interval, which chooses. `jvm` is the only module that knows classes inside of Spark.
 """

@@ -8,6 +8,7 @@
 frame is: what is derived from other shards has their times, and is right at each of them.
 
     stage_interval(frame, …)      a Spark job; nothing refers to its files yet
+    collect_interval(frame, …)    the same for little: its rows come here, and are staged by `stage`
     staged.append(lower, upper)   one record; refused if the shard's upper is not `lower`
 
 Invariants:
@@ -20,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from datasource.batch import stamp
@@ -29,11 +31,12 @@ from datasource.errors import InvalidUsage
 from datasource.frontier import Frontier
 from datasource.ids import check_owner_name, new_id
 from datasource.native.microbatch import source_of
-from datasource.native.saving import native_saving
+from datasource.native.saving import Saving, native_saving
+from datasource.native.small import ROWS_MAX, collected, staged_here
 from datasource.native.transaction import staged_by_tasks
 from datasource.schema import ShardSchema
 from datasource.shard_sink.frame import read_frame
-from datasource.shard_sink.target import find, resolve
+from datasource.shard_sink.target import Target, find, resolve
 from datasource.shard_source.offsets import Start, parse_offset
 from datasource.shard_source.options import SinkOptions, parse_sink
 from datasource.shard_source.planner import open_client
@@ -42,7 +45,9 @@ from datasource.write import WriteHandle, WriteResult
 
 __all__ = [
     "Interval",
+    "SmallInterval",
     "StagedInterval",
+    "collect_interval",
     "compare_and_append",
     "interval_of",
     "stage_interval",
@@ -146,16 +151,61 @@ def _given(
     return parse_sink({**(storage or {}), **given})
 
 
-def stage_interval(frame: DataFrame, options: SinkOptions) -> StagedInterval:
+def stage_interval(
+    frame: DataFrame, options: SinkOptions, *, small: bool = False
+) -> StagedInterval:
     """Encode a frame's rows as parts that nothing refers to yet: a Spark job.
 
     Args:
         frame: As of `compare_and_append`.
         options: Of the shard.
+        small: Little is expected: the rows are collected first, and if there are too many for that
+            the frame is run once more.
 
     Raises:
         InvalidUsage: There is no such shard, or the frame does not fit it; names the column.
     """
+    client, target = _target(frame, options)
+    saving = native_saving(frame, options, target)
+    if small and saving is not None:
+        rows = collected(saving, ROWS_MAX)
+        if rows is not None:
+            return SmallInterval(saving, rows).stage(rows)
+    attempt = new_id("t", client.ids)
+    staged = staged_by_tasks(frame, options) if saving is None else saving.stage(attempt)
+    return _waiting(client, options.shard, target, attempt, staged)
+
+
+def collect_interval(frame: DataFrame, options: SinkOptions) -> SmallInterval | None:
+    """The rows of a frame, if they are few; None if not, and where only tasks can write them.
+
+    Args and errors as `stage_interval`.
+    """
+    saving = native_saving(frame, options, _target(frame, options)[1])
+    rows = None if saving is None else collected(saving, ROWS_MAX)
+    return None if saving is None or rows is None else SmallInterval(saving, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class SmallInterval:
+    """Rows that a Spark job gave, in this process.
+
+    Attributes:
+        rows: With exactly the shard's columns, `_ts` if the frame has it, and `_diff`.
+    """
+
+    _saving: Saving
+    rows: pa.Table
+
+    def stage(self, updates: pa.Table) -> StagedInterval:
+        """Stage `updates`, which have columns as `rows` have, with or without `_ts`."""
+        saving = self._saving
+        attempt = new_id("t", saving.client.ids)
+        staged = staged_here(saving, updates)
+        return _waiting(saving.client, saving.options.shard, saving.target, attempt, staged)
+
+
+def _target(frame: DataFrame, options: SinkOptions) -> tuple[ShardClient, Target]:
     client = open_client(options)
     found = find(client, options.shard)
     if found is None:
@@ -164,13 +214,15 @@ def stage_interval(frame: DataFrame, options: SinkOptions) -> StagedInterval:
             code="SHARD_NOT_FOUND",
             hint="make it first: client.create(name, schema)",
         )
-    target = resolve(client, options, read_frame(options, frame.schema), found)
-    attempt = new_id("t", client.ids)
-    saving = native_saving(frame, options)
-    staged = staged_by_tasks(frame, options) if saving is None else saving.stage(attempt)
+    return client, resolve(client, options, read_frame(options, frame.schema), found)
+
+
+def _waiting(
+    client: ShardClient, name: str, target: Target, attempt: str, staged: Staged
+) -> StagedInterval:
     return StagedInterval(
         client,
-        options.shard,
+        name,
         target.shard,
         ShardSchema.parse(target.schema),
         target.schema_id,

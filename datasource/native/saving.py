@@ -140,15 +140,22 @@ def _option(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def native_saving(frame: DataFrame, options: SinkOptions) -> Saving | None:
-    """The native write of `frame`; None if it has to go through Arrow."""
-    described = read_frame(options, frame.schema)
+def native_saving(
+    frame: DataFrame, options: SinkOptions, target: Target | None = None
+) -> Saving | None:
+    """The native write of `frame`; None if it has to go through Arrow.
+
+    Args:
+        frame: What to write.
+        options: Of the write.
+        target: What `resolve` has found for this frame; None to look.
+    """
     client = open_client(options, create=True)
     root = hadoop_url(frame.sparkSession, client.location.url)
     if root is None or options.envelope not in ("append", "diff"):
         return None
-    found = find(client, options.shard)
-    target = resolve(client, options, described, found)
+    described = read_frame(options, frame.schema) if target is None else target.frame
+    target = target or resolve(client, options, described, find(client, options.shard))
     schema = ShardSchema.parse(target.schema)
     rows = spelled(ShardSchema.parse(described.rows), schema)
     fits = all(in_place(field.type, schema.field(field.name).type) for field in rows.record.fields)
@@ -207,7 +214,7 @@ class Saving:
 
     def _write(self, url: str) -> None:
         """Spark's job. Its commit protocol lets files of finished tasks through, each once."""
-        rows = self.frame.select(self._columns())
+        rows = self.rows
         if self.target.key:
             rows = rows.sortWithinPartitions(*map(quoted, self.target.key))
         settings = self.options.settings
@@ -222,6 +229,11 @@ class Saving:
         for name, value in given.items():
             writer = writer.option(name, value)
         writer.mode("errorifexists").parquet(url)
+
+    @property
+    def rows(self) -> DataFrame:
+        """What is written: the shard's columns out of the frame's, and `_diff`, and its `_ts`."""
+        return self.frame.select(self._columns())
 
     def _columns(self) -> list[Column]:
         """The shard's columns out of the frame's, and `_diff`, and `_ts` if it has it."""

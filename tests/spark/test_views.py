@@ -21,6 +21,7 @@ from datasource.errors import Fenced
 from datasource.frontier import EMPTY, Frontier
 from datasource.native.interval import Interval
 from support.checkout import wait_until
+from support.sinks import parts
 from support.views import Bench, Input, contents, no_fence, view
 
 if TYPE_CHECKING:
@@ -162,6 +163,39 @@ def test_a_restart_goes_on(bench: Bench, orders: Input, start: Started, lost: bo
         assert contents(bench.client, "dear", time) == dear_at(orders, time)
 
 
+def test_a_lost_checkpoint_goes_on_where_history_begins(
+    bench: Bench, orders: Input, start: Started
+) -> None:
+    """The as_of of its creation cannot be read any more: what can be is right, the rest stays."""
+    run = start(TOTALS, 5)
+    reaches(bench, "totals", 6)
+    run.stop()
+    orders.push(10, ((3, "ada", 7), 1))
+    orders.push(20, ((4, "cyd", 5), 1))
+    shutil.rmtree(bench.host.checkpoints)
+    forget_holds(bench.client, "totals", ["orders"])
+    bench.client.hold("orders", "later").downgrade(Frontier(15))
+    start(TOTALS, 5)
+    reaches(bench, "totals", 21)
+    for time in (15, 20):
+        assert contents(bench.client, "totals", time) == totals_at(orders, time)
+
+
+def test_after_a_restart_without_news_it_follows(
+    bench: Bench, orders: Input, start: Started
+) -> None:
+    """No micro-batch comes as long as inputs rest: the output follows them all the same."""
+    run = start(TOTALS, 5)
+    reaches(bench, "totals", 6)
+    run.stop()
+    before = len(bench.told(Measured))
+    start(TOTALS, 5)
+    orders.idle(5000)
+    reaches(bench, "totals", 5000)
+    assert len(bench.told(Measured)) == before
+    assert contents(bench.client, "totals", 4999) == totals_at(orders, 4999)
+
+
 def test_another_definition_corrects_the_output(
     bench: Bench, orders: Input, start: Started
 ) -> None:
@@ -203,6 +237,41 @@ def test_a_failing_query_is_an_error_until_it_works(bench: Bench, orders: Input)
     assert errors(20) == []
     assert contents(bench.client, "inverse", 29) == {(1, 6.0): 1, (2, 3.0): 1, (4, 10.0): 1}
     assert [h.status for h in bench.told(Health)] == ["running", "stalled", "running"]
+
+
+def test_a_result_that_is_not_small_is_left_to_spark(
+    bench: Bench, orders: Input, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below the bound rows are staged here, inside of the state; beyond it they are Spark's files.
+
+    And a view that grows over the bound and shrinks again is right on both sides of it.
+    """
+    for module in ("app.compute.maintain.contents", "datasource.native.interval"):
+        monkeypatch.setattr(f"{module}.ROWS_MAX", 3)
+    session = session_of(bench)
+    views = {"totals": rendered(bench, TOTALS, 5), "dear": rendered(bench, DEAR, 5)}
+    people = ("ada", "bob", "cyd", "dan", "eve", "fay")
+    steps = [
+        [((3, "ada", 30), 1)],
+        [((10 + n, who, 40), 1) for n, who in enumerate(people)],
+        [((10 + n, who, 40), -1) for n, who in enumerate(people)],
+        [((4, "bob", 50), 1)],
+    ]
+    lower = 5
+    inline: dict[str, set[bool]] = {name: set() for name in views}
+    for number, changes in enumerate([[], *steps]):
+        time = 10 * number + 5
+        if changes:
+            orders.push(time, *changes)
+        for name, kept in views.items():
+            kept.advance(session, Interval(lower, time + 1, starts=not changes))
+            batches = bench.client.state(name).trace.batches
+            last = [part for batch in batches[-1:] for part in batch.parts]
+            inline[name] |= {part.inline is not None for part in last}
+        lower = time + 1
+        assert contents(bench.client, "totals", time) == totals_at(orders, time)
+        assert contents(bench.client, "dear", time) == dear_at(orders, time)
+    assert inline == {"totals": {True, False}, "dear": {True, False}}
 
 
 def test_garbage_in_the_output_is_put_right(bench: Bench, orders: Input) -> None:
@@ -291,13 +360,42 @@ def test_an_input_made_anew_is_hydrated_anew(bench: Bench, start: Started) -> No
     bench.client.drop("orders", despite_holders=list(bench.client.state("orders").leased))
     anew = bench.input("orders", ORDERS)
     anew.push(20, ((7, "eve", 1), 1))
-    start(TOTALS, 20)
+    start(TOTALS, 5)
     wait_until("failed", lambda: bool(bench.told(Failed)), 60)
     assert "FOREIGN_OFFSET" in bench.told(Failed)[0].error
+    bench.client.hold("orders", "later").downgrade(Frontier(20))
     bench.seen.clear()
-    start(TOTALS, 20)
+    start(TOTALS, 5)
     reaches(bench, "totals", 21)
     assert contents(bench.client, "totals", 20) == {("eve", 1): 1}
+
+
+def test_an_input_that_lost_a_part_freezes_the_view(
+    bench: Bench, orders: Input, start: Started
+) -> None:
+    """Nothing passes a part that is gone, the status names it; put back, the view goes on."""
+    run = start(DEAR, 5)
+    reaches(bench, "dear", 6)
+    run.stop()
+    orders.push(10, *(((n, f"who {n * 7919:x}" * 8, 70), 1) for n in range(100, 600)))
+    orders.push(20, ((3, "ada", 70), 1))
+    (part,) = parts(bench.client, "orders")
+    whole = part.read_bytes()
+    part.unlink()
+    run = start(DEAR, 5)
+    wait_until("failed", lambda: bool(bench.told(Failed)), 60)
+    (health,) = [seen for seen in bench.told(Health) if seen.epoch == bench.epoch]
+    assert (health.namespace, health.status) == ("compute", "frozen")
+    assert part.name in health.error
+    assert [seen.error for seen in bench.told(Failed)] == [health.error]
+    assert bench.upper("dear") == 6
+    run.stop()
+    part.write_bytes(whole)
+    bench.seen.clear()
+    start(DEAR, 5)
+    reaches(bench, "dear", 21)
+    for time in (5, 10, 20):
+        assert contents(bench.client, "dear", time) == dear_at(orders, time)
 
 
 def test_finished_inputs_end_the_view(bench: Bench, orders: Input, start: Started) -> None:

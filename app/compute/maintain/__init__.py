@@ -1,6 +1,7 @@
 """How a view's output follows its inputs: which step is next, and what makes it.
 
     steps     the next step, from how far the output is and when the inputs change; pure
+    contents  what a small output holds, in memory
     changes   when the inputs of a view change, from the states of their shards
     linear    the query over changes instead of contents
 

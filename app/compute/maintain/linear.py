@@ -1,150 +1,54 @@
-"""The query of a linear view over changes: every SELECT hands `_ts` and `_diff` on.
+"""Whether what a query over changes gives is the change of its view: the last look, at run time.
 
-    SELECT id, price * 2 AS twice FROM orders WHERE price > 10
-    SELECT id, price * 2 AS twice , _ts, _diff FROM orders WHERE price > 10
-
-A query is linear if what it makes of the sum of two collections is the sum of what it makes of
-each. Then its change is what it makes of its input's change, row by row, at the same time and with
-the same diff. Text is inserted at the places of tokens, and nothing is generated anew: what the
-user wrote keeps its meaning, down to the last literal.
-
-Two judges, who know nothing of each other, and both must agree:
-    the text         every SELECT has a FROM on its own level, where the columns can be handed on
-    Spark's plan     only operators that take rows one by one, over the inputs and nothing else
+A project's check has decided that a view is linear (`app.project.strategy`), by the same list of
+operators, over inputs of the same columns. Here Spark's plan over the very inputs is held against
+it: a session in which the query means something else recomputes the view, which is always right.
 
 Invariants:
-    A rewritten query gives the view's columns, then `_ts` and `_diff`, or it is not used.
+    Rows that are used have the view's columns, then `_ts` and `_diff`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any
 
-import sqlglot
-from pyspark.sql import DataFrame
-from sqlglot import Token, TokenType
-
+from app.project.strategy import INPUT, LINEAR
 from datasource.schema import DIFF, TS
 
-__all__ = ["NotLinear", "over_changes", "refusal"]
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
-_LINEAR: Final = frozenset(
-    {
-        "CTERelationDef",
-        "CTERelationRef",
-        "Filter",
-        "Generate",
-        "Project",
-        "SubqueryAlias",
-        "Union",
-        "View",
-        "WithCTE",
-    }
-)
-"""Operators of an analysed plan that take rows one by one, and `View`: an input's rows."""
+__all__ = ["refusal"]
 
 
-@dataclass(frozen=True, slots=True)
-class NotLinear:
-    """The query cannot be taken over changes.
+def refusal(result: DataFrame, columns: StructType) -> str:
+    """Why a query over changes does not give the change of a view; "" if it does.
 
-    Attributes:
-        reason: Why, in words for whoever looks at the log.
+    Args:
+        result: The query over inputs that are temporary views.
+        columns: Of the view.
     """
-
-    reason: str
-
-
-def over_changes(query: str) -> str | NotLinear:
-    """The text of `query` for inputs that have `_ts` and `_diff`, with both at the end of its rows.
-
-    Right only for a query that `refusal` finds nothing against.
-    """
-    tokens = sqlglot.tokenize(query, read="spark")
-    depths = _depths(tokens)
-    inserts: list[tuple[int, str]] = []
-    for place, token in enumerate(tokens):
-        if token.token_type is not TokenType.SELECT:
-            continue
-        end = _end_of_list(tokens, depths, place)
-        if end is None:
-            return NotLinear("a SELECT without a FROM")
-        inserts += _stars(tokens, depths, place, end)
-        inserts.append((tokens[end].start, f", {TS}, {DIFF} "))
-    if not inserts:
-        return NotLinear("no SELECT")
-    for position, text in sorted(inserts, reverse=True):
-        query = query[:position] + text + query[position:]
-    return query
-
-
-def _depths(tokens: Sequence[Token]) -> list[int]:
-    """How many parentheses each token is inside of."""
-    depths, depth = [], 0
-    for token in tokens:
-        depth -= token.token_type is TokenType.R_PAREN
-        depths.append(depth)
-        depth += token.token_type is TokenType.L_PAREN
-    return depths
-
-
-def _end_of_list(tokens: Sequence[Token], depths: Sequence[int], place: int) -> int | None:
-    """The FROM of the SELECT at `place`; None if its level ends before there is one."""
-    for other in range(place + 1, len(tokens)):
-        if depths[other] < depths[place]:
-            return None
-        if depths[other] == depths[place]:
-            kind = tokens[other].token_type
-            if kind is TokenType.FROM:
-                return other
-            if kind in {TokenType.SELECT, TokenType.UNION}:
-                return None
-    return None
-
-
-def _stars(
-    tokens: Sequence[Token], depths: Sequence[int], start: int, end: int
-) -> list[tuple[int, str]]:
-    """What keeps stars of a select list from giving the two columns as well."""
-    found = []
-    for place in range(start + 1, end):
-        before = tokens[place - 1].token_type
-        if (
-            tokens[place].token_type is not TokenType.STAR
-            or depths[place] != depths[start]
-            or before not in {TokenType.SELECT, TokenType.COMMA, TokenType.DOT}
-        ):
-            continue
-        if tokens[place + 1].token_type is TokenType.EXCEPT:
-            closing = next(
-                other
-                for other in range(place + 2, end)
-                if tokens[other].token_type is TokenType.R_PAREN and depths[other] == depths[start]
-            )
-            found.append((tokens[closing].start, f", {TS}, {DIFF}"))
-        else:
-            found.append((tokens[place].end + 1, f" EXCEPT ({TS}, {DIFF})"))
-    return found
-
-
-def refusal(result: DataFrame) -> str:
-    """Why Spark's analysed plan of a query is not linear in its inputs' rows; "" if it is."""
+    # Without what may be null inside of values: the text that columns are kept as does not say it.
+    wanted = [(field.name, field.dataType.simpleString()) for field in columns.fields]
+    found = [(field.name, field.dataType.simpleString()) for field in result.schema.fields]
+    if found[: len(wanted)] != wanted or result.columns[len(wanted) :] != [TS, DIFF]:
+        return f"its columns are {', '.join(result.columns)}"
     plan: Any = result._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public door
     if not plan.deterministic():
         return "an expression that is not deterministic"
     if not plan.subqueriesAll().isEmpty():
         return "a subquery in an expression"
-    return ", ".join(sorted(_operators(plan) - _LINEAR))
+    return ", ".join(sorted(_operators(plan) - LINEAR))
 
 
 def _operators(plan: Any) -> set[str]:
-    """Names of the operators of a plan above its inputs, which are temporary views."""
+    """Names of the operators of a plan above its inputs."""
     name = plan.getClass().getSimpleName()
+    if name == INPUT:
+        return set()
     found = {name}
-    if name != "View":
-        children = plan.children()
-        for place in range(children.size()):
-            found |= _operators(children.apply(place))
+    children = plan.children()
+    for place in range(children.size()):
+        found |= _operators(children.apply(place))
     return found

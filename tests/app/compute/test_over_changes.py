@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.compute.maintain.linear import NotLinear, over_changes
+from app.project.overchanges import NotLinear, over_changes
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,11 @@ from app.compute.maintain.linear import NotLinear, over_changes
             "SELECT extract(YEAR FROM d), trim(BOTH ' ' FROM s) FROM t",
             "SELECT extract(YEAR FROM d), trim(BOTH ' ' FROM s) , _ts, _diff FROM t",
         ),
+        (
+            "SELECT a IS DISTINCT FROM b, NOT a IS NOT DISTINCT FROM b AS e FROM t",
+            "SELECT a IS DISTINCT FROM b, NOT a IS NOT DISTINCT FROM b AS e , _ts, _diff FROM t",
+        ),
+        ("SELECT a AS select, t.from FROM t", "SELECT a AS select, t.from , _ts, _diff FROM t"),
         ("SELECT 'ä€😀' AS x FROM t", "SELECT 'ä€😀' AS x , _ts, _diff FROM t"),
     ],
 )
@@ -47,6 +52,8 @@ def test_columns_are_handed_on(query: str, rewritten: str) -> None:
         "SELECT 1",
         "VALUES (1)",
         "FROM t SELECT a",
+        "FROM t |> WHERE a > 1 |> SELECT a",
+        "TABLE t",
         "SELECT a FROM t UNION ALL SELECT 1",
         "SELECT 1 UNION ALL SELECT a FROM t",
         "WITH c AS (SELECT 1 AS a) SELECT a FROM c",

@@ -1,0 +1,82 @@
+"""What a small output holds, in memory: the other half of a difference, without reading it.
+
+    held = contents.at(upper)              read once, as long as it is small; None if it is not
+    contents.become(upper, rows)           after an append that made them so
+    contents.moved(lower, upper)           after an append of nothing
+
+Contents before an upper never change, whoever writes: so what was once known of a shard at an upper
+is known for ever, and nothing has to be asked to use it.
+
+Invariants:
+    Rows are consolidated: each once, with its copies in `_diff`, told apart as `rowkey` does.
+    No more is kept than `ROWS_MAX` rows and `BYTES_MAX` bytes.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from datasource.client import ShardClient
+from datasource.frontier import TIME_MIN
+from datasource.native.small import BYTES_MAX, ROWS_MAX
+from datasource.plan import plan_changes
+from datasource.read import contents_of
+from datasource.schema import TS
+from datasource.update import consolidate, negate, update_schema
+
+__all__ = ["Contents", "correction"]
+
+
+class Contents:
+    """Of one output. Used by one thread at a time."""
+
+    def __init__(self, client: ShardClient, name: str) -> None:
+        """Nothing is known yet of shard `name`."""
+        self._client = client
+        self._name = name
+        self._known: tuple[str, int | None, pa.Table] | None = None
+
+    def at(self, upper: int) -> pa.Table | None:
+        """The contents right before `upper`, which is the shard's; None if they are not small."""
+        if self._known is None or self._known[:2] != (self._shard, upper):
+            self._known = None
+            rows = self._read(upper)
+            if rows is not None:
+                self.become(upper, rows)
+        return None if self._known is None else self._known[2]
+
+    def become(self, upper: int | None, rows: pa.Table) -> None:
+        """`rows`, consolidated, are the contents right before `upper`."""
+        small = rows.num_rows <= ROWS_MAX and rows.nbytes <= BYTES_MAX
+        self._known = (self._shard, upper, rows) if small else None
+
+    def moved(self, lower: int, upper: int | None) -> None:
+        """Nothing has changed from `lower` on and before `upper`."""
+        if self._known is not None and self._known[:2] == (self._shard, lower):
+            self._known = (self._known[0], upper, self._known[2])
+
+    @property
+    def _shard(self) -> str:
+        """Id of the shard that has the name now, as it was last looked at."""
+        state = self._client.machine(self._name).cached
+        return "" if state is None else state.shard
+
+    def _read(self, upper: int) -> pa.Table | None:
+        since = self._client.state(self._name).since.time or TIME_MIN
+        with self._client.reader(
+            self._name, since=max(upper - 1, since), purpose="what a view holds"
+        ) as reader:
+            [state] = self._client.readable(self._name)
+            planned = plan_changes(state, TIME_MIN, upper)
+            if sum(one.part.rows for one in planned) > ROWS_MAX:
+                return None
+            source = contents_of(reader.machine, state)
+            batches = [batch for one in planned for batch in source.changes(one)]
+        schema = update_schema(source.target.arrow)
+        return consolidate(pa.Table.from_batches(batches, schema).drop_columns([TS]))
+
+
+def correction(desired: pa.Table, held: pa.Table) -> pa.Table:
+    """The updates that turn `held` into `desired`, both with `_diff`; the same as `difference`."""
+    taken = negate(held).select(desired.column_names)
+    return consolidate(pa.concat_tables([desired, taken.cast(desired.schema)]))

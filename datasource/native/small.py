@@ -1,0 +1,81 @@
+"""Small results: their rows come to the driver as Arrow, and are staged here.
+
+    rows = collected(saving, rows_max)     one Spark job; None: there is too much
+    staged_here(saving, rows)              no job: a part in the state, or one blob
+
+To write a handful of rows as Parquet takes Spark about twice as long as to hand them over, and what
+it leaves is a file that the next reader has to open. So whoever expects little asks for it first.
+
+Invariants:
+    The rows are all of the frame's, as Spark's own write would have them, or there is no result.
+    No more than `rows_max` rows and one are collected, and no more than `BYTES_MAX` are kept; what
+    tasks may send is bounded by `spark.driver.maxResultSize`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+from pyspark.errors import PySparkTypeError, UnsupportedOperationException
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from datasource.names import shard_directory
+from datasource.native.saving import Saving
+from datasource.schema import DIFF, TS, ShardSchema
+from datasource.stage import Staged, Stager
+
+__all__ = ["BYTES_MAX", "ROWS_MAX", "collected", "same_arrow", "staged_here"]
+
+ROWS_MAX: Final = 16_384
+"""Rows of a result that is small: bounds memory and the driver's time; no measured optimum."""
+
+BYTES_MAX: Final = 4 << 20
+"""Bytes of Arrow of a result that is small."""
+
+_TOO_LARGE: Final = "spark.driver.maxResultSize"
+
+
+def collected(saving: Saving, rows_max: int) -> pa.Table | None:
+    """The rows to write, with the shard's columns, `_ts` if they have it, and `_diff`.
+
+    None if there are more than `rows_max`, if they are too large, or if Arrow has them in other
+    types than the shard.
+    """
+    rows = saving.rows
+    if not same_arrow(rows.schema, saving.schema):
+        return None
+    try:
+        table: pa.Table = rows.limit(rows_max + 1).toArrow()
+    except Exception as error:
+        if _TOO_LARGE in str(error):
+            return None
+        raise
+    return table if table.num_rows <= rows_max and table.nbytes <= BYTES_MAX else None
+
+
+def same_arrow(rows: StructType, schema: ShardSchema) -> bool:
+    """Whether Spark's Arrow of `rows` is the shard's, type for type; `_ts` and `_diff` apart."""
+    try:
+        given = to_arrow_schema(rows, timezone="UTC")
+    except (PySparkTypeError, UnsupportedOperationException):
+        return False
+    own = [field for field in given if field.name not in (TS, DIFF)]
+    return [(f.name, f.type) for f in own] == [(f.name, f.type) for f in schema.arrow]
+
+
+def staged_here(saving: Saving, updates: pa.Table) -> Staged:
+    """Rows as `collected` gives them, staged by this process: inline if they are tiny."""
+    client = saving.client
+    stager = Stager(
+        blob=client.location.blob,
+        directory=shard_directory(saving.options.shard),
+        schema=saving.schema,
+        schema_id=saving.target.schema_id,
+        key=saving.target.key,
+        settings=saving.options.settings,
+        clock=client.clock,
+        ids=client.ids,
+    )
+    return stager.stage([updates] if updates.num_rows else [])
