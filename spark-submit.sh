@@ -7,6 +7,7 @@
 #   ./spark-submit.sh [SPARK OPTIONS] plan PROJECT [JOB OPTIONS]   what `run` would change, and how
 #   ./spark-submit.sh sql 'SELECT …' | subscribe NAME | status     ask what runs; no JVM
 #   ./spark-submit.sh drop NAME …                                  drop objects for good; no JVM
+#   ./spark-submit.sh set NAME=VALUE                               change settings of what runs; no JVM
 #   ./spark-submit.sh [SPARK OPTIONS] bench [JOB OPTIONS]          benchmarks (jobs/bench.py)
 #   ./spark-submit.sh [SPARK OPTIONS] PATH.py [JOB OPTIONS]        any job, with format("shard")
 #   ./spark-submit.sh inspect LOCATION [SHARD] [--json]            look into shards; no JVM
@@ -53,7 +54,7 @@ die() {
 # ------------------------------------------------------------------------------ command line
 
 # One line: tests read it.
-commands=(admin bench demo drop help inspect maintain package plan python run setup soak sql status subscribe test)
+commands=(admin bench demo drop help inspect maintain package plan python run set setup soak sql status subscribe test)
 # Spark's own lists (SparkSubmitOptionParser): which options take a value, and which do not.
 spark_valued=(
   --archives --class --conf -c --deploy-mode --driver-class-path --driver-cores
@@ -448,7 +449,7 @@ main() {
       usage
       return
       ;;
-    admin | bench | demo | drop | inspect | maintain | package | plan | python | run | setup) ;;
+    admin | bench | demo | drop | inspect | maintain | package | plan | python | run | set | setup) ;;
     soak | sql | status | subscribe | test) ;;
     *.py)
       [[ -f $command ]] || die "no job at '$command'"
@@ -462,7 +463,7 @@ main() {
     bench) submit "$root/jobs/bench.py" ;;
     demo) submit "$root/jobs/demo.py" ;;
     plan) submit "$root/jobs/run.py" --plan ;;
-    sql | subscribe | status | drop)
+    sql | subscribe | status | drop | set)
       no_spark_options
       exec "$python" "$root/jobs/ask.py" "$command" ${job[@]+"${job[@]}"}
       ;;

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -27,26 +27,22 @@ from typing import TYPE_CHECKING, Final, Self
 import pyarrow as pa
 from msgspec.structs import replace
 
-from app.compute.holds import forget_holds
-from app.compute.results import from_ipc
+from app.bounds import bounds_of, check_configuration, configuration_of
+from app.compute.holds import beginning_name, forget_holds
 from app.config import RuntimeSettings
 from app.connection.inprocess import InProcessClient
 from app.controller.as_of import Readable, choose_as_of
 from app.controller.compute import ComputeController, Hold, Subscription
-from app.controller.oracle import Oracle
 from app.controller.storage import StorageController
 from app.duration import duration_ms
-from app.introspection.live import DATABASE
 from app.lane.commands import Kind
 from app.lane.holder import this_process
 from app.lane.journal import Takeover
 from app.lane.log import LANE_SHARD, LaneLog, read_lane
-from app.lane.settings import LaneSettings
 from app.lane.state import LaneState
 from app.observing import Observing
 from app.project.plan import Plan, difference
-from app.project.project import Resolved
-from app.project.queries import parse_select, parse_subscribe
+from app.project.project import Project, Resolved
 from app.protocol.objects import (
     Dataflow,
     Description,
@@ -58,14 +54,15 @@ from app.protocol.objects import (
     inputs_of,
     progress_shard,
 )
+from app.reads import Reads
 from app.runtime import Runtime, RuntimeOptions
 from app.shards import make_shard
+from app.tuning import size_bytes
 from datasource.client import ShardClient
 from datasource.clock import Clock, IdGenerator
 from datasource.errors import Determinate, InvalidUsage, ShardError, unknown_name
-from datasource.frontier import MINIMUM, Frontier
+from datasource.frontier import MINIMUM
 from datasource.maintenance import Maintainer
-from datasource.shard_source.given import Hint, parse_size
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,20 +114,19 @@ class Application:
         Raises:
             InvalidUsage: `LOCATION_HELD`: another runtime holds the location.
         """
-        self._client = client
+        self._spark, self._client = spark, client
         self._clock: Clock = client.clock
         self._ids: IdGenerator = client.ids
         self._follows = read_only
         self._retain_ms = duration_ms(settings.retain_history)
-        self._limit_bytes = _size(settings.result_limit)
         self.timeout_ms = float(duration_ms(settings.query_timeout))
-        lane = LaneSettings(hydration_concurrency=settings.hydration_concurrency)
+        self._bounds = bounds_of(settings)
         holder = this_process(name, self._clock, self._ids)
         if read_only:
-            journal = LaneLog(client, holder, lane)
+            journal = LaneLog(client, holder, self._bounds.lane)
         else:
             how: Takeover = "by-force" if take_over else "if-free"
-            journal = LaneLog.open(client, holder, lane, how=how)
+            journal = LaneLog.open(client, holder, self._bounds.lane, how=how)
         # Two sessions are what a unified runtime does away with: kept to compare.
         other = spark if settings.unified else spark.newSession()
         sessions: dict[Kind, SparkSession] = {"compute": spark, "storage": other}
@@ -142,7 +138,7 @@ class Application:
             checkpoints=data / ("following" if read_only else "checkpoints") / client.location.id,
             storage=dict(storage or {}),
             interval_ms=settings.interval_ms,
-            lane=lane,
+            bounds=self._bounds,
         )
         self.runtime = Runtime(
             sessions,
@@ -166,14 +162,27 @@ class Application:
             as_of=self._sink_as_of,
             writes=not read_only,
         )
-        self._oracle = Oracle()
-        self._maintainer = Maintainer(client) if settings.maintenance else None
+        self._reads = self._reading(settings)
+        self._configure(configuration_of(settings))
+        observer = None if self.observing is None else self.observing.maintained
+        self._maintainer = Maintainer(client, observer=observer) if settings.maintenance else None
         self._maintains = False
         self._lock = threading.Lock()
         self._connected = False
         self._waiting: dict[str, Dataflow | SinkDescription] = {}
         self._ending = threading.Event()
         self._starter = threading.Thread(target=self._start_waiting, name="starter", daemon=True)
+
+    def _reading(self, settings: RuntimeSettings) -> Reads:
+        return Reads(
+            self._client,
+            self._compute,
+            self.running,
+            limit_bytes=size_bytes(settings.result_limit),
+            timeout_ms=self.timeout_ms,
+            zone=lambda: self._spark.conf.get("spark.sql.session.timeZone") or "UTC",
+            shard_bytes=lambda: self._bounds.peeks.shard_bytes,
+        )
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -205,6 +214,11 @@ class Application:
         """Why everything was stopped, if another runtime has taken over; None while all is well."""
         return self.runtime.lane.lost
 
+    @property
+    def location_id(self) -> str:
+        """Identity of the location."""
+        return self._client.location.id
+
     def allow_writes(self) -> None:
         """Take the location over from the runtime that this one has followed."""
         self._compute.allow_writes()
@@ -212,6 +226,30 @@ class Application:
         with self._lock:
             self._follows = False
             self._maintain()
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        """Change settings of section `[runtime]` while everything runs, until the next start.
+
+        Args:
+            settings: Values as they are written in `conf/app.toml`, by name.
+
+        Raises:
+            InvalidUsage: It is no setting that may change so, or a value cannot be; or this runtime
+                only follows another one.
+        """
+        with self._lock:
+            if self._follows:
+                raise InvalidUsage(
+                    "this runtime follows another one, whose settings are in force",
+                    code="READ_ONLY_RUNTIME",
+                    hint="ask that one, or allow this one to write",
+                )
+            self._bounds = check_configuration(settings, self._bounds)
+            self._configure(settings)
+
+    def _configure(self, settings: Mapping[str, str]) -> None:
+        self._compute.configure(settings)
+        self._storage.configure(settings)
 
     def _maintain(self) -> None:
         if self._maintainer is not None and not self._maintains:
@@ -255,6 +293,20 @@ class Application:
                 self._storage.start()
                 self._compute.start()
             return plan
+
+    def change(self, files: Mapping[str, str], *, dry_run: bool) -> Plan:
+        """Make a project run that is given as text, or only say what that would do.
+
+        Args:
+            files: The project's texts by file name, variables put in.
+            dry_run: Whether to change nothing.
+
+        Raises:
+            InvalidProject: Something is wrong; every problem that was found is in it.
+            InvalidUsage: As of `apply`.
+        """
+        resolved = Project.parse(files).check(self._spark, self._ids)
+        return self.plan(resolved) if dry_run else self.apply(resolved)
 
     def drop(self, names: Sequence[str]) -> list[str]:
         """Drop objects and their shards for good; those that read them must be among them.
@@ -303,7 +355,8 @@ class Application:
 
     def _drop_shards(self, name: str) -> list[str]:
         dropped = []
-        for shard in (name, errors_shard(name), progress_shard(name)):
+        # The object's own goes last: while it is there the drop can be asked for again.
+        for shard in (errors_shard(name), progress_shard(name), name):
             if self._client.exists(shard):
                 state = self._client.state(shard)
                 self._client.drop(shard, despite_holders=[*state.critical, *state.leased])
@@ -374,7 +427,7 @@ class Application:
         """Holds on a dataflow's inputs until it has its own."""
         purpose = f"the beginning of {dataflow.name}"
         # Under the view's own prefix: whatever ends the view's holds, after a crash too, ends it.
-        name = f"view:{dataflow.name}:0:begin"
+        name = beginning_name(dataflow.name)
         return [
             self._client.hold(one, name, since=as_of, purpose=purpose)
             for one in inputs_of(dataflow)
@@ -393,30 +446,14 @@ class Application:
         """What a query gives: `SELECT … [AS OF t]` over objects and `introspection` relations.
 
         Without `AS OF` it sees everything that was written before (strict serializable).
+        `EXPLAIN SELECT …` says how that is answered, `EXPLAIN VIEW name` how it is kept up to date,
+        each with the reason.
 
         Raises:
             InvalidUsage: The query cannot be run.
             Determinate: It was not answered in time, or failed.
         """
-        selected = parse_select(text)
-        objects = [name for name in selected.inputs if not name.startswith(f"{DATABASE}.")]
-        self._check_known(objects)
-        as_of = selected.as_of
-        if as_of is None:
-            as_of = self._oracle.strict(self._roots(objects))
-        response = self._compute.peek(
-            selected.query,
-            tuple(selected.inputs),
-            as_of,
-            limit_bytes=self._limit_bytes,
-            timeout_ms=self.timeout_ms if timeout_ms is None else timeout_ms,
-            cancelled=cancelled,
-        )
-        if response.rows is None:
-            raise Determinate(
-                response.error or "the query was cancelled", code="QUERY_FAILED", hint="see above"
-            )
-        return from_ipc(response.rows)
+        return self._reads.sql(text, timeout_ms=timeout_ms, cancelled=cancelled)
 
     def subscribe(self, text: str) -> Subscription:
         """Follow an object: `SUBSCRIBE obj [WITHOUT SNAPSHOT] [AS OF t] [UP TO t]`.
@@ -424,29 +461,7 @@ class Application:
         Raises:
             InvalidUsage: There is no such object.
         """
-        asked = parse_subscribe(text)
-        self._check_known([asked.on])
-        as_of = asked.as_of
-        if as_of is None:
-            as_of = Oracle.serializable([self._readable(asked.on).upper])
-        return self._compute.subscribe(asked.on, as_of, snapshot=asked.snapshot, up_to=asked.up_to)
-
-    def _check_known(self, names: Iterable[str]) -> None:
-        readable = [
-            name
-            for name, description in self.running().items()
-            if isinstance(description, SourceDescription | ViewDescription)
-        ]
-        for name in names:
-            if name not in readable:
-                raise unknown_name("object", name, readable)
-
-    def _roots(self, names: Iterable[str]) -> list[Frontier]:
-        """Uppers of the sources that objects rest on."""
-        running = self.running()
-        wanted = {*names, *(one for name in names for one in self.runtime.inputs_of(name))}
-        sources = [n for n in wanted if isinstance(running.get(n), SourceDescription)]
-        return [state.upper for state in self._client.readable(*sources)] if sources else []
+        return self._reads.subscribe(text)
 
     def token(self) -> str:
         """A fresh secret."""
@@ -477,12 +492,3 @@ def _complete(resolved: Resolved, retain_ms: int) -> dict[str, Kept]:
             case _:
                 found[name] = description
     return found
-
-
-def _size(text: str) -> int:
-    try:
-        return parse_size(text)
-    except Hint as hint:
-        raise InvalidUsage(
-            f"'{text}' is no size", code="INVALID_SETTING", hint=f"write {hint}"
-        ) from None

@@ -4,6 +4,7 @@
     table = ask_sql(where, "SELECT …", timeout_ms=60_000)
     for line in follow(where, "SUBSCRIBE delays"): …
     act(where, "drop", "delays")
+    plan_from(send_project(where, files, dry_run=True, timeout_ms=60_000)["plan"])
 
 An answer that says what is wrong becomes the same error here, with its code and hint.
 """
@@ -11,7 +12,7 @@ An answer that says what is wrong becomes the same error here, with its code and
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.client import HTTPResponse
 from typing import Any, Final
@@ -25,7 +26,7 @@ from app.discovery import Whereabouts
 from app.server.api import ARROW
 from datasource.errors import Determinate, InvalidUsage
 
-__all__ = ["act", "ask_sql", "follow"]
+__all__ = ["act", "ask_sql", "follow", "get", "send_project"]
 
 _MORE_MS: Final = 5000.0
 """The application gives up first, and says why."""
@@ -66,11 +67,36 @@ def act(where: Whereabouts, action: str, target: str, timeout_ms: float = 60_000
         return json.loads(response.read())["result"]
 
 
+def send_project(
+    where: Whereabouts, files: Mapping[str, str], *, dry_run: bool, timeout_ms: float
+) -> Mapping[str, Any]:
+    """Make a project run there, or only ask what that would do.
+
+    Args:
+        where: The application.
+        files: The project's texts by file name, variables put in.
+        dry_run: Whether to change nothing.
+        timeout_ms: How long to wait; what is being applied goes on all the same.
+
+    Returns:
+        In `plan` what is done, for `app.project.plan.plan_from`.
+
+    Raises:
+        InvalidUsage: Something is wrong with the project, every problem that was found is told; or
+            nothing answers there.
+        Determinate: There was no answer in time, or it failed.
+    """
+    body = {"files": dict(files), "dry_run": dry_run}
+    with _post(where, "project", body, timeout_ms) as response:
+        answer: Mapping[str, Any] = json.loads(response.read())
+        return answer
+
+
 @contextmanager
 def _post(
     where: Whereabouts,
     route: str,
-    body: dict[str, str],
+    body: Mapping[str, object],
     timeout_ms: float | None,
     accept: str = "application/json",
 ) -> Iterator[HTTPResponse]:
@@ -83,6 +109,12 @@ def _post(
         f"{where.url}/api/v1/{route}", json.dumps(body).encode(), headers
     )
     timeout_s = None if timeout_ms is None else (timeout_ms + _MORE_MS) / 1000
+    with _answered(request, where.url, timeout_s) as response:
+        yield response
+
+
+@contextmanager
+def _answered(request: Request, url: str, timeout_s: float | None) -> Iterator[HTTPResponse]:
     try:
         with urlopen(request, timeout=timeout_s) as response:  # noqa: S310 - the same
             yield response
@@ -90,16 +122,29 @@ def _post(
         raise _told(error) from None
     except TimeoutError:
         raise Determinate(
-            f"the application at {where.url} did not answer in time",
+            f"the application at {url} did not answer in time",
             code="TIMEOUT",
             hint="wait for longer with --timeout",
         ) from None
     except (URLError, ConnectionError) as error:
         raise InvalidUsage(
-            f"nothing answers at {where.url}: {error}",
+            f"nothing answers at {url}: {getattr(error, 'reason', error)}",
             code="NOT_RUNNING",
             hint="the application has ended, or was killed: start it again",
         ) from None
+
+
+def get(url: str, token: str, path: str, timeout_ms: float = 10_000) -> Any:
+    """What `GET /api/v1/…` gives.
+
+    Raises:
+        InvalidUsage: It is refused, or nothing answers there.
+        Determinate: There was no answer in time, or it failed.
+    """
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    request = Request(f"{url}/api/v1/{path}", headers=headers)  # noqa: S310 - as below
+    with _answered(request, url, timeout_ms / 1000) as response:
+        return json.load(response)
 
 
 def _told(error: HTTPError) -> InvalidUsage | Determinate:

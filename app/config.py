@@ -12,12 +12,13 @@ Nothing reads the file, or the environment, after start.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from app.tuning import positive_ms, size_bytes
 from datasource.errors import InvalidUsage, unknown_name
 
 __all__ = ["DEFAULT_FILE", "DemoSettings", "LogSettings", "RuntimeSettings", "Settings", "load"]
@@ -25,6 +26,23 @@ __all__ = ["DEFAULT_FILE", "DemoSettings", "LogSettings", "RuntimeSettings", "Se
 DEFAULT_FILE = Path(__file__).resolve().parents[1] / "conf" / "app.toml"
 
 Tree = dict[str, Any]
+
+
+def _readable(read: Callable[[str], int]) -> AfterValidator:
+    """Lets those texts through that `read` understands."""
+
+    def check(text: str) -> str:
+        try:
+            read(text)
+        except InvalidUsage as error:
+            raise ValueError(error.hint) from None
+        return text
+
+    return AfterValidator(check)
+
+
+Duration: TypeAlias = Annotated[str, _readable(positive_ms)]
+Size: TypeAlias = Annotated[str, _readable(size_bytes)]
 
 
 class _Section(BaseModel):
@@ -39,7 +57,6 @@ class DemoSettings(_Section):
         location: URL of the persist location; empty for `shards` inside `data`.
         days: How many days of 2013 arrive.
         days_per_second: How fast they arrive.
-        files_per_micro_batch: At most so many daily files in one micro-batch of the first query.
         lock_timeout_ms: How long to wait for an earlier run that is still ending.
     """
 
@@ -47,7 +64,6 @@ class DemoSettings(_Section):
     location: str = ""
     days: Annotated[int, Field(ge=1, le=365)] = 365
     days_per_second: Annotated[float, Field(gt=0, le=1000, strict=False)] = 16.0
-    files_per_micro_batch: Annotated[int, Field(ge=1, le=1000)] = 24
     lock_timeout_ms: Annotated[int, Field(ge=0, le=600_000)] = 30_000
 
     @property
@@ -63,6 +79,13 @@ class RuntimeSettings(_Section):
         interval_ms: Distance of the times that sources give to data, and of their ticks.
         retain_history: How far back objects stay readable that do not say so themselves.
         hydration_concurrency: How many dataflows may catch up side by side.
+        hydration_patience: How long one that catches up keeps others waiting.
+        start_concurrency: How many objects are started side by side.
+        restart_pause: Pause before an object that has failed is started again; doubles each time.
+        restart_pause_max: The longest such pause.
+        restart_healthy: How long an object runs until its earlier failures are forgotten.
+        lease: How long a runtime is believed to live after its last sign.
+        controller_silence: How long a controller's answer may take before it is taken to be gone.
         unified: Whether compute and storage share one session.
         introspection: Whether what runs is observed.
         maintenance: Whether shards are merged and collected by the application itself.
@@ -70,18 +93,39 @@ class RuntimeSettings(_Section):
         token: What requests that change something must bring; empty for a new one at each start.
         result_limit: Largest result of a query.
         query_timeout: How long a query waits for its answer.
+        query_concurrency: How many queries are answered side by side.
+        queries_waiting: How many more may wait for their turn.
+        direct_read_limit: How much of a shard a query reads itself instead of asking Spark.
+        subscribe_batch_limit: Largest batch of a subscription.
+        subscribe_patience: How long a subscription waits for a client that reads nothing.
+        index_limit: Most memory of one index.
+        index_history: How far back an index answers.
     """
 
     interval_ms: Annotated[int, Field(ge=100, le=60_000)] = 1000
-    retain_history: str = "5 min"
+    retain_history: Duration = "5 min"
     hydration_concurrency: Annotated[int, Field(ge=1, le=64)] = 4
+    hydration_patience: Duration = "60s"
+    start_concurrency: Annotated[int, Field(ge=1, le=64)] = 4
+    restart_pause: Duration = "1s"
+    restart_pause_max: Duration = "30s"
+    restart_healthy: Duration = "60s"
+    lease: Duration = "15s"
+    controller_silence: Duration = "15s"
     unified: bool = True
     introspection: bool = True
     maintenance: bool = True
     listen: str = "127.0.0.1:0"
     token: str = Field(default="", repr=False)
-    result_limit: str = "64m"
-    query_timeout: str = "60s"
+    result_limit: Size = "64m"
+    query_timeout: Duration = "60s"
+    query_concurrency: Annotated[int, Field(ge=1, le=64)] = 4
+    queries_waiting: Annotated[int, Field(ge=1, le=10_000)] = 100
+    direct_read_limit: Size = "8m"
+    subscribe_batch_limit: Size = "64m"
+    subscribe_patience: Duration = "60s"
+    index_limit: Size = "512m"
+    index_history: Duration = "60s"
 
 
 class LogSettings(_Section):

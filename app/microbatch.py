@@ -2,12 +2,14 @@
 
 Spark 4.3 looks for an interruption in the text of a `Py4JJavaError` with a regular expression that
 overflows the stack of a query's thread when the text is long, as stack traces are. So what leaves a
-function of `foreachBatch` is an error of our own class, with the first line of the text.
+function of `foreachBatch` is an error of our own class, with the one line that says what happened.
 """
 
 from __future__ import annotations
 
 from typing import Final
+
+from app.failure import gist
 
 __all__ = ["MicroBatchFailed", "briefly"]
 
@@ -20,5 +22,4 @@ class MicroBatchFailed(Exception):
 
 def briefly(error: BaseException) -> MicroBatchFailed:
     """What to raise in the place of `error`, with `from None`."""
-    text = next((line for line in str(error).splitlines() if line.strip()), "no message")
-    return MicroBatchFailed(f"{type(error).__name__}: {text.strip()[:_LENGTH]}")
+    return MicroBatchFailed(gist(error)[:_LENGTH])

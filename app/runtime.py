@@ -22,7 +22,7 @@ import logging
 import queue
 import shutil
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,8 +30,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from typing_extensions import override
 
+from app.bounds import Bounds, check_commands
 from app.compute import holds
-from app.compute.answering import PeekSettings, Relations
+from app.compute.answering import Relations
 from app.compute.index import RunningIndex
 from app.compute.peek import Peeks
 from app.compute.render import render as render_dataflow
@@ -41,13 +42,14 @@ from app.connection.endpoint import Endpoint
 from app.connection.session import Received, Reconcile
 from app.introspection.events import PeekEnded, PeekStarted
 from app.introspection.operators import operators_of
+from app.lane import commands as lane_commands
 from app.lane.commands import Kind, LaneCommand, Record
 from app.lane.fleet import PhaseChange
 from app.lane.journal import Journal
 from app.lane.lane import Lane, Observer, Renderer
-from app.lane.settings import LaneSettings
 from app.lane.state import LaneObject
 from app.observing import Observing
+from app.project.graph import reached
 from app.project.queries import bind
 from app.protocol.compute import (
     AllowCompaction,
@@ -110,15 +112,13 @@ class RuntimeOptions:
         checkpoints: Folder of the checkpoints, of this location alone.
         storage: Options of the location's store.
         interval_ms: As of `Host`.
-        lane: Bounds and pauses of the lane.
-        peeks: Bounds of peeks.
+        bounds: Of all that it does; what the lane's order says of them comes on top.
     """
 
     checkpoints: Path
     storage: Mapping[str, str] = field(default_factory=dict)
     interval_ms: int = 1000
-    lane: LaneSettings = field(default_factory=LaneSettings)
-    peeks: PeekSettings = field(default_factory=PeekSettings)
+    bounds: Bounds = field(default_factory=Bounds)
 
 
 class Runtime(Observer):
@@ -160,8 +160,10 @@ class Runtime(Observer):
         self._phases: queue.SimpleQueue[PhaseChange] = queue.SimpleQueue()
         self._news: queue.Queue[_News] = queue.Queue(_OBSERVATIONS_MAX)
         self._overrun = 0
-        self.compute: Endpoint[ComputeCommand, ComputeResponse] = Endpoint(self._wake.set)
-        self.storage: Endpoint[StorageCommand, StorageResponse] = Endpoint(self._wake.set)
+        limits = options.bounds.connections
+        self.compute: Endpoint[ComputeCommand, ComputeResponse] = Endpoint(self._wake.set, limits)
+        self.storage: Endpoint[StorageCommand, StorageResponse] = Endpoint(self._wake.set, limits)
+        self._bounds, self._tuned_by = options.bounds, dict[str, str]()
         self._hosts = {kind: self._host(kind, sessions[kind], ids) for kind in sessions}
         self._indexes: dict[str, RunningIndex] = {}
         self._subscribes: dict[str, RunningSubscribe] = {}
@@ -179,7 +181,7 @@ class Runtime(Observer):
             self._hosts.__getitem__,
             clock=clock,
             ids=ids,
-            settings=options.lane,
+            settings=options.bounds.lane,
             operators_of=lambda description: len(operators_of(description)),
             observer=self,
             forget=self._forget,
@@ -188,7 +190,15 @@ class Runtime(Observer):
         self._compute_worker = ComputeWorker(objects)
         self._storage_worker = StorageWorker(objects, clock.now_ms())
         relations: Relations = _no_relations if observing is None else observing.relations.relation
-        self._peeks = Peeks(self._hosts["compute"], self, relations, bind, settings=options.peeks)
+        peeks = options.bounds.peeks
+        self._peeks = Peeks(
+            self._hosts["compute"],
+            self,
+            relations,
+            bind,
+            settings=peeks,
+            decided=(lambda *_: None) if observing is None else observing.decided,
+        )
         self._oneshots = Oneshots(self._hosts["storage"], self._put)
         self._counted_ms = float("-inf")
         self._stopping = threading.Event()
@@ -224,15 +234,9 @@ class Runtime(Observer):
     def inputs_of(self, name: str) -> Collection[str]:
         """Names of all objects that `name` is made of, directly or through others."""
         objects = self.lane.state.objects
-        found: dict[str, None] = {}
-        waiting = [name]
-        while waiting:
-            known = objects.get(waiting.pop())
-            if known is not None:
-                fresh = [one for one in inputs_of(known.description) if one not in found]
-                found |= dict.fromkeys(fresh)
-                waiting += fresh
-        return list(found)
+        return reached(
+            name, lambda one: inputs_of(objects[one].description) if one in objects else ()
+        )
 
     def report(self, observation: Observation) -> None:
         """Take what a running object tells; returns at once, and never raises."""
@@ -243,6 +247,8 @@ class Runtime(Observer):
 
     @override
     def on_record(self, record: Record) -> None:
+        if isinstance(record.command, lane_commands.UpdateConfiguration):
+            self._wake.set()
         if self._observing is not None:
             self._observing.on_record(record, self.lane.state)
 
@@ -273,6 +279,7 @@ class Runtime(Observer):
 
     def _step(self) -> None:
         self._wake.clear()
+        self._tune()
         for _ in range(self._phases.qsize()):
             change = self._phases.get_nowait()
             self._do_compute(self._compute_worker.on_phase(change))
@@ -290,6 +297,21 @@ class Runtime(Observer):
             if self._observing is not None:
                 self._observing.put(updates)
 
+    def _tune(self) -> None:
+        """Let what runs take over what the order says of its bounds."""
+        if self.lane.state.settings == self._tuned_by:
+            return
+        self._tuned_by = self.lane.state.settings
+        self._bounds = self._options.bounds.heeding(self._tuned_by)
+        self._peeks.tune(self._bounds.peeks)
+        for index in [*self._indexes.values()]:
+            index.tune(self._bounds.indexes)
+        for subscribe in [*self._subscribes.values()]:
+            subscribe.tune(self._bounds.subscribes)
+
+    def _check(self, commands: Iterable[ComputeCommand | StorageCommand]) -> None:
+        check_commands(commands, self.lane.state.settings, self._options.bounds)
+
     def _take_news(self, news: _News) -> None:
         now_ms = self._clock.now_ms()
         if isinstance(news, StagedBatches):
@@ -304,8 +326,10 @@ class Runtime(Observer):
         try:
             match step:
                 case Reconcile(commands=commands):
+                    self._check(commands)
                     self._do_compute(self._compute_worker.on_reconcile(commands))
                 case Received(command=command):
+                    self._check([command])
                     self._do_compute(self._compute_worker.on_command(command))
         except InvalidUsage as error:
             self.compute.refuse(str(error))
@@ -315,8 +339,10 @@ class Runtime(Observer):
         try:
             match step:
                 case Reconcile(commands=commands):
+                    self._check(commands)
                     self._do_storage(self._storage_worker.on_reconcile(commands, now_ms))
                 case Received(command=command):
+                    self._check([command])
                     self._do_storage(self._storage_worker.on_command(command, now_ms))
         except InvalidUsage as error:
             self.storage.refuse(str(error))
@@ -408,12 +434,14 @@ class Runtime(Observer):
         self, host: Host, incarnation: Incarnation, description: Description
     ) -> Running:
         assert isinstance(description, Dataflow), description
-        running = render_dataflow(host, incarnation, description, self)
+        running = render_dataflow(host, incarnation, description, self, self._bounds)
         match running:
             case RunningIndex():
                 self._indexes[incarnation.id] = running
+                running.tune(self._bounds.indexes)  # they may have changed meanwhile
             case RunningSubscribe():
                 self._subscribes[incarnation.id] = running
+                running.tune(self._bounds.subscribes)
             case _:
                 pass
         return running

@@ -4,8 +4,9 @@
         …
 
 Besides what `app.server` offers: `POST /api/v1/subscribe`, a line of JSON for each interval for as
-long as the client listens; the actions `drop` and `allow_writes`; and the two sockets by which
-controllers elsewhere may connect, `/v1/compute` and `/v1/storage`.
+long as the client listens; `POST /api/v1/project`, which makes a project run, or, with `dry_run`,
+only says what that would do; the actions `drop`, `allow_writes` and `configure` (`NAME=VALUE`); and
+the two sockets by which controllers elsewhere may connect, `/v1/compute` and `/v1/storage`.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import StreamingResponse
+from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
 from app.application import Application
@@ -30,6 +33,7 @@ from app.config import RuntimeSettings
 from app.connection.websocket import server_options, websocket_route
 from app.controller.compute import Subscription
 from app.discovery import Whereabouts, announce, withdraw
+from app.project.plan import plan_json
 from app.protocol.codec import COMPUTE, STORAGE
 from app.protocol.compute import SubscribeDropped, SubscribeResponse
 from app.server.access import Access
@@ -45,6 +49,9 @@ if TYPE_CHECKING:
 __all__ = ["batch_line", "serving"]
 
 _TAKE_MS: Final = 500.0
+_PROJECT_MAX: Final = 8 << 20
+"""Largest body of a request that brings a project, in bytes."""
+
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -76,11 +83,13 @@ def serving(
         actions={
             "drop": lambda name: application.drop([name]),
             "allow_writes": lambda _: application.allow_writes(),
+            "configure": lambda text: _configure(application, text),
         },
         ready=lambda: "" if application.lost is None else str(application.lost),
         timeout_s=application.timeout_ms / 1000,
         routes=[
             Route("/api/v1/subscribe", _subscribe(application), methods=["POST"]),
+            Route("/api/v1/project", _project(application), methods=["POST"]),
             websocket_route("/v1/compute", application.runtime.compute, COMPUTE, _is(token)),
             websocket_route("/v1/storage", application.runtime.storage, STORAGE, _is(token)),
         ],
@@ -88,7 +97,9 @@ def serving(
     access = Access(token, "loopback" if host in _LOOPBACK else "elsewhere")
     sockets = server_options(application.runtime.compute.limits)
     with serve(create_app(services, access), host, port, sockets) as served:
-        whereabouts = Whereabouts(url=served.url, token=token, pid=os.getpid())
+        whereabouts = Whereabouts(
+            url=served.url, token=token, pid=os.getpid(), location=application.location_id
+        )
         announce(folder, whereabouts)
         try:
             yield whereabouts
@@ -109,6 +120,15 @@ def batch_line(batch: SubscribeResponse | SubscribeDropped) -> str:
 
 def _run_sql(application: Application, text: str, given_up: threading.Event) -> pa.Table:
     return application.sql(text, cancelled=given_up)
+
+
+def _configure(application: Application, text: str) -> None:
+    name, found, value = text.partition("=")
+    if not found:
+        raise InvalidUsage(
+            f"'{text}' is no setting", code="INVALID_SETTING", hint="write index_limit=1g"
+        )
+    application.configure({name.strip(): value.strip()})
 
 
 def _is(token: str) -> Callable[[str], bool]:
@@ -133,6 +153,28 @@ def _subscribe(application: Application) -> Callable[[Request], Awaitable[Respon
         return StreamingResponse(_lines(subscription), media_type="application/x-ndjson")
 
     return subscribe
+
+
+class _Texts(msgspec.Struct, forbid_unknown_fields=True):
+    """A project: its texts by file name, variables put in."""
+
+    files: dict[str, str]
+    dry_run: bool = False
+
+
+def _project(application: Application) -> Callable[[Request], Awaitable[Response]]:
+    """The route by which a project is planned and applied.
+
+    What is applied is applied to its end, whether or not its client waits so long.
+    """
+
+    async def project(request: Request) -> Response:
+        sent = await read_body(request, _Texts, _PROJECT_MAX)
+        change = partial(application.change, sent.files, dry_run=sent.dry_run)
+        plan = await run_in_threadpool(change)
+        return JSONResponse({"plan": plan_json(plan)})
+
+    return project
 
 
 async def _lines(subscription: Subscription) -> AsyncIterator[str]:

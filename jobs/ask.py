@@ -1,9 +1,10 @@
-"""Ask the running application: `sql`, `subscribe`, `status`, `drop`; starts no JVM.
+"""Ask the running application: `sql`, `subscribe`, `status`, `set`, `drop`; starts no JVM.
 
     ./spark-submit.sh sql "SELECT * FROM carrier_ranking ORDER BY place"
     ./spark-submit.sh sql "SELECT count(*) FROM flights AS OF 1700000000000" --format json
     ./spark-submit.sh subscribe carrier_ranking
     ./spark-submit.sh status
+    ./spark-submit.sh set index_limit=1g
     ./spark-submit.sh drop very_late
 
 Status 0: answered; 1: it failed; 2: it cannot be asked so, or no application runs; 130: Ctrl-C.
@@ -46,6 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 _subscribe(where, " ".join(given.object))
             case "status":
                 _status(where, given, console)
+            case "set":
+                for setting in given.settings:
+                    act(where, "configure", setting)
+                    console.print(f"{setting}, until the next start", markup=False)
             case "drop":
                 for name in given.names:
                     dropped = act(where, "drop", name)
@@ -111,6 +116,8 @@ def _parser() -> argparse.ArgumentParser:
     subscribe.add_argument("object", nargs="+", help="NAME [WITHOUT SNAPSHOT] [AS OF t] [UP TO t]")
     status = verbs.add_parser("status", parents=[common], help="all objects, live")
     status.add_argument("--once", action="store_true", help="print it once")
+    change = verbs.add_parser("set", parents=[common], help="change settings until the next start")
+    change.add_argument("settings", nargs="+", help="NAME=VALUE, as marked (live) in conf/app.toml")
     drop = verbs.add_parser("drop", parents=[common], help="drop objects and their shards")
     drop.add_argument("names", nargs="+")
     return parser

@@ -10,7 +10,6 @@ Invariants:
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
@@ -25,7 +24,8 @@ from app.compute.results import too_large
 from app.compute.selecting import Select, keys_of, simple_select, spark_schema
 from app.protocol.compute import Peek
 from app.rendering import Host
-from datasource.errors import InvalidUsage, ShardError
+from app.tuning import Knob, Knobs, count, size_bytes
+from datasource.errors import InvalidUsage
 from datasource.frontier import meet
 from datasource.read import not_yet
 from datasource.schema import ShardSchema
@@ -36,21 +36,25 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULTS",
+    "PEEK_KNOBS",
     "Answer",
     "Bind",
     "Cancelled",
+    "Decided",
     "Means",
     "PeekSettings",
     "Relations",
     "Strategy",
     "Task",
-    "sentence",
 ]
 
 Strategy: TypeAlias = Literal["constant", "index", "shard", "standard"]
 
 Bind: TypeAlias = Callable[[str, Mapping[str, str]], str]
 """A query, and the view to read in the place of each object or `introspection.<relation>`."""
+
+Decided: TypeAlias = Callable[[str, Strategy], None]
+"""Is told how the peek of an id is answered, once that is decided; returns at once."""
 
 _RELATIONS: Final = "introspection."
 """Inputs that begin so are relations: they are as they are now, not as of the peek's time."""
@@ -93,6 +97,12 @@ class PeekSettings:
 DEFAULTS: Final = PeekSettings()
 """Settings of who says nothing else."""
 
+PEEK_KNOBS: Final[Knobs] = {
+    "queries_waiting": Knob("waiting", count),
+    "direct_read_limit": Knob("shard_bytes", size_bytes),
+}
+"""What may change while peeks are answered."""
+
 
 @dataclass(frozen=True, slots=True)
 class Means:
@@ -104,6 +114,7 @@ class Means:
     bind: Bind
     indexes: Indexes
     settings: PeekSettings
+    decided: Decided
 
 
 @dataclass(slots=True)
@@ -380,6 +391,7 @@ class Answer:
 
     def _decide(self, strategy: Strategy) -> None:
         self._task.strategy = strategy
+        self._means.decided(self._peek.uuid, strategy)
         # Who cancels looks at the strategy after having said so: one of both sees the other.
         self._go_on()
 
@@ -396,24 +408,3 @@ def _indexed(
         [index.arranged.lookup(key, as_of, bytes_max=bytes_max) for key in keys]
     )
     return found if where is None else found.filter(where.predicate.mask(found))
-
-
-# --- errors --------------------------------------------------------------------------------------
-
-_OURS: Final = re.compile(r"datasource\.errors\.\w+: (\[[A-Z_]+\] [^\n]*)")
-_SPARK: Final = re.compile(r"\[[A-Z][A-Z_0-9.]*\] [^\n]*")
-_STATE: Final = re.compile(r"\s*SQLSTATE: \w+")
-
-
-def sentence(error: BaseException) -> str:
-    """One sentence with a code in brackets for whatever a peek failed by."""
-    if isinstance(error, ShardError):
-        return str(error)
-    text = str(error)
-    found = _OURS.findall(text) or _SPARK.findall(text)[:1]
-    if found:
-        return _STATE.sub("", found[-1]).strip().rstrip(";")
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    # Of an error in the JVM the first line only says which call it was.
-    told = next((line[2:] for line in lines if line.startswith(": ")), lines[0] if lines else "")
-    return f"[QUERY_FAILED] {type(error).__name__}: {told} — hint: the log has all of it"

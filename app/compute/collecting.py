@@ -4,12 +4,13 @@
         table = collect(frame, limit_bytes)
 
 `toArrow` has no bound: it takes whatever comes until the process is out of memory. Here batches are
-counted as they arrive, and the jobs are cancelled once there are too many.
+counted as they arrive, and the jobs are cancelled once there are too many. Rows in order are asked
+for one range of the order after the other, so that the ranges behind the bound are never made.
 
 Invariants:
     A table that is given is all of the result, with the types of `toArrow`.
-    Tasks of a query without order end at so many rows that no larger result would fit; how much
-    one of a query with order may give is `spark.driver.maxResultSize`.
+    Tasks end at so many rows that no larger result would fit, those of a query with order each for
+    itself. So what is on its way is at most one task's, or `spark.driver.maxResultSize`.
     Job tags are not used: PySpark 4.3 loses the listener's events of queries started under them.
 """
 
@@ -21,10 +22,11 @@ from typing import IO, Any, Final, cast
 
 import pyarrow as pa
 from pyspark.errors.exceptions.captured import unwrap_spark_exception
+from pyspark.serializers import NoOpSerializer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.serializers import ArrowCollectSerializer, ArrowStreamSerializer
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.util import _load_from_socket
+from pyspark.util import _load_from_socket, _local_iterator_from_socket
 from typing_extensions import override
 
 from app.compute.results import too_large
@@ -33,6 +35,8 @@ __all__ = ["cancel_group", "collect", "job_group"]
 
 _LIMIT_MAX: Final = 2**31 - 1
 _OFFSET_BITS: Final = 32
+_SEE_THROUGH: Final = frozenset({"Project", "SubqueryAlias", "WithCTE"})
+"""Operators that keep an order that is below them."""
 
 _POOL = "spark.scheduler.pool"
 _GROUP = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
@@ -81,7 +85,11 @@ def collect(frame: DataFrame, limit_bytes: int, group: str) -> pa.Table:
     schema = to_arrow_schema(
         frame.schema, error_on_duplicated_field_names_in_struct=True, timezone="UTC"
     )
-    inside: Any = _cut(frame, schema, limit_bytes)._jdf  # noqa: SLF001 - as `toArrow` does
+    least = sum(_least_bits(field.type) for field in schema)
+    rows_max = min(limit_bytes * 8 // max(least, 1) + 1, _LIMIT_MAX)
+    if _is_in_order(frame):
+        return _in_order(frame, schema, rows_max, limit_bytes, group)
+    inside: Any = frame.limit(rows_max)._jdf  # noqa: SLF001 - as `toArrow` does
     port, secret, serving = inside.collectAsArrowToPython()
     counted = _Counting(limit_bytes)
     try:
@@ -113,20 +121,46 @@ def _finish(serving: Any, limit_bytes: int) -> None:
         raise
 
 
-def _cut(frame: DataFrame, schema: pa.Schema, limit_bytes: int) -> DataFrame:
-    """`frame` without rows that certainly are too many, so that tasks end early.
+def _is_in_order(frame: DataFrame) -> bool:
+    """Whether the query ends with an order; one with a limit behind it has so few rows as it says.
 
-    The result of a task comes as one block, however large it is. A frame that is in order stays as
-    it is: to take the first of it is another, and often dearer, plan.
+    To take the first rows of an order is another plan, that keeps as many in memory as it may give.
     """
     inside: Any = frame._jdf  # noqa: SLF001 - no public door to a plan
     plan = inside.queryExecution().analyzed()
-    while plan.nodeName() == "Project":
-        plan = plan.child()
-    if plan.nodeName() == "Sort":
-        return frame
-    least = sum(_least_bits(field.type) for field in schema)
-    return frame.limit(min(limit_bytes * 8 // max(least, 1) + 1, _LIMIT_MAX))
+    while (name := plan.nodeName()) in _SEE_THROUGH:
+        plan = plan.plan() if name == "WithCTE" else plan.child()
+    return bool(name == "Sort")
+
+
+def _in_order(
+    frame: DataFrame, schema: pa.Schema, rows_max: int, limit_bytes: int, group: str
+) -> pa.Table:
+    """The rows of a frame in order, as they come: a job for each range, none beyond the bound.
+
+    Raises:
+        InvalidUsage: There is more.
+        PySparkException: Whatever the query raises.
+    """
+    spark = frame.sparkSession
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - as `RDD.toLocalIterator` does
+    limited: Any = frame.limit(rows_max)._jdf  # noqa: SLF001 - as above
+    records = int(spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") or 0)
+    # A limit is one of all rows over one of each range; the second alone keeps them in order.
+    each = limited.queryExecution().analyzed().child()
+    bounded = jvm.org.apache.spark.sql.classic.Dataset.ofRows(limited.sparkSession(), each)
+    batches, size = [], 0
+    with unwrap_spark_exception():
+        ranges = bounded.toArrowBatchRdd(records, "UTC", True, False)
+        served = jvm.PythonRDD.toLocalIteratorAndServe(ranges, False)
+        for message in _local_iterator_from_socket(served, NoOpSerializer()):
+            batch = pa.ipc.read_record_batch(pa.py_buffer(message), schema)
+            size += batch.nbytes
+            if size > limit_bytes:
+                cancel_group(spark, group)
+                raise too_large(limit_bytes)
+            batches.append(batch)
+    return pa.Table.from_batches(batches, schema)
 
 
 def _least_bits(kind: pa.DataType) -> int:

@@ -238,7 +238,7 @@ def _last_time(state: ShardState, lower: int) -> int:
 
 def _too_large(on: str, time: int, batch_bytes: int) -> InvalidUsage:
     return InvalidUsage(
-        f"what happens in '{on}' at {time} alone needs more than {batch_bytes >> 20} MiB",
+        f"what happens in '{on}' at {time} alone needs more than {batch_bytes:,} bytes",
         code="SUBSCRIBE_TOO_LARGE",
         hint="subscribe without a snapshot, to a view with fewer rows, or raise the limit",
     )

@@ -31,9 +31,11 @@ import pyarrow.compute as pc
 
 from app.compute.arrangement import Arrangement
 from app.compute.following import Followed, watch
+from app.compute.holds import first_time
 from app.protocol.objects import IndexDescription
 from app.rendering import Host, Incarnation
 from app.reports import Ended, Failed, Hydrated, Measured, Progress, Started
+from app.tuning import Knob, Knobs, positive_ms, size_bytes
 from datasource.clock import Clock
 from datasource.errors import InvalidUsage, ShardError
 from datasource.frontier import Frontier
@@ -45,7 +47,15 @@ from datasource.update import update_schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["INDEXES", "Index", "IndexSettings", "Indexes", "RunningIndex", "run_index"]
+__all__ = [
+    "INDEXES",
+    "INDEX_KNOBS",
+    "Index",
+    "IndexSettings",
+    "Indexes",
+    "RunningIndex",
+    "run_index",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +88,12 @@ class IndexSettings:
 
 
 _DEFAULTS: Final = IndexSettings()
+
+INDEX_KNOBS: Final[Knobs] = {
+    "index_limit": Knob("limit_bytes", size_bytes),
+    "index_history": Knob("history_ms", positive_ms),
+}
+"""What may change while indexes are kept."""
 
 
 class Index:
@@ -187,9 +203,11 @@ def run_index(
             column that it lacks.
     """
     purpose = f"index {incarnation.id}"
-    shard = Followed.open(host.client, description.on, since=incarnation.as_of, purpose=purpose)
+    as_of = incarnation.as_of
+    if as_of is not None:
+        as_of = first_time(host.client, as_of, [description.on])
+    shard = Followed.open(host.client, description.on, since=as_of, purpose=purpose)
     try:
-        as_of = incarnation.as_of
         as_of = latest_readable(shard.look()) if as_of is None else as_of
         arranged = Arrangement(shard.schema, description.key, as_of)
     except BaseException:
@@ -240,6 +258,10 @@ class RunningIndex:
         """End it and forget what it knows; again does nothing."""
         self._stopped.set()
         self._thread.join()
+
+    def tune(self, settings: IndexSettings) -> None:
+        """Go on within other bounds."""
+        self._settings = settings
 
     def allow_compaction(self, frontier: int) -> None:
         """Nobody will begin to read before `frontier` any more."""

@@ -30,7 +30,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from app.compute.answering import (
@@ -38,16 +38,17 @@ from app.compute.answering import (
     Answer,
     Bind,
     Cancelled,
+    Decided,
     Means,
     PeekSettings,
     Relations,
     Strategy,
     Task,
-    sentence,
 )
 from app.compute.following import Catalog
 from app.compute.index import INDEXES, Indexes
 from app.compute.results import to_ipc
+from app.failure import sentence
 from app.protocol.compute import Peek, PeekResponse
 from app.rendering import Host
 
@@ -102,6 +103,7 @@ class Peeks:
         *,
         indexes: Indexes = INDEXES,
         settings: PeekSettings = DEFAULTS,
+        decided: Decided = lambda *_: None,
     ) -> None:
         """Nothing runs yet; threads are started when there is something to do.
 
@@ -112,9 +114,10 @@ class Peeks:
             bind: Puts views in the place of objects in a query.
             indexes: That may answer.
             settings: Bounds.
+            decided: Is told how each peek is answered.
         """
         self._host = host
-        self._means = Means(host, catalog, relations, bind, indexes, settings)
+        self._means = Means(host, catalog, relations, bind, indexes, settings, decided)
         self._settings = settings
         self._lock = threading.Lock()
         self._tasks: dict[str, Task] = {}
@@ -162,6 +165,12 @@ class Peeks:
             from app.compute.collecting import cancel_group  # noqa: PLC0415 - loads pyspark
 
             cancel_group(self._host.spark, task.group)
+
+    def tune(self, settings: PeekSettings) -> None:
+        """Answer later peeks within other bounds; how many run at once stays."""
+        with self._lock:
+            self._settings = settings
+            self._means = replace(self._means, settings=settings)
 
     def stop(self) -> None:
         """Cancel all and wait until they have ended; later ones are refused."""
@@ -236,7 +245,7 @@ class Peeks:
             if task.cancelled.is_set():
                 return PeekResponse(uuid=uuid, cancelled=True)
             _log.info("a query failed", exc_info=error, extra={"context": {"peek": uuid}})
-            return PeekResponse(uuid=uuid, error=sentence(error))
+            return PeekResponse(uuid=uuid, error=sentence(error, "QUERY_FAILED"))
 
 
 def _bucket(took_ms: float) -> int:

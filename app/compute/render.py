@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from app.bounds import Bounds
 from app.compute.following import UNCONNECTED, Catalog
 from app.protocol.objects import (
     Dataflow,
@@ -23,17 +24,26 @@ __all__ = ["render"]
 
 
 def render(
-    host: Host, incarnation: Incarnation, description: Dataflow, catalog: Catalog = UNCONNECTED
+    host: Host,
+    incarnation: Incarnation,
+    description: Dataflow,
+    catalog: Catalog = UNCONNECTED,
+    bounds: Bounds | None = None,
 ) -> Running:
     """Start a dataflow at the incarnation's as_of; may take seconds.
 
     Args:
+        host: What all share.
+        incarnation: Its life.
+        description: What it is.
         catalog: Knows what objects are made of: their errors end a subscription.
+        bounds: Of indexes and subscriptions; None for the defaults.
 
     Raises:
         InvalidUsage: An input is not there, or the definition cannot be kept.
         ShardError: A store's.
     """
+    chosen = bounds or Bounds()
     # Each kind is loaded when it is first used: a runtime without indexes does not pay for them.
     match description:
         case ViewDescription(inputs=()):
@@ -47,9 +57,9 @@ def render(
         case IndexDescription():
             from app.compute.index import run_index  # noqa: PLC0415
 
-            return run_index(host, incarnation, description)
+            return run_index(host, incarnation, description, settings=chosen.indexes)
         case SubscribeDescription():
             from app.compute.subscribe import run_subscribe  # noqa: PLC0415
 
-            return run_subscribe(host, incarnation, description, catalog)
+            return run_subscribe(host, incarnation, description, catalog, chosen.subscribes)
     assert_never(description)

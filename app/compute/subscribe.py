@@ -53,10 +53,18 @@ from app.protocol.compute import SubscribeDropped, SubscribeResponse
 from app.protocol.objects import SubscribeDescription
 from app.rendering import Host, Incarnation
 from app.reports import Ended, Health, Hydrated, Progress, Started
+from app.tuning import Knob, Knobs, positive_ms, size_bytes
 from datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
 from datasource.frontier import Frontier
 
-__all__ = ["RunningSubscribe", "SubscribeSettings", "resume_at", "rows_of", "run_subscribe"]
+__all__ = [
+    "SUBSCRIBE_KNOBS",
+    "RunningSubscribe",
+    "SubscribeSettings",
+    "resume_at",
+    "rows_of",
+    "run_subscribe",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -83,6 +91,12 @@ class SubscribeSettings:
 
 
 _DEFAULTS: Final = SubscribeSettings()
+
+SUBSCRIBE_KNOBS: Final[Knobs] = {
+    "subscribe_batch_limit": Knob("batch_bytes", size_bytes),
+    "subscribe_patience": Knob("patience_ms", positive_ms),
+}
+"""What may change while a subscription goes on."""
 
 
 def rows_of(response: SubscribeResponse) -> pa.Table:
@@ -179,6 +193,10 @@ class RunningSubscribe:
         self._room.set()
         self._thread.join()
 
+    def tune(self, settings: SubscribeSettings) -> None:
+        """Go on within other bounds, from the next batch on."""
+        self._settings = settings
+
     def acknowledge(self, upper: int | None) -> None:
         """The batch that ends at `upper`, and all before it, have been taken by the client."""
         with self._lock:
@@ -205,9 +223,10 @@ class RunningSubscribe:
 
     def _follow(self) -> str:
         """Send batches until the end; why it has stopped before."""
-        host, life, feed, chosen = self._host, self._life, self._feed, self._settings
+        host, life, feed = self._host, self._life, self._feed
         began, failures = host.clock.elapsed_ms(), 0
         while feed.frontier.time is not None:
+            chosen = self._settings
             if not self._has_room():
                 return "stopped" if self._stopped.is_set() else "the client is too slow"
             try:

@@ -89,6 +89,12 @@ class Endpoint(Generic[Command, Response]):
         session = self._current
         return session is not None and session.reconciled
 
+    @property
+    def vacant(self) -> bool:
+        """Whether no controller is connected."""
+        session = self._current
+        return session is None or session.closed is not None
+
     def take(self) -> Reconcile[Command] | Received[Command] | None:
         """What is next to be done for a controller; None if there is nothing now."""
         with self._lock:

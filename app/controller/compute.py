@@ -7,20 +7,20 @@ beyond the `as_of`. (Materialize's read holds, with the shard's since holds.)
 Invariants:
     From its creation on, a dataflow's inputs can be read at its `as_of` or its own frontier.
     Each peek that is asked for is answered, once: by the runtime, or by an error when it was lost.
+    A subscription goes on over lost connections, and ends once: no reader waits for ever.
 """
 
 from __future__ import annotations
 
 import logging
-import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final, Protocol
 
 from app.connection.client import Client
-from app.controller.link import Link
+from app.controller.link import Link, replaced_error, said
+from app.controller.subscription import Subscription, is_last
 from app.protocol.compute import (
     AllowCompaction,
     AllowWrites,
@@ -37,21 +37,17 @@ from app.protocol.compute import (
     Schedule,
     SubscribeDropped,
     SubscribeResponse,
+    UpdateConfiguration,
 )
 from app.protocol.objects import Dataflow, SubscribeDescription
 from datasource.clock import Clock, IdGenerator
-from datasource.errors import Determinate, ShardError
+from datasource.errors import Determinate, InvalidUsage, ShardError
 
 __all__ = ["ComputeController", "Hold", "Subscription"]
 
 _log = logging.getLogger(__name__)
 
-_BATCHES: Final = 256
-"""Intervals of a subscription that wait for its reader; then it is dropped."""
-
 _LOOK_MS: Final = 200.0
-
-SubscribeBatch = SubscribeResponse | SubscribeDropped
 
 
 class Hold(Protocol):
@@ -77,46 +73,7 @@ class _Waiting:
     peek: Peek
     done: threading.Event = field(default_factory=threading.Event)
     response: PeekResponse | None = None
-
-
-class Subscription:
-    """The batches of one subscription, in order; close it."""
-
-    def __init__(self, close: Callable[[], None]) -> None:
-        """An open subscription; `close` ends it."""
-        self._close = close
-        self._closed = threading.Event()
-        self._batches: queue.Queue[SubscribeBatch] = queue.Queue(_BATCHES)
-
-    def put(self, batch: SubscribeBatch) -> bool:
-        """Add a batch; False if the reader is too far behind."""
-        try:
-            self._batches.put_nowait(batch)
-        except queue.Full:
-            return False
-        return True
-
-    def take(self, timeout_ms: float) -> SubscribeBatch | None:
-        """The next batch; None if there was none in time."""
-        try:
-            return self._batches.get(timeout=timeout_ms / 1000)
-        except queue.Empty:
-            return None
-
-    def close(self) -> None:
-        """End it; again does nothing."""
-        self._closed.set()
-        self._close()
-
-    def __iter__(self) -> Iterator[SubscribeBatch]:
-        """All batches, until one says that nothing more will come, or it is closed."""
-        while not self._closed.is_set():
-            batch = self.take(_LOOK_MS)
-            if batch is None:
-                continue
-            yield batch
-            if isinstance(batch, SubscribeDropped) or batch.upper is None or batch.error:
-                return
+    error: Determinate | None = None
 
 
 class ComputeController:
@@ -135,6 +92,7 @@ class ComputeController:
         *,
         hold: Callable[[Dataflow, int], list[Hold]],
         writes: bool = True,
+        vacant: Callable[[], bool] | None = None,
     ) -> None:
         """A controller of nothing yet.
 
@@ -144,6 +102,7 @@ class ComputeController:
             ids: Source of the names of peeks and subscriptions.
             hold: Takes holds on the inputs of a dataflow at its `as_of`.
             writes: Whether to allow writes at once; otherwise with `allow_writes`.
+            vacant: As of `Link`.
         """
         self.frontiers: dict[str, Frontiers] = {}
         self.hydrated: dict[str, bool] = {}
@@ -154,8 +113,15 @@ class ComputeController:
         self._ids = ids
         self._hold = hold
         self._writes = writes
+        self._settings: dict[str, str] = {}
         self._link: Link[ComputeCommand, ComputeResponse] = Link(
-            connect, self._opening, self._on_response, clock, "compute"
+            connect,
+            self._opening,
+            self._on_response,
+            clock,
+            "compute",
+            vacant,
+            self._on_replaced,
         )
 
     def start(self) -> None:
@@ -168,6 +134,8 @@ class ComputeController:
         with self._link.lock:
             for waiting in self._waiting.values():
                 waiting.done.set()
+            for subscription in self._subscriptions.values():
+                subscription.drop()
             for wanted in self._wanted.values():
                 _release(wanted)
 
@@ -177,6 +145,19 @@ class ComputeController:
             if not self._writes:
                 self._writes = True
                 self._link.send(AllowWrites())
+                for command in said(self._settings):
+                    self._link.send(command)
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        """Change settings of all that runs; once it may write, as they become part of the order."""
+        with self._link.lock:
+            self._settings |= settings
+            if self._writes:
+                self._link.send(UpdateConfiguration(dict(settings)))
+
+    def check_in_charge(self) -> None:
+        """As of `Link`."""
+        self._link.check_in_charge()
 
     def wanted(self) -> Mapping[str, Dataflow]:
         """What should be there, by name; subscriptions apart."""
@@ -203,6 +184,8 @@ class ComputeController:
         with self._link.lock:
             for name in names:
                 wanted = self._wanted.pop(name, None)
+                self.frontiers.pop(name, None)
+                self.hydrated.pop(name, None)
                 if wanted is not None:
                     _release(wanted)
                     self._link.send(AllowCompaction(name, None))
@@ -227,26 +210,28 @@ class ComputeController:
             as_of: At which time.
             limit_bytes: Largest result.
             timeout_ms: How long to wait; it is cancelled then.
-            cancelled: May be set to cancel it; looked at when the answer is there or time is up.
+            cancelled: May be set to cancel it, which is seen soon.
 
         Raises:
-            Determinate: There was no answer in time, or the connection was lost.
+            Determinate: There was no answer in time; or a newer controller is connected.
         """
         name = self._ids.token().hex()
         peek = Peek(uuid=name, query=query, inputs=inputs, as_of=as_of, limit_bytes=limit_bytes)
         waiting = _Waiting(peek)
         with self._link.lock:
+            self._link.check_in_charge()
             self._waiting[name] = waiting
             self._link.send(peek)
         try:
-            answered = self._clock.wait(waiting.done, timeout_ms)
-            given_up = cancelled is not None and cancelled.is_set()
+            given_up = self._given_up(waiting, timeout_ms, cancelled)
+            if waiting.error is not None:
+                raise waiting.error
             if waiting.response is not None and not given_up:
                 return waiting.response
             raise Determinate(
-                f"the query was not answered within {timeout_ms:.0f} ms"
-                if not answered
-                else "the query was given up before it was answered",
+                "the query was given up before it was answered"
+                if given_up or waiting.done.is_set()
+                else f"the query was not answered within {timeout_ms:.0f} ms",
                 code="PEEK_TIMEOUT",
                 hint="ask for less, wait for longer (--timeout), or look at `status`: an input may "
                 "be behind",
@@ -257,27 +242,85 @@ class ComputeController:
                 # Also after the answer: the runtime forgets the peek by it.
                 self._link.send(CancelPeek(name))
 
+    def _given_up(
+        self, waiting: _Waiting, timeout_ms: float, cancelled: threading.Event | None
+    ) -> bool:
+        """Wait for an answer, not for longer than somebody wants it; whether nobody does."""
+        deadline = self._clock.elapsed_ms() + timeout_ms
+        while cancelled is None or not cancelled.is_set():
+            left = deadline - self._clock.elapsed_ms()
+            look_ms = left if cancelled is None else min(left, _LOOK_MS)
+            if left <= 0 or self._clock.wait(waiting.done, look_ms):
+                break
+        return cancelled is not None and cancelled.is_set()
+
     def subscribe(
         self, on: str, as_of: int, *, snapshot: bool = True, up_to: int | None = None
     ) -> Subscription:
         """Follow an object's changes."""
-        name = f"t{self._ids.token().hex()}"
-        subscription = Subscription(partial(self._unsubscribe, name))
+        name = self._fresh_name()
         described = SubscribeDescription(name=name, on=on, snapshot=snapshot, up_to=up_to)
+        subscription = Subscription(described, as_of, self._taken, self._unsubscribe)
         with self._link.lock:
+            self._link.check_in_charge()
+            self.run(described, as_of)
             self._subscriptions[name] = subscription
-        self.run(described, as_of)
         return subscription
 
-    def _unsubscribe(self, name: str) -> None:
+    def knows(self, subscription: str) -> bool:
+        """Whether a subscription is one of this controller's."""
         with self._link.lock:
-            self._subscriptions.pop(name, None)
-        self.drop([name])
+            return subscription in self._wanted
+
+    def _fresh_name(self) -> str:
+        return f"t{self._ids.token().hex()}"
+
+    def _taken(self, subscription: Subscription, upper: int) -> None:
+        with self._link.lock:
+            if subscription.name in self._wanted:
+                # The runtime's permission to send more.
+                self._link.send(AllowCompaction(subscription.name, upper))
+
+    def _unsubscribe(self, subscription: Subscription) -> None:
+        with self._link.lock:
+            self._subscriptions.pop(subscription.name, None)
+            self.drop([subscription.name])
+
+    def _resume(self) -> None:
+        """Let each subscription go on behind its last batch, under a new name."""
+        for name, subscription in list(self._subscriptions.items()):
+            described, as_of = subscription.beginning(self._fresh_name())
+            holds: list[Hold] = []
+            try:
+                if not subscription.ended:
+                    holds = self._hold(described, as_of)
+            except InvalidUsage as error:
+                subscription.fail(error)
+            del self._subscriptions[name]
+            _release(self._wanted.pop(name))
+            if not subscription.ended:
+                subscription.name = described.name
+                self._subscriptions[described.name] = subscription
+                command = CreateDataflow(dataflow=described, as_of=as_of)
+                self._wanted[described.name] = _Wanted(command, holds)
+
+    def _on_replaced(self) -> None:
+        """Nothing more is heard: whoever waits is told."""
+        error = replaced_error("compute")
+        with self._link.lock:
+            for waiting in self._waiting.values():
+                waiting.error = error
+                waiting.done.set()
+            for subscription in list(self._subscriptions.values()):
+                subscription.fail(error)
+                self._unsubscribe(subscription)
 
     # -- the connection ----------------------------------------------------------------------------
 
     def _opening(self) -> list[ComputeCommand]:
+        self._resume()
         commands: list[ComputeCommand] = [CreateInstance()]
+        commands += said(self._settings) if self._writes else ()
         commands += [one.command for one in self._wanted.values()]
         commands += [Schedule(name) for name in self._wanted]
         commands += [one.peek for one in self._waiting.values()]
@@ -289,7 +332,9 @@ class ComputeController:
             case Frontiers():
                 self._on_frontiers(response)
             case Hydration(name, hydrated):
-                self.hydrated[name] = hydrated
+                with self._link.lock:
+                    if name in self._wanted and name not in self._subscriptions:
+                        self.hydrated[name] = hydrated
             case PeekResponse():
                 with self._link.lock:
                     waiting = self._waiting.get(response.uuid)
@@ -297,16 +342,27 @@ class ComputeController:
                     waiting.response = response
                     waiting.done.set()
             case SubscribeResponse() | SubscribeDropped():
-                subscription = self._subscriptions.get(response.id)
-                if subscription is not None and not subscription.put(response):
-                    self._unsubscribe(response.id)
+                self._on_batch(response)
+
+    def _on_batch(self, response: SubscribeResponse | SubscribeDropped) -> None:
+        with self._link.lock:
+            subscription = self._subscriptions.get(response.id)
+            if subscription is None:
+                return
+            # It has read under a hold of its own, or never will.
+            _release(self._wanted[response.id])
+            subscription.put(response)
+            if subscription.ended and not is_last(response):
+                self._unsubscribe(subscription)
 
     def _on_frontiers(self, response: Frontiers) -> None:
-        self.frontiers[response.id] = response
         with self._link.lock:
             wanted = self._wanted.get(response.id)
+            if wanted is None:
+                return
+            self.frontiers[response.id] = response
             read = response.input
-            if wanted is None or not wanted.holds or not (read is None or isinstance(read, int)):
+            if not wanted.holds or not (read is None or isinstance(read, int)):
                 return
             if read is None or read > wanted.command.as_of:
                 _release(wanted)

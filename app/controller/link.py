@@ -9,28 +9,32 @@ that should be there by then. Both happen under `lock`, so no change is ever in 
 
 Invariants:
     A connection begins with `Hello` (the client's own) and `opening()`, and nothing comes between.
-    A controller that was replaced by a newer one stays away.
+    A controller that was replaced by a newer one stays away while that one is there.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Generic, TypeVar
 
 from app.connection.client import Client
 from app.connection.session import CloseCode
+from app.protocol.compute import UpdateConfiguration
 from datasource.clock import Clock
 from datasource.errors import Determinate, ShardError
 
-__all__ = ["Link"]
+__all__ = ["Link", "replaced_error", "said"]
 
 _log = logging.getLogger(__name__)
 
 _RECEIVE_MS: Final = 200.0
 _AGAIN_MS: Final = 500.0
 _CLOSE_MS: Final = 5000.0
+_VACANT_LOOKS: Final = 20
+"""So many looks in a row, a pause of `_AGAIN_MS` between, find nobody else: the newer controller has
+gone, and is not only connecting again."""
 
 K = TypeVar("K")
 S = TypeVar("S")
@@ -50,6 +54,8 @@ class Link(Generic[K, S]):
         on_response: Callable[[S], None],
         clock: Clock,
         name: str,
+        vacant: Callable[[], bool] | None = None,
+        on_replaced: Callable[[], None] = lambda: None,
     ) -> None:
         """A link that `start` brings up.
 
@@ -60,6 +66,9 @@ class Link(Generic[K, S]):
             on_response: Called for each response, in the link's thread; must not block.
             clock: Of the process.
             name: For people.
+            vacant: Whether nobody is connected; None if that cannot be known: one that was replaced
+                then stays away for ever.
+            on_replaced: Called, in the link's thread, when a newer controller has taken over.
         """
         self.lock = threading.RLock()
         self._connect = connect
@@ -67,10 +76,27 @@ class Link(Generic[K, S]):
         self._on_response = on_response
         self._clock = clock
         self._name = name
+        self._vacant = vacant
+        self._on_replaced = on_replaced
+        self._replaced = False
         self._open: Client[K, S] | None = None
         self._ready = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"{name}-link", daemon=True)
+
+    @property
+    def replaced(self) -> bool:
+        """Whether a newer controller is connected in the place of this one."""
+        return self._replaced
+
+    def check_in_charge(self) -> None:
+        """Make sure that no newer controller has taken over.
+
+        Raises:
+            Determinate: `CONTROLLER_REPLACED`: one has.
+        """
+        if self._replaced:
+            raise replaced_error(self._name)
 
     def start(self) -> None:
         """Connect, and go on connecting until `stop`."""
@@ -136,8 +162,23 @@ class Link(Generic[K, S]):
         closed = connection.closed
         if closed is not None and closed.code is CloseCode.REPLACED:
             _log.error("a newer controller took over", extra={"context": self._context()})
-            return False
+            return self._stay_away()
         return not self._stop.is_set()
+
+    def _stay_away(self) -> bool:
+        """Wait until the newer controller has gone; whether it has."""
+        with self.lock:
+            self._replaced = True
+        self._on_replaced()
+        looks = 0
+        while self._vacant is not None and not self._clock.wait(self._stop, _AGAIN_MS):
+            looks = looks + 1 if self._vacant() else 0
+            if looks == _VACANT_LOOKS:
+                with self.lock:
+                    self._replaced = False
+                _log.info("the newer controller has gone", extra={"context": self._context()})
+                return True
+        return False
 
     def _take(self, response: S) -> None:
         try:
@@ -148,3 +189,17 @@ class Link(Generic[K, S]):
 
     def _context(self) -> dict[str, object]:
         return {"controller": self._name}
+
+
+def replaced_error(name: str) -> Determinate:
+    """What is said to who asks a controller that a newer one has replaced."""
+    return Determinate(
+        f"a newer {name} controller has taken over from this one",
+        code="CONTROLLER_REPLACED",
+        hint="ask that one; this one goes on when that one has been gone for ten seconds",
+    )
+
+
+def said(settings: Mapping[str, str]) -> list[UpdateConfiguration]:
+    """The command that says all settings of a controller; none where it has none."""
+    return [UpdateConfiguration(dict(settings))] if settings else []

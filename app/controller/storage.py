@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from app.connection.client import Client
-from app.controller.link import Link
-from app.protocol.compute import AllowCompaction, AllowWrites, InitializationComplete
+from app.controller.link import Link, said
+from app.protocol.compute import (
+    AllowCompaction,
+    AllowWrites,
+    InitializationComplete,
+    UpdateConfiguration,
+)
 from app.protocol.objects import SinkDescription, SourceDescription
 from app.protocol.storage import (
     DroppedId,
@@ -39,6 +44,7 @@ class StorageController:
         *,
         as_of: Callable[[SinkDescription], int],
         writes: bool = True,
+        vacant: Callable[[], bool] | None = None,
     ) -> None:
         """A controller of nothing yet.
 
@@ -47,14 +53,16 @@ class StorageController:
             clock: Of the process.
             as_of: Where a sink begins that has not begun yet.
             writes: Whether to allow writes at once; otherwise with `allow_writes`.
+            vacant: As of `Link`.
         """
         self.statuses: dict[str, StatusUpdate] = {}
         self.uppers: dict[str, int | None] = {}
         self._wanted: dict[str, RunIngestion | RunSink] = {}
         self._as_of = as_of
         self._writes = writes
+        self._settings: dict[str, str] = {}
         self._link: Link[StorageCommand, StorageResponse] = Link(
-            connect, self._opening, self._on_response, clock, "storage"
+            connect, self._opening, self._on_response, clock, "storage", vacant
         )
 
     def start(self) -> None:
@@ -71,6 +79,19 @@ class StorageController:
             if not self._writes:
                 self._writes = True
                 self._link.send(AllowWrites())
+                for command in said(self._settings):
+                    self._link.send(command)
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        """Change settings of all that runs; once it may write, as they become part of the order."""
+        with self._link.lock:
+            self._settings |= settings
+            if self._writes:
+                self._link.send(UpdateConfiguration(dict(settings)))
+
+    def check_in_charge(self) -> None:
+        """As of `Link`."""
+        self._link.check_in_charge()
 
     def wanted(self) -> Mapping[str, SourceDescription | SinkDescription]:
         """What should be there, by name."""
@@ -102,7 +123,8 @@ class StorageController:
                 return RunSink(sink=description, as_of=self._as_of(description))
 
     def _opening(self) -> list[StorageCommand]:
-        commands: list[StorageCommand] = list(self._wanted.values())
+        commands: list[StorageCommand] = [*(said(self._settings) if self._writes else ())]
+        commands += self._wanted.values()
         commands.append(InitializationComplete())
         return [*commands, AllowWrites()] if self._writes else commands
 

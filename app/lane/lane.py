@@ -48,11 +48,12 @@ from app.lane.effects import EffectPool, Pool
 from app.lane.fleet import Effect, Fleet, Following, Forget, PhaseChange, Start, Starts, Stop
 from app.lane.intake import Done, Intake, Offer, Report
 from app.lane.journal import Journal
-from app.lane.settings import LaneSettings
+from app.lane.settings import LANE_KNOBS, LaneSettings
 from app.lane.state import LaneObject, LaneState, would_change
 from app.protocol.objects import Description
 from app.rendering import Host, Incarnation, Running
 from app.reports import Ended, Failed, Hydrated, Observation
+from app.tuning import tuned
 from datasource.clock import Clock, IdGenerator
 from datasource.errors import Determinate, Fenced, Indeterminate, InvalidUsage, ShardError
 
@@ -130,6 +131,7 @@ class Lane:
         self._own: list[LaneCommand] = []
         self._pending: list[Offer] = []
         self._told_to = journal.state.next_index
+        self._tuned_by: dict[str, str] = {}
         self._lost: ShardError | None = None
         self._stopping = threading.Event()
         self._rested = threading.Event()
@@ -247,6 +249,7 @@ class Lane:
             self._refuse_all(_stopped())
         if not self._is_ending():
             self._advance_order()
+        self._tune()
         self._fleet.want(self.state.objects)
         self._allow_writes()
         # A life that the order does not know of yet must not begin: its number could come twice.
@@ -254,6 +257,18 @@ class Lane:
         for effect in self._fleet.advance(now_ms, starts):
             self._hand_out(effect)
         self._tell(now_ms)
+
+    def _tune(self) -> None:
+        """Take over what the order says of the lane's own settings."""
+        said = self.state.settings
+        if said == self._tuned_by:
+            return
+        self._tuned_by = said
+        try:
+            self._fleet.settings = tuned(self._settings, LANE_KNOBS, said)
+        except InvalidUsage as error:
+            # Another version has recorded it; what was in force stays.
+            _log.warning("settings not taken", extra={"context": {"error": str(error)}})
 
     def _is_ending(self) -> bool:
         return self._stopping.is_set() or self._lost is not None

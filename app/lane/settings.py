@@ -1,13 +1,20 @@
-"""Bounds and pauses of the lane, as one frozen value."""
+"""Bounds and pauses of the lane, as one frozen value.
+
+Those that `LANE_KNOBS` names are settings of section `[runtime]` and may change while it runs;
+`start_threads` and `lease_ms` are settings too. The others are constants: they follow from how the
+lane is built, and no load makes another value better.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Final
 
+from app.tuning import Knob, Knobs, count, positive_ms
 from datasource.errors import InvalidUsage
 
-__all__ = ["LaneSettings"]
+__all__ = ["LANE_KNOBS", "LaneSettings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +82,13 @@ class LaneSettings:
                 code="INVALID_SETTING",
                 hint=f"use at least {self.restart_base_ms}",
             )
+
+
+LANE_KNOBS: Final[Knobs] = {
+    "hydration_concurrency": Knob("hydration_concurrency", count),
+    "hydration_patience": Knob("hydration_patience_ms", positive_ms),
+    "restart_pause": Knob("restart_base_ms", positive_ms),
+    "restart_pause_max": Knob("restart_max_ms", positive_ms),
+    "restart_healthy": Knob("healthy_ms", positive_ms),
+}
+"""What may change while the lane runs; the order keeps it."""

@@ -176,10 +176,12 @@ class _Routes:
         query = (await read_body(request, Query)).query
         given_up = threading.Event()
         run = partial(self._services.run_sql, query, given_up)
+        gone = asyncio.create_task(_disconnected(request, given_up))
         try:
             table = await self._run(run)
         finally:
             given_up.set()
+            gone.cancel()
         if ARROW in request.headers.get("accept", ""):
             return Response(to_ipc(table), media_type=ARROW)
         columns = [{"name": f.name, "type": str(f.type)} for f in table.schema]
@@ -211,6 +213,14 @@ class _Routes:
             ) from None
 
 
+async def _disconnected(request: Request, given_up: threading.Event) -> None:
+    """Tell when the client of a request, whose body was read, is gone."""
+    while not given_up.is_set():
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            given_up.set()
+
+
 def _about(relations: Relations, name: str) -> dict[str, object]:
     """All rows about one object, by relation."""
     known = {str(row["id"]) for row in relations.rows("objects")}
@@ -228,8 +238,13 @@ def _rows(table: pa.Table) -> list[dict[str, Any]]:
     return list(table.rename_columns([str(i) for i in range(table.num_columns)]).to_pylist())
 
 
-async def read_body(request: Request, kind: type[T]) -> T:
+async def read_body(request: Request, kind: type[T], bytes_max: int = BODY_MAX) -> T:
     """The body of a request, decoded.
+
+    Args:
+        request: Whose.
+        kind: What it is to be.
+        bytes_max: How large it may be.
 
     Raises:
         InvalidUsage: It is too large, or not what it is to be.
@@ -237,8 +252,8 @@ async def read_body(request: Request, kind: type[T]) -> T:
     read = bytearray()
     async for chunk in request.stream():
         read += chunk
-        if len(read) > BODY_MAX:
-            raise InvalidUsage(f"a body may have {BODY_MAX} bytes", code="TOO_LARGE")
+        if len(read) > bytes_max:
+            raise InvalidUsage(f"a body may have {bytes_max} bytes", code="TOO_LARGE")
     try:
         return msgspec.json.decode(bytes(read), type=kind)
     except msgspec.DecodeError as error:

@@ -13,8 +13,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from app.application import Application
+from app.asking import send_project
 from app.config import RuntimeSettings
+from app.discovery import Whereabouts
+from app.project.plan import plan_from
 from app.protocol.compute import SubscribeResponse
+from app.serving import serving
 from datasource.errors import Fenced, InvalidUsage
 from support.checkout import wait_until
 from support.projects import QUERIES, SQL, Place, rows
@@ -35,7 +39,7 @@ def place(tmp_path: Path) -> Place:
 @contextmanager
 def running(spark: SparkSession, place: Place, text: str = SQL) -> Iterator[Application]:
     """An application with the project applied."""
-    settings = RuntimeSettings(interval_ms=500, query_timeout="180s")
+    settings = RuntimeSettings(interval_ms=500, query_timeout="180s", retain_history="1h")
     data = place.folder / "data"
     with Application(spark, place.client(), settings, data=data) as application:
         application.apply(place.project(text).check(spark))
@@ -121,10 +125,12 @@ def test_a_changed_definition_takes_the_old_ones_place(spark: SparkSession, plac
     with running(spark, place) as application:
         settled(application, place)
         before = ids(application)
-        changed = SQL.replace("price > 50;", "price > 65;").replace(
+        text = SQL.replace("${in}", str(place.folder))
+        changed = text.replace("price > 50;", "price > 65;").replace(
             "CREATE INDEX spent_by_name ON spent (name);", ""
         )
-        application.apply(place.project(changed).check(spark))
+        with serving(application, RuntimeSettings(), place.folder) as where:
+            _sent_projects_are_checked(application, where, changed)
         eventually(
             "large holds the new rows",
             lambda: rows(application.sql("SELECT id, price FROM large")) == [(3, 70)],
@@ -141,6 +147,32 @@ def test_a_changed_definition_takes_the_old_ones_place(spark: SparkSession, plac
         assert "large" not in application.running()
         with pytest.raises(InvalidUsage, match="UNKNOWN_OBJECT"):
             application.sql("SELECT * FROM large")
+
+
+def _sent_projects_are_checked(application: Application, where: Whereabouts, changed: str) -> None:
+    """What is sent is planned, refused as a whole, or applied, as a project of one's own is."""
+    files = {"all.sql": changed}
+    before = application.running()
+    wrong = {
+        "a.sql": "CREATE VIEW v AS SELECT 1;",
+        "b.sql": changed.replace("FROM large ", "FROM l "),
+    }
+    with pytest.raises(InvalidUsage, match=r"(?s)\[INVALID_PROJECT\] .*a.sql:1:8.*b.sql:\d+") as no:
+        send_project(where, wrong, dry_run=False, timeout_ms=60_000)
+    assert "CREATE MATERIALIZED VIEW" in str(no.value), "with the hints"
+    stranger = Whereabouts(url=where.url, token="", pid=0)
+    with pytest.raises(InvalidUsage, match="TOKEN_NEEDED"):
+        send_project(stranger, files, dry_run=False, timeout_ms=60_000)
+
+    def acts(*, dry_run: bool) -> list[tuple[str, str]]:
+        answer = send_project(where, files, dry_run=dry_run, timeout_ms=60_000)
+        return [(step.act, step.name) for step in plan_from(answer["plan"]).steps]
+
+    todo = [("drop", "spent_by_name"), ("change", "large")]
+    assert acts(dry_run=True) == todo
+    assert application.running() == before
+    assert acts(dry_run=False) == todo
+    eventually("nothing is left to do", lambda: acts(dry_run=True) == [])
 
 
 def test_the_location_belongs_to_one_runtime(spark: SparkSession, place: Place) -> None:
@@ -160,19 +192,37 @@ def test_the_location_belongs_to_one_runtime(spark: SparkSession, place: Place) 
 
 
 def test_a_follower_hydrates_and_is_promoted(spark: SparkSession, place: Place) -> None:
-    """It writes nothing before it is allowed to; then the other one ends, and nothing is twice."""
+    """It writes nothing before it is allowed to, cannot change a definition, and then takes over.
+
+    Files arrive before, while and after it does. At each time of the whole history every view is
+    what DuckDB makes of its inputs at that time, no order is lost and none is there twice.
+    """
     with running(spark, place) as first:
         settled(first, place)
         data = place.folder / "data 2"
-        settings = RuntimeSettings(interval_ms=500, query_timeout="180s")
-        with Application(spark, place.client(), settings, data=data, read_only=True) as second:
+        settings = RuntimeSettings(interval_ms=500, query_timeout="180s", retain_history="1h")
+        # Names of queries are unique in a session; elsewhere, it would be a process of its own.
+        own = spark.newSession()
+        with Application(own, place.client(), settings, data=data, read_only=True) as second:
             second.apply(place.project().check(spark))
+            with pytest.raises(InvalidUsage, match="READ_ONLY_RUNTIME"):
+                second.configure({"restart_pause": "2s"})
             writers = place.client().state("large").writers
             place.put("orders", "b", "id,customer,price\n4,2,500\n")
             settled(first, place)
             assert first.lost is None
             assert place.client().state("large").writers.keys() == writers.keys()
-            second.allow_writes()
-            eventually("the first is fenced", lambda: isinstance(first.lost, Fenced))
             place.put("orders", "c", "id,customer,price\n5,1,90\n")
+            second.allow_writes()
+            place.put("orders", "d", "id,customer,price\n6,1,91\n")
+            place.put("customers", "d", "customer,name\n2,bea\n")
+            eventually("the first is fenced", lambda: isinstance(first.lost, Fenced))
             settled(second, place)
+            place.put("orders", "e", "id,customer,price\n7,2,92\n")
+            settled(second, place)
+            second.configure({"restart_pause": "2s"})
+            eventually(
+                "the order has its settings",
+                lambda: second.runtime.lane.state.settings.get("restart_pause") == "2s",
+            )
+            assert len(place.agrees_at_every_time()) >= 4, "the files came at several times"

@@ -14,6 +14,7 @@ import sqlglot
 from sqlglot import exp
 
 from app.compute.answering import PeekSettings
+from app.compute.explaining import explain_peek
 from app.compute.index import Indexes, IndexSettings, run_index
 from app.compute.peek import Peeks
 from app.compute.results import from_ipc
@@ -141,6 +142,16 @@ def oracle(spark: SparkSession, query: str, as_of: int) -> pa.Table:
             spark.catalog.dropTempView(name)
 
 
+def explained(desk: Desk, query: str, index: IndexDescription | None) -> str:
+    """The strategy that `EXPLAIN` says."""
+    indexes = () if index is None else (index,)
+    client = desk.place.client
+    found = explain_peek(
+        client, query, ("flights",), 9, indexes=indexes, zone="UTC", shard_bytes=8 << 20
+    )
+    return found.strategy
+
+
 SIMPLE = [
     "SELECT * FROM flights",
     "SELECT number, carrier c FROM flights WHERE carrier = 'AA'",
@@ -169,8 +180,8 @@ def test_simple_queries_are_answered_as_spark_answers_them(
 ) -> None:
     """Without a Spark job: the same rows, under the same schema, from an index and from a shard."""
     running = None
+    on = IndexDescription(name="i", on="flights", key=indexed)
     if indexed:
-        on = IndexDescription(name="i", on="flights", key=indexed)
         running = run_index(
             desk.place.host, incarnation("i", 5), on, desk.indexes, IndexSettings(poll_ms=2)
         )
@@ -182,6 +193,7 @@ def test_simple_queries_are_answered_as_spark_answers_them(
             # What Spark knows of its own local rows' nullability is not the object's.
             assert found.schema.names == wanted.schema.names
             assert found.schema.types == wanted.schema.types, query
+        assert explained(desk, query, on if indexed else None) == ("index" if indexed else "shard")
     assert set(desk.strategies()) == {"index" if indexed else "shard"}
     if running is not None:
         running.stop()
@@ -203,6 +215,7 @@ def test_other_queries_are_answered_by_spark(desk: Desk, spark: SparkSession) ->
     """Whatever is not certainly simple is Spark's."""
     for query in OTHER:
         assert plain(desk.rows(query, 9, "flights")) == plain(oracle(spark, query, 9)), query
+        assert explained(desk, query, None) == "standard"
     assert set(desk.strategies()) == {"standard"}
 
 
@@ -261,6 +274,40 @@ def test_a_result_beyond_its_limit_is_refused(desk: Desk) -> None:
         assert error.startswith("[RESULT_TOO_LARGE] the result is larger than its limit of 100,000")
         assert "LIMIT" in error
     assert desk.ask("SELECT * FROM flights", 9, "flights", limit=10).error.startswith("[RESULT_TOO")
+
+
+def _sent_bytes(spark: SparkSession, uuid: str) -> int:
+    """What the tasks of a query have sent to the driver, as Spark's status store has it."""
+    context: Any = spark.sparkContext
+    tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(f"peek-{uuid}")]
+    stages = [stage for job in jobs if job is not None for stage in job.stageIds]
+    return sum(int(store.lastStageAttempt(stage).resultSize()) for stage in set(stages))
+
+
+def test_rows_in_order_are_bounded_while_they_come(desk: Desk, spark: SparkSession) -> None:
+    """A large result is refused before most of it is made; one that fits comes whole, in order."""
+    limit = 1 << 20
+    many = "SELECT id, repeat('x', 100) AS s FROM range(0, 1000000, 1, 8) ORDER BY hash(id), id"
+    for query in (many, "WITH a AS (SELECT 7) " + many):
+        uuid = desk.start(query, 0, limit=limit)
+        found = desk.place.next(PeekResponse)
+        assert found.error.startswith("[RESULT_TOO_LARGE]"), found.error
+        assert 0 < _sent_bytes(spark, uuid) < 20 * limit, "all of it are more than 100"
+    three = desk.start("SELECT id FROM range(0, 1000000, 1, 8) ORDER BY id DESC LIMIT 3", 0)
+    found = desk.place.next(PeekResponse)
+    assert from_ipc(found.rows or b"").column("id").to_pylist() == [999999, 999998, 999997]
+    assert _sent_bytes(spark, three) < 100_000, "no more than the first three of each task"
+    query = (
+        "SELECT id, cast(id AS DECIMAL(20, 2)) d, array(id) a, timestamp_micros(id) t, '' AS s, "
+        "named_struct('x', id) n, NULL AS v FROM range(0, 8000, 1, 8) ORDER BY id % 7, id"
+    )
+    table = desk.rows(query, 0)
+    assert table.schema == spark.sql(query).toArrow().schema
+    assert table == spark.sql(query).toArrow()
+    assert desk.rows("SELECT id FROM range(0) ORDER BY id", 0).num_rows == 0
+    failing = desk.ask("SELECT 1 / (id - 5) AS x FROM range(10) ORDER BY id", 0).error
+    assert failing.startswith("[DIVIDE_BY_ZERO]")
 
 
 def test_a_cancelled_query_ends_its_jobs(desk: Desk, spark: SparkSession) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 
+from app.compute.following import Followed
 from app.project.project import Project
 from datasource.client import ShardClient
 
@@ -39,11 +41,17 @@ QUERIES = {
 
 
 class Place:
-    """Where one test has its files and its shards."""
+    """Where one test has its files and its shards.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        made: Whether somebody else has put the first files there.
+    """
+
+    def __init__(self, folder: Path, *, made: bool = False) -> None:
         self.folder = folder
         self._expected: dict[str, list[tuple[object, ...]]] = {}
+        if made:
+            return
         for name in ("orders", "customers"):
             (folder / name).mkdir()
         self.put("customers", "a", "customer,name\n1,ann\n2,bob\n")
@@ -93,9 +101,50 @@ class Place:
         """Whether every view holds what DuckDB says of the files."""
         return all(self.contents(view) == self.expected(view) for view in QUERIES)
 
+    def agrees_at_every_time(self) -> list[int]:
+        """The times at which sources changed, after each view was compared with DuckDB there.
+
+        Also right before each of them. Nothing is ever there twice, and what was, stays.
+        """
+        client = self._reading
+        views = [client.state(view) for view in QUERIES]
+        since = max(state.since.time or 0 for state in views)
+        end = min(state.upper.time or 0 for state in views)
+        times = [time for time in _times(client, ("orders", "customers")) if since < time < end]
+        before: list[object] = []
+        for time in sorted({*times, *(time - 1 for time in times if time - 1 >= since)}):
+            orders = _at(client, "orders", time)
+            ids = orders.column("id").to_pylist()
+            assert len(set(ids)) == len(ids), f"an order twice at {time}: {sorted(ids)}"
+            assert set(before) <= set(ids), f"an order lost at {time}"
+            before = ids
+            with duckdb.connect() as duck:
+                duck.register("orders", orders)
+                duck.register("customers", _at(client, "customers", time))
+                for view, query in QUERIES.items():
+                    wanted = sorted(duck.sql(query).fetchall())
+                    assert rows(_at(client, view, time)) == wanted, (view, time)
+        return times
+
     def project(self, text: str = SQL) -> Project:
         """The project over these files."""
         return Project.parse({"all.sql": text.replace("${in}", str(self.folder))})
+
+
+def _at(client: ShardClient, name: str, time: int) -> pa.Table:
+    with client.reader(name, since=time) as reader:
+        return reader.snapshot(time)
+
+
+def _times(client: ShardClient, names: tuple[str, ...]) -> list[int]:
+    """The times at which any of these has an update."""
+    found: set[int] = set()
+    for name in names:
+        with closing(Followed.open(client, name, since=None, purpose="test")) as shard:
+            state = shard.look()
+            for batch in shard.changes(state, (state.since.time or 0) + 1, state.upper.time):
+                found.update(batch.column("_ts").to_pylist())
+    return sorted(found)
 
 
 def rows(table: pa.Table) -> list[tuple[object, ...]]:

@@ -11,12 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from app.compute.answering import PeekSettings, sentence
+from app.compute.answering import PeekSettings
 from app.compute.index import Indexes
 from app.compute.peek import Peeks
 from app.compute.results import from_ipc
 from app.protocol.compute import Peek, PeekResponse
-from datasource.errors import Determinate
 from datasource.frontier import Frontier
 from support.reads import Inputs, Place, contents
 
@@ -178,16 +177,3 @@ def test_stopping_answers_what_is_left(place: Place) -> None:
     assert all(one.cancelled for one in found.values())
     assert answer(place, peeks, peek("d", 5)).error.startswith("[STOPPED]")
     assert not place.client.state("t").leased
-
-
-def test_errors_are_one_sentence() -> None:
-    """Ours as they are, also out of a stack of the JVM; Spark's without its state and plan."""
-    ours = Determinate("it broke", code="BROKEN", hint="mend it")
-    assert sentence(ours) == "[BROKEN] it broke — hint: mend it"
-    inside = RuntimeError(f"An error\n  at x\ndatasource.errors.Determinate: {ours}\n  at y")
-    assert sentence(inside) == "[BROKEN] it broke — hint: mend it"
-    spark = RuntimeError("[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012\n== SQL ==\nselect")
-    assert sentence(spark) == "[DIVIDE_BY_ZERO] Division by zero."
-    java = RuntimeError("An error occurred while calling f.\n: java.io.IOException: no disk\n at")
-    assert sentence(java).startswith("[QUERY_FAILED] RuntimeError: java.io.IOException: no disk")
-    assert sentence(RuntimeError("")).startswith("[QUERY_FAILED] RuntimeError")

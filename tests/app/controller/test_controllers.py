@@ -24,6 +24,7 @@ from app.protocol.compute import (
     Schedule,
     SubscribeDropped,
     SubscribeResponse,
+    UpdateConfiguration,
 )
 from app.protocol.objects import Dataflow, SinkDescription, SourceDescription, ViewDescription
 from app.protocol.storage import DroppedId, FrontierUpper, RunIngestion, RunSink, StatusUpdate
@@ -138,6 +139,45 @@ def test_holds_on_inputs_end_when_the_dataflow_has_read_beyond_its_as_of() -> No
         assert holds[0].expired.wait(10)
 
 
+def test_settings_are_said_to_the_runtime_and_to_each_new_one() -> None:
+    """At once, and by a later connection before anything else, all of them as one."""
+    one, both = UpdateConfiguration({"a": "2"}), UpdateConfiguration({"a": "2", "b": "1"})
+    with compute() as (controller, made, _):
+        first = made.next()
+        first.many(3)
+        controller.configure({"a": "1", "b": "1"})
+        controller.configure({"a": "2"})
+        assert first.many(2) == [UpdateConfiguration({"a": "1", "b": "1"}), one]
+        first.break_off()
+        expected = [CreateInstance(), both, InitializationComplete(), AllowWrites()]
+        assert made.next().many(4) == expected
+    with storage() as (keeper, made):
+        first = made.next()
+        first.many(2)
+        keeper.configure({"a": "1", "b": "1"})
+        keeper.configure({"a": "2"})
+        assert first.many(2) == [UpdateConfiguration({"a": "1", "b": "1"}), one]
+        first.break_off()
+        assert made.next().many(3) == [both, InitializationComplete(), AllowWrites()]
+
+
+def test_settings_wait_until_writes_are_allowed() -> None:
+    """A runtime that follows another one has that one's; its own come with the permission."""
+    said = UpdateConfiguration({"a": "1"})
+    with compute(writes=False) as (controller, made, _):
+        connection = made.next()
+        connection.many(2)
+        controller.configure({"a": "1"})
+        controller.allow_writes()
+        assert connection.many(2) == [AllowWrites(), said]
+    with storage(writes=False) as (keeper, made):
+        connection = made.next()
+        connection.many(1)
+        keeper.configure({"a": "1"})
+        keeper.allow_writes()
+        assert connection.many(2) == [AllowWrites(), said]
+
+
 def test_read_only_until_writes_are_allowed() -> None:
     """And from then on in every connection."""
     with compute(writes=False) as (controller, made, _):
@@ -191,6 +231,28 @@ def test_a_peek_without_an_answer_is_cancelled() -> None:
             controller.peek("SELECT 1", (), 0, limit_bytes=1, timeout_ms=1)
         peek, cancel = connection.many(2)
         assert cancel == CancelPeek(peek.uuid)
+
+
+def test_a_peek_that_nobody_waits_for_any_more_is_cancelled() -> None:
+    """The runtime is told soon after, long before its time is over."""
+    with compute() as (controller, made, _):
+        connection = made.next()
+        connection.many(3)
+        gone, failed = threading.Event(), list[Determinate]()
+
+        def ask() -> None:
+            try:
+                controller.peek("q", (), 0, limit_bytes=1, timeout_ms=600_000, cancelled=gone)
+            except Determinate as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        peek = connection.next()
+        gone.set()
+        assert connection.next() == CancelPeek(peek.uuid)
+        thread.join(10)
+        assert "given up" in str(failed[0])
 
 
 def test_a_subscription_gives_its_batches_until_the_last() -> None:

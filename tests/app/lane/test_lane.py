@@ -255,6 +255,22 @@ def test_hydration_is_limited_first_come_first_served() -> None:
     assert sorted(stage.a.runs()) == ["s", "v1", "v2", "v3"]
 
 
+def test_the_limit_on_hydration_may_change_meanwhile() -> None:
+    """From the next turn on; a value that is none, by another version, changes nothing."""
+    stage = Stage(hydration_concurrency=1)
+    stage.do(*(CreateDataflow(description=view(f"v{number}")) for number in range(4)))
+    stage.effects()
+    assert sorted(stage.a.lives()) == ["v0"]
+    stage.do(UpdateConfiguration({"hydration_concurrency": "3", "of another version": "x"}))
+    stage.effects()
+    assert sorted(stage.a.lives()) == ["v0", "v1", "v2"]
+    stage.do(UpdateConfiguration({"hydration_concurrency": "many"}))
+    stage.a.hydrate("v0")
+    stage.a.lane.step()
+    stage.effects()
+    assert sorted(stage.a.lives()) == ["v0", "v1", "v2", "v3"]
+
+
 def test_an_object_that_never_hydrates_does_not_keep_its_turn() -> None:
     """After its patience the next one starts, and it goes on."""
     stage = Stage(hydration_concurrency=1, hydration_patience_ms=1_000)

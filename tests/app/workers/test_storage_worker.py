@@ -173,6 +173,21 @@ def test_statuses_follow_lives() -> None:
     assert statuses(worker.on_observation(again, 70)) == ["running"]
 
 
+def test_what_is_stopped_without_a_fault_is_paused() -> None:
+    """A life that ends because it was asked to is a pause; one that failed stays what it was."""
+    worker = connected()
+    worker.on_command(RunIngestion(source()), 1)
+    worker.on_phase(phase("starting"))
+    worker.on_observation(Health(id="s", epoch=1, namespace="decode", status="running"), 60)
+    assert statuses(worker.on_phase(phase("stopped"))) == ["paused"]
+    assert statuses(worker.on_phase(phase("starting", 2))) == ["starting"]
+    frozen = Health(id="s", epoch=2, namespace="sink", status="frozen", error="part p is gone")
+    assert statuses(worker.on_observation(frozen, 70)) == ["frozen"]
+    assert statuses(worker.on_observation(Failed(id="s", epoch=2, error="it failed"), 71)) == []
+    assert statuses(worker.on_phase(phase("stopped", 2))) == []
+    assert statuses(worker.on_phase(phase("ended", 2))) == ["ceased"]
+
+
 def test_a_start_that_fails_is_a_status() -> None:
     """What could not even be rendered has nobody else to say so."""
     worker = running()

@@ -1,0 +1,105 @@
+"""How a query would be answered now, and why not in a cheaper way: what `EXPLAIN` says.
+
+    explain_peek(client, query, inputs, …)      Explained("index", "looked up by carrier in …")
+
+It decides by the same questions as `answering`, in the same order, and reads nothing but a state.
+
+Invariants:
+    Of a query over what does not change meanwhile, and indexes that have caught up, it is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from app.compute.answering import Strategy
+from app.compute.following import Followed
+from app.compute.selecting import Select, keys_of, simple_select, spark_schema
+from app.protocol.objects import IndexDescription
+from datasource.client import ShardClient
+from datasource.schema import ShardSchema
+
+__all__ = ["Explained", "explain_peek"]
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """A strategy of `answering`, and the reason for it."""
+
+    strategy: Strategy
+    reason: str
+
+
+def explain_peek(
+    client: ShardClient,
+    query: str,
+    inputs: Sequence[str],
+    as_of: int | None,
+    *,
+    indexes: Iterable[IndexDescription],
+    zone: str,
+    shard_bytes: int,
+) -> Explained:
+    """How a query is answered.
+
+    Args:
+        client: Of the location.
+        query: As a `Peek` has it.
+        inputs: As a `Peek` has them.
+        as_of: Its time; None for the latest.
+        indexes: All that there are.
+        zone: Time zone of the session.
+        shard_bytes: As of `PeekSettings`.
+
+    Raises:
+        InvalidUsage: The history at `as_of` is gone.
+    """
+    objects = [name for name in inputs if "." not in name]
+    if not inputs:
+        return Explained("constant", "it reads no object")
+    if len(objects) < len(inputs):
+        return Explained("standard", "it reads relations of introspection")
+    if len(objects) > 1:
+        return Explained("standard", "it reads several objects")
+    (name,) = objects
+    with closing(Followed.open(client, name, since=as_of, purpose="explain")) as shard:
+        select = simple_select(query, name, shard.schema, zone)
+        if select is None:
+            return Explained("standard", "it is more than columns, a simple condition and a LIMIT")
+        if spark_schema(shard.schema) is None:
+            return Explained("standard", "a column's type has another form in Spark's results")
+        there = [one for one in indexes if one.on == name]
+        return _indexed(select, there, shard.schema) or _read(shard, select, as_of, shard_bytes)
+
+
+def _indexed(
+    select: Select, indexes: Sequence[IndexDescription], schema: ShardSchema
+) -> Explained | None:
+    for one in indexes:
+        key = one.key or tuple(schema.names)
+        if keys_of(select, key, schema) is not None:
+            return Explained("index", f"looked up by {', '.join(key)} in '{one.name}'")
+    if not indexes:
+        return None
+    first = indexes[0]
+    key = first.key or tuple(schema.names)
+    return Explained(
+        "index", f"scanned in '{first.name}': no condition gives a value for {', '.join(key)}"
+    )
+
+
+def _read(shard: Followed, select: Select, as_of: int | None, shard_bytes: int) -> Explained:
+    state = shard.look()
+    latest = state.upper.time
+    time = as_of if as_of is not None or latest is None else max(latest - 1, 0)
+    plan = shard.plan(state, time or 0, select.where)
+    parts = [*plan.plain, *(one for group in plan.groups for one in group)]
+    size = sum(one.part.size_bytes for one in parts)
+    told = f"{size:,} bytes of {len(parts)} parts are to be read"
+    if size <= shard_bytes:
+        return Explained("shard", f"{told}, no more than {shard_bytes:,}")
+    return Explained(
+        "standard", f"{told}, more than {shard_bytes:,} (direct_read_limit), and there is no index"
+    )

@@ -1,0 +1,164 @@
+"""What can be asked of an application: a query once, an object's changes.
+
+    reads = Reads(catalog, compute, limit_bytes=…, timeout_ms=…)
+    reads.sql("SELECT * FROM delays AS OF 1700000000000")     a pyarrow.Table
+    reads.sql("EXPLAIN SELECT * FROM delays")                 how that is answered, and why
+    reads.subscribe("SUBSCRIBE delays WITHOUT SNAPSHOT")      its batches, in order
+
+Invariants:
+    A query without `AS OF` sees everything that was written before it was asked, and never goes
+    back behind an earlier one, whoever asked that (strict serializable).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+
+import pyarrow as pa
+
+from app.compute.explaining import explain_peek
+from app.compute.results import from_ipc
+from app.controller.compute import ComputeController, Subscription
+from app.controller.oracle import Oracle
+from app.introspection.live import DATABASE
+from app.project.graph import reached
+from app.project.queries import Selected, parse_explain, parse_select, parse_subscribe
+from app.protocol.objects import (
+    Description,
+    IndexDescription,
+    SourceDescription,
+    ViewDescription,
+    inputs_of,
+)
+from datasource.client import ShardClient
+from datasource.errors import Determinate, unknown_name
+from datasource.frontier import Frontier
+
+__all__ = ["Reads"]
+
+
+class Reads:
+    """See the module. Safe to use from any thread."""
+
+    def __init__(
+        self,
+        client: ShardClient,
+        compute: ComputeController,
+        running: Callable[[], Mapping[str, Description]],
+        *,
+        limit_bytes: int,
+        timeout_ms: float,
+        zone: Callable[[], str],
+        shard_bytes: Callable[[], int],
+    ) -> None:
+        """Reads of one application.
+
+        Args:
+            client: Of its location.
+            compute: Passes queries and subscriptions on.
+            running: What there is, by name.
+            limit_bytes: Largest result of a query.
+            timeout_ms: How long a query may take that does not say so itself.
+            zone: Gives the time zone of the session.
+            shard_bytes: Gives the `direct_read_limit` in force.
+        """
+        self._client = client
+        self._compute = compute
+        self._running = running
+        self._limit_bytes = limit_bytes
+        self._timeout_ms = timeout_ms
+        self._zone = zone
+        self._shard_bytes = shard_bytes
+        self._oracle = Oracle()
+
+    def sql(
+        self,
+        text: str,
+        *,
+        timeout_ms: float | None = None,
+        cancelled: threading.Event | None = None,
+    ) -> pa.Table:
+        """What a query gives; see `Application.sql`."""
+        explained = parse_explain(text)
+        if isinstance(explained, str):
+            return self._explain_view(explained)
+        if explained is not None:
+            return self._explain_query(explained)
+        selected = parse_select(text)
+        objects = _objects(selected)
+        running = self._known(objects)
+        as_of = selected.as_of
+        if as_of is None:
+            as_of = self._oracle.strict(self._roots(objects, running))
+        response = self._compute.peek(
+            selected.query,
+            tuple(selected.inputs),
+            as_of,
+            limit_bytes=self._limit_bytes,
+            timeout_ms=self._timeout_ms if timeout_ms is None else timeout_ms,
+            cancelled=cancelled,
+        )
+        if response.rows is None:
+            raise Determinate(
+                response.error or "the query was cancelled", code="QUERY_FAILED", hint="see above"
+            )
+        return from_ipc(response.rows)
+
+    def subscribe(self, text: str) -> Subscription:
+        """Follow an object; see `Application.subscribe`."""
+        asked = parse_subscribe(text)
+        self._known([asked.on])
+        as_of = asked.as_of
+        if as_of is None:
+            as_of = Oracle.serializable([self._client.readable(asked.on)[0].upper])
+        return self._compute.subscribe(asked.on, as_of, snapshot=asked.snapshot, up_to=asked.up_to)
+
+    def _explain_view(self, name: str) -> pa.Table:
+        running = self._running()
+        view = running.get(name)
+        if not isinstance(view, ViewDescription):
+            views = [n for n, one in running.items() if isinstance(one, ViewDescription)]
+            raise unknown_name("view", name, views)
+        return pa.table({"view": [name], "strategy": [view.strategy], "reason": [view.reason]})
+
+    def _explain_query(self, selected: Selected) -> pa.Table:
+        running = self._known(_objects(selected))
+        found = explain_peek(
+            self._client,
+            selected.query,
+            selected.inputs,
+            selected.as_of,
+            indexes=[one for one in running.values() if isinstance(one, IndexDescription)],
+            zone=self._zone(),
+            shard_bytes=self._shard_bytes(),
+        )
+        return pa.table({"strategy": [found.strategy], "reason": [found.reason]})
+
+    def _known(self, names: Iterable[str]) -> Mapping[str, Description]:
+        """What there is, with all of `names` among it as something that can be read."""
+        running = self._running()
+        readable = [
+            name
+            for name, description in running.items()
+            if isinstance(description, SourceDescription | ViewDescription)
+        ]
+        for name in names:
+            if name not in readable:
+                raise unknown_name("object", name, readable)
+        return running
+
+    def _roots(self, names: Iterable[str], running: Mapping[str, Description]) -> list[Frontier]:
+        """Uppers of the sources that objects rest on."""
+
+        def edges(name: str) -> tuple[str, ...]:
+            return inputs_of(running[name]) if name in running else ()
+
+        wanted = {one for name in names for one in (name, *reached(name, edges))}
+        sources = [n for n in sorted(wanted) if isinstance(running.get(n), SourceDescription)]
+        return [state.upper for state in self._client.readable(*sources)] if sources else []
+
+
+def _objects(selected: Selected) -> list[str]:
+    """What it reads that has times: relations are as they are now."""
+    return [name for name in selected.inputs if not name.startswith(f"{DATABASE}.")]

@@ -1,0 +1,160 @@
+"""Processes of Spark, found and killed; and an application killed in the middle of a drop.
+
+python -m support.kills <folder> <step>: runs the project of `support.projects`, drops view `large`
+with its sink, and is killed by the system at a step: recorded, forgotten or dropped.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from app.application import Application
+from app.compute import holds
+from app.config import RuntimeSettings
+from app.lane.commands import DropDataflow
+from app.runtime import Runtime
+from app.session import open_session
+from datasource.client import ShardClient
+from support.checkout import wait_until
+from support.projects import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = [
+    "DROPPED",
+    "EXECUTOR",
+    "PLANNER",
+    "STEPS",
+    "executors_of",
+    "jvm_of",
+    "kill",
+    "main",
+    "processes_of",
+]
+
+PLANNER: Final = "python_streaming_source_runner"
+"""Part of the command of a process in which Spark asks a Python source what is new."""
+
+EXECUTOR: Final = "CoarseGrainedExecutorBackend"
+"""Part of the command of an executor."""
+
+STEPS: Final = ("recorded", "forgotten", "dropped")
+"""Where the drop is cut off: the first phase is in the order; the second one is about to be; the
+first shard is gone."""
+
+DROPPED: Final = ("large_out", "large")
+
+_PATIENCE_S: Final = 120
+
+
+def jvm_of(spark: SparkSession) -> int:
+    """Process id of a session's JVM."""
+    jvm: Any = spark._jvm
+    return int(jvm.java.lang.ProcessHandle.current().pid())
+
+
+def processes_of(ancestor: int, *words: str) -> list[int]:
+    """Ids of the processes below another one whose command has all of `words`, sorted."""
+    parents: dict[int, int] = {}
+    commands: dict[int, str] = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            pid = int(status.parent.name)
+            parents[pid] = int(status.read_text().rpartition(")")[2].split()[1])
+            commands[pid] = (status.parent / "cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            continue  # it has ended meanwhile
+
+    def above(pid: int) -> Iterator[int]:
+        while pid := parents.get(pid, 0):
+            yield pid
+
+    found = (pid for pid, command in commands.items() if all(word in command for word in words))
+    return sorted(pid for pid in found if ancestor in above(pid))
+
+
+def executors_of(jvm: int) -> list[int]:
+    """Ids of the executors that a driver in local-cluster mode has."""
+    return processes_of(jvm, EXECUTOR)
+
+
+def kill(pid: int) -> None:
+    """SIGKILL; a process that has ended by itself is as good."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _before(real: Callable[..., Any], fatal: Callable[..., bool]) -> Callable[..., Any]:
+    def wrapped(self: Any, *args: Any, **named: Any) -> Any:
+        if fatal(*args):
+            _die()
+        return real(self, *args, **named)
+
+    return wrapped
+
+
+def _arm(step: str) -> None:
+    """Let this process die at a step of the drop of `large`."""
+    patched: Any = Runtime
+    match step:
+        case "recorded":
+            wanted = DropDataflow(DROPPED[-1])
+            patched.on_record = _before(Runtime.on_record, lambda r: r.command == wanted)
+        case "forgotten":
+            real = holds.forget_holds
+
+            def forget(client: ShardClient, view: str, inputs: Sequence[str]) -> None:
+                real(client, view, inputs)
+                if view == DROPPED[-1]:
+                    _die()
+
+            # The lane has its own reference to what calls this.
+            holds.forget_holds = forget
+        case "dropped":
+            drop = ShardClient.drop
+
+            def dropped(self: ShardClient, name: str, **named: Any) -> None:
+                drop(self, name, **named)
+                if name.startswith(DROPPED[-1]):
+                    _die()
+
+            setattr(ShardClient, "drop", dropped)  # noqa: B010 - a method is not to be assigned to
+        case _:
+            raise AssertionError(step)
+
+
+def main(folder: str, step: str) -> None:
+    """Run until it is killed; ends by itself only if the step was never reached."""
+    place = Place(Path(folder), made=True)
+    spark = open_session("killed", {"spark.ui.enabled": "false"})
+    settings = RuntimeSettings(interval_ms=500)
+    with Application(spark, place.client(), settings, data=place.folder / "data") as application:
+        application.apply(place.project().check(spark))
+        wait_until(
+            "what is to be dropped is there",
+            lambda: (
+                application.running().keys() >= {*DROPPED}
+                and place.contents("large") == place.expected("large")
+            ),
+            _PATIENCE_S,
+        )
+        _arm(step)
+        application.drop(DROPPED)
+        threading.Event().wait(_PATIENCE_S)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
