@@ -19,49 +19,43 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 import pyarrow as pa
-from msgspec.structs import replace
 
+from app.beginning import Beginnings
 from app.bounds import bounds_of, check_configuration, configuration_of
-from app.compute.holds import beginning_name, forget_holds
 from app.config import RuntimeSettings
 from app.connection.inprocess import InProcessClient
-from app.controller.as_of import Readable, choose_as_of
-from app.controller.compute import ComputeController, Hold, Subscription
+from app.controller.compute import ComputeController
 from app.controller.storage import StorageController
+from app.controller.subscription import Subscription
 from app.duration import duration_ms
 from app.lane.commands import Kind
 from app.lane.holder import this_process
 from app.lane.journal import Takeover
 from app.lane.log import LANE_SHARD, LaneLog, read_lane
-from app.lane.state import LaneState
 from app.observing import Observing
 from app.project.plan import Plan, difference
 from app.project.project import Project, Resolved
 from app.protocol.objects import (
-    Dataflow,
-    Description,
-    SinkDescription,
     SourceDescription,
-    SubscribeDescription,
     ViewDescription,
     errors_shard,
-    inputs_of,
     progress_shard,
 )
 from app.reads import Reads
 from app.runtime import Runtime, RuntimeOptions
 from app.shards import make_shard
+from app.starter import Starter
 from app.tuning import size_bytes
+from app.wanted import check_unread, complete, living
 from datasource.client import ShardClient
 from datasource.clock import Clock, IdGenerator
 from datasource.errors import Determinate, InvalidUsage, ShardError, unknown_name
-from datasource.frontier import MINIMUM
 from datasource.maintenance import Maintainer
 
 if TYPE_CHECKING:
@@ -133,34 +127,31 @@ class Application:
         self.observing = Observing(client, self._clock) if settings.introspection else None
         if self.observing is not None:
             self.observing.attach(spark)
-        options = RuntimeOptions(
-            # A follower has its own: two queries on one checkpoint would push each other out.
-            checkpoints=data / ("following" if read_only else "checkpoints") / client.location.id,
-            storage=dict(storage or {}),
-            interval_ms=settings.interval_ms,
-            bounds=self._bounds,
-        )
         self.runtime = Runtime(
             sessions,
             client,
             journal,
-            options,
+            self._options(settings, data, storage or {}),
             clock=self._clock,
             ids=self._ids,
             observing=self.observing,
         )
+        self._journal = journal
+        self._beginnings = Beginnings(client)
         self._compute = ComputeController(
             lambda: InProcessClient(self.runtime.compute, self.token(), self._clock),
             self._clock,
             self._ids,
-            hold=self._hold,
+            hold=self._beginnings.hold,
             writes=not read_only,
+            vacant=lambda: self.runtime.compute.vacant,
         )
         self._storage = StorageController(
             lambda: InProcessClient(self.runtime.storage, self.token(), self._clock),
             self._clock,
-            as_of=self._sink_as_of,
+            as_of=self._beginnings.sink_as_of,
             writes=not read_only,
+            vacant=lambda: self.runtime.storage.vacant,
         )
         self._reads = self._reading(settings)
         self._configure(configuration_of(settings))
@@ -169,9 +160,23 @@ class Application:
         self._maintains = False
         self._lock = threading.Lock()
         self._connected = False
-        self._waiting: dict[str, Dataflow | SinkDescription] = {}
+        self._wanted: Resolved | None = None
         self._ending = threading.Event()
-        self._starter = threading.Thread(target=self._start_waiting, name="starter", daemon=True)
+        self._starter = Starter(client, self._compute, self._storage, self._beginnings)
+        self._thread = threading.Thread(target=self._start_waiting, name="starter", daemon=True)
+
+    def _options(
+        self, settings: RuntimeSettings, data: Path, storage: Mapping[str, str]
+    ) -> RuntimeOptions:
+        # A follower has its own: two queries on one checkpoint would push each other out.
+        folder = data / ("following" if self._follows else "checkpoints")
+        return RuntimeOptions(
+            checkpoints=folder / self._client.location.id,
+            storage=dict(storage),
+            interval_ms=settings.interval_ms,
+            interval_max_ms=duration_ms(settings.interval_max),
+            bounds=self._bounds,
+        )
 
     def _reading(self, settings: RuntimeSettings) -> Reads:
         return Reads(
@@ -188,8 +193,9 @@ class Application:
 
     def __enter__(self) -> Self:
         """Start the runtime; nothing of the project runs until `apply`."""
+        self._reads.begin(self._beginnings.latest(self.running().values()))
         self.runtime.start()
-        self._starter.start()
+        self._thread.start()
         if not self._follows:
             self._maintain()
         return self
@@ -202,7 +208,7 @@ class Application:
     ) -> None:
         """Stop everything; the next start goes on."""
         self._ending.set()
-        self._starter.join()
+        self._thread.join()
         self._compute.stop()
         self._storage.stop()
         self.runtime.stop()
@@ -219,13 +225,63 @@ class Application:
         """Identity of the location."""
         return self._client.location.id
 
-    def allow_writes(self) -> None:
-        """Take the location over from the runtime that this one has followed."""
-        self._compute.allow_writes()
-        self._storage.allow_writes()
+    @property
+    def not_ready(self) -> str:
+        """Why queries cannot be answered, as a sentence; "" if they can."""
+        try:
+            self._check_in_charge()
+        except ShardError as error:
+            return str(error)
+        return ""
+
+    def waiting(self) -> dict[str, str]:
+        """What is not created yet, and why: "" if an input has not begun, which it waits for."""
         with self._lock:
+            return self._starter.waiting()
+
+    def allow_writes(self) -> None:
+        """Take the location over from the runtime that this one has followed; waits for that.
+
+        What the project says otherwise than the order of that one takes effect then.
+
+        Raises:
+            InvalidUsage: No project has been applied yet.
+            Determinate: It has not happened in time; asking again goes on.
+            ShardError: As of `apply`; the location is taken over.
+        """
+        with self._lock:
+            if not self._follows:
+                return
+            if self._wanted is None:
+                raise _nothing_applied()
+            # What the other one has created meanwhile is no less wanted than before.
+            self._starter.run(self.running().values())
+            self._compute.allow_writes()
+            self._storage.allow_writes()
+            self._until(
+                lambda: self._journal.role == "holder" and len(self.runtime.lane.state.writes) > 1,
+                "the location has not been taken over yet",
+                code="NOT_TAKEN_OVER",
+                hint="the store may be slow, or away: ask again",
+            )
             self._follows = False
             self._maintain()
+            self._reads.begin(self._beginnings.latest(self.running().values()))
+            self._apply(self._wanted)
+
+    def _until(self, happened: Callable[[], bool], what: str, *, code: str, hint: str) -> None:
+        deadline_ms = self._clock.elapsed_ms() + self.timeout_ms
+        while not happened():
+            self._check_in_charge()
+            if self._clock.elapsed_ms() > deadline_ms or self._clock.wait(self._ending, _BEGUN_MS):
+                raise Determinate(what, code=code, hint=hint)
+
+    def _check_in_charge(self) -> None:
+        """Make sure that what is said here has an effect."""
+        if self.runtime.lane.lost is not None:
+            raise self.runtime.lane.lost
+        self._compute.check_in_charge()
+        self._storage.check_in_charge()
 
     def configure(self, settings: Mapping[str, str]) -> None:
         """Change settings of section `[runtime]` while everything runs, until the next start.
@@ -238,12 +294,9 @@ class Application:
                 only follows another one.
         """
         with self._lock:
+            self._check_in_charge()
             if self._follows:
-                raise InvalidUsage(
-                    "this runtime follows another one, whose settings are in force",
-                    code="READ_ONLY_RUNTIME",
-                    hint="ask that one, or allow this one to write",
-                )
+                raise _read_only("its settings are in force")
             self._bounds = check_configuration(settings, self._bounds)
             self._configure(settings)
 
@@ -258,41 +311,48 @@ class Application:
 
     # -- what should be there ---------------------------------------------------------------------
 
-    def running(self) -> dict[str, Description]:
+    def running(self) -> dict[str, Kept]:
         """What the lane says should be there, by name; subscriptions apart."""
-        return _living(self.runtime.lane.state)
+        return living(self.runtime.lane.state)
 
     def plan(self, resolved: Resolved) -> Plan:
         """What `apply` would do."""
-        return difference(_complete(resolved, self._retain_ms), self.running())
+        return difference(complete(resolved, self._retain_ms), self.running())
 
     def apply(self, resolved: Resolved) -> Plan:
         """Make the project run: what is new is created, what differs changed, the rest dropped.
 
+        What cannot be created now is tried again: see `waiting`. A runtime that follows another
+        one runs what that one runs; the project it starts with takes effect with `allow_writes`.
+
         Raises:
-            InvalidUsage: A shard of one of the names is there and cannot be this object's.
+            InvalidUsage: A shard of one of the names is there and cannot be this object's; or
+                `READ_ONLY_RUNTIME`: this runtime follows another one, which runs something else.
+            ShardError: Another runtime has taken over, or another controller.
         """
         with self._lock:
-            wanted = _complete(resolved, self._retain_ms)
-            plan = difference(wanted, self.running())
-            kept = (SourceDescription, ViewDescription)
-            for description in () if self._follows else wanted.values():
-                if isinstance(description, kept):
-                    make_shard(self._client, description, resolved.schemas[description.name])
-            self._waiting.clear()
-            gone = (self._storage.wanted().keys() | self._compute.wanted().keys()) - wanted.keys()
-            self._storage.drop(gone)
-            self._compute.drop(gone)
-            before = self.running()
-            for description in wanted.values():
-                self._run(description)
-                self._leave(before.get(description.name), description)
-            if not self._connected:
-                # Only now: the runtime is told everything at once, and drops what is not named.
-                self._connected = True
-                self._storage.start()
-                self._compute.start()
-            return plan
+            self._check_in_charge()
+            return self._apply(resolved)
+
+    def _apply(self, resolved: Resolved) -> Plan:
+        wanted = complete(resolved, self._retain_ms)
+        plan = difference(wanted, self.running())
+        if self._follows:
+            if plan.steps and self._connected:
+                raise _read_only("it decides what runs")
+            if plan.steps:
+                _log.warning("what the project changes waits until this runtime may write")
+            wanted = self.running()
+        for description in () if self._follows else wanted.values():
+            if isinstance(description, SourceDescription | ViewDescription):
+                make_shard(self._client, description, resolved.schemas[description.name])
+        self._wanted = resolved
+        self._starter.keep(wanted)
+        before = self.running()
+        self._starter.run(wanted.values())
+        self._starter.leave(before, wanted)
+        self._connect()
+        return plan
 
     def change(self, files: Mapping[str, str], *, dry_run: bool) -> Plan:
         """Make a project run that is given as text, or only say what that would do.
@@ -315,43 +375,36 @@ class Application:
             The names of the shards that were dropped.
 
         Raises:
-            InvalidUsage: There is no such object, or another one reads it.
+            InvalidUsage: There is no such object, or another one reads it; or it runs, and no
+                project has been applied yet; or this runtime only follows another one.
             Determinate: It has not stopped in time; nothing of its shards was dropped.
+            ShardError: Another runtime has taken over, or another controller.
         """
         with self._lock:
+            self._check_in_charge()
+            if self._follows:
+                raise _read_only("it decides what is dropped")
             running = self.running()
             shards = set(self._client.shards())
             for name in names:
                 if name not in running and name not in shards:
                     raise unknown_name("object", name, [*running, *shards])
-            self._check_unread(names, running)
-            for name in names:
-                self._waiting.pop(name, None)
-            self._storage.drop(names)
-            self._compute.drop(names)
+            check_unread(names, {**running, **self._starter.readers()})
+            if not self._connected and not running.keys().isdisjoint(names):
+                raise _nothing_applied()
+            self._starter.drop(names)
             self._until_gone(names)
             return [shard for name in names for shard in self._drop_shards(name)]
 
-    def _check_unread(self, names: Sequence[str], running: Mapping[str, Description]) -> None:
-        for other, description in running.items():
-            read = [name for name in inputs_of(description) if name in names]
-            if read and other not in names:
-                raise InvalidUsage(
-                    f"'{other}' reads '{read[0]}'",
-                    code="STILL_READ",
-                    hint=f"drop '{other}' too, or take it out of the project first",
-                )
-
     def _until_gone(self, names: Sequence[str]) -> None:
         """Wait until nothing of objects runs any more: a shard that is written must not go."""
-        deadline_ms = self._clock.elapsed_ms() + self.timeout_ms
-        while left := [name for name in names if name in self.runtime.lane.state.objects]:
-            if self._clock.elapsed_ms() > deadline_ms or self._clock.wait(self._ending, _BEGUN_MS):
-                raise Determinate(
-                    f"'{left[0]}' is being dropped, and has not stopped yet",
-                    code="NOT_STOPPED",
-                    hint="drop it again, which then drops its shard",
-                )
+        for name in names:
+            self._until(
+                lambda name=name: name not in self.runtime.lane.state.objects,  # type: ignore[misc]
+                f"'{name}' is being dropped, and has not stopped yet",
+                code="NOT_STOPPED",
+                hint="drop it again, which then drops its shard",
+            )
 
     def _drop_shards(self, name: str) -> list[str]:
         dropped = []
@@ -363,76 +416,29 @@ class Application:
                 dropped.append(shard)
         return dropped
 
-    def _run(self, description: Kept) -> None:
-        match description:
-            case SourceDescription():
-                self._storage.run(description)
-            case _:
-                known = {**self._compute.wanted(), **self._storage.wanted()}
-                if known.get(description.name) != description:
-                    self._waiting[description.name] = description
-                    self._start_if_begun(description)
-
-    def _start_if_begun(self, reader: Dataflow | SinkDescription) -> None:
-        """Create what waits for its inputs, if all of them have begun."""
-        inputs = [self._readable(name) for name in inputs_of(reader)]
-        if any(one.upper == MINIMUM for one in inputs):
-            return
-        if isinstance(reader, SinkDescription):
-            self._storage.run(reader)
-        else:
-            self._compute.run(reader, self._as_of(reader))
-        del self._waiting[reader.name]
+    def _connect(self) -> None:
+        """Let the runtime be told everything at once: it drops what is not named."""
+        # A start must not drop what could not be looked up for a moment.
+        if not self._connected and self._starter.unclear().isdisjoint(self.running()):
+            self._connected = True
+            self._storage.start()
+            self._compute.start()
 
     def _start_waiting(self) -> None:
+        swept = False
         while not self._clock.wait(self._ending, _BEGUN_MS):
-            with self._lock:
-                for reader in list(self._waiting.values()):
-                    try:
-                        self._start_if_begun(reader)
-                    except ShardError:
-                        context = {"id": reader.name}
-                        _log.warning("not created yet", exc_info=True, extra={"context": context})
-
-    def _leave(self, before: Description | None, after: Kept) -> None:
-        """Let go of the inputs that a view read by its former definition only."""
-        if isinstance(before, ViewDescription) and before != after:
-            left = set(before.inputs) - set(inputs_of(after))
-            forget_holds(self._client, before.name, sorted(filter(self._client.exists, left)))
-
-    def _as_of(self, dataflow: Dataflow) -> int:
-        output = dataflow.name if isinstance(dataflow, ViewDescription) else None
-        inputs = [self._readable(name) for name in inputs_of(dataflow)]
-        there = None if output is None else self._readable(output)
-        chosen = choose_as_of(inputs, there)
-        if chosen is None:
-            raise InvalidUsage(
-                f"an input of '{dataflow.name}' has no history left to begin at",
-                code="HISTORY_GONE",
-                hint="./spark-submit.sh inspect shows its since",
-            )
-        return chosen
-
-    def _sink_as_of(self, sink: SinkDescription) -> int:
-        chosen = choose_as_of([self._readable(sink.on)], None)
-        return 0 if chosen is None else chosen
-
-    def _readable(self, name: str) -> Readable:
-        if not self._client.exists(name):
-            return Readable(MINIMUM, MINIMUM)
-        state = self._client.readable(name)[0]
-        return Readable(state.since, state.upper)
-
-    def _hold(self, dataflow: Dataflow, as_of: int) -> list[Hold]:
-        """Holds on a dataflow's inputs until it has its own."""
-        purpose = f"the beginning of {dataflow.name}"
-        # Under the view's own prefix: whatever ends the view's holds, after a crash too, ends it.
-        name = beginning_name(dataflow.name)
-        return [
-            self._client.hold(one, name, since=as_of, purpose=purpose)
-            for one in inputs_of(dataflow)
-            if self._client.exists(one)
-        ]
+            try:
+                with self._lock:
+                    self._starter.again()
+                    if self._wanted is not None:
+                        self._connect()
+                if not swept and not self._follows:
+                    objects = self.runtime.lane.state.objects
+                    self._beginnings.sweep(objects, self._compute.knows, self._ending.is_set)
+                    swept = True
+            except Exception:  # noqa: BLE001 - see below
+                # Without this thread nothing that waits would ever be created.
+                _log.exception("a look at what waits failed")
 
     # -- reads -----------------------------------------------------------------------------------
 
@@ -459,8 +465,10 @@ class Application:
         """Follow an object: `SUBSCRIBE obj [WITHOUT SNAPSHOT] [AS OF t] [UP TO t]`.
 
         Raises:
-            InvalidUsage: There is no such object.
+            InvalidUsage: There is no such object; or this runtime only follows another one.
         """
+        if self._follows:
+            raise _read_only("subscriptions are in its order")
         return self._reads.subscribe(text)
 
     def token(self) -> str:
@@ -468,27 +476,23 @@ class Application:
         return self._ids.token().hex()
 
 
+def _read_only(why: str) -> InvalidUsage:
+    return InvalidUsage(
+        f"this runtime follows another one, and {why}",
+        code="READ_ONLY_RUNTIME",
+        hint="ask that one, or allow this one to write",
+    )
+
+
+def _nothing_applied() -> InvalidUsage:
+    return InvalidUsage(
+        "no project has been applied since the start: what runs is that of the last one",
+        code="NOTHING_APPLIED",
+        hint="apply a project first",
+    )
+
+
 def planned(client: ShardClient, settings: RuntimeSettings, resolved: Resolved) -> Plan:
     """What applying a project to a location would do, asked of its lane from outside."""
-    running = _living(read_lane(client)[0]) if client.exists(LANE_SHARD) else {}
-    return difference(_complete(resolved, duration_ms(settings.retain_history)), running)
-
-
-def _living(state: LaneState) -> dict[str, Description]:
-    return {
-        name: known.description
-        for name, known in state.objects.items()
-        if known.life == "live" and not isinstance(known.description, SubscribeDescription)
-    }
-
-
-def _complete(resolved: Resolved, retain_ms: int) -> dict[str, Kept]:
-    """The descriptions, with what the settings say where they say nothing."""
-    found: dict[str, Kept] = {}
-    for name, description in resolved.descriptions.items():
-        match description:
-            case SourceDescription(retain_ms=None) | ViewDescription(retain_ms=None):
-                found[name] = replace(description, retain_ms=retain_ms)
-            case _:
-                found[name] = description
-    return found
+    running = living(read_lane(client)[0]) if client.exists(LANE_SHARD) else {}
+    return difference(complete(resolved, duration_ms(settings.retain_history)), running)

@@ -77,6 +77,7 @@ class RuntimeSettings(_Section):
 
     Attributes:
         interval_ms: Distance of the times that sources give to data, and of their ticks.
+        interval_max: The most that sources wait between two commits when views cannot follow.
         retain_history: How far back objects stay readable that do not say so themselves.
         hydration_concurrency: How many dataflows may catch up side by side.
         hydration_patience: How long one that catches up keeps others waiting.
@@ -103,6 +104,7 @@ class RuntimeSettings(_Section):
     """
 
     interval_ms: Annotated[int, Field(ge=100, le=60_000)] = 1000
+    interval_max: Duration = "10s"
     retain_history: Duration = "5 min"
     hydration_concurrency: Annotated[int, Field(ge=1, le=64)] = 4
     hydration_patience: Duration = "60s"

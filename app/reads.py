@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from app.compute.explaining import explain_peek
 from app.compute.results import from_ipc
-from app.controller.compute import ComputeController, Subscription
+from app.controller.compute import ComputeController
 from app.controller.oracle import Oracle
+from app.controller.subscription import Subscription
 from app.introspection.live import DATABASE
 from app.project.graph import reached
 from app.project.queries import Selected, parse_explain, parse_select, parse_subscribe
@@ -71,6 +72,14 @@ class Reads:
         self._zone = zone
         self._shard_bytes = shard_bytes
         self._oracle = Oracle()
+
+    def begin(self, sources: Iterable[Frontier]) -> None:
+        """Take over from who has answered before: no strict read is made before its last.
+
+        Args:
+            sources: Uppers of all sources that it may have read, no older than its last read.
+        """
+        self._oracle.strict(sources)
 
     def sql(
         self,

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from app.pace import Pace
 from app.reports import Report
 from datasource.client import ShardClient
 from datasource.clock import Clock, IdGenerator
@@ -48,6 +49,7 @@ class Host:
             every commit and after every one that was refused.
         interval_ms: Distance of the times that sources give to data, and of their ticks.
         pool: Scheduler pool of the object's kind.
+        pace: How often sources commit; None for at each interval.
     """
 
     spark: SparkSession
@@ -61,6 +63,7 @@ class Host:
     check_fence: Callable[[], None]
     interval_ms: int = 1000
     pool: str = "compute"
+    pace: Pace | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,23 +7,24 @@
 
 The loop takes what has arrived, in this order: phases that the lane has told, observations of what
 runs, commands of the two controllers. Workers say what follows; commands go to the lane, peeks to
-whoever answers them, responses to the controllers. Nothing in the loop waits: for a controller, for
-a store, or for Spark.
+whoever answers them, responses to the controllers. Nothing in the loop waits: for a controller, a
+store, the lane or Spark.
 
 Invariants:
     Only the lane makes anything run or stop.
     A worker hears of everything in the order in which it happened, on one thread.
-    Controllers come and go, and what runs runs on.
+    Controllers come and go, and what runs runs on. One whose step fails is refused, and whatever
+    the lane lacks of what the next one says it is told then.
 """
 
 from __future__ import annotations
 
 import logging
 import queue
-import shutil
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -31,7 +32,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from typing_extensions import override
 
 from app.bounds import Bounds, check_commands
-from app.compute import holds
 from app.compute.answering import Relations
 from app.compute.index import RunningIndex
 from app.compute.peek import Peeks
@@ -40,6 +40,7 @@ from app.compute.subscribe import RunningSubscribe
 from app.compute.worker import ComputeDone, ComputeWorker
 from app.connection.endpoint import Endpoint
 from app.connection.session import Received, Reconcile
+from app.forgetting import forget
 from app.introspection.events import PeekEnded, PeekStarted
 from app.introspection.operators import operators_of
 from app.lane import commands as lane_commands
@@ -49,6 +50,7 @@ from app.lane.journal import Journal
 from app.lane.lane import Lane, Observer, Renderer
 from app.lane.state import LaneObject
 from app.observing import Observing
+from app.pace import Pace
 from app.project.graph import reached
 from app.project.queries import bind
 from app.protocol.compute import (
@@ -58,7 +60,6 @@ from app.protocol.compute import (
     ComputeResponse,
     Peek,
     PeekResponse,
-    SubscribeResponse,
 )
 from app.protocol.objects import (
     Dataflow,
@@ -80,7 +81,6 @@ from app.rendering import Host, Incarnation, Running
 from app.reports import Observation
 from app.storage.oneshot import Oneshots
 from app.storage.render import render as render_storage
-from app.storage.sink import drop_sink
 from app.storage.worker import StorageDone, StorageWorker
 from datasource.client import ShardClient
 from datasource.clock import Clock, IdGenerator
@@ -112,12 +112,14 @@ class RuntimeOptions:
         checkpoints: Folder of the checkpoints, of this location alone.
         storage: Options of the location's store.
         interval_ms: As of `Host`.
+        interval_max_ms: The most that sources wait between two commits when views cannot follow.
         bounds: Of all that it does; what the lane's order says of them comes on top.
     """
 
     checkpoints: Path
     storage: Mapping[str, str] = field(default_factory=dict)
     interval_ms: int = 1000
+    interval_max_ms: int = 10_000
     bounds: Bounds = field(default_factory=Bounds)
 
 
@@ -154,6 +156,7 @@ class Runtime(Observer):
         self._client = client
         self._journal = journal
         self._clock = clock
+        self._pace = Pace(clock, options.interval_ms, options.interval_max_ms)
         self._options = options
         self._observing = observing
         self._wake = threading.Event()
@@ -175,6 +178,8 @@ class Runtime(Observer):
             IndexDescription: self._render_compute,
             SubscribeDescription: self._render_compute,
         }
+        self._follows = journal.role == "follower"
+        self._doubts, self._said = set[Kind](), set[Kind]()
         self.lane = Lane(
             journal,
             renderers,
@@ -247,7 +252,7 @@ class Runtime(Observer):
 
     @override
     def on_record(self, record: Record) -> None:
-        if isinstance(record.command, lane_commands.UpdateConfiguration):
+        if isinstance(record.command, lane_commands.UpdateConfiguration | lane_commands.Opened):
             self._wake.set()
         if self._observing is not None:
             self._observing.on_record(record, self.lane.state)
@@ -280,6 +285,12 @@ class Runtime(Observer):
     def _step(self) -> None:
         self._wake.clear()
         self._tune()
+        if self._follows and self._journal.role == "holder":
+            self._follows = False  # what was refused can be recorded from here on
+            self._doubts |= {"compute", "storage"}
+            for kind in [*self._said]:  # the others say all that they want when they come
+                with self._refusing(kind):
+                    self._catch_up(kind)
         for _ in range(self._phases.qsize()):
             change = self._phases.get_nowait()
             self._do_compute(self._compute_worker.on_phase(change))
@@ -318,37 +329,60 @@ class Runtime(Observer):
             self._do_storage(self._storage_worker.on_staged(news))
         else:
             if isinstance(news, PeekResponse):
-                self._answered(news)
+                self._answered(news.uuid)
             self._do_compute(self._compute_worker.on_observation(news))
             self._do_storage(self._storage_worker.on_observation(news, now_ms))
 
     def _take_compute(self, step: Reconcile[ComputeCommand] | Received[ComputeCommand]) -> None:
-        try:
+        with self._refusing("compute"):
             match step:
                 case Reconcile(commands=commands):
                     self._check(commands)
                     self._do_compute(self._compute_worker.on_reconcile(commands))
+                    self._said.add("compute")
+                    self._catch_up("compute")
                 case Received(command=command):
                     self._check([command])
                     self._do_compute(self._compute_worker.on_command(command))
-        except InvalidUsage as error:
-            self.compute.refuse(str(error))
 
     def _take_storage(self, step: Reconcile[StorageCommand] | Received[StorageCommand]) -> None:
         now_ms = self._clock.now_ms()
-        try:
+        with self._refusing("storage"):
             match step:
                 case Reconcile(commands=commands):
                     self._check(commands)
                     self._do_storage(self._storage_worker.on_reconcile(commands, now_ms))
+                    self._said.add("storage")
+                    self._catch_up("storage")
                 case Received(command=command):
                     self._check([command])
                     self._do_storage(self._storage_worker.on_command(command, now_ms))
-        except InvalidUsage as error:
-            self.storage.refuse(str(error))
+
+    @contextmanager
+    def _refusing(self, kind: Kind) -> Iterator[None]:
+        """End the connection whose step cannot be done: the next one says everything anew."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever it is, half of it may be done
+            if not isinstance(error, InvalidUsage):
+                _log.exception("a step of a controller failed")
+            self._doubts.add(kind)
+            endpoint = self.compute if kind == "compute" else self.storage
+            endpoint.refuse(str(error) if isinstance(error, ShardError) else repr(error))
+
+    def _catch_up(self, kind: Kind) -> None:
+        """Give the lane what it lacks, where a step has failed before."""
+        if kind in self._doubts and kind == "compute":
+            self._do_compute(self._compute_worker.catch_up(self.lane.state.objects))
+        elif kind in self._doubts:
+            self._do_storage(self._storage_worker.catch_up(self.lane.state.objects))
+        self._doubts.discard(kind)
 
     def _do_compute(self, done: ComputeDone) -> None:
         self._offer("compute", done.commands)
+        for uuid in done.forgotten:
+            self._peeks.forget(uuid)
+            self._answered(uuid)
         for request in done.requests:
             match request:
                 case Peek():
@@ -357,13 +391,12 @@ class Runtime(Observer):
                     self._peeks.cancel(uuid)
                 case AllowCompaction(name, frontier):
                     # Of shards the history that stays is that of their retention.
-                    index = self._indexes.get(name)
-                    if index is not None and frontier is not None:
-                        index.allow_compaction(frontier)
+                    if name in self._indexes and frontier is not None:
+                        self._indexes[name].allow_compaction(frontier)
+                    if name in self._subscribes:
+                        self._subscribes[name].acknowledge(frontier)
         for response in done.responses:
             self.compute.respond(response)
-            if isinstance(response, SubscribeResponse) and response.id in self._subscribes:
-                self._subscribes[response.id].acknowledge(response.upper)
 
     def _peek(self, peek: Peek) -> None:
         if self._observing is not None:
@@ -374,11 +407,11 @@ class Runtime(Observer):
             self._observing.put(started)
         self._peeks.start(peek)
 
-    def _answered(self, response: PeekResponse) -> None:
-        began_ms = self._asked.pop(response.uuid, None)
+    def _answered(self, uuid: str) -> None:
+        began_ms = self._asked.pop(uuid, None)
         if self._observing is not None and began_ms is not None:
             took_ms = self._clock.elapsed_ms() - began_ms
-            self._observing.put(PeekEnded(uuid=response.uuid, took_ms=took_ms))
+            self._observing.put(PeekEnded(uuid=uuid, took_ms=took_ms))
 
     def _do_storage(self, done: StorageDone) -> None:
         self._offer("storage", done.commands)
@@ -398,7 +431,8 @@ class Runtime(Observer):
 
     def _offer(self, producer: str, commands: Sequence[LaneCommand]) -> None:
         for command in commands:
-            self.lane.offer(producer, command).add_done_callback(_note)
+            # A controller that says more than the lane takes is refused, and comes again.
+            self.lane.offer(producer, command, wait=False).add_done_callback(_note)
 
     def _put(self, news: _News) -> None:
         try:
@@ -422,28 +456,24 @@ class Runtime(Observer):
             ids=ids,
             checkpoints=options.checkpoints,
             writes=threading.Event(),
-            check_fence=self._check_fence,
+            check_fence=self._journal.check_fence,
             interval_ms=options.interval_ms,
             pool=kind,
+            pace=self._pace,
         )
-
-    def _check_fence(self) -> None:
-        self.lane.check_fence()
 
     def _render_compute(
         self, host: Host, incarnation: Incarnation, description: Description
     ) -> Running:
         assert isinstance(description, Dataflow), description
         running = render_dataflow(host, incarnation, description, self, self._bounds)
-        match running:
-            case RunningIndex():
-                self._indexes[incarnation.id] = running
-                running.tune(self._bounds.indexes)  # they may have changed meanwhile
-            case RunningSubscribe():
-                self._subscribes[incarnation.id] = running
-                running.tune(self._bounds.subscribes)
-            case _:
-                pass
+        # Bounds may have changed meanwhile.
+        if isinstance(running, RunningIndex):
+            self._indexes[incarnation.id] = running
+            running.tune(self._bounds.indexes)
+        elif isinstance(running, RunningSubscribe):
+            self._subscribes[incarnation.id] = running
+            running.tune(self._bounds.subscribes)
         return running
 
     def _render_storage(
@@ -453,21 +483,9 @@ class Runtime(Observer):
         return render_storage(host, incarnation, description)
 
     def _forget(self, dropped: LaneObject) -> None:
-        """Remove what a dropped object has left: checkpoints here, holds on what it read."""
-        for folder in self._options.checkpoints.glob(f"{dropped.global_id}-*"):
-            shutil.rmtree(folder, ignore_errors=True)
-        match dropped.description:
-            case ViewDescription(name=name, inputs=inputs):
-                holds.forget_holds(self._client, name, inputs)
-            case SinkDescription() as sink:
-                drop_sink(self._client, sink)
-            case IndexDescription(name=name, on=on):
-                self._indexes.pop(name, None)
-                holds.forget_holds(self._client, name, [on])
-            case SubscribeDescription(name=name):
-                self._subscribes.pop(name, None)
-            case _:
-                pass
+        self._indexes.pop(dropped.description.name, None)
+        self._subscribes.pop(dropped.description.name, None)
+        forget(self._client, self._options.checkpoints, dropped)
 
 
 def _note(position: Future[int]) -> None:

@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from app.application import Application
 from app.compute.results import as_json, from_ipc
 from app.config import RuntimeSettings
 from app.connection.websocket import server_options, websocket_route
-from app.controller.compute import Subscription
+from app.controller.subscription import Subscription, is_last
 from app.discovery import Whereabouts, announce, withdraw
 from app.project.plan import plan_json
 from app.protocol.codec import COMPUTE, STORAGE
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-__all__ = ["batch_line", "serving"]
+__all__ = ["batch_line", "routes_of", "serving"]
 
 _TAKE_MS: Final = 500.0
 _PROJECT_MAX: Final = 8 << 20
@@ -85,14 +85,9 @@ def serving(
             "allow_writes": lambda _: application.allow_writes(),
             "configure": lambda text: _configure(application, text),
         },
-        ready=lambda: "" if application.lost is None else str(application.lost),
+        ready=lambda: application.not_ready,
         timeout_s=application.timeout_ms / 1000,
-        routes=[
-            Route("/api/v1/subscribe", _subscribe(application), methods=["POST"]),
-            Route("/api/v1/project", _project(application), methods=["POST"]),
-            websocket_route("/v1/compute", application.runtime.compute, COMPUTE, _is(token)),
-            websocket_route("/v1/storage", application.runtime.storage, STORAGE, _is(token)),
-        ],
+        routes=routes_of(application, token),
     )
     access = Access(token, "loopback" if host in _LOOPBACK else "elsewhere")
     sockets = server_options(application.runtime.compute.limits)
@@ -105,6 +100,17 @@ def serving(
             yield whereabouts
         finally:
             withdraw(folder, whereabouts)
+
+
+def routes_of(application: Application, token: str) -> list[BaseRoute]:
+    """What is answered besides what `app.server` offers; the sockets want `token`."""
+    compute, storage = application.runtime.compute, application.runtime.storage
+    return [
+        Route("/api/v1/subscribe", _subscribe(application), methods=["POST"]),
+        Route("/api/v1/project", _project(application), methods=["POST"]),
+        websocket_route("/v1/compute", compute, COMPUTE, _is(token)),
+        websocket_route("/v1/storage", storage, STORAGE, _is(token)),
+    ]
 
 
 def batch_line(batch: SubscribeResponse | SubscribeDropped) -> str:
@@ -184,7 +190,7 @@ async def _lines(subscription: Subscription) -> AsyncIterator[str]:
             if batch is None:
                 continue
             yield batch_line(batch)
-            if isinstance(batch, SubscribeDropped) or batch.upper is None or batch.error:
+            if is_last(batch):
                 return
     finally:
         subscription.close()

@@ -19,6 +19,7 @@ __all__ = [
     "cpu_seconds",
     "find",
     "greatest_memory_bytes",
+    "is_java",
     "parse",
     "processes",
 ]
@@ -98,6 +99,15 @@ def find(word: str, pids: Collection[int]) -> list[int]:
         if word.encode() in line:
             found.append(pid)
     return found
+
+
+def is_java(pid: int) -> bool:
+    """Whether a process is a JVM."""
+    try:
+        program = (_PROC / str(pid) / "exe").readlink()
+    except OSError:
+        return False
+    return program.name == "java"
 
 
 def greatest_memory_bytes() -> int:

@@ -24,7 +24,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from app.application import Application
-from app.bench.processes import below, cpu_seconds, processes
+from app.bench.processes import below, cpu_seconds, is_java, processes
 from app.bench.rounds import Measured, quantile
 from app.bench.runtime_load import STAMP, STAMPED, Load, resting, streaming
 from app.bench.runtime_watch import Watch, freshness, stamps_of, unreadable
@@ -149,8 +149,11 @@ def _window(bench: Bench, load: Load, rate: int, *, introspection: bool = True) 
 
 
 def _cpu() -> float:
+    """CPU seconds so far of this process, of all below it, and of the JVM above it."""
     table = processes()
-    return cpu_seconds(table, below(os.getpid(), table))
+    # spark-submit is a JVM that has started this process; without it, the JVM is below.
+    root = os.getppid() if is_java(os.getppid()) else os.getpid()
+    return cpu_seconds(table, below(root, table))
 
 
 def measure_fresh(bench: Bench, views: Sequence[int], rates: Sequence[int]) -> list[Measured]:

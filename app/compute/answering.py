@@ -125,17 +125,19 @@ class Task:
         came_ms: When it came, ms since the epoch.
         cancelled: Set once nobody wants the answer any more.
         strategy: How it is answered; "" while that is not decided.
+        number: Tells it from another one with the same peek, said by a later connection.
     """
 
     peek: Peek
     came_ms: int
+    number: int = 0
     cancelled: threading.Event = field(default_factory=threading.Event)
     strategy: Strategy | Literal[""] = ""
 
     @property
     def group(self) -> str:
         """Its Spark jobs."""
-        return f"peek-{self.peek.uuid}"
+        return f"peek-{self.peek.uuid}-{self.number}"
 
 
 class Cancelled(Exception):

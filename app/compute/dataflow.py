@@ -180,6 +180,8 @@ class ViewRun:
         """End it, and wait until nothing of it commits any more; again does nothing."""
         self._stopping.set()
         self._advancer.remove(self)
+        if self._host.pace is not None:
+            self._host.pace.forget(self._incarnation.id)
         if self._query is not None:
             with suppress(Py4JError, OSError):
                 self._query.stop()
@@ -244,6 +246,8 @@ class ViewRun:
         if not self._lives():
             self._tell_failure()
             return
+        if self._host.pace is not None and (behind_ms := self._view.behind_ms(states)) is not None:
+            self._host.pace.behind(self._incarnation.id, behind_ms)
         if not states or not self._host.writes.is_set() or not self._turn.acquire(blocking=False):
             return
         try:

@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from app.rendering import Incarnation
 from datasource.client import ShardClient
@@ -27,12 +29,16 @@ from datasource.state import is_tombstone
 
 __all__ = [
     "beginning_name",
+    "end_beginnings",
     "end_hold",
     "end_other_holds",
     "first_time",
     "forget_holds",
     "hold_name",
 ]
+
+_SUBSCRIPTION: Final = re.compile(r"view:(t[0-9a-f]{32}):0:begin")
+"""The hold of a subscription, which is called by a token of its controller."""
 
 
 def beginning_name(view: str) -> str:
@@ -93,6 +99,24 @@ def end_other_holds(client: ShardClient, own: str, inputs: Sequence[str]) -> Non
     """
     view = own.rsplit(":", 2)[0]
     _expire(client, inputs, lambda name: name != own and name.startswith(f"{view}:"))
+
+
+def end_beginnings(
+    client: ShardClient, shards: Sequence[str], abandoned: Callable[[str], bool]
+) -> None:
+    """End the holds of subscriptions that nobody will ever begin; harmless again.
+
+    Args:
+        client: Of the location.
+        shards: Where to look.
+        abandoned: Whether a subscription, by its name, is one of those.
+    """
+
+    def ended(hold: str) -> bool:
+        found = _SUBSCRIPTION.fullmatch(hold)
+        return found is not None and abandoned(found[1])
+
+    _expire(client, shards, ended)
 
 
 def end_hold(client: ShardClient, own: str, inputs: Sequence[str]) -> None:

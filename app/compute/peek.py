@@ -3,6 +3,7 @@
     peeks = Peeks(host, catalog, relations, bind)
     peeks.start(peek)          returns at once; one `PeekResponse` comes through `host.report`
     peeks.cancel(uuid)
+    peeks.forget(uuid)         of a connection that is gone: it is not answered
     peeks.active(), peeks.durations()
 
 What happens, in one of a few threads:
@@ -20,13 +21,15 @@ and the ways, told in the log and in `durations`:
     standard    Spark, over native snapshots of the objects, or an index's cached frame
 
 Invariants:
-    Each peek has exactly one response, whatever happens: refused, cancelled, failed, stopped.
+    Each peek has exactly one response, whatever happens: refused, cancelled, failed, stopped; one
+    that is forgotten has none. The same peek may come again then, and is another one.
     All objects are read at the same time, and nothing that is read is deleted meanwhile.
     Temporary views of a peek are gone when it ends.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections import Counter, deque
@@ -121,6 +124,7 @@ class Peeks:
         self._settings = settings
         self._lock = threading.Lock()
         self._tasks: dict[str, Task] = {}
+        self._numbers = itertools.count()
         self._queue: deque[Task] = deque()
         self._free = set(range(settings.threads))
         self._threads: dict[int, threading.Thread] = {}
@@ -133,7 +137,7 @@ class Peeks:
         with self._lock:
             if peek.uuid in self._tasks:
                 return
-            task = Task(peek, self._host.clock.now_ms())
+            task = Task(peek, self._host.clock.now_ms(), next(self._numbers))
             if self._stopped:
                 refused = "[STOPPED] the runtime is stopping — hint: ask again when it runs"
             elif len(self._queue) >= self._settings.waiting:
@@ -152,16 +156,33 @@ class Peeks:
         """The answer is not needed any more; it may come all the same. Unknown: does nothing."""
         with self._lock:
             task = self._tasks.get(uuid)
-            waiting = task is not None and task in self._queue
-            if task is not None and waiting:
-                self._queue.remove(task)
+            waiting = task is not None and self._take_out(task)
+            if waiting:
                 del self._tasks[uuid]
-        if task is None:
-            return
-        task.cancelled.set()
         if waiting:
             self._host.report(PeekResponse(uuid=uuid, cancelled=True))
-        elif task.strategy in ("standard", "constant"):
+        elif task is not None:
+            self._end(task)
+
+    def forget(self, uuid: str) -> None:
+        """End a peek that is not to be answered: who has asked is gone. Unknown: does nothing."""
+        with self._lock:
+            task = self._tasks.pop(uuid, None)
+            waiting = task is not None and self._take_out(task)
+        if task is not None and not waiting:
+            self._end(task)
+
+    def _take_out(self, task: Task) -> bool:
+        """Whether the peek has not begun, and now never will; under the lock."""
+        waiting = task in self._queue
+        if waiting:
+            self._queue.remove(task)
+            task.cancelled.set()
+        return waiting
+
+    def _end(self, task: Task) -> None:
+        task.cancelled.set()
+        if task.strategy in ("standard", "constant"):
             from app.compute.collecting import cancel_group  # noqa: PLC0415 - loads pyspark
 
             cancel_group(self._host.spark, task.group)
@@ -227,11 +248,14 @@ class Peeks:
             response = self._answer(task, slot)
             took_ms = self._host.clock.elapsed_ms() - began
             with self._lock:
-                del self._tasks[task.peek.uuid]
+                wanted = self._tasks.get(task.peek.uuid) is task
+                if wanted:
+                    del self._tasks[task.peek.uuid]
                 if response.rows is not None and task.strategy:
                     self._durations[task.strategy, _bucket(took_ms)] += 1
             _told(task, response, took_ms)
-            self._host.report(response)
+            if wanted:
+                self._host.report(response)
 
     def _answer(self, task: Task, slot: int) -> PeekResponse:
         """The one response to a peek."""

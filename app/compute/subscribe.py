@@ -1,7 +1,7 @@
 """Subscriptions: every change of an object, in order, to one client.
 
     running = run_subscribe(host, incarnation, description, catalog)
-    running.acknowledge(response.upper)     a batch has gone out: makes room for the next ones
+    running.acknowledge(response.upper)     a batch was taken: makes room for the next ones
     rows_of(response)                       a batch as an Arrow table, for whoever receives it
     resume_at(upper)                        the `as_of` that goes on behind a batch
 

@@ -362,6 +362,17 @@ class View:
             self._contents.moved(step.lower, step.upper)
         return followed
 
+    def behind_ms(self, states: Sequence[ShardState]) -> int | None:
+        """How far the output is behind what all inputs have; None before it has caught up once.
+
+        May be called while a micro-batch is under way.
+        """
+        output = self._output
+        settled = meet(state.upper for state in states).time if states else None
+        if output is None or output.upper is None or settled is None or not self._hydrated:
+            return None
+        return max(settled - output.upper, 0)
+
     # -- telling -----------------------------------------------------------------------------
 
     def _arrived(self, output: Output) -> None:

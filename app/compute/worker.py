@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypeGuard, assert_never
+from typing import Final, TypeAlias, TypeGuard, assert_never
 
 from msgspec import UnsetType
 
@@ -64,6 +64,9 @@ ComputeRequest: TypeAlias = Peek | CancelPeek | AllowCompaction
 
 _Time: TypeAlias = int | None
 
+_BEFORE: Final = -(2**63)
+"""Before every time."""
+
 
 @dataclass(frozen=True, slots=True)
 class ComputeDone:
@@ -73,11 +76,13 @@ class ComputeDone:
         commands: For the lane, in this order.
         requests: For those who answer peeks and let go of the past, after the commands.
         responses: For the controller, in this order.
+        forgotten: Peeks that are to end without an answer, before the requests.
     """
 
     commands: tuple[lane.LaneCommand, ...] = ()
     requests: tuple[ComputeRequest, ...] = ()
     responses: tuple[ComputeResponse, ...] = ()
+    forgotten: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -106,7 +111,7 @@ class _Told:
 
     lower: int
     frontiers: dict[str, _Time] = field(default_factory=dict)
-    upper: int | None = 0
+    upper: int | None = _BEFORE
     hydrated: bool = False
 
 
@@ -145,8 +150,9 @@ class ComputeWorker:
             self._expect(name, self._history.dataflows[name])
         return ComputeDone(
             tuple(c for command in found.todo for c in self._for_the_lane(command)),
-            (*map(CancelPeek, found.forgotten), *filter(_is_request, found.todo)),
+            tuple(filter(_is_request, found.todo)),
             tuple(r for name in found.kept for r in self._news(name)),
+            found.forgotten,
         )
 
     def on_command(self, command: ComputeCommand) -> ComputeDone:
@@ -168,6 +174,26 @@ class ComputeWorker:
                 return ComputeDone(requests=(command,))
             case _:
                 return ComputeDone(tuple(self._for_the_lane(command)))
+
+    def catch_up(self, objects: Mapping[str, LaneObject]) -> ComputeDone:
+        """What the lane lacks of what the controller has said; it may have refused some of it.
+
+        Args:
+            objects: What the lane has. Commands that are on their way to it do no harm.
+        """
+        there = {c.id: c for c in _as_said(objects) if isinstance(c, CreateDataflow)}
+        wanted = {n: held for n, held in self._history.dataflows.items() if held.scheduled}
+        same = {
+            name
+            for name, held in wanted.items()
+            if name in there and there[name].dataflow == held.create.dataflow
+        }
+        return ComputeDone(
+            (
+                *(lane.DropDataflow(name) for name in reversed(there) if name not in same),
+                *(c for n in wanted if n not in same for c in self._for_the_lane(Schedule(n))),
+            )
+        )
 
     def _created(self, command: CreateDataflow, before: HeldDataflow | None) -> ComputeDone:
         held = self._history.dataflows[command.id]
@@ -216,7 +242,7 @@ class ComputeWorker:
         match observation:
             case PeekResponse(uuid=uuid):
                 return ComputeDone(responses=self._answered(uuid, observation))
-            case SubscribeResponse():
+            case SubscribeResponse() | SubscribeDropped():
                 return ComputeDone(responses=self._batch(observation))
             case Progress() | Hydrated() | Ended() | Failed():
                 if not self._lives.admits(observation.id, observation.epoch):
@@ -239,11 +265,16 @@ class ComputeWorker:
         self._history.append(CancelPeek(uuid))
         return (response,)
 
-    def _batch(self, response: SubscribeResponse) -> tuple[ComputeResponse, ...]:
+    def _batch(self, response: SubscribeResponse | SubscribeDropped) -> tuple[ComputeResponse, ...]:
         told = self._told.get(response.id)
-        if told is None or told.upper is None or response.lower < told.upper:
+        if told is None or told.upper is None:
             return ()
-        told.upper = response.upper
+        if isinstance(response, SubscribeDropped):
+            told.upper = None
+        elif response.lower < told.upper:
+            return ()
+        else:
+            told.upper = response.upper
         return (response,)
 
     @staticmethod

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 from app.connection.client import Client
 from app.controller.link import Link, replaced_error, said
-from app.controller.subscription import Subscription, is_last
+from app.controller.subscription import Subscription
 from app.protocol.compute import (
     AllowCompaction,
     AllowWrites,
@@ -120,8 +120,8 @@ class ComputeController:
             self._on_response,
             clock,
             "compute",
-            vacant,
-            self._on_replaced,
+            vacant=vacant,
+            on_replaced=self._on_replaced,
         )
 
     def start(self) -> None:
@@ -349,10 +349,10 @@ class ComputeController:
             subscription = self._subscriptions.get(response.id)
             if subscription is None:
                 return
+            subscription.put(response)
             # It has read under a hold of its own, or never will.
             _release(self._wanted[response.id])
-            subscription.put(response)
-            if subscription.ended and not is_last(response):
+            if subscription.ended:
                 self._unsubscribe(subscription)
 
     def _on_frontiers(self, response: Frontiers) -> None:

@@ -33,7 +33,7 @@ _RECEIVE_MS: Final = 200.0
 _AGAIN_MS: Final = 500.0
 _CLOSE_MS: Final = 5000.0
 _VACANT_LOOKS: Final = 20
-"""So many looks in a row, a pause of `_AGAIN_MS` between, find nobody else: the newer controller has
+"""So many looks in a row, a pause of `_AGAIN_MS` between, find nobody: the newer controller has
 gone, and is not only connecting again."""
 
 K = TypeVar("K")
@@ -54,6 +54,7 @@ class Link(Generic[K, S]):
         on_response: Callable[[S], None],
         clock: Clock,
         name: str,
+        *,
         vacant: Callable[[], bool] | None = None,
         on_replaced: Callable[[], None] = lambda: None,
     ) -> None:

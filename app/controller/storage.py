@@ -62,7 +62,7 @@ class StorageController:
         self._writes = writes
         self._settings: dict[str, str] = {}
         self._link: Link[StorageCommand, StorageResponse] = Link(
-            connect, self._opening, self._on_response, clock, "storage", vacant
+            connect, self._opening, self._on_response, clock, "storage", vacant=vacant
         )
 
     def start(self) -> None:

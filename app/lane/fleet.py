@@ -247,7 +247,8 @@ class Fleet:
         """A start has failed: nothing of it runs."""
         slot = self._current(name, epoch, "starting")
         if slot is not None:
-            self._note_failure(name, slot, error, now_ms)
+            if not slot.failing:  # it may have told of the same failure itself
+                self._note_failure(name, slot, error, now_ms)
             self._rest(name, slot, now_ms, error)
 
     def stopped(self, name: str, epoch: int, now_ms: int) -> None:

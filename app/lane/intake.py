@@ -21,7 +21,7 @@ from app.lane.commands import LaneCommand
 from app.lane.fleet import Effect
 from app.rendering import Running
 from app.reports import Ended, Failed, Hydrated
-from datasource.errors import ShardError
+from datasource.errors import Determinate, ShardError
 
 __all__ = ["Done", "Intake", "Offer", "Report"]
 
@@ -64,10 +64,21 @@ class Intake:
         self._reports: dict[tuple[type, str, int], Report] = {}
         self._closed: ShardError | None = None
 
-    def offer(self, producer: str, command: LaneCommand, sequence: int | None) -> Future[int]:
-        """Put a command in, as soon as there is room; what will give its position."""
+    def offer(
+        self, producer: str, command: LaneCommand, sequence: int | None, *, wait: bool = True
+    ) -> Future[int]:
+        """Put a command in, as soon as there is room; what will give its position.
+
+        Raises:
+            Determinate: `LANE_FULL`: there is no room, and it shall not wait.
+        """
         offer = Offer(producer, sequence, command, Future())
-        self._room.acquire()
+        if not self._room.acquire(blocking=wait):
+            raise Determinate(
+                "too many commands wait for the lane",
+                code="LANE_FULL",
+                hint="the store may be slow, or away; say it again later",
+            )
         with self._lock:
             closed = self._closed
             if closed is None:

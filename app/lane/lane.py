@@ -185,15 +185,23 @@ class Lane:
         return self.offer(producer, command, sequence).result()
 
     def offer(
-        self, producer: str, command: LaneCommand, sequence: int | None = None
+        self,
+        producer: str,
+        command: LaneCommand,
+        sequence: int | None = None,
+        *,
+        wait: bool = True,
     ) -> Future[int]:
-        """As `submit`, but does not wait for the store; waits while too many commands wait.
+        """As `submit`, but does not wait for the store; waits for room if told to.
 
         Returns:
             What will give the position, or raise what `submit` raises.
+
+        Raises:
+            Determinate: `LANE_FULL`: too many commands wait, and this one shall not.
         """
         assert producer != LANE, command
-        return self._intake.offer(producer, self._sized(command), sequence)
+        return self._intake.offer(producer, self._sized(command), sequence, wait=wait)
 
     def report(self, observation: Observation) -> None:
         """Take what a running object tells; the lane only cares for its end and its hydration.

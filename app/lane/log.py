@@ -35,6 +35,7 @@ import pyarrow as pa
 from app.lane.commands import LANE, Hold, Holder, Opened, Record, Submission, command_kind
 from app.lane.holder import Pulse, held_error, judge
 from app.lane.journal import Role, Takeover
+from app.lane.looks import SharedLook
 from app.lane.settings import LaneSettings
 from app.lane.state import EMPTY_STATE, LaneState, apply, unrepeated
 from datasource.client import ShardClient
@@ -128,6 +129,7 @@ class LaneLog:
         self._attempts = 0
         self._doubt: _Attempt | None = None
         self._fence: Fenced | None = None
+        self._fence_look = SharedLook(self._look_at_fence)
         self._pulse: Pulse | None = None
         self._role: Role = "follower"
         self._kept: deque[Row] = deque()
@@ -235,9 +237,11 @@ class LaneLog:
                 self._load()
 
     def check_fence(self) -> None:
+        if self._role == "holder":
+            self._fence_look.fresh()
+
+    def _look_at_fence(self) -> None:
         with self._lock:
-            if self._role == "follower":
-                return
             self._check_held()
             self._settle()
             upper = self._machine.state().upper

@@ -7,8 +7,8 @@
 Read from the bottom: `problems` says where something is wrong; `tokens` and `clauses` take our own
 statements apart and `references` finds the names that a query reads; `statements` puts them
 together; `names` and `graph` check what can be checked without Spark; `analyze` asks Spark's
-analyzer, whose plan (`plantree`) tells `determinism` and `strategy` the rest; `project` is the
-door.
+analyzer, whose plan (`plantree`) tells `determinism` (with `frames`, of windows) and `strategy` the
+rest; `overchanges` is a linear query's text over changes; `project` is the door.
 
 Invariants:
     A query is never rewritten by a generator of SQL: names are replaced in the text as written, so

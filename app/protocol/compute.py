@@ -109,9 +109,10 @@ class Schedule(Value, frozen=True, tag="schedule"):
 class AllowCompaction(Value, frozen=True, tag="allow_compaction"):
     """Nobody reads an object at times before `frontier` any more; None: drop it.
 
-    It never takes a frontier back. A peek that still reads before it may get an error; a drop
-    cancels the peeks that read what is dropped. For what has been dropped it does nothing; for what
-    was never there it is an error.
+    Of a subscription: its batches before that time were taken, which makes room for more. It never
+    takes a frontier back. A peek that still reads before it may get an error; a drop cancels the
+    peeks that read what is dropped. For what has been dropped it does nothing; for what was never
+    there it is an error.
     """
 
     id: str

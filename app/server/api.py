@@ -138,8 +138,9 @@ class _Routes:
         text = await asyncio.to_thread(exposition, self._services.relations)
         return Response(text, headers={"content-type": CONTENT_TYPE})
 
-    async def openapi(self, _request: Request) -> Response:
-        return JSONResponse(openapi(self._services.relations.declared))
+    async def openapi(self, request: Request) -> Response:
+        routed = [route.path_format for route in request.app.routes]
+        return JSONResponse(openapi(self._services.relations.declared, routed))
 
     async def catalog(self, _request: Request) -> Response:
         declared = self._services.relations.declared.values()

@@ -1,8 +1,8 @@
-"""The description of the JSON interface, made of the declared relations."""
+"""The description of the JSON interface, made of the declared relations and of what is routed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -11,6 +11,8 @@ from app.introspection.relation import Relation
 
 __all__ = ["openapi"]
 
+_TEXT: Final = {"type": "string"}
+_QUERY: Final = {"query": _TEXT}
 _ERROR: Final = {
     "type": "object",
     "required": ["error"],
@@ -24,28 +26,15 @@ _ERROR: Final = {
 }
 
 
-def openapi(relations: Mapping[str, Relation]) -> dict[str, Any]:
-    """The description, as OpenAPI 3.1."""
-    paths: dict[str, Any] = {
-        "/api/v1/relations": {"get": _get("Names, columns and meanings of all relations")},
-        "/api/v1/objects": {"get": _get("All objects, with their status")},
-        "/api/v1/objects/{name}": {
-            "get": {
-                **_get("One object: its rows of every relation that is about objects"),
-                "parameters": [_parameter("name", "path")],
-            }
-        },
-        "/api/v1/sql": {"post": _post("Run a query once", "query")},
-        "/api/v1/actions/{name}": {
-            "post": {
-                **_post("Run an action, such as compaction of a shard", "target"),
-                "parameters": [_parameter("name", "path")],
-            }
-        },
-        "/metrics": {"get": _get("The same numbers for Prometheus", "text/plain")},
-        "/healthz": {"get": _get("Whether the process answers")},
-        "/readyz": {"get": _get("Whether the application can serve queries")},
-    }
+def openapi(relations: Mapping[str, Relation], routed: Iterable[str]) -> dict[str, Any]:
+    """The description, as OpenAPI 3.1.
+
+    Args:
+        relations: Each is described by itself, with its columns.
+        routed: Paths that are answered; what is known of others is left out.
+    """
+    served = set(routed)
+    paths = {path: item for path, item in _paths().items() if path in served}
     for relation in relations.values():
         paths[f"/api/v1/relations/{relation.name}"] = {"get": _relation(relation)}
     return {
@@ -56,6 +45,48 @@ def openapi(relations: Mapping[str, Relation]) -> dict[str, Any]:
             "schemas": {"Error": _ERROR, **{r.name: _schema(r) for r in relations.values()}},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
+    }
+
+
+def _paths() -> dict[str, Any]:
+    """Everything that an application may answer, besides its relations."""
+    name = [_parameter("name", "path")]
+    return {
+        "/api/v1/openapi.json": {"get": _get("This description")},
+        "/api/v1/relations": {"get": _get("Names, columns and meanings of all relations")},
+        "/api/v1/objects": {"get": _get("All objects, with their status")},
+        "/api/v1/objects/{name}": {
+            "get": {
+                **_get("One object: its rows of every relation that is about objects"),
+                "parameters": name,
+            }
+        },
+        "/api/v1/sql": {"post": _post("Run a query once", _QUERY)},
+        "/api/v1/subscribe": {
+            "post": _post(
+                "Follow an object: a line of JSON for each interval, until the client leaves",
+                _QUERY,
+                "application/x-ndjson",
+            )
+        },
+        "/api/v1/project": {
+            "post": _post(
+                "Make a project run, or, with dry_run, only say what that would do",
+                {"files": {"type": "object", "additionalProperties": _TEXT}},
+                optional={"dry_run": {"type": "boolean", "default": False}},
+            )
+        },
+        "/api/v1/actions/{name}": {
+            "post": {
+                **_post("Run an action, such as compaction of a shard", {"target": _TEXT}),
+                "parameters": name,
+            }
+        },
+        "/v1/compute": {"get": _socket("The compute controller of a runtime elsewhere")},
+        "/v1/storage": {"get": _socket("The storage controller of a runtime elsewhere")},
+        "/metrics": {"get": _get("The same numbers for Prometheus", "text/plain")},
+        "/healthz": {"get": _get("Whether the process answers")},
+        "/readyz": {"get": _get("Whether the application can serve queries")},
     }
 
 
@@ -101,17 +132,31 @@ def _get(
     }
 
 
-def _post(summary: str, field: str) -> dict[str, Any]:
+def _post(
+    summary: str,
+    fields: Mapping[str, Any],
+    content: str = "application/json",
+    optional: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     body = {
         "type": "object",
-        "required": [field],
+        "required": list(fields),
         "additionalProperties": False,
-        "properties": {field: {"type": "string"}},
+        "properties": {**fields, **(optional or {})},
     }
     return {
-        **_get(summary),
+        **_get(summary, content),
         "security": [{"token": []}],
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
+    }
+
+
+def _socket(summary: str) -> dict[str, Any]:
+    """A path that a WebSocket is opened on."""
+    return {
+        "summary": f"{summary}, over a WebSocket",
+        "security": [{"token": []}],
+        "responses": {"101": {"description": "a WebSocket"}, "default": _failure()},
     }
 
 

@@ -253,6 +253,8 @@ class Ingestion:
             timeline.commit(number, found, staged)
         self._telling.measured(decoded.counts, staged, timeline, self._query, first=first)
         self._telling.progress(timeline)
+        if self._host.pace is not None and not first:
+            self._host.clock.wait(self._stopping, self._host.pace.rest_ms())
 
     def _tick(self) -> None:
         """Let the uppers follow the clock; whatever goes wrong is told, and tried again."""

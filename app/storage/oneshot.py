@@ -7,6 +7,7 @@ The append is made under the ingestion's own name, so one that is asked for agai
 answer, is not made twice.
 
 Invariants:
+    Nothing is read or appended before the runtime may write.
     Each has exactly one answer, also one that is cancelled, or waits when the runtime stops.
 """
 
@@ -29,6 +30,7 @@ _log = logging.getLogger(__name__)
 
 _THREADS: Final = 2
 _WAITING_MAX: Final = 100
+_LOOK_MS: Final = 200.0
 
 
 class Oneshots:
@@ -93,9 +95,10 @@ class Oneshots:
 
     def _ingest(self, request: RunOneshotIngestion) -> int:
         host = self._host
-        with self._lock:
-            if request.uuid not in self._wanted:
-                raise InterruptedError("it was cancelled before it began")
+        while self._is_wanted(request) and not host.clock.wait(host.writes, _LOOK_MS):
+            pass
+        if not self._is_wanted(request):
+            raise InterruptedError("it was cancelled before it began")
         host.spark.sparkContext.setJobGroup(request.uuid, f"ingest into {request.into}")
         reader = host.spark.read.format(request.format).options(**request.options)
         frame = reader.load()
@@ -109,3 +112,7 @@ class Oneshots:
             storage=host.storage,
         )
         return rows
+
+    def _is_wanted(self, request: RunOneshotIngestion) -> bool:
+        with self._lock:
+            return request.uuid in self._wanted

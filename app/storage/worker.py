@@ -149,6 +149,23 @@ class StorageWorker:
             case _:
                 return StorageDone(tuple(self._for_the_lane(command)))
 
+    def catch_up(self, objects: Mapping[str, LaneObject]) -> StorageDone:
+        """What the lane lacks of what the controller has said; it may have refused some of it.
+
+        Args:
+            objects: What the lane has. Commands that are on their way to it do no harm.
+        """
+        there = {c.id: c for c in _as_said(objects) if isinstance(c, RunIngestion | RunSink)}
+        wanted = {name: held.run for name, held in self._history.objects.items()}
+        other = {n for n, run in wanted.items() if n in there and type(there[n]) is not type(run)}
+        gone = [n for n in reversed(there) if n not in wanted or n in other]
+        return StorageDone(
+            (
+                *(lane.DropDataflow(name) for name in gone),
+                *(c for run in wanted.values() for c in self._for_the_lane(run)),
+            )
+        )
+
     def _run(
         self, command: RunIngestion | RunSink, before: HeldObject | None, now_ms: int
     ) -> StorageDone:

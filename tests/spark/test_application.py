@@ -182,7 +182,7 @@ def test_the_location_belongs_to_one_runtime(spark: SparkSession, place: Place) 
         with pytest.raises(InvalidUsage, match="LOCATION_HELD"), running(spark, place):
             pass
         data = place.folder / "data 2"
-        settings = RuntimeSettings(interval_ms=500, query_timeout="180s")
+        settings = RuntimeSettings(interval_ms=500, query_timeout="180s", retain_history="1h")
         with Application(spark, place.client(), settings, data=data, take_over=True) as second:
             second.apply(place.project().check(spark))
             eventually("the first is fenced", lambda: isinstance(first.lost, Fenced))
@@ -214,6 +214,7 @@ def test_a_follower_hydrates_and_is_promoted(spark: SparkSession, place: Place) 
             assert place.client().state("large").writers.keys() == writers.keys()
             place.put("orders", "c", "id,customer,price\n5,1,90\n")
             second.allow_writes()
+            settled(second, place)
             place.put("orders", "d", "id,customer,price\n6,1,91\n")
             place.put("customers", "d", "customer,name\n2,bea\n")
             eventually("the first is fenced", lambda: isinstance(first.lost, Fenced))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,15 +59,12 @@ class Story:
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
-    """Three runs killed, one interrupted, one that ends, and one that finds nothing to do."""
+    """Two runs killed, one interrupted, one that ends, and one that finds nothing to do."""
     folder = tmp_path_factory.mktemp("main jöb")
     chance = random.Random(SEED)
     told = Story(folder / "data")
     first = ["--data", str(told.data), "--days", str(DAYS_FIRST), "--days-per-second", "3"]
     last = ["--data", str(told.data), "--days", str(DAYS)]
-
-    def arrived(count: int) -> Callable[[], bool]:
-        return lambda: len(list(told.data.glob("work/*/landing/*.csv"))) >= count
 
     def kill(job: RunningJob, when: str) -> None:
         whom = chance.choice(["all", "jvm", "python"])
@@ -78,10 +75,6 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         line = chance.choice([r"^1\. The project", r"^\+ view", r"^2\. The stream"])
         job.wait_for_line(line)
         kill(job, f"while objects are made, at {line}")
-    with running_job(folder, *first, script="demo.py") as job:
-        count = chance.randrange(1, DAYS_FIRST - 2)
-        job.wait_for(f"day {count} arrives", arrived(count))
-        kill(job, f"when day {count} arrived")
     with running_job(folder, *first, script="demo.py") as job:
         job.wait_for_line(SOME_IN)
         told.interrupted = job.interrupt(), job.said

@@ -280,7 +280,11 @@ def _sent_bytes(spark: SparkSession, uuid: str) -> int:
     """What the tasks of a query have sent to the driver, as Spark's status store has it."""
     context: Any = spark.sparkContext
     tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
-    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(f"peek-{uuid}")]
+    jobs = [
+        tracker.getJobInfo(job)
+        for n in range(8)
+        for job in tracker.getJobIdsForGroup(f"peek-{uuid}-{n}")
+    ]
     stages = [stage for job in jobs if job is not None for stage in job.stageIds]
     return sum(int(store.lastStageAttempt(stage).resultSize()) for stage in set(stages))
 
@@ -316,7 +320,7 @@ def test_a_cancelled_query_ends_its_jobs(desk: Desk, spark: SparkSession) -> Non
     uuid = desk.start(query, 0)
     tracker = spark.sparkContext.statusTracker()
     waited = threading.Event()
-    while not tracker.getJobIdsForGroup(f"peek-{uuid}"):
+    while not tracker.getJobIdsForGroup(f"peek-{uuid}-0"):
         waited.wait(0.01)
     (active,) = desk.peeks.active()
     assert (active.uuid, active.strategy) == (uuid, "constant")
@@ -324,6 +328,53 @@ def test_a_cancelled_query_ends_its_jobs(desk: Desk, spark: SparkSession) -> Non
     assert desk.place.next(PeekResponse) == PeekResponse(uuid=uuid, cancelled=True)
     assert contents(desk.rows("SELECT 3", 0)) == Counter({(3,): 1})
     assert desk.peeks.active() == []
+
+
+def test_look_ups_run_no_spark_job(desk: Desk, spark: SparkSession) -> None:
+    """Neither in an index nor in a shard, while a query that is Spark's runs some."""
+    tracker = spark.sparkContext.statusTracker()
+
+    def jobs(number: int, uuid: str) -> list[int]:
+        """Jobs of the peek that came as this one, and all that belong to nothing."""
+        groups = (f"peek-{uuid}-{number}", None)
+        return sorted(job for group in groups for job in tracker.getJobIdsForGroup(group))
+
+    def asked(number: int, query: str) -> list[int]:
+        before = jobs(number, "")
+        uuid = desk.start(query, 9, "flights")
+        assert desk.place.next(PeekResponse).error == ""
+        return sorted(set(jobs(number, uuid)) - set(before))
+
+    look_up = "SELECT number FROM flights WHERE carrier = 'AA'"
+    assert asked(0, look_up) == []
+    on = IndexDescription(name="i", on="flights", key=("carrier",))
+    chosen = IndexSettings(poll_ms=2)
+    running = run_index(desk.place.host, incarnation("i", 9), on, desk.indexes, chosen)
+    desk.place.next(Hydrated)
+    assert asked(1, look_up) == []
+    assert desk.strategies() == {"shard": 1, "index": 1}
+    assert asked(2, "SELECT count(*) FROM flights") != []
+    running.stop()
+
+
+def test_objects_that_are_being_written_are_read_at_one_time(desk: Desk) -> None:
+    """A row comes to both at each time, to one after the other: each query sees as many of both."""
+    first, last = 10, 30
+    before = (sum(model_at(FLOWN, 9).values()), sum(model_at(NAMES, 9).values()))
+
+    def write() -> None:
+        for time in range(first, last):
+            desk.place.put("flights", [(("XX", time, None, None), time, 1)], time + 1, FLIGHTS)
+            desk.place.put("carriers", [((f"c{time}", "x"), time, 1)], time + 1, CARRIERS)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    query = "SELECT (SELECT count(*) FROM flights) f, (SELECT count(*) FROM carriers) c"
+    for as_of in (9, 11, 17, 28):
+        new = as_of - first + 1
+        wanted = Counter({(before[0] + new, before[1] + new): 1})
+        assert contents(desk.rows(query, as_of, "flights", "carriers")) == wanted
+    writer.join()
 
 
 def test_queries_are_answered_side_by_side(desk: Desk) -> None:

@@ -173,6 +173,32 @@ def test_every_problem_is_found_at_its_place(spark: SparkSession) -> None:
         ("SELECT a FROM t LIMIT 3", "SELECT", "LIMIT or OFFSET without ORDER BY"),
         ("SELECT first(a) AS f FROM t", "SELECT", "first() takes whichever"),
         ("SELECT collect_set(a) AS f FROM t", "SELECT", "collect_set() keeps rows as"),
+        ("SELECT a, first(s) OVER (PARTITION BY a) AS f FROM t", "SELECT", "first() over a window"),
+        ("SELECT a, row_number() OVER (ORDER BY 1) AS f FROM t", "SELECT", "row_number() over"),
+        (
+            "SELECT a, lag(s) OVER (PARTITION BY a ORDER BY a) AS f FROM t",
+            "SELECT",
+            "lag() over a window",
+        ),
+        (
+            "SELECT sum(a) OVER (ROWS 1 PRECEDING) AS f FROM t",
+            "SELECT",
+            "a frame of ROWS over a window",
+        ),
+        (
+            "SELECT collect_list(s) OVER (PARTITION BY a) AS f FROM t",
+            "SELECT",
+            "collect_list() over a window",
+        ),
+        ("SELECT mode(s) AS f FROM t", "SELECT", "mode() takes whichever"),
+        ("SELECT percentile_approx(a, 0.5) AS f FROM t", "SELECT", "approx_percentile() depends"),
+        ("SELECT array_sort(collect_list(a), (l, r) -> 0) AS f FROM t", "SELECT", "collect_list()"),
+        ("SELECT a FROM t ORDER BY 'x' LIMIT 1", "SELECT", "LIMIT or OFFSET without ORDER BY"),
+        ("SELECT timestamp(concat('no', 'w')) AS x FROM t", "SELECT", "'now' as a date"),
+        ("SELECT a FROM t WHERE ts > '10:00'", "SELECT", "'10:00' as a date"),
+        ("SELECT a FROM t WHERE ts > current_date - 1", "current", "temporal filters are not"),
+        ("SELECT parse_json(s) AS j FROM t", "SELECT", "is variant, whose values cannot be"),
+        ("SELECT map(a, array(parse_json(s))) AS j FROM t", "SELECT", "values cannot be compared"),
         ("SELECT a FROM t UNION ALL SELECT a, s FROM t", "SELECT", "UNION can only"),
     ]
     text, expected = TABLES, []

@@ -268,10 +268,8 @@ def test_a_missing_package_is_named(host: Host, format_: str, package: str) -> N
 
 
 KILLS = [
-    ("files", "write"),  # the snapshot is in place, not accounted for
     ("shard", "save"),  # appended; its upper does not follow yet
     ("files", "save"),  # written beside, not renamed
-    ("shard", "skip"),  # its upper follows; not accounted for
     ("files", "record"),  # accounted for, and Spark knows nothing of it
 ]
 

@@ -10,12 +10,11 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from app.application import Application
-from app.compute import holds
 from app.config import RuntimeSettings
 from app.lane.commands import DropDataflow
 from app.runtime import Runtime
@@ -45,9 +44,8 @@ PLANNER: Final = "python_streaming_source_runner"
 EXECUTOR: Final = "CoarseGrainedExecutorBackend"
 """Part of the command of an executor."""
 
-STEPS: Final = ("recorded", "forgotten", "dropped")
-"""Where the drop is cut off: the first phase is in the order; the second one is about to be; the
-first shard is gone."""
+STEPS: Final = ("recorded", "dropped")
+"""Where the drop is cut off: the first phase is in the order; the first shard is gone."""
 
 DROPPED: Final = ("large_out", "large")
 
@@ -113,16 +111,6 @@ def _arm(step: str) -> None:
         case "recorded":
             wanted = DropDataflow(DROPPED[-1])
             patched.on_record = _before(Runtime.on_record, lambda r: r.command == wanted)
-        case "forgotten":
-            real = holds.forget_holds
-
-            def forget(client: ShardClient, view: str, inputs: Sequence[str]) -> None:
-                real(client, view, inputs)
-                if view == DROPPED[-1]:
-                    _die()
-
-            # The lane has its own reference to what calls this.
-            holds.forget_holds = forget
         case "dropped":
             drop = ShardClient.drop
 

@@ -3,7 +3,7 @@
     steps     the next step, from how far the output is and when the inputs change; pure
     contents  what a small output holds, in memory
     changes   when the inputs of a view change, from the states of their shards
-    linear    the query over changes instead of contents
+    linear    whether the query over changes instead of contents is right in this session
 
 Every view can be kept by recomputation: the query anew at each time at which an input changes, and
 of its result what differs from the output. A linear view takes the query over the changes alone,

@@ -177,3 +177,21 @@ def test_stopping_answers_what_is_left(place: Place) -> None:
     assert all(one.cancelled for one in found.values())
     assert answer(place, peeks, peek("d", 5)).error.startswith("[STOPPED]")
     assert not place.client.state("t").leased
+
+
+def test_what_is_forgotten_is_not_answered_and_may_be_asked_again(place: Place) -> None:
+    """The same peek of a later connection is another one, which the end of the first leaves be."""
+    peeks = peeks_of(place, threads=1)
+    for uuid in ("runs", "waits"):
+        peeks.start(peek(uuid, 12))
+    for uuid in ("runs", "waits", "never"):
+        peeks.forget(uuid)
+    assert peeks.active() == []
+    for uuid in ("runs", "waits"):
+        peeks.start(peek(uuid, 12))
+    place.put("t", [((3, "c"), 12, 1)], 13, SCHEMA)
+    found = [place.next(PeekResponse) for _ in range(2)]
+    assert {one.uuid for one in found} == {"runs", "waits"}
+    assert all(contents(from_ipc(one.rows or b""))[3, "c"] == 1 for one in found)
+    peeks.stop()
+    assert not [one for one in place.rest() if isinstance(one, PeekResponse)]

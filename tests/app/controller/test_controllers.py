@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+from typing_extensions import override
 
 from app.controller.compute import ComputeController, Hold
 from app.controller.storage import StorageController
+from app.controller.subscription import Subscription
 from app.protocol.compute import (
     AllowCompaction,
     AllowWrites,
@@ -18,6 +20,7 @@ from app.protocol.compute import (
     CreateDataflow,
     CreateInstance,
     Frontiers,
+    Hydration,
     InitializationComplete,
     Peek,
     PeekResponse,
@@ -26,7 +29,13 @@ from app.protocol.compute import (
     SubscribeResponse,
     UpdateConfiguration,
 )
-from app.protocol.objects import Dataflow, SinkDescription, SourceDescription, ViewDescription
+from app.protocol.objects import (
+    Dataflow,
+    SinkDescription,
+    SourceDescription,
+    SubscribeDescription,
+    ViewDescription,
+)
 from app.protocol.storage import DroppedId, FrontierUpper, RunIngestion, RunSink, StatusUpdate
 from datasource.clock import SystemClock, SystemIds
 from datasource.errors import Determinate
@@ -66,7 +75,10 @@ class FakeHold:
 
 @contextmanager
 def compute(
-    *, writes: bool = True
+    *,
+    writes: bool = True,
+    clock: SystemClock | None = None,
+    vacant: Callable[[], bool] | None = None,
 ) -> Iterator[tuple[ComputeController, Connections, list[FakeHold]]]:
     """A compute controller that is connected."""
     made, holds = Connections(), list[FakeHold]()
@@ -76,7 +88,9 @@ def compute(
         holds.append(FakeHold())
         return [holds[-1]]
 
-    controller = ComputeController(made, SystemClock(), SystemIds(), hold=hold, writes=writes)
+    controller = ComputeController(
+        made, clock or SystemClock(), SystemIds(), hold=hold, writes=writes, vacant=vacant
+    )
     controller.start()
     try:
         yield controller, made, holds
@@ -199,6 +213,48 @@ def test_a_controller_that_was_replaced_stays_away() -> None:
         assert made.made.empty()
 
 
+class Hasty(SystemClock):
+    """A clock whose pauses are short."""
+
+    @override
+    def wait(self, signal: threading.Event, timeout_ms: float) -> bool:
+        return super().wait(signal, timeout_ms / 100)
+
+
+def test_who_asks_a_replaced_controller_is_told_at_once() -> None:
+    """Whoever waits, whoever comes later and whoever follows; the newer one is not pushed out."""
+    newer = threading.Event()
+    newer.set()
+    with compute(clock=Hasty(), vacant=lambda: not newer.is_set()) as (controller, made, _):
+        connection = made.next()
+        connection.many(3)
+        subscription, _name = follow(controller, connection, 4)
+        failed: list[Determinate] = []
+
+        def ask() -> None:
+            with pytest.raises(Determinate) as raised:
+                controller.peek("q", (), 0, limit_bytes=1, timeout_ms=600_000)
+            failed.append(raised.value)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        connection.next()
+        connection.break_off(replaced=True)
+        thread.join(60)
+        assert failed[0].code == "CONTROLLER_REPLACED"
+        ask()
+        assert failed[1].code == "CONTROLLER_REPLACED"
+        (last,) = subscription
+        assert isinstance(last, SubscribeResponse)
+        assert "CONTROLLER_REPLACED" in last.error
+        with pytest.raises(Determinate, match="CONTROLLER_REPLACED"):
+            controller.check_in_charge()
+        assert made.made.empty()
+        newer.clear()
+        assert made.next().many(3) == [CreateInstance(), InitializationComplete(), AllowWrites()]
+        controller.check_in_charge()
+
+
 def test_a_peek_is_answered_once_and_survives_a_lost_connection() -> None:
     """It is asked again on the next one."""
     with compute() as (controller, made, _):
@@ -255,40 +311,141 @@ def test_a_peek_that_nobody_waits_for_any_more_is_cancelled() -> None:
         assert "given up" in str(failed[0])
 
 
+def follow(
+    controller: ComputeController, connection: FakeConnection, as_of: int
+) -> tuple[Subscription, str]:
+    """A subscription of a connected controller, and its name."""
+    subscription = controller.subscribe("v", as_of)
+    created, scheduled = connection.many(2)
+    assert scheduled == Schedule(created.id)
+    return subscription, created.id
+
+
+def batch(name: str, lower: int, upper: int | None, updates: bytes = b"") -> SubscribeResponse:
+    return SubscribeResponse(id=name, lower=lower, upper=upper, updates=updates)
+
+
 def test_a_subscription_gives_its_batches_until_the_last() -> None:
-    """And is dropped when it is closed."""
+    """Each is acknowledged when it is taken, and the subscription dropped after the last."""
     with compute() as (controller, made, _):
         connection = made.next()
         connection.many(3)
-        subscription = controller.subscribe("v", 4, snapshot=False, up_to=9)
-        created, _ = connection.many(2)
-        name = created.id
-        batches = [
-            SubscribeResponse(id=name, lower=4, upper=7, updates=b"x"),
-            SubscribeResponse(id=name, lower=7, upper=None, updates=b"y"),
-        ]
-        for batch in batches:
-            connection.responses.put(batch)
-        assert list(subscription) == batches
+        subscription, name = follow(controller, connection, 4)
+        batches = [batch(name, 4, 7, b"x"), batch(name, 7, None, b"y")]
+        connection.responses.put(batches[0])
+        taken = iter(subscription)
+        assert next(taken) == batches[0]
+        assert connection.next() == AllowCompaction(name, 7)
+        connection.responses.put(batches[1])
+        assert list(taken) == batches[1:]
+        assert connection.next() == AllowCompaction(name, None)
         subscription.close()
-        assert connection.next() == AllowCompaction(name, None)
         assert controller.wanted() == {}
+        assert connection.sent.empty()
 
 
-def test_a_subscription_that_nobody_reads_is_dropped() -> None:
-    """The controller keeps a bounded number of batches."""
+def test_nothing_is_acknowledged_before_it_is_taken() -> None:
+    """So a reader that does not read is sent no more than the runtime's window."""
     with compute() as (controller, made, _):
         connection = made.next()
         connection.many(3)
-        subscription = controller.subscribe("v", 0)
-        name = connection.many(2)[0].id
+        subscription, name = follow(controller, connection, 0)
+        for time in range(3):
+            connection.responses.put(batch(name, time, time + 1))
+        wait_until("all have come", connection.responses.empty, 10)
+        assert connection.sent.empty()
+        assert subscription.take(10_000) == batch(name, 0, 1)
+        assert connection.next() == AllowCompaction(name, 1)
+
+
+def test_a_reader_that_is_too_slow_for_a_runtime_that_does_not_wait_is_told() -> None:
+    """The number of batches is bounded; the reader gets those, then an error, and never hangs."""
+    with compute() as (controller, made, _):
+        connection = made.next()
+        connection.many(3)
+        subscription, name = follow(controller, connection, 0)
         for number in range(300):
-            connection.responses.put(SubscribeResponse(id=name, lower=number, upper=number + 1))
+            connection.responses.put(batch(name, number, number + 1))
         assert connection.next() == AllowCompaction(name, None)
-        first = subscription.take(1000)
-        assert not isinstance(first, SubscribeDropped)
-        assert first is not None
-        assert first.lower == 0
+        *rows, last = subscription
+        assert rows == [batch(name, number, number + 1) for number in range(256)]
+        assert isinstance(last, SubscribeResponse)
+        assert last.lower == 256
+        assert "SUBSCRIBER_TOO_SLOW" in last.error
+
+
+def test_the_hold_of_a_subscription_ends_with_its_first_batch() -> None:
+    """It has read under a hold of its own by then; nothing of it stays in the controller."""
+    with compute() as (controller, made, holds):
+        connection = made.next()
+        connection.many(3)
+        subscription, name = follow(controller, connection, 4)
+        assert not holds[0].expired.is_set()
+        connection.responses.put(Hydration(name, hydrated=True))
+        connection.responses.put(batch(name, 4, 6))
+        assert holds[0].expired.wait(10)
+        subscription.close()
+        assert controller.hydrated == {}
+
+
+def test_a_subscription_goes_on_behind_its_last_batch() -> None:
+    """Over a lost connection nothing comes twice and nothing is lost.
+
+    It is said anew without snapshot, under a hold and a name of its own: what is still said about
+    the former one is not heard.
+    """
+    with compute() as (controller, made, holds):
+        connection = made.next()
+        connection.many(3)
+        subscription, name = follow(controller, connection, 4)
+        connection.responses.put(batch(name, 4, 7, b"snapshot"))
+        connection.responses.put(batch(name, 7, 9, b"c"))
+        assert [subscription.take(10_000) for _ in range(2)] == [
+            batch(name, 4, 7, b"snapshot"), batch(name, 7, 9, b"c")
+        ]  # fmt: skip
+        connection.break_off()
+        again = made.next()
+        created = again.many(5)[1]
+        described = SubscribeDescription(name=created.id, on="v", snapshot=False)
+        assert created == CreateDataflow(dataflow=described, as_of=8)
+        assert created.id != name
+        assert len(holds) == 2
+        assert not holds[1].expired.is_set()
+        for said in (
+            batch(name, 4, 9, b"snapshot again"),
+            batch(created.id, 8, 9),
+            batch(created.id, 9, 12, b"d"),
+        ):
+            again.responses.put(said)
+        assert subscription.take(10_000) == batch(created.id, 9, 12, b"d")
+        assert holds[1].expired.wait(10)
+
+
+def test_a_first_batch_after_a_lost_connection_begins_where_the_last_has_ended() -> None:
+    """The runtime's own begins one before, with nothing of that time."""
+    with compute() as (controller, made, _):
+        connection = made.next()
+        connection.many(3)
+        subscription, name = follow(controller, connection, 4)
+        connection.responses.put(batch(name, 4, 7))
+        assert subscription.take(10_000) is not None
+        connection.break_off()
+        again = made.next()
+        created = again.many(5)[1]
+        again.responses.put(batch(created.id, 6, 12, b"d"))
+        assert subscription.take(10_000) == batch(created.id, 7, 12, b"d")
+
+
+def test_a_subscription_ends_with_its_controller() -> None:
+    """Who reads is told where the last batch has ended, and does not wait for ever."""
+    with compute() as (controller, made, holds):
+        connection = made.next()
+        connection.many(3)
+        subscription, name = follow(controller, connection, 4)
+        connection.responses.put(batch(name, 4, 7))
+        assert holds[0].expired.wait(10)
+        controller.stop()
+        assert list(subscription)[-1] == SubscribeDropped(name, 7)
 
 
 def test_sources_and_sinks_are_run_changed_and_dropped() -> None:

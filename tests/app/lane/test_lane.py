@@ -237,6 +237,19 @@ def test_a_failure_is_in_the_order_with_its_reason() -> None:
     assert restarts == [SuspendAndRestart("s", 1, "the broker is away")]
 
 
+def test_a_start_that_tells_of_its_failure_has_failed_once() -> None:
+    """What reports an error and then raises it is one failure, with one pause."""
+    stage = Stage()
+    stage.do(CreateDataflow(description=source("s")))
+    stage.a.lane.report(Failed(id="s", epoch=1, error="the broker is away"))
+    stage.a.lane.step()
+    stage.a.failing = 1.0
+    stage.effects()
+    stage.a.lane.step()
+    restarts = [r.command for r in stage.order.records if isinstance(r.command, SuspendAndRestart)]
+    assert restarts == [SuspendAndRestart("s", 1, "the broker is away")]
+
+
 def test_hydration_is_limited_first_come_first_served() -> None:
     """So many compute objects catch up at a time; sources do not count; a drop gives its turn."""
     stage = Stage(hydration_concurrency=2)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from app.lane.commands import CreateDataflow, DropDataflow, UpdateConfiguration
+from app.lane.intake import Intake
 from app.lane.lane import Lane
 from app.lane.settings import LaneSettings
 from app.protocol.objects import SourceDescription, ViewDescription
 from datasource.clock import SystemClock
-from datasource.errors import InvalidUsage
+from datasource.errors import Determinate, InvalidUsage
 from support.clock import ManualClock, SeededIds
 from support.lane import Order, SimJournal, host
 
@@ -116,6 +117,17 @@ def test_slow_starts_and_stops_do_not_stall_the_lane() -> None:
     assert threads.lane.stop()
     assert threads.phases["slow"] == "stopped"
     assert "slow" in threads.lane.state.objects
+
+
+def test_who_cannot_wait_for_room_is_told_that_there_is_none() -> None:
+    """A caller that does other things as well is never held up by a lane that is full."""
+    intake = Intake(2)
+    tickets = [intake.offer("a", DropDataflow("v"), None, wait=False) for _ in range(2)]
+    with pytest.raises(Determinate, match="LANE_FULL"):
+        intake.offer("a", DropDataflow("v"), None, wait=False)
+    intake.answer(intake.take_offers(1)[0], 7)
+    intake.offer("a", DropDataflow("v"), None, wait=False)
+    assert tickets[0].result() == 7
 
 
 def test_stopping_the_lane_does_not_wait_for_ever() -> None:

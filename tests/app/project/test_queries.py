@@ -22,6 +22,26 @@ NAMES = {"flights": "x1", "planes": "x2", "introspection.objects": "x3"}
     ("text", "bound"),
     [
         ("SELECT flights.a FROM flights", "SELECT flights.a FROM `x1` AS flights"),
+        ("TABLE flights", "TABLE `x1`"),
+        (
+            "SELECT * FROM (TABLE flights) f UNION ALL table planes",
+            "SELECT * FROM (TABLE `x1`) f UNION ALL table `x2`",
+        ),
+        (
+            "SELECT window.start AS w FROM flights GROUP BY window(at, '1 hour')",
+            "SELECT window.start AS w FROM `x1` AS flights GROUP BY window(at, '1 hour')",
+        ),
+        (
+            "SELECT window ( at, '1 hour') AS w, count(*) OVER v AS n FROM flights WINDOW v AS ()",
+            (
+                "SELECT window ( at, '1 hour') AS w, count(*) OVER v AS n FROM `x1` AS flights "
+                "WINDOW v AS ()"
+            ),
+        ),
+        (
+            "SELECT flights.v:a[0].b::int AS select, x.from FROM flights, x",
+            "SELECT flights.v:a[0].b::int AS select, x.from FROM `x1` AS flights, x",
+        ),
         ("SELECT f.a FROM Flights AS f", "SELECT f.a FROM `x1` AS f"),
         ("SELECT f.a FROM `flights` f", "SELECT f.a FROM `x1` f"),
         ("SELECT `Flights`.a FROM `Flights`", "SELECT `Flights`.a FROM `x1` AS `Flights`"),

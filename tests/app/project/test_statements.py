@@ -160,3 +160,9 @@ def test_layout_and_comments_make_no_difference(pieces: list[tuple[str, str]]) -
     text = "".join(piece + gap for piece, gap in pieces)
     assert compact(text) == " ".join(piece for piece, _ in pieces)
     assert compact(compact(text)) == compact(text)
+
+
+@pytest.mark.parametrize("text", ["SELECT 1L, -1D, 2.5BD, 3S, 1e3F, 0x1F, a.1b FROM t", "x-1L"])
+def test_numbers_with_a_type_stay_as_they_are(text: str) -> None:
+    """A literal that a parser reads as a cast is written once, as it was."""
+    assert compact(text) == text

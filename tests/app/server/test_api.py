@@ -7,11 +7,14 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from http.client import HTTPConnection
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.routing import Route, WebSocketRoute
 
 from app.introspection.events import (
     Harvested,
@@ -26,6 +29,7 @@ from app.protocol.storage import StatisticsUpdates
 from app.server.access import BODY_MAX, Access
 from app.server.api import Services, create_app
 from app.server.serving import Served, serve
+from app.serving import routes_of
 from datasource.errors import InvalidUsage
 from support.checkout import wait_until
 from support.introspection import DELAYS, FLIGHTS, World, progress
@@ -245,7 +249,7 @@ def test_readiness_says_why_not(site: Site) -> None:
     assert site.ask("GET", "/healthz")[0] == 200
 
 
-def test_the_description_has_every_route_and_every_column(site: Site) -> None:
+def test_the_description_has_every_column(site: Site) -> None:
     """OpenAPI is made of the declared relations."""
     _, described = site.ask("GET", "/api/v1/openapi.json")
     assert described["openapi"].startswith("3.1")
@@ -254,6 +258,33 @@ def test_the_description_has_every_route_and_every_column(site: Site) -> None:
         properties = described["components"]["schemas"][name]["properties"]
         assert list(properties) == relation.schema.names
     assert described["paths"]["/api/v1/sql"]["post"]["security"] == [{"token": []}]
+    assert "/api/v1/project" not in described["paths"]  # this one does not answer it
+
+
+def test_the_description_has_every_route() -> None:
+    """What the server of an application routes is described with its methods, and nothing else."""
+    runtime = SimpleNamespace(compute=Mock(), storage=Mock())
+    application: Any = SimpleNamespace(runtime=runtime)
+    world = World()
+    services = Services(world.relations, Mock(), routes=routes_of(application, TOKEN))
+    app = create_app(services, Access(TOKEN))
+    routed: dict[str, set[str]] = {}
+    for route in app.routes:
+        assert isinstance(route, Route | WebSocketRoute)
+        methods = (route.methods or set()) - {"HEAD"} if isinstance(route, Route) else {"GET"}
+        routed[route.path_format] = {method.lower() for method in methods}
+    assert {"/api/v1/subscribe", "/api/v1/project", "/v1/compute"} <= routed.keys()
+    each = routed.pop("/api/v1/relations/{name}")
+    routed |= {f"/api/v1/relations/{name}": each for name in world.relations.declared}
+    served = serve(app)
+    try:
+        connection = HTTPConnection("127.0.0.1", served.port, timeout=30)
+        connection.request("GET", "/api/v1/openapi.json")
+        described = json.loads(connection.getresponse().read())
+        connection.close()
+    finally:
+        served.close()
+    assert {path: set(item) for path, item in described["paths"].items()} == routed
 
 
 def test_metrics_are_the_same_numbers(site: Site) -> None:

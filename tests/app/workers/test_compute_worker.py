@@ -15,7 +15,6 @@ from app.lane.state import LaneObject
 from app.protocol.compute import (
     AllowCompaction,
     AllowWrites,
-    CancelPeek,
     CreateDataflow,
     CreateInstance,
     Frontiers,
@@ -28,7 +27,7 @@ from app.protocol.compute import (
     SubscribeResponse,
     UpdateConfiguration,
 )
-from app.protocol.objects import SubscribeDescription, ViewDescription
+from app.protocol.objects import IndexDescription, SubscribeDescription, ViewDescription
 from app.rendering import Incarnation
 from app.reports import Ended, Hydrated, Progress
 from datasource.errors import InvalidUsage
@@ -48,6 +47,22 @@ def view(query: str = "SELECT 1") -> ViewDescription:
 
 def create(dataflow: Dataflow | None = None, as_of: int = 10) -> CreateDataflow:
     return CreateDataflow(dataflow=dataflow or view(), as_of=as_of)
+
+
+def view_of(name: str) -> ViewDescription:
+    return ViewDescription(name=name, query="SELECT 1", inputs=("s",), schema="a INT")
+
+
+def in_lane(description: Dataflow) -> LaneObject:
+    return LaneObject(
+        description=description,
+        as_of=10,
+        global_id="u1",
+        dataflow=1,
+        operators=(1, 1),
+        epoch=1,
+        created=1,
+    )
 
 
 def phase(name: Phase, epoch: int = 1, what: Dataflow | None = None) -> PhaseChange:
@@ -173,6 +188,19 @@ def test_a_dropped_subscription_ends_where_its_last_batch_did() -> None:
     assert done.responses == (SubscribeDropped("t", 12),)
 
 
+def test_a_subscription_that_drops_itself_is_told_once() -> None:
+    """Its client was too slow, or it has failed; a later drop says nothing more."""
+    followed = SubscribeDescription(name="t1", on="v")
+    worker = connected(create(followed, as_of=5), Schedule("t1"))
+    batch = SubscribeResponse(id="t1", lower=5, upper=9)
+    assert worker.on_observation(batch).responses == (batch,)
+    dropped = SubscribeDropped("t1", 9)
+    assert worker.on_observation(dropped).responses == (dropped,)
+    assert worker.on_observation(dropped) == NOTHING
+    worker.on_command(AllowCompaction("t1", None))
+    assert worker.on_phase(phase("dropped", what=followed)).responses == ()
+
+
 def test_a_new_controller_is_told_what_goes_on() -> None:
     """What is kept is not touched, and all that is known of it is told anew."""
     worker = running()
@@ -237,8 +265,21 @@ def test_a_peek_is_answered_once_and_only_to_its_own_connection() -> None:
     assert worker.on_observation(answer) == NOTHING
     worker.on_command(peek)
     done = worker.on_reconcile([CreateInstance(), create(), Schedule("v"), DONE])
-    assert done.requests == (CancelPeek("p"),)
+    assert (done.forgotten, done.requests) == (("p",), ())
     assert worker.on_observation(answer) == NOTHING
+
+
+def test_what_the_lane_has_refused_is_said_again() -> None:
+    """What it lacks is made, what nobody wants is dropped, and what is equal goes on untouched."""
+    index = IndexDescription(name="ix", on="s", key=())
+    worker = connected(create(), Schedule("v"), create(index), Schedule("ix"), create(view_of("w")))
+    there = {"old": in_lane(view_of("old")), "v": in_lane(view()), "ix": in_lane(view_of("ix"))}
+    assert worker.catch_up(there).commands == (
+        lane.DropDataflow("ix"),
+        lane.DropDataflow("old"),
+        lane.CreateDataflow(description=index, as_of=10),
+    )
+    assert worker.catch_up({"v": in_lane(view()), "ix": in_lane(index)}) == NOTHING
 
 
 @given(

@@ -52,6 +52,18 @@ def phase(
     )
 
 
+def in_lane(description: SourceDescription | SinkDescription) -> LaneObject:
+    return LaneObject(
+        description=description,
+        as_of=None,
+        global_id="u1",
+        dataflow=1,
+        operators=(1, 1),
+        epoch=1,
+        created=1,
+    )
+
+
 def progress(write: int | None, epoch: int = 1) -> Progress:
     return Progress(id="s", epoch=epoch, write=write)
 
@@ -206,6 +218,19 @@ def test_what_a_reconciliation_drops_is_not_told() -> None:
     assert worker.on_command(AllowCompaction("s", 3), 61) == NOTHING
     with pytest.raises(InvalidUsage, match="UNKNOWN_OBJECT"):
         worker.on_command(AllowCompaction("x", 3), 61)
+
+
+def test_what_the_lane_has_refused_is_said_again() -> None:
+    """What nobody wants is dropped, and what is wanted is said; what is equal changes nothing."""
+    worker = running()
+    other = SinkDescription(name="old", on="v", format="parquet")
+    assert worker.catch_up({"old": in_lane(other), "s": in_lane(sink())}).commands == (
+        lane.DropDataflow("s"),
+        lane.DropDataflow("old"),
+        lane.CreateDataflow(description=source()),
+    )
+    again = worker.catch_up({"s": in_lane(source())}).commands
+    assert again == (lane.CreateDataflow(description=source()),)
 
 
 def test_a_oneshot_ingestion_is_answered_once_and_to_its_own_connection() -> None:

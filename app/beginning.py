@@ -1,0 +1,117 @@
+"""Where objects begin: the time, and what keeps their inputs readable until they read them.
+
+Invariants:
+    A hold that is taken here ends: its controller gives it up, or the object's end does, or the
+    next start of a runtime finds that it belongs to nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+
+from app.compute.holds import beginning_name, end_beginnings
+from app.controller.as_of import Readable, choose_as_of
+from app.controller.compute import Hold
+from app.protocol.objects import (
+    Dataflow,
+    SinkDescription,
+    SourceDescription,
+    ViewDescription,
+    inputs_of,
+)
+from datasource.client import ShardClient
+from datasource.errors import InvalidUsage, ShardError
+from datasource.frontier import MINIMUM, Frontier
+
+__all__ = ["Beginnings"]
+
+_log = logging.getLogger(__name__)
+
+
+class Beginnings:
+    """See the module; of one location, for any thread."""
+
+    def __init__(self, client: ShardClient) -> None:
+        """Nothing is read yet."""
+        self._client = client
+
+    def as_of(self, dataflow: Dataflow) -> int:
+        """The first time at which a dataflow's output is to be right.
+
+        Raises:
+            InvalidUsage: `HISTORY_GONE`: an input can never be read again.
+        """
+        output = dataflow.name if isinstance(dataflow, ViewDescription) else None
+        inputs = [self._readable(name) for name in inputs_of(dataflow)]
+        there = None if output is None else self._readable(output)
+        chosen = choose_as_of(inputs, there)
+        if chosen is None:
+            raise InvalidUsage(
+                f"an input of '{dataflow.name}' has no history left to begin at",
+                code="HISTORY_GONE",
+                hint="./spark-submit.sh inspect shows its since",
+            )
+        return chosen
+
+    def sink_as_of(self, sink: SinkDescription) -> int:
+        """Where a sink begins that has not begun yet."""
+        chosen = choose_as_of([self._readable(sink.on)], None)
+        return 0 if chosen is None else chosen
+
+    def has_begun(self, reader: Dataflow | SinkDescription) -> bool:
+        """Whether there is something in all that an object reads."""
+        return all(self._readable(name).upper != MINIMUM for name in inputs_of(reader))
+
+    def hold(self, dataflow: Dataflow, as_of: int) -> list[Hold]:
+        """Holds on a dataflow's inputs until it has its own.
+
+        Raises:
+            InvalidUsage: History at `as_of` is gone.
+        """
+        purpose = f"the beginning of {dataflow.name}"
+        # Under the object's own prefix: whatever ends its holds, after a crash too, ends these.
+        name = beginning_name(dataflow.name)
+        return [
+            self._client.hold(one, name, since=as_of, purpose=purpose)
+            for one in inputs_of(dataflow)
+            if self._client.exists(one)
+        ]
+
+    def sweep(
+        self,
+        objects: Collection[str],
+        is_ours: Callable[[str], bool],
+        ending: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """End the holds of subscriptions that a runtime has left which died while it took them.
+
+        Args:
+            objects: Names in the lane: what it knows ends by its drop.
+            is_ours: Whether a subscription is one of this runtime's controllers.
+            ending: Whether to leave the rest to the next start.
+        """
+        for shard in self._client.shards():
+            if ending():
+                return
+            try:
+                end_beginnings(
+                    self._client, [shard], lambda one: one not in objects and not is_ours(one)
+                )
+            except ShardError:
+                context = {"shard": shard}
+                _log.info(
+                    "not swept; the next start does", exc_info=True, extra={"context": context}
+                )
+
+    def latest(self, running: Collection[object]) -> list[Frontier]:
+        """Uppers of all sources among what runs."""
+        names = [one.name for one in running if isinstance(one, SourceDescription)]
+        there = [name for name in names if self._client.exists(name)]
+        return [state.upper for state in self._client.readable(*there)] if there else []
+
+    def _readable(self, name: str) -> Readable:
+        if not self._client.exists(name):
+            return Readable(MINIMUM, MINIMUM)
+        state = self._client.readable(name)[0]
+        return Readable(state.since, state.upper)

@@ -1,0 +1,143 @@
+"""What should be there is told to the controllers, each object once its inputs have begun.
+
+    starter = Starter(client, compute, storage, beginnings)
+    starter.run(descriptions)      what can be created is; what cannot waits
+    starter.again()                what waits is tried again
+
+Invariants:
+    One object that cannot be created keeps no other one from it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from app.beginning import Beginnings
+from app.compute.holds import forget_holds
+from app.controller.compute import ComputeController
+from app.controller.storage import StorageController
+from app.project.statements import Kept
+from app.protocol.objects import (
+    IndexDescription,
+    SinkDescription,
+    SourceDescription,
+    ViewDescription,
+    inputs_of,
+)
+from datasource.client import ShardClient
+from datasource.errors import InvalidUsage
+
+__all__ = ["Starter"]
+
+_log = logging.getLogger(__name__)
+
+_Reader: TypeAlias = ViewDescription | IndexDescription | SinkDescription
+
+
+@dataclass(slots=True)
+class _Waits:
+    """What is not created yet, and why it could not be; None if its inputs have not begun."""
+
+    reader: _Reader
+    error: Exception | None = None
+
+
+class Starter:
+    """See the module. For one thread at a time."""
+
+    def __init__(
+        self,
+        client: ShardClient,
+        compute: ComputeController,
+        storage: StorageController,
+        beginnings: Beginnings,
+    ) -> None:
+        """Nothing is wanted yet."""
+        self._client = client
+        self._compute = compute
+        self._storage = storage
+        self._beginnings = beginnings
+        self._waiting: dict[str, _Waits] = {}
+        self._left: dict[str, set[str]] = {}
+
+    def waiting(self) -> dict[str, str]:
+        """What is not created yet, and why it could not be; "" if its inputs have not begun."""
+        return {name: str(one.error or "") for name, one in self._waiting.items()}
+
+    def unclear(self) -> set[str]:
+        """What could not be created because something did not answer."""
+        return {
+            name
+            for name, one in self._waiting.items()
+            if one.error is not None and not isinstance(one.error, InvalidUsage)
+        }
+
+    def readers(self) -> Mapping[str, Kept]:
+        """What is not created yet, by name."""
+        return {name: one.reader for name, one in self._waiting.items()}
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Drop all but these objects, and forget what waits."""
+        self._waiting.clear()
+        self.drop((self._storage.wanted().keys() | self._compute.wanted().keys()) - set(names))
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Drop objects; those that are not there are left out."""
+        for name in (given := list(names)):
+            self._waiting.pop(name, None)
+        self._storage.drop(given)
+        self._compute.drop(given)
+
+    def run(self, wanted: Iterable[Kept]) -> None:
+        """Create objects, inputs first, or change them."""
+        for description in wanted:
+            if isinstance(description, SourceDescription):
+                self._storage.run(description)
+                continue
+            known = {**self._compute.wanted(), **self._storage.wanted()}
+            if known.get(description.name) != description:
+                self._waiting[description.name] = _Waits(description)
+                self._try(description.name)
+
+    def leave(self, before: Mapping[str, Kept], after: Mapping[str, Kept]) -> None:
+        """Let go of the inputs that views read by their former definitions only."""
+        for name, now in after.items():
+            was = before.get(name)
+            if isinstance(was, ViewDescription) and was != now:
+                self._left[name] = set(was.inputs) - set(inputs_of(now))
+        self._leave()
+
+    def again(self) -> None:
+        """Try again what could not be done before."""
+        for name in list(self._waiting):
+            self._try(name)
+        self._leave()
+
+    def _try(self, name: str) -> None:
+        waits = self._waiting[name]
+        try:
+            if not self._beginnings.has_begun(waits.reader):
+                return
+            if isinstance(waits.reader, SinkDescription):
+                self._storage.run(waits.reader)
+            else:
+                self._compute.run(waits.reader, self._beginnings.as_of(waits.reader))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others are to go on
+            before, waits.error = waits.error, error
+            if repr(before) != repr(error):
+                _log.warning("not created yet", exc_info=True, extra={"context": {"id": name}})
+        else:
+            del self._waiting[name]
+
+    def _leave(self) -> None:
+        for view, left in list(self._left.items()):
+            try:
+                forget_holds(self._client, view, sorted(filter(self._client.exists, left)))
+            except Exception:  # noqa: BLE001 - as above
+                context = {"id": view}
+                _log.warning("inputs not let go yet", exc_info=True, extra={"context": context})
+            else:
+                del self._left[view]

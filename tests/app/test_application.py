@@ -1,0 +1,332 @@
+"""An application as its users have it, without Spark: started, asked, followed, pushed aside."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.application import Application
+from app.beginning import Beginnings
+from app.compute.results import from_ipc
+from app.compute.worker import ComputeWorker
+from app.connection.inprocess import InProcessClient
+from app.connection.session import CloseCode
+from app.forgetting import forget
+from app.lane.lane import Lane
+from app.lane.state import LaneObject
+from app.protocol.compute import (
+    AllowCompaction,
+    AllowWrites,
+    ComputeCommand,
+    CreateDataflow,
+    CreateInstance,
+    InitializationComplete,
+    Peek,
+    PeekResponse,
+    Schedule,
+    SubscribeDropped,
+    SubscribeResponse,
+)
+from app.protocol.objects import SubscribeDescription
+from datasource.clock import SystemClock
+from datasource.errors import Determinate, Fenced, InvalidUsage, ShardError
+from support.sites import Site, index, project, source
+
+FIRST = [((1, "a"), 1, 1)]
+TOKEN = "0123456789abcdef" * 2
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    found = Site(tmp_path, monkeypatch)
+    found.put(FIRST, 10)
+    yield found
+    found.place.close()
+
+
+def begins(site: Site) -> list[str]:
+    return [hold for hold in site.holds() if hold.endswith(":begin")]
+
+
+def connect(application: Application, *commands: ComputeCommand) -> Any:
+    """Another controller takes the place of the application's own."""
+    Site.wait("its own is connected", lambda: application.runtime.compute.listening)
+    client: Any = InProcessClient(application.runtime.compute, "other", SystemClock())
+    for command in (CreateInstance(), *commands, InitializationComplete(), AllowWrites()):
+        client.send(command)
+    return client
+
+
+def received(client: Any, kind: type[Any]) -> Any:
+    """The next response of a kind."""
+    while True:
+        found = client.receive(60_000)
+        assert found is not None, client.closed
+        if isinstance(found, kind):
+            return found
+
+
+# -- subscriptions ---------------------------------------------------------------------------------
+
+
+def test_a_subscription_leaves_no_hold(site: Site) -> None:
+    """Its beginning is held until it reads under a hold of its own, and not for ever."""
+    with site.application() as application:
+        application.apply(project(source()))
+        site.wait("the source is there", lambda: "t" in application.running())
+        subscription = application.subscribe("SUBSCRIBE t")
+        assert subscription.take(60_000) is not None
+        site.wait("nothing is held", lambda: not begins(site))
+        subscription.close()
+
+
+def test_a_subscription_that_nobody_began_is_swept_at_the_next_start(site: Site) -> None:
+    """A process that was killed before its subscription was in order has left only the hold."""
+    for hold in (f"view:t{TOKEN}:0:begin", "view:t:0:begin", "view:v:0:begin"):
+        site.client().hold("t", hold, since=9)
+    with site.application():
+        site.wait("one is gone", lambda: begins(site) == ["view:t:0:begin", "view:v:0:begin"])
+
+
+def test_what_a_dropped_subscription_held_is_let_go(site: Site, tmp_path: Path) -> None:
+    """Also when its controller never did: it was killed with the runtime."""
+    name = f"t{TOKEN}"
+    site.client().hold("t", f"view:{name}:0:begin", since=9)
+    dropped = LaneObject(
+        description=SubscribeDescription(name=name, on="t"),
+        as_of=9,
+        global_id="t1",
+        dataflow=1,
+        operators=(1, 1),
+        epoch=1,
+        created=1,
+    )
+    forget(site.client(), tmp_path, dropped)
+    assert begins(site) == []
+
+
+def test_a_subscription_waits_for_what_its_controller_has_taken(site: Site) -> None:
+    """One that reads its connection and takes nothing is dropped; its word is an upper."""
+    described = SubscribeDescription(name="s", on="t")
+    with site.application(subscribe_patience="100ms") as application:
+        application.apply(project(source()))
+        client = connect(application, CreateDataflow(dataflow=described, as_of=5), Schedule("s"))
+        for time in range(10, 18):
+            batch = received(client, SubscribeResponse)
+            assert batch.upper == time
+            client.send(AllowCompaction("s", batch.upper))
+            site.put([((time, "x"), time, 1)], time + 1)
+        for time in range(18, 26):
+            assert received(client, SubscribeResponse).upper == time
+            site.put([((time, "x"), time, 1)], time + 1)
+        assert received(client, SubscribeDropped) == SubscribeDropped("s", 25)
+
+
+# -- connections -----------------------------------------------------------------------------------
+
+
+def test_a_query_that_is_asked_again_by_a_later_connection_is_answered(site: Site) -> None:
+    """The end of the former one is no answer to it."""
+    peek = Peek(uuid="p", query="SELECT k FROM t", inputs=("t",), as_of=12, limit_bytes=1 << 20)
+    with site.application() as application:
+        application.apply(project(source()))
+        connect(application, peek)
+        site.wait("it waits", lambda: site.place.client.state("t").leased)
+        client = connect(application, peek)
+        site.put([((2, "b"), 12, 1)], 13)
+        rows = from_ipc(received(client, PeekResponse).rows)
+        assert sorted(rows.column("k").to_pylist()) == [1, 2]
+
+
+def test_a_step_that_fails_is_done_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a connection that begins anew; wherever it broke, nothing that was said is lost."""
+    broken = list[str]()
+
+    def once(name: str, real: Callable[..., Any], is_it: Callable[..., bool]) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            if is_it(*given) and name not in broken:
+                broken.append(name)
+                raise RuntimeError(name)
+            return real(*given, **named)
+
+        return call
+
+    def creates(_self: object, command: object) -> bool:
+        return isinstance(command, CreateDataflow)
+
+    def offers(_self: object, _producer: str, command: object) -> bool:
+        return getattr(command, "id", "") == "j"
+
+    worker = once("worker", ComputeWorker.on_command, creates)
+    monkeypatch.setattr(ComputeWorker, "on_command", worker)
+    monkeypatch.setattr(Lane, "offer", once("lane", Lane.offer, offers))
+    with site.application() as application:
+        application.apply(project(source()))
+        site.wait("connected", lambda: not application.runtime.compute.vacant)
+        for wanted in ("i", "j"):
+            application.apply(project(source(), index("i"), *[index("j")] * (wanted == "j")))
+            site.wait(f"{wanted} is there", lambda wanted=wanted: wanted in application.running())
+        assert broken == ["worker", "lane"]
+
+
+def test_an_application_that_was_pushed_aside_says_so(site: Site) -> None:
+    """Its queries, its changes and its readiness, for as long as the other one is there."""
+    with site.application() as application:
+        application.apply(project(source()))
+        site.wait("the source is there", lambda: "t" in application.running())
+        assert application.not_ready == ""
+        other = connect(application)
+        site.wait("it is not ready", lambda: "CONTROLLER_REPLACED" in application.not_ready)
+        for act in (
+            lambda: application.sql("SELECT k FROM t"),
+            lambda: application.apply(project()),
+            lambda: application.drop(["t"]),
+        ):
+            with pytest.raises(Determinate, match="CONTROLLER_REPLACED"):
+                act()
+        assert other.closed is None or other.closed.code is CloseCode.REFUSED
+
+
+# -- two runtimes ----------------------------------------------------------------------------------
+
+
+def test_a_follower_refuses_what_it_cannot_do(site: Site) -> None:
+    """At once and by name; the project that it was started with waits."""
+    with site.application() as first, site.application(read_only=True) as second:
+        first.apply(project(source()))
+        site.wait("the source is there", lambda: "t" in second.running())
+        with pytest.raises(InvalidUsage, match="NOTHING_APPLIED"):
+            second.allow_writes()
+        assert [step.name for step in second.apply(project(source(), index())).steps] == ["i"]
+        for act in (
+            lambda: second.apply(project(source(), index("k"))),
+            lambda: second.drop(["t"]),
+            lambda: second.subscribe("SUBSCRIBE t"),
+            lambda: second.configure({"index_limit": "1g"}),
+        ):
+            with pytest.raises(InvalidUsage, match="READ_ONLY_RUNTIME"):
+                act()
+        assert list(second.running()) == ["t"]
+        assert second.sql("SELECT k FROM t AS OF 5").to_pylist() == [{"k": 1}]
+
+
+def test_a_promoted_follower_runs_its_own_project(site: Site) -> None:
+    """What is new is made, what the project lacks is dropped, and all else goes on untouched."""
+    with site.application() as first, site.application(read_only=True) as second:
+        first.apply(project(source(), index("old"), index("same")))
+        site.wait("all is there", lambda: len(second.running()) == 3)
+        second.apply(project(source(), index("same"), index("later"), index("new")))
+        first.apply(project(source(), index("old"), index("same"), index("later")))
+        site.wait("it follows", lambda: "later" in second.running())
+        before = {n: known.dataflow for n, known in second.runtime.lane.state.objects.items()}
+        second.allow_writes()
+        assert second.runtime.lane.state.writes == ("compute", "storage")
+        site.wait("it is", lambda: set(second.running()) == {"t", "same", "later", "new"})
+        objects = second.runtime.lane.state.objects
+        for name in ("t", "same", "later"):
+            assert objects[name].dataflow == before[name], name
+        site.wait("the first is fenced", lambda: first.lost is not None)
+        with pytest.raises(Fenced):
+            first.apply(project(source()))
+        assert first.not_ready
+
+
+def test_a_controller_of_a_follower_gets_what_it_asked_for_after_the_promotion(site: Site) -> None:
+    """Also one that nobody reconnects: the runtime keeps what it could not do."""
+    with site.application() as first, site.application(read_only=True) as second:
+        first.apply(project(source(), index("old")))
+        site.wait("all is there", lambda: len(second.running()) == 2)
+        client: Any = InProcessClient(second.runtime.compute, "other", SystemClock())
+        created = CreateDataflow(dataflow=index("new"), as_of=5)
+        for command in (CreateInstance(), created, Schedule("new"), InitializationComplete()):
+            client.send(command)
+        client.send(AllowWrites())
+        site.wait("it is made", lambda: set(second.running()) == {"t", "new"})
+
+
+# -- starts ----------------------------------------------------------------------------------------
+
+
+def test_one_object_that_cannot_be_created_keeps_no_other_from_it(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the error; it is told, tried again, and a start drops nothing for it."""
+    errors: dict[str, Exception] = {}
+    real = Beginnings.has_begun
+
+    def has_begun(self: Beginnings, reader: Any) -> bool:
+        if reader.name in errors:
+            raise errors[reader.name]
+        return real(self, reader)
+
+    monkeypatch.setattr(Beginnings, "has_begun", has_begun)
+    wanted = project(source(), index("a"), index("b"), index("c"))
+    with site.application() as application:
+        errors |= {"a": ValueError("one of ours"), "b": Determinate("no answer")}
+        application.apply(wanted)
+        site.wait("the others are there", lambda: set(application.running()) == {"t", "c"})
+        assert application.waiting() == {"a": "one of ours", "b": str(errors["b"])}
+        errors.clear()
+        site.wait("all are there", lambda: len(application.running()) == 4)
+        ids = {n: known.global_id for n, known in application.runtime.lane.state.objects.items()}
+    errors["a"] = Determinate("no answer")
+    with site.application() as application:
+        application.apply(wanted)
+        site.wait("it was tried again", lambda: "a" in application.waiting())
+        errors.clear()
+        site.wait("all are named", lambda: application.waiting() == {})
+        site.wait("connected", lambda: not application.runtime.compute.vacant)
+        objects = application.runtime.lane.state.objects
+        assert {name: known.global_id for name, known in objects.items()} == ids
+
+
+def test_what_runs_is_not_dropped_before_a_project_is_applied(site: Site) -> None:
+    """It says why, and drops it afterwards; what waits for its inputs is a reader too."""
+    with site.application() as application:
+        application.apply(project(source()))
+        site.wait("the source is there", lambda: "t" in application.running())
+    with site.application() as application:
+        with pytest.raises(InvalidUsage, match="NOTHING_APPLIED"):
+            application.drop(["t"])
+        application.apply(project(source(), source("u"), index("i", "u")))
+        assert application.waiting() == {"i": ""}
+        with pytest.raises(InvalidUsage, match=r"STILL_READ.*'i' reads 'u'"):
+            application.drop(["u"])
+        assert "t" in application.drop(["t"])
+
+
+def test_no_read_goes_back_behind_one_before_a_restart(site: Site) -> None:
+    """What a strict read of one source has seen at a time holds for the next one of another."""
+    site.put([((1, "a"), 3, 1)], 5, "u")
+    with site.application() as application:
+        application.apply(project(source(), source("u")))
+        site.wait("both are there", lambda: len(application.running()) == 2)
+        assert application.sql("SELECT k FROM t").num_rows == 1
+    with site.application() as application:
+        application.apply(project(source(), source("u")))
+        site.wait("both are there", lambda: len(application.running()) == 2)
+        with pytest.raises(ShardError, match="PEEK_TIMEOUT"):
+            application.sql("SELECT k FROM u", timeout_ms=200)
+        site.put([], 10, "u")
+        assert application.sql("SELECT k FROM u").num_rows == 1
+
+
+def test_a_reader_is_told_when_the_application_ends(site: Site) -> None:
+    """It does not wait for a batch that never comes."""
+    ended = threading.Event()
+    with site.application() as application:
+        application.apply(project(source()))
+        site.wait("the source is there", lambda: "t" in application.running())
+        subscription = application.subscribe("SUBSCRIBE t")
+
+        def read() -> None:
+            assert isinstance(list(subscription)[-1], SubscribeDropped)
+            ended.set()
+
+        threading.Thread(target=read, daemon=True).start()
+        site.wait("it has begun", lambda: not begins(site))
+    assert ended.wait(60)

@@ -1,0 +1,105 @@
+"""How often sources commit: as often as views can follow."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.pace import Pace
+from support.clock import ManualClock
+
+
+class Line:
+    """A simulated runtime: each step of its views takes so long, whatever is in it.
+
+    Every second a look; the sources commit at the pace, and each commit is one step of each view.
+    """
+
+    def __init__(self, most_ms: int = 10_000) -> None:
+        self.clock = ManualClock(0)
+        self.pace = Pace(self.clock, 1000, most_ms)
+        self.done_ms = 0.0
+        self.next_ms = 0.0
+        self.steps: list[float] = []
+
+    def run(self, seconds: int, step_ms: float, view: str = "v") -> list[int]:
+        """Let time pass; the interval after each second."""
+        seen = []
+        for _ in range(seconds):
+            now_ms = self.clock.elapsed_ms()
+            if now_ms >= self.next_ms:
+                self.steps.append(now_ms)
+                self.next_ms = now_ms + self.pace.interval_ms
+            left_ms = 1000.0
+            while self.steps and left_ms > 0:
+                worked = min(left_ms, step_ms - self.done_ms)
+                left_ms, self.done_ms = left_ms - worked, self.done_ms + worked
+                if self.done_ms >= step_ms:
+                    self.steps.pop(0)
+                    self.done_ms = 0.0
+            self.clock.advance(1000)
+            oldest = self.steps[0] if self.steps else self.clock.elapsed_ms()
+            self.pace.behind(view, int(self.clock.elapsed_ms() - oldest))
+            seen.append(self.pace.interval_ms)
+        return seen
+
+
+def test_views_that_follow_leave_the_pace_alone() -> None:
+    """A step that takes less than an interval is no reason to wait."""
+    line = Line()
+    assert set(line.run(300, step_ms=600)) == {1000}
+    assert line.pace.rest_ms() == 0
+
+
+@pytest.mark.parametrize(("step_ms", "enough"), [(1500, 2000), (3000, 4000), (7000, 8000)])
+def test_sources_slow_down_until_views_follow(step_ms: int, enough: int) -> None:
+    """Then nobody falls behind any more: the backlog is made up, and stays so."""
+    line = Line()
+    seen = line.run(1200, step_ms=step_ms)
+    assert enough in seen
+    assert len(line.steps) <= 3
+    late = seen[600:]
+    assert sum(interval >= enough for interval in late) > 0.8 * len(late), "attempts are rare"
+
+
+def test_there_is_an_end_to_it() -> None:
+    """What no pace can help does not stop the sources; with the interval as the most, never."""
+    assert max(Line().run(600, step_ms=60_000)) == 10_000
+    assert set(Line(most_ms=1000).run(600, step_ms=60_000)) == {1000}
+
+
+def test_it_comes_back() -> None:
+    """When steps are short again the sources commit as often as before."""
+    line = Line()
+    assert line.run(120, step_ms=3000)[-1] >= 4000
+    assert line.run(300, step_ms=100)[-1] == 1000
+
+
+def test_a_view_that_stands_still_slows_nobody_down() -> None:
+    """It is blocked or fails: after a while only those that move count."""
+    clock = ManualClock(0)
+    pace = Pace(clock, 1000, 10_000)
+    for second in range(600):
+        clock.advance(1000)
+        pace.behind("blocked", 1000 * (second + 1))
+        pace.behind("fine", 0)
+    assert pace.interval_ms == 1000
+
+
+def test_a_view_that_has_gone_counts_no_more() -> None:
+    """What was said of it last is forgotten."""
+    line = Line()
+    line.run(60, step_ms=60_000)
+    line.pace.forget("v")
+    assert line.run(600, step_ms=100, view="w")[-1] == 1000
+
+
+def test_sources_rest_until_the_same_moment() -> None:
+    """Right before a multiple of the interval, whenever each of them has committed."""
+    line = Line()
+    line.run(120, step_ms=12_000)
+    assert line.pace.interval_ms == 10_000
+    ends = set()
+    for _ in range(5):
+        line.clock.advance(1300)
+        ends.add((line.clock.now_ms() + line.pace.rest_ms() + 500) % 10_000)
+    assert ends == {0}

@@ -1,0 +1,89 @@
+"""Which queries are no views, because rows or clocks decide, and which only look like it."""
+
+# ruff: noqa: S608 - statements of tests, put together from their own words
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from app.project.project import Project, Resolved
+from app.protocol.objects import ViewDescription
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+TABLES = "CREATE SOURCE t USING csv SCHEMA (a INT NOT NULL, s STRING, ts TIMESTAMP);"
+
+
+def check(spark: SparkSession, text: str) -> Resolved:
+    return Project.parse({"p.sql": text}).check(spark)
+
+
+def test_what_is_decided_is_taken(spark: SparkSession) -> None:
+    """Orders that decide, results without one, and constants that only look like the present."""
+    queries = [
+        "SELECT array_sort(collect_list(s)) AS x FROM t",
+        "SELECT sort_array(collect_set(s)) AS x FROM t",
+        "SELECT a, sort_array(collect_list(s) OVER (PARTITION BY a)) AS x FROM t",
+        "SELECT a, size(collect_set(s) OVER (PARTITION BY a)) AS x FROM t",
+        "SELECT mode(s, true) AS x, approx_count_distinct(s) AS y, percentile(a, 0.5) AS z FROM t",
+        "SELECT a, row_number() OVER (PARTITION BY s ORDER BY a + 1) AS x FROM t",
+        "SELECT a, first(s) OVER (PARTITION BY s ORDER BY ts DESC) AS x FROM t",
+        "SELECT a, sum(a) OVER (PARTITION BY s) AS x, rank() OVER (ORDER BY 1) AS y FROM t",
+        "SELECT a, sum(a) OVER (ORDER BY ts ROWS 1 PRECEDING) AS x FROM t",
+        "SELECT timestamp(concat('2020-01', '-01')) AS x, a FROM t",
+        "SELECT CAST(date_trunc('DAY', TIMESTAMP '2020-01-01') AS DATE) AS x, a FROM t",
+        "SELECT a AS select, s AS from FROM t",
+        "SELECT parse_json(s):a.b::int AS x FROM t",
+        "TABLE t UNION ALL TABLE t",
+    ]
+    text = "".join(f"CREATE MATERIALIZED VIEW v{i} AS {q};" for i, q in enumerate(queries))
+    assert len(check(spark, TABLES + text).descriptions) == 1 + len(queries)
+
+
+def test_an_order_of_rows_changes_what_is_refused(spark: SparkSession) -> None:
+    """Spark itself gives two results for the same rows: that is why these are no views."""
+    orders = ("id", "199999 - id", "id * 7919 % 200000")
+    found = [
+        spark.sql(
+            "SELECT approx_percentile(v, array(0.1, 0.5), 100) AS p, hll_sketch_agg(v) AS h, "
+            "sum(v) AS s, approx_count_distinct(v) AS n "
+            f"FROM (SELECT {order} AS v FROM range(0, 200000, 1, 1))"
+        ).first()
+        for order in orders
+    ]
+    different = [len({str(row[place]) for row in found if row}) > 1 for place in range(4)]
+    assert different == [True, True, False, False]
+
+
+NEXMARK_WINDOWS = {
+    "tumbling": "SELECT window.start AS s, count(*) AS n FROM bid "
+    "GROUP BY window(dateTime, '10 seconds')",
+    "hopping": "SELECT auction, window.end AS e, count(*) AS n FROM bid "
+    "GROUP BY auction, window(dateTime, '10 seconds', '2 seconds')",
+    "session": "SELECT bidder, session_window.start AS s, count(*) AS n FROM bid "
+    "GROUP BY bidder, session_window(dateTime, '10 seconds')",
+    "window_time": "SELECT window_time(window) AS t, n FROM "
+    "(SELECT window, count(*) AS n FROM bid GROUP BY window(dateTime, '10 seconds'))",
+    "in_select": "SELECT auction, window(dateTime, '10 seconds') AS w FROM bid",
+    "named": "SELECT auction, count(*) OVER w AS n FROM bid WINDOW w AS (PARTITION BY bidder)",
+}
+
+
+def test_windows_of_nexmark_are_taken(spark: SparkSession) -> None:
+    """Each function of windows of time, in GROUP BY and in SELECT, beside the clause WINDOW."""
+    text = "CREATE SOURCE bid USING nexmark OPTIONS (table 'bid');"
+    for name, query in NEXMARK_WINDOWS.items():
+        text += f"CREATE MATERIALIZED VIEW {name} AS {query};"
+    found = check(spark, text).descriptions
+    linear = set()
+    for name in NEXMARK_WINDOWS:
+        kept = found[name]
+        assert isinstance(kept, ViewDescription)
+        assert kept.inputs == ("bid",)
+        linear |= {name} if kept.strategy == "linear" else set()
+    assert linear == {"in_select"}

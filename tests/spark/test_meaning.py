@@ -1,0 +1,80 @@
+"""Settings that decide what a query means are part of what a view is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+import pytest
+
+from app.compute.meaning import meaning_of
+from app.compute.view import View
+from app.reports import Measured
+from datasource.native.interval import Interval
+from support.views import Bench, contents, no_fence, view
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+ORDERS = pa.schema([("id", pa.int64()), ("who", pa.string()), ("price", pa.int32())])
+
+
+def test_a_session_that_reads_the_query_otherwise_corrects_the_output(
+    spark: SparkSession, location: str, tmp_path: Path
+) -> None:
+    """Hours of another time zone are put right; a restart with equal settings writes nothing."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    bench = Bench(session, location, tmp_path / "checkpoints")
+    orders = bench.input("orders", ORDERS)
+    orders.push(5, ((3600, "ada", 10), 1), ((7200, "bob", 20), 1))
+    orders.idle(40)
+    hours = view(
+        "hours",
+        "SELECT id, hour(timestamp_seconds(id)) AS h FROM orders",
+        "id BIGINT, h INT",
+        "orders",
+        strategy="linear",
+    )
+
+    def run(zone: str, lower: int, upper: int) -> tuple[int, Counter[Any]]:
+        session.conf.set("spark.sql.session.timeZone", zone)
+        before = len(bench.told(Measured))
+        interval = Interval(lower, upper, starts=lower == 5)
+        View(bench.host, bench.incarnation("hours", 5), hours, no_fence).advance(session, interval)
+        steps = len(bench.told(Measured)) - before
+        return steps, contents(bench.client, "hours", upper - 1)
+
+    def of(zone: str) -> Counter[Any]:
+        told = (datetime.fromtimestamp(n, ZoneInfo(zone)).hour for n in (3600, 7200))
+        return Counter(zip((3600, 7200), told, strict=True))
+
+    assert run("UTC", 5, 10) == (1, of("UTC"))
+    assert run("Etc/UTC", 10, 20) == (0, of("UTC"))
+    assert run("Asia/Tokyo", 20, 30) == (1, of("Asia/Tokyo"))
+    assert run("Asia/Tokyo", 30, 40) == (0, of("Asia/Tokyo"))
+    assert contents(bench.client, "hours", 19) == of("UTC")
+
+
+def test_settings_of_meaning_are_told_when_unusual(spark: SparkSession) -> None:
+    """What is set to its default is as what is not set, and what means nothing does not count."""
+    session = spark.newSession()
+    usual = meaning_of(session)
+    session.conf.set("spark.sql.ansi.enabled", "TRUE")
+    session.conf.set("spark.sql.shuffle.partitions", "7")
+    assert meaning_of(session) == usual == ()
+    session.conf.set("spark.sql.ansi.enabled", "false")
+    session.conf.set("spark.sql.caseSensitive", "true")
+    session.conf.set("spark.sql.legacy.timeParserPolicy", "LEGACY")
+    assert meaning_of(session) == (
+        "spark.sql.ansi.enabled=false",
+        "spark.sql.caseSensitive=true",
+        "spark.sql.legacy.timeParserPolicy=LEGACY",
+    )

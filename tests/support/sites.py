@@ -1,0 +1,102 @@
+"""Applications over one location in memory, without Spark: sources fail, the rest runs.
+
+Indexes, subscriptions and simple queries need no Spark. What a source would bring the test puts
+into its shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import pyarrow as pa
+import pytest
+
+from app.application import Application
+from app.config import RuntimeSettings
+from app.project.project import Resolved
+from app.project.statements import Kept
+from app.protocol.objects import IndexDescription, SourceDescription
+from datasource.client import ShardClient
+from datasource.schema import ShardSchema
+from support.checkout import wait_until
+from support.reads import Place, Row
+
+__all__ = ["SCHEMA", "Site", "index", "project", "source"]
+
+SCHEMA = pa.schema([("k", pa.int64()), ("s", pa.string())])
+
+_PATIENCE_S = 60
+
+
+def source(name: str = "t", **options: str) -> SourceDescription:
+    """A source that cannot run here."""
+    return SourceDescription(name=name, format="none", options=options)
+
+
+def index(name: str = "i", on: str = "t") -> IndexDescription:
+    """An index on all of an object."""
+    return IndexDescription(name=name, on=on)
+
+
+def project(*wanted: Kept) -> Resolved:
+    """A project of these objects."""
+    schemas = {one.name: "k BIGINT, s STRING" for one in wanted}
+    return Resolved({one.name: one for one in wanted}, schemas=schemas)
+
+
+def _make_shard(client: ShardClient, description: Kept, ddl: str) -> None:
+    """As the one of the application, whose DDL only Spark can read."""
+    del ddl
+    client.create(description.name, ShardSchema.from_arrow(SCHEMA))
+
+
+class Site:
+    """A location, and applications over it that come and go."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._folder = folder
+        self.place = Place()
+        monkeypatch.setattr("app.application.make_shard", _make_shard)
+
+    def client(self) -> ShardClient:
+        """One more client of the location."""
+        return ShardClient.open(self.place.url)
+
+    def application(
+        self,
+        *,
+        client: ShardClient | None = None,
+        read_only: bool = False,
+        take_over: bool = False,
+        **settings: Any,
+    ) -> Application:
+        """An application of this location, not started yet."""
+        spark = MagicMock(spec=["conf", "streams", "_jsparkSession"])
+        spark.conf.get.return_value = "UTC"
+        given = RuntimeSettings(
+            **{"introspection": False, "maintenance": False, "retain_history": "1h", **settings}
+        )
+        return Application(
+            spark,
+            client or self.client(),
+            given,
+            data=self._folder,
+            read_only=read_only,
+            take_over=take_over,
+        )
+
+    def put(self, rows: Sequence[tuple[Row, int, int]], upper: int, name: str = "t") -> None:
+        """What a source would bring."""
+        self.place.put(name, list(rows), upper, SCHEMA)
+
+    def holds(self, name: str = "t") -> list[str]:
+        """Critical holds on a shard."""
+        return sorted(self.place.client.state(name).critical)
+
+    @staticmethod
+    def wait(what: str, happened: Any) -> None:
+        """Wait until something has happened."""
+        wait_until(what, happened, _PATIENCE_S)
