@@ -71,7 +71,8 @@ _DEFAULT = (*_SOURCE, "append", "contend", "open", "maintain")
 _RUNTIME = ("fresh", "rest", "many", "watched")
 _GROUPS = (*_DEFAULT, *_RUNTIME)
 
-_WATCHED_VIEWS, _WATCHED_RATE = 8, 1000
+_WATCHED_VIEWS, _WATCHED_RATE = 2, 1000
+"""Few enough that the sources keep one pace, watched or not: else CPU could not be compared."""
 
 _WHOLE = frozenset({"rows/s", "appends/s"})
 """Units whose values need no decimals."""
