@@ -37,6 +37,9 @@ __all__ = [
 FRESH_MS: Final = 5_000
 """An object that is behind the clock by no more is up to date."""
 
+_SINK_FRESH_MS: Final = 15_000
+"""The same for a sink: with nothing to write it says only every ten seconds how far it is."""
+
 _REFRESH_MS: Final = 1_000
 _DAY_MS: Final = 86_400_000
 
@@ -114,7 +117,7 @@ def _freshness(shown: ObjectStatus) -> Verdict:
         return Verdict("hydrating", "wait")
     if shown.lag_ms is None:
         return Verdict("nothing written yet", "wait")
-    if shown.lag_ms <= FRESH_MS:
+    if shown.lag_ms <= (_SINK_FRESH_MS if shown.kind == "sink" else FRESH_MS):
         return Verdict("up to date", "good")
     blame = f", waits for {shown.blame}" if shown.blame else ""
     return Verdict(f"lagging by {_length(shown.lag_ms)}{blame}", "bad")

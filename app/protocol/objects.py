@@ -154,8 +154,15 @@ Dataflow: TypeAlias = ViewDescription | IndexDescription | SubscribeDescription
 Description: TypeAlias = SourceDescription | SinkDescription | Dataflow
 
 
+_PACING: Final = frozenset({"interval"})
+"""Options of a sink that say how often it writes, and nothing of what."""
+
+
 def fingerprint(description: Description) -> str:
-    """16 hex digits that differ when two descriptions do."""
+    """16 hex digits that differ when two descriptions do, but for how often a sink writes."""
+    if isinstance(description, SinkDescription):
+        options = {k: v for k, v in description.options.items() if k not in _PACING}
+        description = msgspec.structs.replace(description, options=options)
     encoded = msgspec.json.encode(description, order="deterministic")
     return hashlib.blake2b(encoded, digest_size=8).hexdigest()
 

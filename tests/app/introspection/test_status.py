@@ -22,6 +22,8 @@ RUNNING = ObjectStatus("delays", "view", "running", lag_ms=800, hydrated=True)
         (RUNNING, "up to date", "good"),
         (replace(RUNNING, lag_ms=5_000), "up to date", "good"),
         (replace(RUNNING, lag_ms=12_345), "lagging by 12 s", "bad"),
+        (replace(RUNNING, kind="sink", lag_ms=12_345), "up to date", "good"),
+        (replace(RUNNING, kind="sink", lag_ms=20_000), "lagging by 20 s", "bad"),
         (replace(RUNNING, lag_ms=200_000), "lagging by 3 min 20 s", "bad"),
         (replace(RUNNING, lag_ms=7_200_000), "lagging by 2 h", "bad"),
         (
