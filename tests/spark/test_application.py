@@ -226,4 +226,4 @@ def test_a_follower_hydrates_and_is_promoted(spark: SparkSession, place: Place) 
                 "the order has its settings",
                 lambda: second.runtime.lane.state.settings.get("restart_pause") == "2s",
             )
-            assert len(place.agrees_at_every_time()) >= 4, "the files came at several times"
+            assert len(place.agrees_at_every_time()) >= 3, "the files came at several times"

@@ -26,7 +26,6 @@ from support.job import running_job
 from support.kills import (
     DROPPED,
     PLANNER,
-    STEPS,
     executors_of,
     jvm_of,
     kill,
@@ -173,14 +172,13 @@ def test_a_project_survives_the_loss_of_executors(tmp_path: Path) -> None:
         assert job.interrupt() == 130
 
 
-@pytest.mark.parametrize("step", STEPS)
 def test_a_drop_that_was_cut_off_is_finished(
-    spark: SparkSession, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SIGKILL in the middle of a drop: what was dropped never runs again, the others go on."""
     place = Place(tmp_path)
     done = subprocess.run(
-        [sys.executable, "-m", "support.kills", str(tmp_path), step],
+        [sys.executable, "-m", "support.kills", str(tmp_path)],
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

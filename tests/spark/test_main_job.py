@@ -59,7 +59,7 @@ class Story:
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
-    """Two runs killed, one interrupted, one that ends, and one that finds nothing to do."""
+    """One run interrupted, one killed, one that ends, and one that finds nothing to do."""
     folder = tmp_path_factory.mktemp("main jöb")
     chance = random.Random(SEED)
     told = Story(folder / "data")
@@ -71,10 +71,6 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         job.kill(whom)
         told.killed.append(f"{whom} {when}")
 
-    with running_job(folder, *first, script="demo.py") as job:
-        line = chance.choice([r"^1\. The project", r"^\+ view", r"^2\. The stream"])
-        job.wait_for_line(line)
-        kill(job, f"while objects are made, at {line}")
     with running_job(folder, *first, script="demo.py") as job:
         job.wait_for_line(SOME_IN)
         told.interrupted = job.interrupt(), job.said

@@ -19,7 +19,6 @@ from app.config import RuntimeSettings
 from app.lane.commands import DropDataflow
 from app.runtime import Runtime
 from app.session import open_session
-from datasource.client import ShardClient
 from support.checkout import wait_until
 from support.projects import Place
 
@@ -30,7 +29,6 @@ __all__ = [
     "DROPPED",
     "EXECUTOR",
     "PLANNER",
-    "STEPS",
     "executors_of",
     "jvm_of",
     "kill",
@@ -43,9 +41,6 @@ PLANNER: Final = "python_streaming_source_runner"
 
 EXECUTOR: Final = "CoarseGrainedExecutorBackend"
 """Part of the command of an executor."""
-
-STEPS: Final = ("recorded", "dropped")
-"""Where the drop is cut off: the first phase is in the order; the first shard is gone."""
 
 DROPPED: Final = ("large_out", "large")
 
@@ -104,27 +99,14 @@ def _before(real: Callable[..., Any], fatal: Callable[..., bool]) -> Callable[..
     return wrapped
 
 
-def _arm(step: str) -> None:
-    """Let this process die at a step of the drop of `large`."""
+def _arm() -> None:
+    """Let this process die in a drop of `large` of which only the first phase is in the order."""
     patched: Any = Runtime
-    match step:
-        case "recorded":
-            wanted = DropDataflow(DROPPED[-1])
-            patched.on_record = _before(Runtime.on_record, lambda r: r.command == wanted)
-        case "dropped":
-            drop = ShardClient.drop
-
-            def dropped(self: ShardClient, name: str, **named: Any) -> None:
-                drop(self, name, **named)
-                if name.startswith(DROPPED[-1]):
-                    _die()
-
-            setattr(ShardClient, "drop", dropped)  # noqa: B010 - a method is not to be assigned to
-        case _:
-            raise AssertionError(step)
+    wanted = DropDataflow(DROPPED[-1])
+    patched.on_record = _before(Runtime.on_record, lambda r: r.command == wanted)
 
 
-def main(folder: str, step: str) -> None:
+def main(folder: str) -> None:
     """Run until it is killed; ends by itself only if the step was never reached."""
     place = Place(Path(folder), made=True)
     spark = open_session("killed", {"spark.ui.enabled": "false"})
@@ -139,7 +121,7 @@ def main(folder: str, step: str) -> None:
             ),
             _PATIENCE_S,
         )
-        _arm(step)
+        _arm()
         application.drop(DROPPED)
         threading.Event().wait(_PATIENCE_S)
 
