@@ -13,7 +13,7 @@ from simulation.shrink import shrink
 
 pytestmark = pytest.mark.sim
 
-SEEDS = 1000
+SEEDS = 500
 EACH = 50
 
 
