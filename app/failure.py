@@ -1,5 +1,6 @@
 """What to tell a person when Spark fails: our own error inside it, or its first line.
 
+    told(error)               printed as a sentence; the exit status of a job
     explain(error)            a sentence, and an exit status
     sentence(error, "CODE")   a sentence with a code, for who asked; `CODE` where it has none
     gist(error)               the one line of a foreign error that says what went wrong
@@ -13,11 +14,20 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from typing import Final
 
-from datasource.errors import Corrupt, MissingBlob, ShardError
+from datasource.errors import Corrupt, InvalidUsage, MissingBlob, ShardError
 
-__all__ = ["LOGGED_HINT", "UNREADABLE_HINT", "explain", "gist", "sentence", "unreadable_part"]
+__all__ = [
+    "LOGGED_HINT",
+    "UNREADABLE_HINT",
+    "explain",
+    "gist",
+    "sentence",
+    "told",
+    "unreadable_part",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +46,20 @@ UNREADABLE_HINT: Final = "put the part back, or repair the shard with fsck: noth
 
 LOGGED_HINT: Final = "the log has all of it"
 """Where to look if one line does not say enough."""
+
+
+def told(error: BaseException) -> int:
+    """Print what ended a job, in a sentence; its exit status: 130 for Ctrl-C, else as `explain`."""
+    if isinstance(error, KeyboardInterrupt):
+        sys.stdout.write("\nStopped. Start again to go on.\n")
+        sys.stdout.flush()
+        return 130
+    if isinstance(error, ShardError):
+        code, text = (2 if isinstance(error, InvalidUsage) else 1), str(error)
+    else:
+        code, text = explain(error)
+    sys.stderr.write(f"error: {text}\n")
+    return code
 
 
 def unreadable_part(error: BaseException) -> str | None:

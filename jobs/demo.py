@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from app.config import Settings, load
-from app.failure import explain
+from app.failure import told
 from app.log import log_to
 from app.storage_options import add_option_argument, storage_options
 from app.terminal import open_console
-from datasource.errors import InvalidUsage, ShardError
+from datasource.errors import InvalidUsage
 
 __all__ = ["main"]
 
@@ -39,16 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from app.demo.story import tell  # noqa: PLC0415
 
         return 0 if tell(settings, console, fresh=given.fresh, stay=given.stay) else 1
-    except KeyboardInterrupt:
-        print("\nStopped. Start again to go on.", flush=True)
-        return 130
-    except ShardError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, InvalidUsage) else 1
-    except Exception as error:  # noqa: BLE001 - whatever it was, a newcomer gets a sentence
-        code, text = explain(error)
-        print(f"error: {text}", file=sys.stderr)
-        return code
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - whatever it was, a newcomer gets a sentence
+        return told(error)
 
 
 def _start_log(settings: Settings) -> None:

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Final
 
 from app.config import Settings, load
 from app.duration import duration_ms
-from app.failure import explain
+from app.failure import told
 from app.log import log_to
 from app.storage_options import add_option_argument, storage_options
 from app.terminal import open_console
-from datasource.errors import InvalidUsage, ShardError
+from datasource.errors import InvalidUsage
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -52,16 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 console.print(plan)
                 return 0
         return _plan(given, settings, console) if given.plan else _serve(given, settings, console)
-    except KeyboardInterrupt:
-        print("\nStopped. Start again to go on.", flush=True)
-        return 130
-    except ShardError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, InvalidUsage) else 1
-    except Exception as error:  # noqa: BLE001 - whatever it was, a newcomer gets a sentence
-        code, text = explain(error)
-        print(f"error: {text}", file=sys.stderr)
-        return code
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - whatever it was, a newcomer gets a sentence
+        return told(error)
 
 
 def _ask(given: argparse.Namespace, settings: Settings) -> RenderableType | None:

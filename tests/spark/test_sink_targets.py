@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import duckdb
 import pyarrow as pa
@@ -28,10 +28,10 @@ from datasource.frontier import Frontier
 from datasource.schema import ShardSchema
 from support.checkout import ROOT
 from support.sink_worker import CHANGES, described, incarnation
-from support.sinks import SCHEMA, Input, host_of, life, parts, running
+from support.sinks import SCHEMA, Input, diffs, host_of, life, parquet, parts, read, running
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -45,19 +45,6 @@ def host(spark: SparkSession, location: str, tmp_path: Path) -> Host:
 def source(host: Host) -> Input:
     forget_collected()
     return Input(host.client)
-
-
-def parquet(tmp_path: Path, **changes: Any) -> SinkDescription:
-    given = {"name": "out", "on": "in", "format": "parquet"} | changes
-    return SinkDescription(options={"path": str(tmp_path / "ziel 1")}, **given)
-
-
-def read(spark: SparkSession, sink: SinkDescription) -> DataFrame:
-    return spark.read.parquet(sink.options["path"])
-
-
-def diffs(spark: SparkSession, sink: SinkDescription) -> list[tuple[Any, ...]]:
-    return sorted(tuple(r) for r in read(spark, sink).select("k", "v", "_ts", "_diff").collect())
 
 
 @pytest.mark.parametrize("format_", ["json", "csv", "orc", "xml"])

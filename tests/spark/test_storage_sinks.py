@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
@@ -18,10 +18,10 @@ from app.storage.sink import drop_sink, hold_name, run_sink
 from app.storage.sinks.others import collected, forget_collected, register_function
 from datasource.errors import Fenced
 from datasource.frontier import EMPTY
-from support.sinks import Input, Reports, host_of, life, running
+from support.sinks import Input, Reports, diffs, host_of, life, parquet, read, running
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -35,19 +35,6 @@ def host(spark: SparkSession, location: str, tmp_path: Path) -> Host:
 def source(host: Host) -> Input:
     forget_collected()
     return Input(host.client)
-
-
-def parquet(tmp_path: Path, **changes: Any) -> SinkDescription:
-    given = {"name": "out", "on": "in", "format": "parquet"} | changes
-    return SinkDescription(options={"path": str(tmp_path / "ziel 1")}, **given)
-
-
-def read(spark: SparkSession, sink: SinkDescription) -> DataFrame:
-    return spark.read.parquet(sink.options["path"])
-
-
-def diffs(spark: SparkSession, sink: SinkDescription) -> list[tuple[Any, ...]]:
-    return sorted(tuple(r) for r in read(spark, sink).select("k", "v", "_ts", "_diff").collect())
 
 
 def hold_of(source: Input) -> int | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -21,9 +21,20 @@ from datasource.frontier import Frontier
 from datasource.schema import ShardSchema
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SCHEMA", "Input", "Reports", "host_of", "life", "parts", "running"]
+__all__ = [
+    "SCHEMA",
+    "Input",
+    "Reports",
+    "diffs",
+    "host_of",
+    "life",
+    "parquet",
+    "parts",
+    "read",
+    "running",
+]
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 
@@ -126,3 +137,19 @@ def parts(client: ShardClient, name: str) -> list[Path]:
     trace = client.state(name).trace
     found = [part for batch in trace.batches for part in batch.parts if part.inline is None]
     return [Path(client.location.url.removeprefix("file://")) / part.key for part in found]
+
+
+def parquet(tmp_path: Path, **changes: Any) -> SinkDescription:
+    """A sink of files below a folder."""
+    given = {"name": "out", "on": "in", "format": "parquet"} | changes
+    return SinkDescription(options={"path": str(tmp_path / "ziel 1")}, **given)
+
+
+def read(spark: SparkSession, sink: SinkDescription) -> DataFrame:
+    """What is in the files of such a sink."""
+    return spark.read.parquet(sink.options["path"])
+
+
+def diffs(spark: SparkSession, sink: SinkDescription) -> list[tuple[Any, ...]]:
+    """Its changes, sorted."""
+    return sorted(tuple(r) for r in read(spark, sink).select("k", "v", "_ts", "_diff").collect())
