@@ -62,6 +62,9 @@ def fitted(result: DataFrame, schema: StructType, extra: tuple[str, ...] = ()) -
             code="SCHEMA_CHANGED",
             hint="an input has other columns now: apply the project again",
         )
+    found = result.schema.fields[: len(names)]
+    if [(f.name, f.dataType) for f in found] == [(f.name, f.dataType) for f in schema.fields]:
+        return result
     places = [f"c{place}" for place in range(len(names))]
     placed = result.toDF(*places, *extra)
     pairs = zip(places, schema.fields, placed.schema.fields, strict=False)

@@ -33,6 +33,7 @@ from app.compute.maintain.contents import Contents, correction
 from app.compute.maintain.linear import refusal
 from app.compute.maintain.steps import Done, Linear, Output, Quiet, Recompute, next_step
 from app.compute.meaning import meaning_of
+from app.compute.onetask import Amount, OneTask
 from app.compute.view_sink import ViewSink
 from app.project.overchanges import NotLinear, over_changes
 from app.protocol.objects import Strategy, ViewDescription
@@ -46,7 +47,7 @@ from datasource.native.interval import (
     collect_interval,
     stage_interval,
 )
-from datasource.native.reading import every_update
+from datasource.native.reading import every_update, times_of_changes
 from datasource.native.small import ROWS_MAX
 from datasource.schema import DIFF, TS
 from datasource.shard_source.options import SinkOptions, parse_sink
@@ -99,6 +100,7 @@ class View:
         self._over_changes: str | NotLinear | None = None
         self._contents = Contents(host.client, description.name)
         self._changed_rows = 0
+        self._one_task: OneTask | None = None
 
     # -- with Spark --------------------------------------------------------------------------
 
@@ -135,12 +137,12 @@ class View:
                 case Quiet():
                     self._follow(step)
                 case Linear():
-                    strategy = self._take_linear(session, step)
+                    strategy = self._take_linear(session, step, news)
                 case Recompute() if news.spread:
                     news = self._read_times(session, news, first, end)
                     continue
                 case Recompute():
-                    self._recompute(session, step)
+                    self._recompute(session, step, states)
             before, output = output, self._sink.look()
             refused += output == before
             self._arrived(output)
@@ -171,7 +173,8 @@ class View:
             return
         at = max(self._as_of, interval.lower if interval.upper is None else interval.upper - 1)
         try:
-            result = self._result(session, at)
+            states = self._host.client.readable(*self._description.inputs)
+            result = self._result(session, at, states)
             result.write.format("noop").mode("overwrite").save()
         except Exception as error:
             if data_error(error) is None:
@@ -184,8 +187,8 @@ class View:
         upper = self._output.upper
         return upper is None or (end is not None and upper >= end)
 
-    def _result(self, session: SparkSession, at: int) -> DataFrame:
-        """The view's rows at one time."""
+    def _result(self, session: SparkSession, at: int, states: Sequence[ShardState]) -> DataFrame:
+        """The view's rows at one time; `states` of its inputs are of that time or later."""
         host = self._host
         inputs = {
             name: datasource.snapshot(
@@ -193,12 +196,23 @@ class View:
             )
             for name in self._description.inputs
         }
+        inputs = self._in_tasks(session, inputs, Amount.of(states))
         return fitted(analysed(session, self._description.query, inputs), self._schema)
 
-    def _recompute(self, session: SparkSession, step: Recompute) -> None:
+    def _in_tasks(
+        self, session: SparkSession, inputs: dict[str, DataFrame], amount: Amount
+    ) -> dict[str, DataFrame]:
+        """Inputs in as many partitions as they are worth."""
+        if self._one_task is None:
+            self._one_task = OneTask(session)
+        return self._one_task.inputs(inputs, amount)
+
+    def _recompute(
+        self, session: SparkSession, step: Recompute, states: Sequence[ShardState]
+    ) -> None:
         error, rows, desired = None, None, None
         try:
-            result = self._result(session, step.at)
+            result = self._result(session, step.at, states)
             rows, desired = self._corrected_here(result, step.lower)
             if rows is None:
                 rows = self._corrected(session, result, step.lower)
@@ -239,7 +253,7 @@ class View:
             ).drop(TS)
         return stage_interval(difference(result, held), self._options)
 
-    def _take_linear(self, session: SparkSession, step: Linear) -> Strategy:
+    def _take_linear(self, session: SparkSession, step: Linear, news: News) -> Strategy:
         """Take the step if the query allows it; how to go on in this micro-batch."""
         host = self._host
         inputs = {
@@ -253,6 +267,7 @@ class View:
             )
             for name in self._description.inputs
         }
+        inputs = self._in_tasks(session, inputs, Amount(news.rows, news.size_bytes))
         changed = self._changed(session, inputs)
         if isinstance(changed, NotLinear):
             return "recompute"
@@ -311,9 +326,15 @@ class View:
         return parse_sink({**self._host.storage, **given})
 
     def _read_times(self, session: SparkSession, news: News, lower: int, upper: int | None) -> News:
-        """The news with all times of the inputs whose parts do not tell: a small Spark job each."""
+        """The news with all times of the inputs whose parts do not tell: these are read."""
         found: set[int] = set()
         for name in news.spread:
+            times = times_of_changes(
+                self._host.client, name, start=lower, end=upper, rows_max=ROWS_MAX
+            )
+            if times is not None:
+                found |= times
+                continue
             updates = datasource.changes(
                 session,
                 location=self._location,

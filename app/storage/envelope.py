@@ -1,6 +1,6 @@
 """Envelopes: what the rows of a micro-batch do to the source's shard, and to that of its errors.
 
-    Staging(host, reading).stage(decoded, live_errors)     Spark's jobs; nothing is visible yet
+    Staging(host, reading).stage(decoded, …)     Spark's jobs; nothing is visible yet
 
     none       every row is added
     diff       `_diff` says how many copies come or go; `_ts`, if there is one, is the other side's
@@ -36,6 +36,7 @@ from app.storage.reading import CORRUPT, POSITION, Decoded, Reading
 from datasource.frontier import TIME_MIN
 from datasource.ids import new_id
 from datasource.native.interval import StagedInterval, stage_interval
+from datasource.native.small import ROWS_MAX
 from datasource.native.transaction import staged_by_tasks
 from datasource.native.types import quoted
 from datasource.plan import plan_changes
@@ -65,23 +66,27 @@ class Staging:
     host: Host
     reading: Reading
 
-    def stage(self, decoded: Decoded, live_errors: int) -> Commit:
+    def stage(self, decoded: Decoded, live_errors: int, expected: int) -> Commit:
         """Stage a micro-batch for the source's shard, and for that of its errors.
 
         Args:
             decoded: The micro-batch.
             live_errors: How many errors are live.
+            expected: Rows that it may have, if they were not counted: decides only how they travel.
         """
-        rows = self._rows(self.reading.good(decoded))
+        counted = decoded.counts.messages
+        # What was only guessed may be more, and would be read twice: only far below the bound.
+        small = counted <= ROWS_MAX if counted is not None else expected <= ROWS_MAX // 4
+        rows = self._rows(self.reading.good(decoded), small=small)
         errors = None
         if self.reading.decodes and (decoded.counts.errors or (live_errors and self._keyed)):
             errors = stage_interval(self._errors(decoded, live_errors), self._errors_options)
         return Commit(rows, errors, live_errors)
 
-    def _rows(self, good: DataFrame) -> StagedInterval:
+    def _rows(self, good: DataFrame, *, small: bool) -> StagedInterval:
         options = self._row_options
         if not self.reading.replaces:
-            return stage_interval(good, options)
+            return stage_interval(good, options, small=small)
         frame = read_frame(options, good.schema)
         # Debezium's events need no more than these; Spark cannot write what a struct is for.
         client = self.host.client

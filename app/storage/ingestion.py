@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -89,6 +90,7 @@ class Ingestion:
         self._query: StreamingQuery | None = None
         self._error: BaseException | None = None
         self._staging: Staging | None = None
+        self._last_rows = sys.maxsize  # before the first micro-batch anything may come
         self._untick: Callable[[], None] = lambda: None
 
     @property
@@ -249,8 +251,9 @@ class Ingestion:
         first = timeline.bound.last is None
         with staging.reading.decoded(frame) as decoded:
             live = timeline.look_at_errors() if staging.reading.decodes else 0
-            staged = staging.stage(decoded, live)
+            staged = staging.stage(decoded, live, self._last_rows)
             timeline.commit(number, found, staged)
+        self._last_rows = staged.rows.rows
         self._telling.measured(decoded.counts, staged, timeline, self._query, first=first)
         self._telling.progress(timeline)
         if self._host.pace is not None and not first:

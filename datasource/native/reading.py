@@ -6,22 +6,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.datasource import InputPartition
 
+from datasource.client import ShardClient
 from datasource.frontier import TIME_MIN, Frontier
 from datasource.lease import Lease
 from datasource.native.frames import native_frame
 from datasource.native.keep import KEEPER
 from datasource.plan import plan_changes
-from datasource.read import current_schema
+from datasource.read import contents_of, current_schema
+from datasource.schema import TS
 from datasource.shard_source.batch_reader import ShardBatchReader
 from datasource.shard_source.options import SourceOptions, parse_source
 from datasource.shard_source.partition import ShardPartition
 from datasource.shard_source.planner import Planner, batch_guard, open_client
 from datasource.shard_source.shape import Shape
 
-__all__ = ["Time", "changes", "every_update", "snapshot"]
+__all__ = ["Time", "changes", "every_update", "snapshot", "times_of_changes"]
 
 Time = int | str | datetime
 """Milliseconds since the epoch, or a date-time, in the session's time zone if it names none."""
@@ -124,6 +127,33 @@ def every_update(
         [state] = client.readable(shard)
         planner = Planner(parsed, state, shape, 0, guard)
         return _framed(spark, parsed, shape, planner.updates(plan_changes(state, TIME_MIN, upper)))
+
+
+def times_of_changes(
+    client: ShardClient, shard: str, *, start: int, end: int | None, rows_max: int
+) -> frozenset[int] | None:
+    """When a shard changes, from `start` on and before `end`; no Spark job.
+
+    Args:
+        client: Of the location.
+        shard: Name of the shard.
+        start: Inclusive.
+        end: Exclusive, and settled; None for all that there is.
+        rows_max: None is the answer if more updates than this would have to be looked at.
+
+    Raises:
+        InvalidUsage: There is no such shard, or nothing of it can be read any more.
+    """
+    with KEEPER.planning():
+        batch_guard(client, shard, max(start, client.state(shard).since.time or TIME_MIN))
+        [state] = client.readable(shard)
+        planned = plan_changes(state, start, end)
+        if sum(one.part.rows for one in planned) > rows_max:
+            return None
+        one_column = current_schema(state).names[:1]
+        contents = contents_of(client.machine(shard), state, one_column)
+        batches = [batch for one in planned for batch in contents.changes(one)]
+    return frozenset(time for batch in batches for time in pc.unique(batch[TS]).to_pylist())
 
 
 def _given(

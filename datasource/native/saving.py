@@ -33,7 +33,7 @@ from datasource.names import shard_directory
 from datasource.native.footers import Describer
 from datasource.native.jvm import delete_directory, session_with, with_session
 from datasource.native.place import hadoop_url
-from datasource.native.types import in_place, quoted, readable, struct_of
+from datasource.native.types import in_place, project, quoted, readable, sql_name, struct_of
 from datasource.schema import DIFF, TS, ShardSchema
 from datasource.shard_sink.append import append
 from datasource.shard_sink.envelope import spelled
@@ -233,9 +233,9 @@ class Saving:
     @property
     def rows(self) -> DataFrame:
         """What is written: the shard's columns out of the frame's, and `_diff`, and its `_ts`."""
-        return self.frame.select(self._columns())
+        return project(self.frame, self._columns())
 
-    def _columns(self) -> list[Column]:
+    def _columns(self) -> list[Column | str]:
         """The shard's columns out of the frame's, and `_diff`, and `_ts` if it has it."""
         found = {field.name.lower(): field for field in self.frame.schema.fields}
         columns = [
@@ -243,8 +243,8 @@ class Saving:
             for field in struct_of(self.schema.record).fields
         ]
         times = [_fitted(found[TS], _LONGS[TS])] if self.target.frame.timed else []
-        diffs = _fitted(found[DIFF], _LONGS[DIFF]) if DIFF in found else F.lit(1).cast("bigint")
-        return [*columns, *times, diffs.alias(DIFF)]
+        diffs = _fitted(found[DIFF], _LONGS[DIFF]) if DIFF in found else f"1L AS {DIFF}"
+        return [*columns, *times, diffs]
 
     def _staged(self, directory: str, begun_ms: int) -> Staged:
         """Descriptions of the files, which are made durable; files without rows are deleted."""
@@ -276,10 +276,12 @@ class Saving:
         )
 
 
-def _fitted(found: StructField | None, wanted: StructField) -> Column:
-    """A column of the frame as the shard has it."""
+def _fitted(found: StructField | None, wanted: StructField) -> Column | str:
+    """A column of the frame as the shard has it; text where that will do."""
     if found is None:
         return F.lit(None).cast(wanted.dataType).alias(wanted.name)
+    if found.dataType == wanted.dataType and (wanted.nullable or not found.nullable):
+        return f"{sql_name(found.name)} AS {sql_name(wanted.name)}"
     column = quoted(found.name)
     if found.dataType != wanted.dataType:
         column = column.cast(wanted.dataType)

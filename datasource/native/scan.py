@@ -49,6 +49,10 @@ _FILTERED_SCANS = 32
 """How many different time filters a plan has scans for; the rest are fetched by Arrow."""
 
 
+_INTERPRETED_ROWS = 200_000
+"""A filter of so many rows takes as long interpreted as it takes to compile it, about 50 ms."""
+
+
 def counted(part: Part) -> bool:
     """Whether some row of the part is there more or less often than once."""
     return part.diff_min != 1 or part.diff_max != 1
@@ -132,7 +136,7 @@ class Scanner:
         ]
         frame = relation(self.spark, files, StructType(fields), self.options)
         if kind.times is not None:
-            frame = frame.where(_passes(kind.times))
+            frame = frame.where(_passes(kind.times, sum(part.rows for part in parts)))
         own = [_as(field.name, field.dataType, wanted) for field, wanted in self._pairs(fields)]
         times = [f"{WRITTEN_TIME} AS {TS}" if kind.stamped else TS] if with_ts else []
         return project(frame, [*own, *times, DIFF if kind.counted else f"1L AS {DIFF}"])
@@ -148,9 +152,17 @@ def _as(name: str, found: object, wanted: StructField) -> Column | str:
     return quoted(name).cast(wanted.dataType).alias(name)
 
 
-def _passes(times: TimeFilter) -> str:
+def _passes(times: TimeFilter, rows: int) -> str:
+    """The condition in SQL, for about `rows` rows.
+
+    A bound is a number in the code that Spark compiles for a scan, so that each time would be code
+    of its own: compiled anew, which takes longer than little data takes to read. There the bounds
+    are inside of a function of higher order, which is interpreted: one code for all times. What is
+    much is compiled, and its row groups are skipped.
+    """
     bounds = [
         *([f"{TS} >= {times.lower}L"] if times.lower is not None else []),
         *([f"{TS} < {times.upper}L"] if times.upper is not None else []),
     ]
-    return " AND ".join(bounds)
+    passes = " AND ".join(bounds)
+    return f"exists(array({TS}), {TS} -> {passes})" if rows <= _INTERPRETED_ROWS else passes

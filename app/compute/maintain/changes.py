@@ -12,7 +12,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from datasource.frontier import Frontier, meet
 from datasource.plan import plan_changes
@@ -29,11 +29,15 @@ class News:
         times: At which some input changes, by parts with a single time.
         perhaps: At which one may, by parts that span several: where each begins in the interval.
         spread: Inputs with such parts.
+        rows: Updates that they are, at the most.
+        size_bytes: Encoded size of the parts that they are in.
     """
 
     times: tuple[int, ...] = ()
     perhaps: tuple[int, ...] = ()
     spread: tuple[str, ...] = ()
+    rows: int = 0
+    size_bytes: int = 0
 
     @property
     def known(self) -> tuple[int, ...]:
@@ -42,7 +46,7 @@ class News:
 
     def with_times(self, found: Iterable[int]) -> News:
         """The same, after the parts that span several times have been read."""
-        return News(tuple(sorted({*self.times, *found})))
+        return replace(self, times=tuple(sorted({*self.times, *found})), perhaps=(), spread=())
 
 
 def news_of(states: Sequence[ShardState], lower: int, upper: int | None) -> News:
@@ -56,9 +60,12 @@ def news_of(states: Sequence[ShardState], lower: int, upper: int | None) -> News
     times: set[int] = set()
     perhaps: set[int] = set()
     spread: list[str] = []
+    rows = size_bytes = 0
     for state in states:
         several = False
         for planned in plan_changes(state, lower, upper):
+            rows += planned.part.rows
+            size_bytes += planned.part.size_bytes
             bounds = planned.part.time_bounds
             assert bounds is not None, planned.part.key
             single = bounds[0] == bounds[1]
@@ -66,7 +73,7 @@ def news_of(states: Sequence[ShardState], lower: int, upper: int | None) -> News
             several = several or not single
         if several:
             spread.append(state.name)
-    return News(tuple(sorted(times)), tuple(sorted(perhaps)), tuple(spread))
+    return News(tuple(sorted(times)), tuple(sorted(perhaps)), tuple(spread), rows, size_bytes)
 
 
 def quiet_until(states: Sequence[ShardState], lower: int) -> Frontier:
