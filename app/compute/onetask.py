@@ -3,10 +3,11 @@
     one = OneTask(session)
     inputs = one.inputs(frames, Amount.of(states))      each in one partition, if it is little
 
-What is in one partition needs no exchange before an aggregate, a join or a window. So where Spark
-would run a stage for each input, one for each exchange and a job for each broadcast, and would plan
-anew between them, there is one task left. For a few thousand rows the stages, not the rows, are
-what a step costs; for many rows all cores are wanted, and nothing is changed.
+What is in one partition needs no exchange before an aggregate or a window. So where Spark would run
+a stage for each input and one for each exchange, and would plan anew between them, there is one
+task left; a join still broadcasts its small side, which is cheaper than to sort the other one. For
+a few thousand rows the stages, not the rows, are what a step costs; for many rows all cores are
+wanted, and nothing is changed.
 
 Invariants:
     The rows are the same, and so is what the query means.
@@ -30,12 +31,8 @@ _ROWS_MAX: Final = 200_000
 _BYTES_MAX: Final = 16 << 20
 """What one core reads and groups in well under a second, which is when more cores begin to pay."""
 
-_SETTINGS: Final = {
-    # A broadcast is a job and a thread of its own; one partition is joined as it is.
-    "spark.sql.autoBroadcastJoinThreshold": "-1",
-    # Without exchanges there is nothing to plan anew.
-    "spark.sql.adaptive.enabled": "false",
-}
+_ADAPTIVE: Final = "spark.sql.adaptive.enabled"
+"""Where there are no exchanges there is nothing to plan anew, and to watch for it costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +65,15 @@ class OneTask:
     def __init__(self, session: SparkSession) -> None:
         """Nothing is changed yet."""
         self._session = session
-        self._found = {name: session.conf.get(name) for name in _SETTINGS}
+        self._adaptive = session.conf.get(_ADAPTIVE)
         self._little = False
 
     def inputs(self, frames: Mapping[str, DataFrame], amount: Amount) -> dict[str, DataFrame]:
         """Inputs of a query that is made and run next; by name."""
         if amount.little != self._little:
-            for name, value in (_SETTINGS if amount.little else self._found).items():
-                assert value is not None, "each has a default"
-                self._session.conf.set(name, value)
+            adaptive = "false" if amount.little else self._adaptive
+            assert adaptive is not None, "Spark has a default"
+            self._session.conf.set(_ADAPTIVE, adaptive)
             self._little = amount.little
         if not amount.little:
             return dict(frames)

@@ -63,6 +63,10 @@ _RACES_MAX: Final = 64
 and is started again."""
 
 
+_BY_DRIVER: Final = 8_192
+"""An input or a change with no more updates reaches Spark as rows: no file is opened for them."""
+
+
 class View:
     """One rendering of a view. Used by one thread at a time."""
 
@@ -192,7 +196,12 @@ class View:
         host = self._host
         inputs = {
             name: datasource.snapshot(
-                session, location=self._location, shard=name, as_of=at, storage=host.storage
+                session,
+                location=self._location,
+                shard=name,
+                as_of=at,
+                storage=host.storage,
+                by_driver=_BY_DRIVER,
             )
             for name in self._description.inputs
         }
@@ -264,6 +273,7 @@ class View:
                 start=step.lower,
                 end=step.upper,
                 storage=host.storage,
+                by_driver=_BY_DRIVER,
             )
             for name in self._description.inputs
         }

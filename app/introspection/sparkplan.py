@@ -34,6 +34,7 @@ _KEEPS: Final = frozenset(
         "AQEShuffleRead",
         "AdaptiveSparkPlan",
         "BroadcastExchange",
+        "Coalesce",
         "CollectLimit",
         "ColumnarToRow",
         "Exchange",

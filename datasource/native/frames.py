@@ -47,6 +47,10 @@ _DIFF_FIELD = StructField(DIFF, LongType(), nullable=False)
 _TS_FIELD = StructField(TS, LongType(), nullable=False)
 
 
+_PARTS_HERE = 8
+"""Parts that the driver reads itself: one after the other, so that many would take their time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Native:
     """A DataFrame of a plan.
@@ -65,6 +69,7 @@ def native_frame(
     partitions: Sequence[InputPartition],
     schema: StructType,
     condition: Condition | None,
+    by_driver: int = 0,
 ) -> Native:
     """The rows of `partitions` under `schema`.
 
@@ -73,7 +78,13 @@ def native_frame(
         partitions: As a batch reader or a stream planned them.
         schema: Of the rows, as `Shape.struct` gives it.
         condition: The read's filter, which the partitions have too.
+        by_driver: No more updates than this are read now, by this process.
     """
+    ours = [one for one in partitions if isinstance(one, ShardPartition)]
+    if by_driver and len(ours) == len(partitions):
+        parts = [planned.part for one in ours for planned in one.parts]
+        if sum(part.rows for part in parts) <= by_driver and len(parts) <= _PARTS_HERE:
+            return Native(fetched_here(spark, ours, schema), ())
     options = Options(spark, READ_OPTIONS)
     zone = spark.conf.get("spark.sql.session.timeZone")
     build = _Build(spark, schema, options, condition is None or condition.zone == zone)

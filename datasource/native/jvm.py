@@ -132,19 +132,12 @@ def relation(
     """
     session = spark._jsparkSession  # noqa: SLF001 - no public door
     none = _object(spark, "scala.None")
-    make_path, make_status = (
-        _class(spark, f"{_HADOOP}.Path"),
-        _class(spark, f"{_HADOOP}.FileStatus"),
-    )
     # Of our own, so that neither a setting nor another frame can empty it before it is used.
     statuses = _class(spark, f"{_SOURCES}.SharedInMemoryCache")(1 << 40, -1).createForNewClient()
     paths = _class(spark, "java.util.ArrayList")()
     gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - no public door
     for file in files:
-        path = make_path(file.path)
-        stamp = 0 if file.time is None else -file.time - 1
-        listed = gateway.new_array(make_status, 1)
-        listed[0] = make_status(file.size_bytes, False, 1, 1 << 27, stamp, path)
+        path, listed = _listed(_jvm(spark), gateway, file)
         statuses.putLeafFiles(path, listed)
         paths.add(path)
     index = _class(spark, f"{_SOURCES}.InMemoryFileIndex")(
@@ -167,6 +160,17 @@ def relation(
     )
     plan = _object(spark, f"{_SOURCES}.LogicalRelation").apply(source, False)
     return _frame(spark, session, plan)
+
+
+@lru_cache(maxsize=1 << 12)
+def _listed(jvm: Any, gateway: Any, file: File) -> tuple[Any, Any]:
+    """The path of `file`, and what a listing of it gives: the same for all frames that read it."""
+    make_status = _found(jvm, f"{_HADOOP}.FileStatus")
+    path = _found(jvm, f"{_HADOOP}.Path")(file.path)
+    stamp = 0 if file.time is None else -file.time - 1
+    listed = gateway.new_array(make_status, 1)
+    listed[0] = make_status(file.size_bytes, False, 1, 1 << 27, stamp, path)
+    return path, listed
 
 
 def local_rows(

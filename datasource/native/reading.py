@@ -41,6 +41,7 @@ def snapshot(
     where: str | Column | None = None,
     storage: Mapping[str, str] | None = None,
     options: Mapping[str, object] | None = None,
+    by_driver: int = 0,
 ) -> DataFrame:
     """The contents of a shard at one time, decoded by Spark's own Parquet reader.
 
@@ -58,6 +59,8 @@ def snapshot(
         where: Only rows for which this is true, as `DataFrame.where` takes it.
         storage: Options of the store, such as `s3.endpoint`.
         options: Any other option of the format for a batch read.
+        by_driver: What has no more updates than this is read now, by this process, and travels as
+            rows: for a few thousand of them Spark takes longer to open a file.
 
     Raises:
         InvalidUsage: There is no such shard or column, or its history at `as_of` is gone.
@@ -65,7 +68,7 @@ def snapshot(
     """
     given = _given(spark, (path, location, shard), storage, options)
     given |= {} if as_of is None else {"timestampAsOf": _text(as_of)}
-    return _read(spark, given, columns, where)
+    return _read(spark, given, columns, where, by_driver)
 
 
 def changes(
@@ -80,6 +83,7 @@ def changes(
     where: str | Column | None = None,
     storage: Mapping[str, str] | None = None,
     options: Mapping[str, object] | None = None,
+    by_driver: int = 0,
 ) -> DataFrame:
     """The updates of a shard with `start <= _ts < end`: its columns, `_ts`, `_diff`.
 
@@ -95,7 +99,7 @@ def changes(
     given = _given(spark, (path, location, shard), storage, options) | {"readChangeFeed": "true"}
     given |= {} if start is None else {"startingTimestamp": _text(start)}
     given |= {} if end is None else {"endingTimestamp": _text(end)}
-    return _read(spark, given, columns, where)
+    return _read(spark, given, columns, where, by_driver)
 
 
 def every_update(
@@ -186,6 +190,7 @@ def _read(
     given: Mapping[str, str],
     columns: Sequence[str] | None,
     where: str | Column | None,
+    by_driver: int,
 ) -> DataFrame:
     parsed = parse_source(given)
     if columns is not None:
@@ -193,15 +198,20 @@ def _read(
     client = open_client(parsed)
     shape = Shape.now(parsed, [current_schema(client.state(name)) for name in parsed.inputs])
     with KEEPER.planning():
-        frame = _framed(spark, parsed, shape, ShardBatchReader(parsed, shape).partitions())
+        partitions = ShardBatchReader(parsed, shape).partitions()
+        frame = _framed(spark, parsed, shape, partitions, by_driver)
     return frame if where is None else frame.where(where)
 
 
 def _framed(
-    spark: SparkSession, parsed: SourceOptions, shape: Shape, partitions: Sequence[InputPartition]
+    spark: SparkSession,
+    parsed: SourceOptions,
+    shape: Shape,
+    partitions: Sequence[InputPartition],
+    by_driver: int = 0,
 ) -> DataFrame:
     """The rows of a plan, whose leases are kept for as long as they can be read."""
-    native = native_frame(spark, partitions, shape.struct, parsed.where)
+    native = native_frame(spark, partitions, shape.struct, parsed.where, by_driver)
     for lease in _leases(parsed, partitions) if native.tokens else []:
         KEEPER.keep(lease, *native.tokens)
     return native.frame
