@@ -166,7 +166,8 @@ class _Run:
 
     @property
     def _runtime(self) -> Bench:
-        return Bench(self.spark, self.clock, self.place, self._given.window * 1000.0)
+        given = self._given
+        return Bench(self.spark, self.clock, self.place, given.window * 1000.0, given.warm * 1000.0)
 
 
 def _measure(given: argparse.Namespace, groups: Sequence[str]) -> list[Measured]:
@@ -257,6 +258,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rates", type=_counts, default=(1000, 50_000), help="rows/s: 1000,50000")
     parser.add_argument("--objects", type=_counts, default=(10, 50), help="of rest: 10,50")
     parser.add_argument("--window", type=float, default=20.0, help="seconds that a load is run")
+    parser.add_argument("--warm", type=float, default=30.0, help="seconds that it runs before")
     parser.add_argument("--folder", default="data/bench", help="working folder")
     parser.add_argument("--location", help="where to append; default: in the working folder")
     add_option_argument(parser)

@@ -39,9 +39,6 @@ __all__ = ["Bench", "measure_fresh", "measure_many", "measure_rest", "measure_wa
 _PATIENCE_MS: Final = 240_000.0
 """How long an application may take to run before the measurement is given up."""
 
-_WARM_MS: Final = 8_000.0
-"""How long a load runs before it counts: code is compiled, and the start is behind."""
-
 _LATE_MS: Final = 20_000.0
 """How long after the window rows may still become readable; a row that has not counts as it is."""
 
@@ -62,12 +59,15 @@ class Bench:
         clock: The machine's.
         place: Folder for the locations.
         window_ms: How long a load is measured.
+        warm_ms: How long it runs before that. The start is behind then; the JVM goes on to compile
+            for some minutes more, which takes up to a third of what is measured.
     """
 
     spark: SparkSession
     clock: Clock
     place: Path
     window_ms: float
+    warm_ms: float
 
     def folder(self) -> Path:
         """A new folder."""
@@ -132,15 +132,15 @@ def _window(bench: Bench, load: Load, rate: int, *, introspection: bool = True) 
     """Run a load until it is warm, and then for a window."""
     folder, clock = bench.folder(), bench.clock
     with bench.running(load, folder, introspection=introspection) as (watch, client, _):
-        bench.wait(_WARM_MS)
+        bench.wait(bench.warm_ms)
         first, began = clock.now_ms(), clock.elapsed_ms()
         before = _cpu()
         bench.wait(bench.window_ms)
         last, seconds = clock.now_ms(), (clock.elapsed_ms() - began) / 1000.0
         used = _cpu() - before
-        watch.until(last, _LATE_MS)
-        ended_ms = clock.now_ms()
         stamps = stamps_of(client, STAMPED, STAMP, first, last)
+        watch.until(max(stamps, default=last), _LATE_MS)
+        ended_ms = clock.now_ms()
         looks = {name: watch.passed(name) for name in load.views}
     shutil.rmtree(folder, ignore_errors=True)
     took = [ms for name in load.views for ms in freshness(stamps, looks[name], ended_ms)]
@@ -186,7 +186,7 @@ def measure_rest(bench: Bench, objects: Sequence[int]) -> list[Measured]:
         folder = bench.folder()
         load = _resting(folder, number)
         with bench.running(load, folder):
-            bench.wait(_WARM_MS)
+            bench.wait(bench.warm_ms)
             before, began = _cpu(), bench.clock.elapsed_ms()
             bench.wait(bench.window_ms)
             cores = (_cpu() - before) * 1000.0 / (bench.clock.elapsed_ms() - began)

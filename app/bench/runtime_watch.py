@@ -36,6 +36,9 @@ _SAMPLE: Final = 50_000
 _LOOKS_MAX: Final = 200_000
 """Looks at which an upper had moved that are kept of one shard."""
 
+_PATIENCE_MS: Final = 30_000
+"""How far a shard may be beyond the end of a window without a row that was made after it."""
+
 Looks = Sequence[tuple[int, int]]
 """The upper of a shard and when it was first seen (ms since the epoch), both ascending."""
 
@@ -117,6 +120,9 @@ def stamps_of(
 ) -> Mapping[int, Sequence[int]]:
     """The stamps of rows made from `first` to `last`, both ms since the epoch, by the rows' time.
 
+    Waits for the first row that was made later, since rows come in the order in which they are
+    made; if none comes, until the shard is far beyond `last`.
+
     Args:
         client: Of the location.
         shard: The rows'.
@@ -128,9 +134,10 @@ def stamps_of(
     with client.reader(shard, purpose="bench") as reader:
         for step in reader.listen(first):
             table = step.updates
-            if table.num_rows:
-                _collect(found, table, column, first, last)
-            if step.upper.time is None or step.upper.time > last:
+            newest = _collect(found, table, column, first, last) if table.num_rows else None
+            if newest is not None and newest >= last:
+                break
+            if step.upper.time is None or step.upper.time > last + _PATIENCE_MS:
                 break
     total = sum(map(len, found.values()))
     every = max(total // _SAMPLE, 1)
@@ -139,11 +146,14 @@ def stamps_of(
 
 def _collect(
     found: dict[int, list[int]], table: pa.Table, column: str, first: int, last: int
-) -> None:
+) -> int | None:
+    """Add the stamps of `table`; its greatest."""
     made = pc.cast(pc.cast(table.column(column), pa.timestamp("ms", "UTC"), safe=False), pa.int64())
     for time, stamp in zip(table.column(TS).to_pylist(), made.to_pylist(), strict=True):
         if first <= stamp < last:
             found.setdefault(time, []).append(stamp)
+    newest: int | None = pc.max(made).as_py()
+    return newest
 
 
 def freshness(stamps: Mapping[int, Sequence[int]], looks: Looks, ended_ms: int) -> list[float]:

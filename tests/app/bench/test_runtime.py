@@ -69,6 +69,24 @@ def test_stamps_are_those_of_the_window_by_the_rows_time() -> None:
     world.close()
 
 
+def test_a_row_that_is_committed_after_the_window_is_of_it_all_the_same() -> None:
+    """The upper may pass the window's end before a source has committed what was made in it."""
+    world = World()
+    client = world.client()
+    client.create("bids", ShardSchema.from_arrow(pa.schema([("made", MADE)])))
+    writer = client.writer("bids")
+    writer.compare_and_append(None, Frontier(0), Frontier(3100))
+    rows = pa.table(
+        {
+            "made": pa.array([2_900_000, 3_300_000], MADE),
+            "_ts": pa.array([3200, 3200], pa.int64()),
+        }
+    )
+    writer.compare_and_append(rows, Frontier(3100), Frontier(3400))
+    assert stamps_of(client, "bids", "made", 2000, 3000) == {3200: [2900]}
+    world.close()
+
+
 @pytest.mark.parametrize("views", [1, 8, 33])
 def test_a_streaming_load_has_as_many_views_as_it_says(views: int) -> None:
     """Each another query, over the source that is stamped."""
