@@ -48,6 +48,7 @@ from app.protocol.objects import ViewDescription
 from app.rendering import Host, Incarnation
 from app.reports import Ended, Health, Started
 from app.starting import start_slot, until_initialised
+from app.turns import turn
 from datasource.errors import Fenced, ShardError
 from datasource.native.interval import interval_of
 from datasource.state import ShardState
@@ -210,7 +211,8 @@ class ViewRun:
                     self._gate()
                     end_other_holds(self._host.client, self._hold, self.inputs)
                     self._alone = True
-                self._view.advance(frame.sparkSession, interval)
+                with turn(self._host.clock):
+                    self._view.advance(frame.sparkSession, interval)
                 if interval.upper is None:
                     self._tell_end()
             except BaseException as error:  # noqa: BLE001 - it is kept and goes on, as another class

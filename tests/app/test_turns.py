@@ -1,0 +1,90 @@
+"""Steps take turns, and nothing blocked blocks them."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from functools import partial
+
+import pytest
+
+from app.turns import Turns
+from datasource.clock import SystemClock
+from support.checkout import wait_until
+from support.clock import ManualClock
+
+PATIENCE_S = 20
+
+
+class Step:
+    """A step in a thread of its own, which ends when it is told to."""
+
+    def __init__(self, turns: Turns, begun: list[str], name: str) -> None:
+        self.end = threading.Event()
+        self.begun, self.name = begun, name
+        self.thread = threading.Thread(target=self.run, args=(turns,), daemon=True)
+        self.thread.start()
+
+    def run(self, turns: Turns) -> None:
+        with turns.turn(SystemClock()):
+            self.begun.append(self.name)
+            self.end.wait(PATIENCE_S)
+
+    def finish(self) -> None:
+        self.end.set()
+        self.thread.join(PATIENCE_S)
+        assert not self.thread.is_alive()
+
+
+def test_turns_come_in_the_order_of_asking() -> None:
+    """As many at once as may be, and each that ends lets the longest waiting go."""
+    turns, begun = Turns(2), list[str]()
+    clock = ManualClock(0)
+    with ExitStack() as first, ExitStack() as second:
+        first.enter_context(turns.turn(clock))
+        second.enter_context(turns.turn(clock))
+        steps = []
+        for place, name in enumerate("cd"):
+            steps.append(Step(turns, begun, name))
+            # Either it waits behind the ones before, or its patience has ended on a slow machine.
+            wait_until("it has asked", partial(asked, turns, begun, place + 1), PATIENCE_S)
+        first.close()
+        wait_until("one goes ahead", lambda: bool(begun), PATIENCE_S)
+        assert begun[0] == "c"
+        for step in steps:
+            step.finish()
+    assert sorted(begun) == ["c", "d"]
+    assert not turns._since
+    assert not turns._waiting
+
+
+def asked(turns: Turns, begun: list[str], number: int) -> bool:
+    return len(turns._waiting) + len(begun) >= number
+
+
+def test_what_is_blocked_is_not_counted() -> None:
+    """After a while it takes nobody's place."""
+    turns, clock = Turns(1), ManualClock(0)
+    with turns.turn(clock):
+        clock.advance(1000)
+        before_ms = clock.elapsed_ms()
+        with turns.turn(clock):
+            assert clock.elapsed_ms() == before_ms
+
+
+def test_nobody_waits_for_ever() -> None:
+    """A holder that does not end costs those behind it no more than their patience."""
+    turns, clock = Turns(1), ManualClock(0)
+    with turns.turn(clock):
+        before_ms = clock.elapsed_ms()
+        with turns.turn(clock):
+            assert clock.elapsed_ms() == before_ms + 1000
+    assert not turns._since
+
+
+def test_an_error_gives_the_turn_back() -> None:
+    """Whatever ends a step."""
+    turns = Turns(1)
+    with pytest.raises(ZeroDivisionError), turns.turn(ManualClock(0)):
+        raise ZeroDivisionError
+    assert not turns._since
