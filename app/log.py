@@ -19,7 +19,9 @@ from pathlib import Path
 
 from typing_extensions import override
 
-__all__ = ["JsonLines", "log_to"]
+from datasource.errors import InvalidUsage
+
+__all__ = ["JsonLines", "log_to", "start_log"]
 
 _CAUSES = 10
 """Causes of causes that are told, at most."""
@@ -86,3 +88,23 @@ def log_to(file: Path, level: str) -> logging.Handler:
         # What is in the file is not on the terminal as well.
         logger.propagate = False
     return handler
+
+
+def start_log(file: str, folder: Path, level: str) -> logging.Handler:
+    """Log as the settings say: to `file`, or if that is empty to `log.jsonl` in the job's folder.
+
+    Makes the folder.
+
+    Raises:
+        InvalidUsage: It cannot be written.
+    """
+    path = Path(file) if file else folder / "log.jsonl"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return log_to(path, level)
+    except OSError as error:
+        raise InvalidUsage(
+            f"the log '{path}' cannot be written: {error.strerror}",
+            code="FOLDER_NOT_WRITABLE",
+            hint="name another folder with --data, or another file with log.file",
+        ) from error

@@ -18,12 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from app.config import Settings, load
+from app.config import load
 from app.failure import told
-from app.log import log_to
+from app.log import start_log
 from app.storage_options import add_option_argument, storage_options
 from app.terminal import open_console
-from datasource.errors import InvalidUsage
 
 __all__ = ["main"]
 
@@ -34,25 +33,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = open_console()
     try:
         settings = load(given.config, _overrides(given))
-        _start_log(settings)
+        start_log(settings.log.file, settings.demo.data, settings.log.level)
         # Takes a second to import; a wrong setting is to be told at once.
         from app.demo.story import tell  # noqa: PLC0415
 
         return 0 if tell(settings, console, fresh=given.fresh, stay=given.stay) else 1
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - whatever it was, a newcomer gets a sentence
         return told(error)
-
-
-def _start_log(settings: Settings) -> None:
-    file = Path(settings.log.file) if settings.log.file else settings.demo.data / "log.jsonl"
-    try:
-        log_to(file, settings.log.level)
-    except OSError as error:
-        raise InvalidUsage(
-            f"the log '{file}' cannot be written: {error.strerror}",
-            code="FOLDER_NOT_WRITABLE",
-            hint="name another folder with --data",
-        ) from error
 
 
 def _overrides(given: argparse.Namespace) -> dict[str, dict[str, Any]]:

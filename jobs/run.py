@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 from app.config import Settings, load
 from app.duration import duration_ms
 from app.failure import told
-from app.log import log_to
+from app.log import start_log
 from app.storage_options import add_option_argument, storage_options
 from app.terminal import open_console
 from datasource.errors import InvalidUsage
@@ -43,9 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = open_console()
     try:
         settings = load(given.config, _overrides(given))
-        data = settings.demo.data
-        data.mkdir(parents=True, exist_ok=True)
-        log_to(data / "log.jsonl", settings.log.level)
+        start_log(settings.log.file, settings.demo.data, settings.log.level)
         if given.plan or not (given.take_over or given.read_only):
             plan = _ask(given, settings)
             if plan is not None:

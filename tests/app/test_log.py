@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from app.log import log_to
+from app.log import log_to, start_log
+from datasource.errors import InvalidUsage
 
 
 @pytest.fixture
@@ -18,6 +19,11 @@ def file(tmp_path: Path) -> Any:
     path = tmp_path / "a b" / "log.jsonl"
     handler = log_to(path, "INFO")
     yield path
+    end(handler)
+
+
+def end(handler: logging.Handler) -> None:
+    """Log as before."""
     for name in ("app", "datasource", "jobs"):
         logging.getLogger(name).removeHandler(handler)
         logging.getLogger(name).propagate = True
@@ -76,3 +82,21 @@ def test_others_do_not_write_into_our_log(file: Path) -> None:
     """Only this project's loggers are written to the file."""
     logging.getLogger("somebody.else").error("loud")
     assert lines(file) == []
+
+
+def test_settings_say_where_the_log_is(tmp_path: Path) -> None:
+    """In the job's folder, unless a file is named; the folder is made all the same."""
+    for chosen, found in (("", "job/log.jsonl"), (str(tmp_path / "else" / "l"), "else/l")):
+        handler = start_log(chosen, tmp_path / "job", "INFO")
+        logging.getLogger("jobs").info("here")
+        end(handler)
+        assert [line["msg"] for line in lines(tmp_path / found)] == ["here"]
+    assert (tmp_path / "job").is_dir()
+
+
+def test_a_folder_that_cannot_be_written_is_told_with_what_to_do(tmp_path: Path) -> None:
+    """And not as a stack trace."""
+    (tmp_path / "in the way").write_text("")
+    with pytest.raises(InvalidUsage, match="FOLDER_NOT_WRITABLE") as refused:
+        start_log("", tmp_path / "in the way" / "job", "INFO")
+    assert "--data" in str(refused.value)
