@@ -413,6 +413,8 @@ run_tests() {
   add_tests
   prepare_spark
   cd "$root"
+  # JVMs of tests live for minutes at most, of which the second compiler would take a third.
+  export SPARK_SUBMIT_OPTS="-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m ${SPARK_SUBMIT_OPTS-}"
   # Without arguments: everything, in parallel, but never so many JVMs that memory decides.
   ((${#job[@]})) || job=(-n auto --maxprocesses 4 --dist loadgroup)
   exec "$python" -m pytest "${job[@]}"

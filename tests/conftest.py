@@ -16,6 +16,8 @@ GROUPS = {
     "tests/submit/": "submit",
     "tests/spark/test_main_job.py": "main-job",
     "tests/spark/test_run.py": "main-job",
+    "tests/spark/test_relations.py": "relations",
+    "tests/spark/test_connect.py": "connect",
 }
 """Group by the beginning of a test's id."""
 

@@ -41,8 +41,9 @@ __all__ = ["Harvester"]
 
 _log = logging.getLogger(__name__)
 
-_PAUSE_MS: Final = 250.0
-"""How long after a progress event it is looked: Spark tells the store by another queue."""
+_PAUSE_MS: Final = 1_000.0
+"""How long after a progress event it is looked: Spark tells the store by another queue, and a look
+costs about as much for one micro-batch as for all of a second."""
 
 _REST_MS: Final = 60_000.0
 
@@ -156,9 +157,10 @@ class Harvester:
         """Remember which executions are of which micro-batch."""
         for _ in range(_LOOK_MAX):
             found = self._store.execution(self._next)
-            if found.isEmpty() and not self._skip_gap():
-                return
-            if found.isDefined():
+            if found.isEmpty():
+                if not self._skip_gap():
+                    return
+            else:
                 described = _DESCRIBED.search(found.get().description())
                 if described is not None:
                     self._remember((described[1], int(described[2])), self._next)
@@ -207,9 +209,10 @@ class Harvester:
         plans = []
         for number in ids:
             found = self._store.execution(number)
-            if found.isEmpty() or found.get().metrics().isEmpty():
+            if found.isEmpty():
                 continue
-            if found.get().executionStatus() != "COMPLETED":
+            execution = found.get()
+            if execution.metrics().isEmpty() or execution.executionStatus() != "COMPLETED":
                 continue
             graph = self._store.planGraph(number)
             details = graph.makeNodeDetailsJson(self._store.executionMetrics(number))
