@@ -40,7 +40,7 @@ _DRAINS: Final = 0.9
 """A view that is behind by less than this share of what it was is catching up."""
 
 _PATIENCE_MS: Final = 10_000.0
-_PATIENCE_MOST_MS: Final = 300_000.0
+_PATIENCE_MOST_MS: Final = 120_000.0
 """How long everybody must have followed easily before sources try to commit more often: longer
 after each attempt that failed."""
 
