@@ -1,0 +1,116 @@
+"""Little data costs little: no file opened for it, nothing exchanged, nothing compiled anew."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+import datasource
+from app.compute.onetask import Amount, OneTask
+from datasource.frontier import Frontier
+from datasource.native.reading import times_of_changes
+from datasource.schema import ShardSchema
+from support.native import client_at
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from datasource.client import ShardClient
+
+pytestmark = pytest.mark.spark
+
+TIMES = (10, 20, 20, 30, 40)
+"""Of the rows 0 to 4, all in one part."""
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> ShardClient:
+    """With a shard whose one part, a file, spans several times."""
+    made = client_at(str(tmp_path), inline_part_bytes=0)
+    made.create("in", ShardSchema.from_arrow(pa.schema([("id", pa.int64())])))
+    rows = pa.table({"id": range(len(TIMES)), "_ts": pa.array(TIMES, pa.int64())})
+    made.writer("in").compare_and_append(rows, Frontier(0), Frontier(50))
+    return made
+
+
+def plan_of(frame: DataFrame) -> str:
+    execution: Any = frame._jdf.queryExecution()
+    return str(execution.executedPlan().toString())
+
+
+def changes(spark: SparkSession, client: ShardClient, **given: int) -> DataFrame:
+    return datasource.changes(
+        spark,
+        location=client.location.url,
+        shard="in",
+        start=given["start"],
+        end=given["end"],
+        by_driver=given.get("by_driver", 0),
+    )
+
+
+def updates(frame: DataFrame) -> list[tuple[int, int, int]]:
+    return sorted((row["id"], row["_ts"], row["_diff"]) for row in frame.collect())
+
+
+def expected(start: int, end: int) -> list[tuple[int, int, int]]:
+    return [(place, time, 1) for place, time in enumerate(TIMES) if start <= time < end]
+
+
+def test_little_travels_as_rows(spark: SparkSession, client: ShardClient) -> None:
+    """Up to the bound the driver reads it; beyond, Spark reads the file. The rows are the same."""
+    here = changes(spark, client, start=20, end=40, by_driver=5)
+    there = changes(spark, client, start=20, end=40, by_driver=4)
+    assert "LocalTableScan" in plan_of(here)
+    assert "FileScan" not in plan_of(here)
+    assert "FileScan" in plan_of(there)
+    assert updates(here) == updates(there) == expected(20, 40)
+    assert here.schema == there.schema
+
+
+def test_other_times_are_the_same_code(spark: SparkSession, client: ShardClient) -> None:
+    """Bounds are values that compiled code is given: a later step compiles nothing."""
+    metrics: Any = spark._jvm
+    metrics = getattr(metrics.org.apache.spark.metrics.source, "CodegenMetrics$")
+    compiled = getattr(metrics, "MODULE$").METRIC_COMPILATION_TIME
+    assert updates(changes(spark, client, start=10, end=20)) == expected(10, 20)
+    before = compiled().getCount()
+    for start, end in ((11, 21), (20, 30), (25, 45), (0, 11)):
+        assert updates(changes(spark, client, start=start, end=end)) == expected(start, end)
+    assert compiled().getCount() == before
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 50), (20, 40), (21, 30), (40, None)])
+def test_times_are_read_without_spark(client: ShardClient, start: int, end: int | None) -> None:
+    """Each once; and nothing is said where too much would have to be looked at."""
+    found = times_of_changes(client, "in", start=start, end=end, rows_max=5)
+    wanted = (time for time in TIMES if time >= start and (end is None or time < end))
+    assert found == frozenset(wanted)
+    if found:
+        assert times_of_changes(client, "in", start=start, end=end, rows_max=4) is None
+
+
+def test_little_input_is_one_task(spark: SparkSession) -> None:
+    """No exchange and no adaptive planning; with much, all is as Spark does it."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.adaptive.enabled", "true")
+    frames = {"t": session.range(0, 1000, 1, 4).toDF("id")}
+    one = OneTask(session)
+    for amount, little in ((Amount(200_000, 1 << 24), True), (Amount(200_001, 0), False)) * 2:
+        (frame,) = one.inputs(frames, amount).values()
+        summed = frame.groupBy(frame["id"] % 7).count()
+        assert sum(row["count"] for row in summed.collect()) == 1000
+        assert ("Exchange" not in plan_of(summed)) == little
+        assert ("AdaptiveSparkPlan" not in plan_of(summed)) == little
+    assert session.conf.get("spark.sql.adaptive.enabled") == "true"
+
+
+def test_all_parts_of_all_inputs_count(client: ShardClient) -> None:
+    """Not only what a query happens to need of them."""
+    (state,) = client.readable("in")
+    (part,) = [part for batch in state.trace.batches for part in batch.parts]
+    assert Amount.of([state, state]) == Amount(2 * len(TIMES), 2 * part.size_bytes)
