@@ -79,9 +79,8 @@ def test_the_snapshot_is_one_binding(runtime: Runtime, inbox: Path) -> None:
         data = changes(runtime.client, "flights")
         assert [row["_ts"] for row in data] == [times[0]] * 3 + times[1:]
         state = runtime.client.state("flights")
-        upper, parts = state.upper, [part for one in state.trace.batches for part in one.parts]
-        assert all(part.inline is not None for part in parts), "few rows are no file of Spark's"
-        source.wait_for("ticks", lambda: runtime.client.state("flights").upper > upper)
+        assert all(part.inline for batch in state.trace.batches for part in batch.parts), "no files"
+        source.wait_for("ticks", lambda: runtime.client.state("flights").upper > state.upper)
     assert [o.took_ms >= 0 for o in source.told(Hydrated)] == [True]
     assert len(source.told(Started)) == 2
     received = sum(o.added.get("messages_received", 0) for o in source.told(Measured))
