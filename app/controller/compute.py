@@ -18,12 +18,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from typing_extensions import override
+
 from app.connection.client import Client
-from app.controller.link import Link, replaced_error, said
+from app.controller.controller import Controller
+from app.controller.link import replaced_error
 from app.controller.subscription import Subscription
 from app.protocol.compute import (
     AllowCompaction,
-    AllowWrites,
     CancelPeek,
     ComputeCommand,
     ComputeResponse,
@@ -31,13 +33,11 @@ from app.protocol.compute import (
     CreateInstance,
     Frontiers,
     Hydration,
-    InitializationComplete,
     Peek,
     PeekResponse,
     Schedule,
     SubscribeDropped,
     SubscribeResponse,
-    UpdateConfiguration,
 )
 from app.protocol.objects import Dataflow, SubscribeDescription
 from datasource.clock import Clock, IdGenerator
@@ -76,7 +76,7 @@ class _Waiting:
     error: Determinate | None = None
 
 
-class ComputeController:
+class ComputeController(Controller[ComputeCommand, ComputeResponse]):
     """Says what should be there, over one connection at a time.
 
     Attributes:
@@ -112,25 +112,12 @@ class ComputeController:
         self._clock = clock
         self._ids = ids
         self._hold = hold
-        self._writes = writes
-        self._settings: dict[str, str] = {}
-        self._link: Link[ComputeCommand, ComputeResponse] = Link(
-            connect,
-            self._opening,
-            self._on_response,
-            clock,
-            "compute",
-            vacant=vacant,
-            on_replaced=self._on_replaced,
-        )
+        super().__init__(connect, clock, "compute", writes=writes, vacant=vacant)
 
-    def start(self) -> None:
-        """Connect."""
-        self._link.start()
-
+    @override
     def stop(self) -> None:
         """Disconnect; everything runs on, and who waits for a peek is told."""
-        self._link.stop()
+        super().stop()
         with self._link.lock:
             for waiting in self._waiting.values():
                 waiting.done.set()
@@ -138,26 +125,6 @@ class ComputeController:
                 subscription.drop()
             for wanted in self._wanted.values():
                 _release(wanted)
-
-    def allow_writes(self) -> None:
-        """Let everything write, from here on and for ever."""
-        with self._link.lock:
-            if not self._writes:
-                self._writes = True
-                self._link.send(AllowWrites())
-                for command in said(self._settings):
-                    self._link.send(command)
-
-    def configure(self, settings: Mapping[str, str]) -> None:
-        """Change settings of all that runs; once it may write, as they become part of the order."""
-        with self._link.lock:
-            self._settings |= settings
-            if self._writes:
-                self._link.send(UpdateConfiguration(dict(settings)))
-
-    def check_in_charge(self) -> None:
-        """As of `Link`."""
-        self._link.check_in_charge()
 
     def wanted(self) -> Mapping[str, Dataflow]:
         """What should be there, by name; subscriptions apart."""
@@ -304,6 +271,7 @@ class ComputeController:
                 command = CreateDataflow(dataflow=described, as_of=as_of)
                 self._wanted[described.name] = _Wanted(command, holds)
 
+    @override
     def _on_replaced(self) -> None:
         """Nothing more is heard: whoever waits is told."""
         error = replaced_error("compute")
@@ -317,16 +285,15 @@ class ComputeController:
 
     # -- the connection ----------------------------------------------------------------------------
 
-    def _opening(self) -> list[ComputeCommand]:
+    @override
+    def _saying(self) -> tuple[Iterable[ComputeCommand], Iterable[ComputeCommand]]:
         self._resume()
-        commands: list[ComputeCommand] = [CreateInstance()]
-        commands += said(self._settings) if self._writes else ()
-        commands += [one.command for one in self._wanted.values()]
+        commands: list[ComputeCommand] = [one.command for one in self._wanted.values()]
         commands += [Schedule(name) for name in self._wanted]
         commands += [one.peek for one in self._waiting.values()]
-        commands.append(InitializationComplete())
-        return [*commands, AllowWrites()] if self._writes else commands
+        return [CreateInstance()], commands
 
+    @override
     def _on_response(self, response: ComputeResponse) -> None:
         match response:
             case Frontiers():

@@ -16,16 +16,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Final, Generic, TypeVar
 
 from app.connection.client import Client
 from app.connection.session import CloseCode
-from app.protocol.compute import UpdateConfiguration
 from datasource.clock import Clock
 from datasource.errors import Determinate, ShardError
 
-__all__ = ["Link", "replaced_error", "said"]
+__all__ = ["Link", "replaced_error"]
 
 _log = logging.getLogger(__name__)
 
@@ -199,8 +198,3 @@ def replaced_error(name: str) -> Determinate:
         code="CONTROLLER_REPLACED",
         hint="ask that one; this one goes on when that one has been gone for ten seconds",
     )
-
-
-def said(settings: Mapping[str, str]) -> list[UpdateConfiguration]:
-    """The command that says all settings of a controller; none where it has none."""
-    return [UpdateConfiguration(dict(settings))] if settings else []

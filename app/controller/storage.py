@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from typing_extensions import override
+
 from app.connection.client import Client
-from app.controller.link import Link, said
-from app.protocol.compute import (
-    AllowCompaction,
-    AllowWrites,
-    InitializationComplete,
-    UpdateConfiguration,
-)
+from app.controller.controller import Controller
+from app.protocol.compute import AllowCompaction
 from app.protocol.objects import SinkDescription, SourceDescription
 from app.protocol.storage import (
     DroppedId,
@@ -29,7 +26,7 @@ from datasource.clock import Clock
 __all__ = ["StorageController"]
 
 
-class StorageController:
+class StorageController(Controller[StorageCommand, StorageResponse]):
     """Says what should be there, over one connection at a time.
 
     Attributes:
@@ -59,39 +56,7 @@ class StorageController:
         self.uppers: dict[str, int | None] = {}
         self._wanted: dict[str, RunIngestion | RunSink] = {}
         self._as_of = as_of
-        self._writes = writes
-        self._settings: dict[str, str] = {}
-        self._link: Link[StorageCommand, StorageResponse] = Link(
-            connect, self._opening, self._on_response, clock, "storage", vacant=vacant
-        )
-
-    def start(self) -> None:
-        """Connect."""
-        self._link.start()
-
-    def stop(self) -> None:
-        """Disconnect; everything runs on."""
-        self._link.stop()
-
-    def allow_writes(self) -> None:
-        """Let everything write, from here on and for ever."""
-        with self._link.lock:
-            if not self._writes:
-                self._writes = True
-                self._link.send(AllowWrites())
-                for command in said(self._settings):
-                    self._link.send(command)
-
-    def configure(self, settings: Mapping[str, str]) -> None:
-        """Change settings of all that runs; once it may write, as they become part of the order."""
-        with self._link.lock:
-            self._settings |= settings
-            if self._writes:
-                self._link.send(UpdateConfiguration(dict(settings)))
-
-    def check_in_charge(self) -> None:
-        """As of `Link`."""
-        self._link.check_in_charge()
+        super().__init__(connect, clock, "storage", writes=writes, vacant=vacant)
 
     def wanted(self) -> Mapping[str, SourceDescription | SinkDescription]:
         """What should be there, by name."""
@@ -122,12 +87,11 @@ class StorageController:
             case SinkDescription():
                 return RunSink(sink=description, as_of=self._as_of(description))
 
-    def _opening(self) -> list[StorageCommand]:
-        commands: list[StorageCommand] = [*(said(self._settings) if self._writes else ())]
-        commands += self._wanted.values()
-        commands.append(InitializationComplete())
-        return [*commands, AllowWrites()] if self._writes else commands
+    @override
+    def _saying(self) -> tuple[Iterable[StorageCommand], Iterable[StorageCommand]]:
+        return (), self._wanted.values()
 
+    @override
     def _on_response(self, response: StorageResponse) -> None:
         match response:
             case StatusUpdate():
