@@ -13,7 +13,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -21,7 +22,7 @@ import msgspec
 from datasource.description import Description
 from datasource.stats import NO_STATS, PartStats, decode_stats
 
-__all__ = ["Batch", "Part", "Run", "stamp"]
+__all__ = ["Batch", "Part", "Run", "Volume", "stamp"]
 
 
 class Part(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -137,6 +138,28 @@ class Batch(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     def inline_bytes(self) -> int:
         """How much of the batch lives inside the state."""
         return sum(part.size_bytes for part in self.parts if part.inline is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """How much there is to read, at the most.
+
+    Attributes:
+        rows: Updates.
+        size_bytes: Encoded.
+    """
+
+    rows: int = 0
+    size_bytes: int = 0
+
+    @classmethod
+    def of(cls, parts: Iterable[Part]) -> Volume:
+        """That of all `parts`."""
+        rows = size_bytes = 0
+        for part in parts:
+            rows += part.rows
+            size_bytes += part.size_bytes
+        return cls(rows, size_bytes)
 
 
 def stamp(runs: tuple[Run, ...], time: int) -> tuple[Run, ...]:

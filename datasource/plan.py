@@ -25,11 +25,12 @@ import bisect
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
 
-from datasource.batch import Batch, Part
+from datasource.batch import Batch, Part, Volume
 from datasource.sparktype import path_text
 from datasource.state import ShardState
 from datasource.stats import bounds
@@ -42,6 +43,7 @@ __all__ = [
     "pack",
     "plan_changes",
     "plan_snapshot",
+    "volume_of",
 ]
 
 _OPEN_COST_BYTES: Final = 256 << 10
@@ -122,6 +124,16 @@ class SnapshotPlan:
 
     plain: tuple[PlannedPart, ...]
     groups: tuple[tuple[PlannedPart, ...], ...]
+
+    @property
+    def planned(self) -> list[PlannedPart]:
+        """All parts that it reads."""
+        return [*self.plain, *chain.from_iterable(self.groups)]
+
+
+def volume_of(planned: Iterable[PlannedPart]) -> Volume:
+    """How much there is to read: whole parts, whatever their filters let pass."""
+    return Volume.of(one.part for one in planned)
 
 
 def plan_changes(state: ShardState, lower: int, upper: int | None) -> list[PlannedPart]:

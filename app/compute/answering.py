@@ -27,6 +27,7 @@ from app.rendering import Host
 from app.tuning import Knob, Knobs, count, size_bytes
 from datasource.errors import InvalidUsage
 from datasource.frontier import meet
+from datasource.plan import volume_of
 from datasource.read import not_yet
 from datasource.schema import ShardSchema
 from datasource.state import ShardState
@@ -316,8 +317,7 @@ class Answer:
 
     def _from_shard(self, shard: Followed, state: ShardState, select: Select) -> pa.Table | None:
         plan = shard.plan(state, self._peek.as_of, select.where)
-        parts = [*plan.plain, *(one for group in plan.groups for one in group)]
-        if sum(one.part.size_bytes for one in parts) > self._means.settings.shard_bytes:
+        if volume_of(plan.planned).size_bytes > self._means.settings.shard_bytes:
             return None
         self._decide("shard")
         columns = tuple(dict.fromkeys(select.columns))

@@ -19,6 +19,7 @@ from app.compute.following import Followed
 from app.compute.selecting import Select, keys_of, simple_select, spark_schema
 from app.protocol.objects import IndexDescription
 from datasource.client import ShardClient
+from datasource.plan import volume_of
 from datasource.schema import ShardSchema
 
 __all__ = ["Explained", "explain_peek"]
@@ -95,9 +96,9 @@ def _read(shard: Followed, select: Select, as_of: int | None, shard_bytes: int) 
     latest = state.upper.time
     time = as_of if as_of is not None or latest is None else max(latest - 1, 0)
     plan = shard.plan(state, time or 0, select.where)
-    parts = [*plan.plain, *(one for group in plan.groups for one in group)]
-    size = sum(one.part.size_bytes for one in parts)
-    told = f"{size:,} bytes of {len(parts)} parts are to be read"
+    planned = plan.planned
+    size = volume_of(planned).size_bytes
+    told = f"{size:,} bytes of {len(planned)} parts are to be read"
     if size <= shard_bytes:
         return Explained("shard", f"{told}, no more than {shard_bytes:,}")
     return Explained(

@@ -33,12 +33,13 @@ from app.compute.maintain.contents import Contents, correction
 from app.compute.maintain.linear import refusal
 from app.compute.maintain.steps import Done, Linear, Output, Quiet, Recompute, next_step
 from app.compute.meaning import meaning_of
-from app.compute.onetask import Amount, OneTask
+from app.compute.onetask import OneTask
 from app.compute.view_sink import ViewSink
 from app.project.overchanges import NotLinear, over_changes
 from app.protocol.objects import Strategy, ViewDescription
 from app.rendering import Host, Incarnation
 from app.reports import Health, Hydrated, Measured, Observation, Progress
+from datasource.batch import Volume
 from datasource.errors import Determinate
 from datasource.frontier import meet
 from datasource.native.interval import (
@@ -104,7 +105,7 @@ class View:
         self._over_changes: str | NotLinear | None = None
         self._contents = Contents(host.client, description.name)
         self._changed_rows = 0
-        self._one_task: OneTask | None = None
+        self._one_task = OneTask()
 
     # -- with Spark --------------------------------------------------------------------------
 
@@ -205,16 +206,9 @@ class View:
             )
             for name in self._description.inputs
         }
-        inputs = self._in_tasks(session, inputs, Amount.of(states))
+        parts = [part for s in states for batch in s.trace.batches for part in batch.parts]
+        inputs = self._one_task.inputs(session, inputs, Volume.of(parts))
         return fitted(analysed(session, self._description.query, inputs), self._schema)
-
-    def _in_tasks(
-        self, session: SparkSession, inputs: dict[str, DataFrame], amount: Amount
-    ) -> dict[str, DataFrame]:
-        """Inputs in as many partitions as they are worth."""
-        if self._one_task is None:
-            self._one_task = OneTask(session)
-        return self._one_task.inputs(inputs, amount)
 
     def _recompute(
         self, session: SparkSession, step: Recompute, states: Sequence[ShardState]
@@ -277,7 +271,7 @@ class View:
             )
             for name in self._description.inputs
         }
-        inputs = self._in_tasks(session, inputs, Amount(news.rows, news.size_bytes))
+        inputs = self._one_task.inputs(session, inputs, news.volume)
         changed = self._changed(session, inputs)
         if isinstance(changed, NotLinear):
             return "recompute"

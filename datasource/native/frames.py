@@ -33,7 +33,7 @@ from datasource.native.place import hadoop_url
 from datasource.native.scan import READ_OPTIONS, Scanner
 from datasource.native.shaping import shaped
 from datasource.native.types import conform, project, sql_name, struct_of
-from datasource.plan import PlannedPart
+from datasource.plan import PlannedPart, volume_of
 from datasource.schema import DIFF, TS, ShardSchema
 from datasource.shard_source.partition import Kind, ShardPartition
 from datasource.shard_source.planner import open_client
@@ -82,8 +82,8 @@ def native_frame(
     """
     ours = [one for one in partitions if isinstance(one, ShardPartition)]
     if by_driver and len(ours) == len(partitions):
-        parts = [planned.part for one in ours for planned in one.parts]
-        if sum(part.rows for part in parts) <= by_driver and len(parts) <= _PARTS_HERE:
+        planned = [planned for one in ours for planned in one.parts]
+        if volume_of(planned).rows <= by_driver and len(planned) <= _PARTS_HERE:
             return Native(fetched_here(spark, ours, schema), ())
     options = Options(spark, READ_OPTIONS)
     zone = spark.conf.get("spark.sql.session.timeZone")

@@ -15,7 +15,7 @@ from datasource.frontier import TIME_MIN, Frontier
 from datasource.lease import Lease
 from datasource.native.frames import native_frame
 from datasource.native.keep import KEEPER
-from datasource.plan import plan_changes
+from datasource.plan import plan_changes, volume_of
 from datasource.read import contents_of, current_schema
 from datasource.schema import TS
 from datasource.shard_source.batch_reader import ShardBatchReader
@@ -152,7 +152,7 @@ def times_of_changes(
         batch_guard(client, shard, max(start, client.state(shard).since.time or TIME_MIN))
         [state] = client.readable(shard)
         planned = plan_changes(state, start, end)
-        if sum(one.part.rows for one in planned) > rows_max:
+        if volume_of(planned).rows > rows_max:
             return None
         one_column = current_schema(state).names[:1]
         contents = contents_of(client.machine(shard), state, one_column)

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasource.batch import Batch, Part, Run
+from datasource.batch import Batch, Part, Run, Volume
 from datasource.client import ShardClient
 from datasource.description import Description
 from datasource.frontier import Frontier
-from datasource.plan import PlannedPart, TimeFilter, pack, plan_changes, plan_snapshot
+from datasource.plan import (
+    PlannedPart,
+    TimeFilter,
+    pack,
+    plan_changes,
+    plan_snapshot,
+    volume_of,
+)
 from datasource.state import ShardState
 from datasource.stats import ColumnStats, PartStats, encode_stats
 from datasource.trace import Trace
@@ -61,6 +69,8 @@ def test_only_what_a_retraction_can_meet_is_merged() -> None:
     assert sorted(keys(plan.plain)) == ["beside", "far"]
     groups = sorted(sorted(keys(group)) for group in plan.groups)
     assert groups == [["lone taker"], ["near", "taker", "touching"]]
+    assert sorted(keys(plan.planned)) == sorted([*keys(plan.plain), *chain.from_iterable(groups)])
+    assert volume_of(plan.planned) == Volume.of(state.trace.batches[0].parts)
 
 
 def test_a_part_without_statistics_may_hold_anything() -> None:

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 import datasource
-from app.compute.onetask import Amount, OneTask
+from app.compute.onetask import OneTask
+from datasource.batch import Volume
 from datasource.frontier import Frontier
 from datasource.native.reading import times_of_changes
 from datasource.schema import ShardSchema
@@ -99,18 +100,11 @@ def test_little_input_is_one_task(spark: SparkSession) -> None:
     session = spark.newSession()
     session.conf.set("spark.sql.adaptive.enabled", "true")
     frames = {"t": session.range(0, 1000, 1, 4).toDF("id")}
-    one = OneTask(session)
-    for amount, little in ((Amount(200_000, 1 << 24), True), (Amount(200_001, 0), False)) * 2:
-        (frame,) = one.inputs(frames, amount).values()
+    one = OneTask()
+    for volume, little in ((Volume(200_000, 1 << 24), True), (Volume(200_001, 0), False)) * 2:
+        (frame,) = one.inputs(session, frames, volume).values()
         summed = frame.groupBy(frame["id"] % 7).count()
         assert sum(row["count"] for row in summed.collect()) == 1000
         assert ("Exchange" not in plan_of(summed)) == little
         assert ("AdaptiveSparkPlan" not in plan_of(summed)) == little
     assert session.conf.get("spark.sql.adaptive.enabled") == "true"
-
-
-def test_all_parts_of_all_inputs_count(client: ShardClient) -> None:
-    """Not only what a query happens to need of them."""
-    (state,) = client.readable("in")
-    (part,) = [part for batch in state.trace.batches for part in batch.parts]
-    assert Amount.of([state, state]) == Amount(2 * len(TIMES), 2 * part.size_bytes)

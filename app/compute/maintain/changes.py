@@ -12,8 +12,9 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from datasource.batch import Part, Volume
 from datasource.frontier import Frontier, meet
 from datasource.plan import plan_changes
 from datasource.state import ShardState
@@ -29,15 +30,13 @@ class News:
         times: At which some input changes, by parts with a single time.
         perhaps: At which one may, by parts that span several: where each begins in the interval.
         spread: Inputs with such parts.
-        rows: Updates that they are, at the most.
-        size_bytes: Encoded size of the parts that they are in.
+        volume: How much there is to read for them.
     """
 
     times: tuple[int, ...] = ()
     perhaps: tuple[int, ...] = ()
     spread: tuple[str, ...] = ()
-    rows: int = 0
-    size_bytes: int = 0
+    volume: Volume = field(default_factory=Volume)
 
     @property
     def known(self) -> tuple[int, ...]:
@@ -60,12 +59,11 @@ def news_of(states: Sequence[ShardState], lower: int, upper: int | None) -> News
     times: set[int] = set()
     perhaps: set[int] = set()
     spread: list[str] = []
-    rows = size_bytes = 0
+    parts: list[Part] = []
     for state in states:
         several = False
         for planned in plan_changes(state, lower, upper):
-            rows += planned.part.rows
-            size_bytes += planned.part.size_bytes
+            parts.append(planned.part)
             bounds = planned.part.time_bounds
             assert bounds is not None, planned.part.key
             single = bounds[0] == bounds[1]
@@ -73,7 +71,7 @@ def news_of(states: Sequence[ShardState], lower: int, upper: int | None) -> News
             several = several or not single
         if several:
             spread.append(state.name)
-    return News(tuple(sorted(times)), tuple(sorted(perhaps)), tuple(spread), rows, size_bytes)
+    return News(tuple(sorted(times)), tuple(sorted(perhaps)), tuple(spread), Volume.of(parts))
 
 
 def quiet_until(states: Sequence[ShardState], lower: int) -> Frontier:

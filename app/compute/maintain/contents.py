@@ -19,7 +19,7 @@ import pyarrow as pa
 from datasource.client import ShardClient
 from datasource.frontier import TIME_MIN
 from datasource.native.small import BYTES_MAX, ROWS_MAX
-from datasource.plan import plan_changes
+from datasource.plan import plan_changes, volume_of
 from datasource.read import contents_of
 from datasource.schema import TS
 from datasource.update import consolidate, negate, update_schema
@@ -68,7 +68,7 @@ class Contents:
         ) as reader:
             [state] = self._client.readable(self._name)
             planned = plan_changes(state, TIME_MIN, upper)
-            if sum(one.part.rows for one in planned) > ROWS_MAX:
+            if volume_of(planned).rows > ROWS_MAX:
                 return None
             source = contents_of(reader.machine, state)
             batches = [batch for one in planned for batch in source.changes(one)]

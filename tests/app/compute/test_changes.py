@@ -48,6 +48,8 @@ def test_news_are_all_times_of_changes(
     assert news.known or not wanted
     read = {time for time in wanted if news.spread}
     assert set(news.with_times(read).known) == wanted
+    assert news.volume.rows >= len(wanted), "a time has an update at least"
+    assert bool(news.volume.size_bytes) == bool(news.known)
 
 
 @settings(deadline=None)
