@@ -8,7 +8,9 @@ A view that is run anew at each time at which an input changes can fall behind f
 views than cores a step takes longer than the time it is for, and every view waits for longer and
 longer. Nothing may be left out, since a view is right at every time. But how many times there are
 is for the sources to say. So when a view that had caught up falls behind, all sources commit half
-as often, with twice as much at once; when all follow easily, they try to come back.
+as often, with twice as much at once. When all follow easily they come back, as far as the time that
+steps take allows: a step takes about as long whatever is in it, so how busy steps would be at a
+shorter distance is known beforehand.
 
 While nothing changes uppers still move at every interval: idle views cost no Spark job.
 
@@ -21,9 +23,11 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from app.turns import TURNS
 from datasource.clock import Clock
 
 __all__ = ["Pace"]
@@ -39,10 +43,17 @@ _SETTLE: Final = 3.0
 _DRAINS: Final = 0.9
 """A view that is behind by less than this share of what it was is catching up."""
 
+_RUNGS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Distances that are tried, in intervals: Spark starts micro-batches at multiples of one."""
+
+_FITS: Final = 0.85
+"""Sources come back to a distance at which steps would take less than this share of all turns: what
+else there is to do makes them take longer."""
+
 _PATIENCE_MS: Final = 10_000.0
 _PATIENCE_MOST_MS: Final = 120_000.0
-"""How long everybody must have followed easily before sources try to commit more often: longer
-after each attempt that failed."""
+"""How long everybody must have followed easily before sources commit more often: longer after each
+attempt that failed."""
 
 _STANDS_MS: Final = 30_000.0
 """A view whose distance has only grown for so long does not follow at all: it is blocked or fails,
@@ -60,20 +71,30 @@ class _Seen:
 class Pace:
     """The pace of all sources of one runtime. May be shared between threads."""
 
-    def __init__(self, clock: Clock, interval_ms: int, most_ms: int) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        interval_ms: int,
+        most_ms: int,
+        busy_ms: Callable[[float], float] = TURNS.busy_ms,
+    ) -> None:
         """Begin at full speed.
 
         Args:
             clock: Of the driver.
             interval_ms: The least distance of commits.
             most_ms: The greatest: with `interval_ms` itself the pace never changes.
+            busy_ms: For how long, until a time of the clock, steps have kept all cores busy.
         """
         self._clock = clock
         self._base_ms = interval_ms
-        self._most_ms = max(most_ms, interval_ms)
+        rungs = (rung * interval_ms for rung in _RUNGS)
+        self._rungs = [*(rung for rung in rungs if rung < most_ms), max(most_ms, interval_ms)]
         self._interval_ms = interval_ms
+        self._busy_ms = busy_ms
         self._views: dict[str, _Seen] = {}
         self._judged_ms = self._calm_ms = clock.elapsed_ms()
+        self._calm_busy_ms = busy_ms(self._calm_ms)
         self._worst_ms = 0
         self._tried = False
         self._patience_ms = _PATIENCE_MS
@@ -116,22 +137,38 @@ class Pace:
         follow = [v for v in self._views.values() if now_ms - v.moved_ms < _STANDS_MS]
         worst_ms = max((view.behind_ms for view in follow), default=0)
         if worst_ms > self._interval_ms:
-            self._calm_ms = now_ms
+            self._calm_from(now_ms)
         if now_ms - self._judged_ms < _SETTLE * self._interval_ms:
             return
         slow = worst_ms > _SLOW * self._interval_ms + self._base_ms
         # What was left over from a faster pace is being made up: that is the effect hoped for.
         drains = worst_ms < _DRAINS * self._worst_ms
         self._judged_ms, self._worst_ms = now_ms, worst_ms
-        if slow and not drains and self._interval_ms < self._most_ms:
+        if slow and not drains and self._interval_ms < self._rungs[-1]:
             if self._tried:
                 self._patience_ms = min(self._patience_ms * 2, _PATIENCE_MOST_MS)
-            self._change(min(self._interval_ms * 2, self._most_ms), tried=False)
-        elif now_ms - self._calm_ms >= self._patience_ms and self._interval_ms > self._base_ms:
-            self._calm_ms = now_ms
-            self._change(max(self._interval_ms // 2, self._base_ms), tried=True)
+            self._change(self._slower(), tried=False)
+        elif now_ms - self._calm_ms >= self._patience_ms:
+            self._change(self._faster(now_ms), tried=True)
+            self._calm_from(now_ms)
+
+    def _calm_from(self, now_ms: float) -> None:
+        self._calm_ms, self._calm_busy_ms = now_ms, self._busy_ms(now_ms)
+
+    def _slower(self) -> int:
+        """The distance at which there are half as many times, or the greatest."""
+        return next((r for r in self._rungs if r >= 2 * self._interval_ms), self._rungs[-1])
+
+    def _faster(self, now_ms: float) -> int:
+        """The least distance that steps have time for, if they go on as since all were calm."""
+        share = (self._busy_ms(now_ms) - self._calm_busy_ms) / (now_ms - self._calm_ms)
+        needed_ms = share * self._interval_ms / _FITS
+        fitting = (rung for rung in self._rungs if rung >= needed_ms)
+        return min(next(fitting, self._interval_ms), self._interval_ms)
 
     def _change(self, interval_ms: int, *, tried: bool) -> None:
+        if interval_ms == self._interval_ms:
+            return
         _log.info(
             "sources commit at another pace",
             extra={"context": {"interval_ms": interval_ms, "before_ms": self._interval_ms}},

@@ -1,7 +1,8 @@
 """Steps of views take turns: as many at once as there are cores, first come, first served.
 
-    with turn(clock):
-        …                    a step
+    with TURNS.turn(clock, threading.Event()):
+        …                                  a step
+    TURNS.busy_ms(clock.elapsed_ms())      for how long steps have kept all cores busy
 
 Views of one source all have news at the same moment. Run side by side on two cores, eight of them
 all end late; one after the other, most end early and the last no later. So a step waits for its
@@ -19,12 +20,12 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Final
 
 from datasource.clock import Clock
 
-__all__ = ["Turns", "turn"]
+__all__ = ["TURNS", "Turns"]
 
 _PATIENCE_MS: Final = 1_000.0
 """Longer than nearly all steps of little data, for which alone the order matters."""
@@ -39,25 +40,43 @@ class Turns:
         self._lock = threading.Lock()
         self._waiting: deque[threading.Event] = deque()
         self._since: dict[threading.Event, float] = {}
+        self._ended_ms = 0.0
 
     @contextmanager
-    def turn(self, clock: Clock) -> Iterator[None]:
-        """A turn, or the end of patience."""
-        mine = threading.Event()
+    def turn(self, clock: Clock, given: threading.Event) -> Iterator[None]:
+        """A turn, or the end of patience.
+
+        Args:
+            clock: Measures patience.
+            given: New; is set when it is this one's turn. Who sets it ends the waiting.
+        """
         with self._lock:
-            self._waiting.append(mine)
+            self._waiting.append(given)
             self._hand_out(clock.elapsed_ms())
-        clock.wait(mine, _PATIENCE_MS)
+        clock.wait(given, _PATIENCE_MS)
         with self._lock:
-            if mine in self._waiting:
-                self._waiting.remove(mine)
-                self._since[mine] = clock.elapsed_ms()
+            if given in self._waiting:
+                self._waiting.remove(given)
+                self._since[given] = clock.elapsed_ms()
         try:
             yield
         finally:
             with self._lock:
-                del self._since[mine]
-                self._hand_out(clock.elapsed_ms())
+                now_ms = clock.elapsed_ms()
+                self._ended_ms += _counted_ms(now_ms - self._since.pop(given))
+                self._hand_out(now_ms)
+
+    def busy_ms(self, now_ms: float) -> float:
+        """How long all turns have been taken so far: two of two for a second are a second.
+
+        Of a step that may be blocked only what it was counted for.
+
+        Args:
+            now_ms: By the clock of the turns.
+        """
+        with self._lock:
+            going = (_counted_ms(now_ms - since_ms) for since_ms in self._since.values())
+            return (self._ended_ms + sum(going)) / self._at_once
 
     def _hand_out(self, now_ms: float) -> None:
         counted = sum(now_ms - since_ms < _PATIENCE_MS for since_ms in self._since.values())
@@ -68,9 +87,9 @@ class Turns:
             counted += 1
 
 
-_TURNS: Final = Turns(max(os.cpu_count() or 1, 2))
+def _counted_ms(took_ms: float) -> float:
+    return min(took_ms, _PATIENCE_MS)
 
 
-def turn(clock: Clock) -> AbstractContextManager[None]:
-    """A turn among all steps of this process, whose cores they share."""
-    return _TURNS.turn(clock)
+TURNS: Final = Turns(max(os.cpu_count() or 1, 2))
+"""Those of all steps of this process, whose cores they share."""

@@ -30,7 +30,7 @@ from typing import Any, Final
 
 import msgspec
 from py4j.protocol import Py4JError
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from app.compute.advancer import Advancer, advancer_of
@@ -48,9 +48,9 @@ from app.protocol.objects import ViewDescription
 from app.rendering import Host, Incarnation
 from app.reports import Ended, Health, Started
 from app.starting import start_slot, until_initialised
-from app.turns import turn
+from app.turns import TURNS
 from datasource.errors import Fenced, ShardError
-from datasource.native.interval import interval_of
+from datasource.native.interval import Interval, interval_of
 from datasource.state import ShardState
 
 __all__ = ["ViewRun", "run_view"]
@@ -118,6 +118,7 @@ class ViewRun:
         self._advancer: Advancer = advancer_of(host.client, host.clock, host.interval_ms)
         self._stopping = threading.Event()
         self._turn = threading.Lock()
+        self._ahead = threading.Event()
         self._query: StreamingQuery | None = None
         self._error: BaseException | None = None
         self._told = self._alone = False
@@ -180,6 +181,7 @@ class ViewRun:
     def stop(self) -> None:
         """End it, and wait until nothing of it commits any more; again does nothing."""
         self._stopping.set()
+        self._ahead.set()
         self._advancer.remove(self)
         if self._host.pace is not None:
             self._host.pace.forget(self._incarnation.id)
@@ -211,13 +213,21 @@ class ViewRun:
                     self._gate()
                     end_other_holds(self._host.client, self._hold, self.inputs)
                     self._alone = True
-                with turn(self._host.clock):
-                    self._view.advance(frame.sparkSession, interval)
+                self._step(frame.sparkSession, interval)
                 if interval.upper is None:
                     self._tell_end()
             except BaseException as error:  # noqa: BLE001 - it is kept and goes on, as another class
                 self._error = error
                 raise briefly(error) from None
+
+    def _step(self, session: SparkSession, interval: Interval) -> None:
+        """Take the steps of a micro-batch, when it is this view's turn."""
+        ahead = self._ahead = threading.Event()
+        # Whoever stops it sets the flag first, and then ends the waiting.
+        self._gate_stop()
+        with TURNS.turn(self._host.clock, ahead):
+            self._gate_stop()
+            self._view.advance(session, interval)
 
     def _covered(self, upper: int | None) -> bool:
         """Wait until writing is allowed, or somebody else has written up to `upper`: then True."""

@@ -26,7 +26,7 @@ class Step:
         self.thread.start()
 
     def run(self, turns: Turns) -> None:
-        with turns.turn(SystemClock()):
+        with turns.turn(SystemClock(), threading.Event()):
             self.begun.append(self.name)
             self.end.wait(PATIENCE_S)
 
@@ -41,8 +41,8 @@ def test_turns_come_in_the_order_of_asking() -> None:
     turns, begun = Turns(2), list[str]()
     clock = ManualClock(0)
     with ExitStack() as first, ExitStack() as second:
-        first.enter_context(turns.turn(clock))
-        second.enter_context(turns.turn(clock))
+        first.enter_context(turns.turn(clock, threading.Event()))
+        second.enter_context(turns.turn(clock, threading.Event()))
         steps = []
         for place, name in enumerate("cd"):
             steps.append(Step(turns, begun, name))
@@ -65,19 +65,19 @@ def asked(turns: Turns, begun: list[str], number: int) -> bool:
 def test_what_is_blocked_is_not_counted() -> None:
     """After a while it takes nobody's place."""
     turns, clock = Turns(1), ManualClock(0)
-    with turns.turn(clock):
+    with turns.turn(clock, threading.Event()):
         clock.advance(1000)
         before_ms = clock.elapsed_ms()
-        with turns.turn(clock):
+        with turns.turn(clock, threading.Event()):
             assert clock.elapsed_ms() == before_ms
 
 
 def test_nobody_waits_for_ever() -> None:
     """A holder that does not end costs those behind it no more than their patience."""
     turns, clock = Turns(1), ManualClock(0)
-    with turns.turn(clock):
+    with turns.turn(clock, threading.Event()):
         before_ms = clock.elapsed_ms()
-        with turns.turn(clock):
+        with turns.turn(clock, threading.Event()):
             assert clock.elapsed_ms() == before_ms + 1000
     assert not turns._since
 
@@ -85,6 +85,33 @@ def test_nobody_waits_for_ever() -> None:
 def test_an_error_gives_the_turn_back() -> None:
     """Whatever ends a step."""
     turns = Turns(1)
-    with pytest.raises(ZeroDivisionError), turns.turn(ManualClock(0)):
+    with pytest.raises(ZeroDivisionError), turns.turn(ManualClock(0), threading.Event()):
         raise ZeroDivisionError
     assert not turns._since
+
+
+def test_whoever_is_stopped_waits_no_longer() -> None:
+    """Its flag ends the waiting, and nothing of it is left."""
+    turns, clock = Turns(1), ManualClock(0)
+    stopped = threading.Event()
+    stopped.set()
+    with turns.turn(clock, threading.Event()):
+        before_ms = clock.elapsed_ms()
+        with turns.turn(clock, stopped):
+            assert clock.elapsed_ms() == before_ms
+    assert not turns._since
+    assert not turns._waiting
+
+
+def test_how_busy_steps_are_is_known() -> None:
+    """As a time of all cores; a step that may be blocked counts for its first second alone."""
+    turns, clock = Turns(2), ManualClock(0)
+    with turns.turn(clock, threading.Event()):
+        clock.advance(300)
+        assert turns.busy_ms(clock.elapsed_ms()) == 150
+        with turns.turn(clock, threading.Event()):
+            clock.advance(100)
+        assert turns.busy_ms(clock.elapsed_ms()) == 250
+        clock.advance(60_000)
+        assert turns.busy_ms(clock.elapsed_ms()) == 550
+    assert turns.busy_ms(clock.elapsed_ms()) == 550
