@@ -51,6 +51,45 @@ _COUNTED: Final = frozenset(
 _MS: Final = 1e-3
 _NS: Final = 1e-9
 
+_PROGRESS: Final = {
+    ("wallclock_lag", "object_id"): (
+        ("lag_seconds", "lag", _MS, "How far the object is behind the clock."),
+    ),
+    ("materialization_lag", "object_id"): (
+        ("input_lag_seconds", "local_lag", _MS, "How far the object is behind its slowest input."),
+        (
+            "source_lag_seconds",
+            "global_lag",
+            _MS,
+            "How far the object is behind the slowest source below it.",
+        ),
+    ),
+    ("frontiers", "object_id"): (
+        (
+            "since_seconds",
+            "read_frontier",
+            _MS,
+            "Since of the object's contents, as a time since the epoch.",
+        ),
+        (
+            "upper_seconds",
+            "write_frontier",
+            _MS,
+            "Upper of the object's contents, as a time since the epoch.",
+        ),
+    ),
+    ("hydration_statuses", "object_id"): (
+        ("hydrated", "hydrated", 1.0, "Whether the object has caught up with its as_of."),
+    ),
+    ("hydration_times", "object_id"): (
+        ("hydration_seconds", "hydration_time", _MS, "How long the object took to catch up."),
+    ),
+    ("error_counts", "export_id"): (
+        ("errors", "count", 1.0, "Errors that the object's contents have now."),
+    ),
+}
+"""Of an object: relations with the column of its name, and the families that are made of each."""
+
 _Value = Callable[[Mapping[str, object]], float | None]
 
 
@@ -81,47 +120,12 @@ class RelationCollector(Collector):
         yield from self._listener()
 
     def _progress(self, kinds: Mapping[str, str]) -> Iterator[Metric]:
-        rows = self._relations.rows
-        yield _gauge(
-            "object_lag_seconds",
-            "How far the object is behind the clock.",
-            _labelled(rows("wallclock_lag"), "object_id", kinds, _of("lag", _MS)),
-        )
-        yield _gauge(
-            "object_input_lag_seconds",
-            "How far the object is behind its slowest input.",
-            _labelled(rows("materialization_lag"), "object_id", kinds, _of("local_lag", _MS)),
-        )
-        yield _gauge(
-            "object_source_lag_seconds",
-            "How far the object is behind the slowest source below it.",
-            _labelled(rows("materialization_lag"), "object_id", kinds, _of("global_lag", _MS)),
-        )
-        yield _gauge(
-            "object_since_seconds",
-            "Since of the object's contents, as a time since the epoch.",
-            _labelled(rows("frontiers"), "object_id", kinds, _of("read_frontier", _MS)),
-        )
-        yield _gauge(
-            "object_upper_seconds",
-            "Upper of the object's contents, as a time since the epoch.",
-            _labelled(rows("frontiers"), "object_id", kinds, _of("write_frontier", _MS)),
-        )
-        yield _gauge(
-            "object_hydrated",
-            "Whether the object has caught up with its as_of.",
-            _labelled(rows("hydration_statuses"), "object_id", kinds, _of("hydrated")),
-        )
-        yield _gauge(
-            "object_hydration_seconds",
-            "How long the object took to catch up.",
-            _labelled(rows("hydration_times"), "object_id", kinds, _of("hydration_time", _MS)),
-        )
-        yield _gauge(
-            "object_errors",
-            "Errors that the object's contents have now.",
-            _labelled(rows("error_counts"), "export_id", kinds, _of("count")),
-        )
+        for (relation, key), families in _PROGRESS.items():
+            rows = self._relations.rows(relation)
+            for name, column, scale, text in families:
+                yield _gauge(
+                    f"object_{name}", text, _labelled(rows, key, kinds, _of(column, scale))
+                )
 
     def _work(self, kinds: Mapping[str, str]) -> Iterator[Metric]:
         rows = self._relations.rows
