@@ -123,15 +123,14 @@ class Pace:
     def rest_ms(self) -> float:
         """How long a source that has just committed takes no news, in milliseconds.
 
-        Sources rest until the same moments, right before multiples of the interval: what they
-        commit then has one time, and a view of several takes one step for all.
+        Sources rest until the same moments, multiples of the interval, at which Spark starts
+        micro-batches without a rest, too: what they commit soon after has one time, and a view of
+        several takes one step for all. Nobody that commits before the next one is up twice.
         """
         interval_ms = self._interval_ms
         if interval_ms == self._base_ms:
             return 0.0
-        now_ms = self._clock.now_ms()
-        following = (now_ms // interval_ms + 1) * interval_ms
-        return float(max(following - self._base_ms // 2 - now_ms, 0))
+        return float(interval_ms - self._clock.now_ms() % interval_ms)
 
     def _judge(self, now_ms: float) -> None:
         follow = [v for v in self._views.values() if now_ms - v.moved_ms < _STANDS_MS]

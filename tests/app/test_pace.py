@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from app.pace import Pace
@@ -108,13 +110,16 @@ def test_a_view_that_has_gone_counts_no_more() -> None:
     assert line.run(600, step_ms=100, view="w")[-1] == 1000
 
 
-def test_sources_rest_until_the_same_moment() -> None:
-    """Right before a multiple of the interval, whenever each of them has committed."""
+@pytest.mark.parametrize("commit_ms", [1, 400, 700, 1000, 1900, 9_999])
+def test_sources_commit_once_in_each_interval(commit_ms: int) -> None:
+    """All begin at the same moments, multiples of the interval, however long a commit takes."""
     line = Line()
     line.run(120, step_ms=12_000)
     assert line.pace.interval_ms == 10_000
-    ends = set()
+    begun = []
     for _ in range(5):
-        line.clock.advance(1300)
-        ends.add((line.clock.now_ms() + line.pace.rest_ms() + 500) % 10_000)
-    assert ends == {0}
+        line.clock.advance(line.pace.rest_ms())
+        begun.append(line.clock.now_ms())
+        line.clock.advance(commit_ms)
+    assert [now_ms % 10_000 for now_ms in begun] == [0] * 5
+    assert [b - a for a, b in pairwise(begun)] == [10_000] * 4
