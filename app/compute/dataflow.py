@@ -33,6 +33,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from app.checkpoint import planned_offset
 from app.compute.advancer import Advancer, advancer_of
 from app.compute.errors import failure
 from app.compute.holds import (
@@ -49,8 +50,9 @@ from app.rendering import Host, Incarnation
 from app.reports import Ended, Health, Started
 from app.starting import start_slot, until_initialised
 from app.turns import TURNS
-from datasource.errors import Fenced, ShardError
-from datasource.native.interval import Interval, interval_of
+from datasource.errors import Corrupt, Fenced, ShardError
+from datasource.native.interval import Interval, interval_between
+from datasource.shard_source.offsets import START
 from datasource.state import ShardState
 
 __all__ = ["ViewRun", "run_view"]
@@ -78,6 +80,7 @@ _UNUSABLE: Final = (
     "[OFFSET_WENT_BACK]",
     "[HOLD_EXPIRED]",
     "[HISTORY_GONE]",
+    "[CHECKPOINT_DAMAGED]",
 )
 """Errors after which the checkpoint can never be continued."""
 
@@ -202,7 +205,7 @@ class ViewRun:
                 if self._anew:
                     end_hold(self._host.client, self._beginning, self.inputs)
                     self._anew = False
-                interval = interval_of(frame, batch_id)
+                interval = self._interval(batch_id)
                 if interval is None:
                     return
                 if not self._host.writes.is_set():
@@ -219,6 +222,22 @@ class ViewRun:
             except BaseException as error:  # noqa: BLE001 - it is kept and goes on, as another class
                 self._error = error
                 raise briefly(error) from None
+
+    def _interval(self, number: int) -> Interval | None:
+        """What micro-batch `number` covers, as Spark has planned it."""
+        ended = planned_offset(self._checkpoint, number)
+        begun = planned_offset(self._checkpoint, number - 1) if number else None
+        if ended is None or (number and begun is None):
+            raise Corrupt(
+                f"the checkpoint does not say where micro-batch {number}, which is under way, "
+                "begins and ends",
+                code="CHECKPOINT_DAMAGED",
+                hint="the view starts again from its output by itself",
+            )
+        return interval_between(
+            START.json() if begun is None else msgspec.json.decode(begun),
+            msgspec.json.decode(ended),
+        )
 
     def _step(self, session: SparkSession, interval: Interval) -> None:
         """Take the steps of a micro-batch, when it is this view's turn."""

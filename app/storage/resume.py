@@ -32,6 +32,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from app.checkpoint import VERSION, planned_offset
 from app.storage.reclock import NOTHING, Binding, Bound, SourceFile
 from datasource.errors import Corrupt
 
@@ -42,12 +43,11 @@ _log = logging.getLogger(__name__)
 Resumed = Literal["kept", "rebuilt", "new"]
 """What became of a checkpoint: it agreed; it was made from the bindings; there is none yet."""
 
-_VERSION: Final = "v1"
 _COMPACT: Final = ".compact"
 _COMPACT_EVERY: Final = 10
 """As `spark.sql.streaming.fileSource.log.compactInterval` has it; Spark finds out another one."""
 
-_COMMIT: Final = f'{_VERSION}\n{{"nextBatchWatermarkMs":0}}'
+_COMMIT: Final = f'{VERSION}\n{{"nextBatchWatermarkMs":0}}'
 
 
 class _Entry(msgspec.Struct):
@@ -85,7 +85,7 @@ class Checkpoint:
         Raises:
             Corrupt: The checkpoint has no such micro-batch, or is not as Spark writes it.
         """
-        offset = _offset(self._folder, number)
+        offset = planned_offset(self._folder, number)
         if offset is None:
             raise Corrupt(
                 f"the checkpoint has no offset for micro-batch {number}, which is under way",
@@ -145,7 +145,7 @@ def _agrees(folder: Path, bound: Bound, *, committed: bool) -> bool:
     if not (folder / "metadata").is_file() or max(offsets, default=NOTHING) not in {last, last + 1}:
         return False
     known = [b for b in (bound.before, bound.last) if b is not None and b.number != NOTHING]
-    if any(_offset(folder, binding.number) != binding.offset for binding in known):
+    if any(planned_offset(folder, binding.number) != binding.offset for binding in known):
         return False
     if max(commits, default=NOTHING) not in ({last, last - 1} if committed else {last - 1}):
         return False
@@ -161,17 +161,6 @@ def _numbers(folder: Path) -> list[int]:
     return [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
 
 
-def _offset(folder: Path, number: int) -> str | None:
-    """The offset that the log has for a micro-batch; None if it has none that can be read."""
-    path = folder / "offsets" / str(number)
-    if not path.is_file():
-        return None
-    lines = path.read_text(encoding="utf-8").split("\n")
-    version, _, *offsets = [*lines, "", ""]
-    found = [line for line in offsets if line]
-    return found[0] if version == _VERSION and len(found) == 1 else None
-
-
 def _source_paths(folder: Path) -> list[Path]:
     """Files that the query's one source keeps in the checkpoint."""
     place = folder / "sources" / "0"
@@ -184,7 +173,7 @@ def _lines(path: Path) -> Iterable[SourceFile]:
     text = path.read_text(encoding="utf-8")
     lines = [line for line in text.split("\n")[1:] if line]
     entries = [_entry(line) for line in lines]
-    if text.startswith(_VERSION) and entries and all(entries):
+    if text.startswith(VERSION) and entries and all(entries):
         return [
             SourceFile(str(entry.batch), line)
             for entry, line in zip(entries, lines, strict=True)
@@ -218,7 +207,7 @@ def _write(folder: Path, bound: Bound, last: Binding, *, committed: bool, query:
 
 def _offset_text(binding: Binding) -> str:
     metadata = {"batchWatermarkMs": 0, "batchTimestampMs": binding.time, "conf": {}}
-    return f"{_VERSION}\n{msgspec.json.encode(metadata).decode()}\n{binding.offset}"
+    return f"{VERSION}\n{msgspec.json.encode(metadata).decode()}\n{binding.offset}"
 
 
 def _write_files(folder: Path, files: Iterable[SourceFile]) -> None:
@@ -233,10 +222,10 @@ def _write_files(folder: Path, files: Iterable[SourceFile]) -> None:
     compact = (newest + 1) // _COMPACT_EVERY * _COMPACT_EVERY - 1
     early = [line for number in sorted(logged) if number <= compact for line in logged[number]]
     if early:
-        _put(folder / f"{compact}{_COMPACT}", "\n".join([_VERSION, *early]))
+        _put(folder / f"{compact}{_COMPACT}", "\n".join([VERSION, *early]))
     for number, lines in logged.items():
         if number > compact:
-            _put(folder / str(number), "\n".join([_VERSION, *lines]))
+            _put(folder / str(number), "\n".join([VERSION, *lines]))
 
 
 def _put(path: Path, text: str) -> None:

@@ -171,13 +171,16 @@ class _Build:
             parts = [p for p in parts if not p.part.retracts]
         scans, others = scanner.split(parts, with_ts=with_ts)
         self._elsewhere(sample, others)
-        for kind, frame in zip(scans, scanner.scan(scans, with_ts=with_ts), strict=True):
+        frames = scanner.scan(scans, with_ts=with_ts, with_ones=as_updates)
+        for kind, frame in zip(scans, frames, strict=True):
             rows = self._rows(sample, frame, repeats=kind.counted, as_updates=as_updates)
             self._add(sample, rows)
 
     def _rows(
         self, sample: ShardPartition, frame: DataFrame, *, repeats: bool, as_updates: bool
     ) -> DataFrame:
+        if sample.where is None and sample.as_of is None and (as_updates or not repeats):
+            return frame  # has exactly the columns that are wanted
         own = [sql_name(name) for name in sample.shape.columns(sample.index)]
         frame = _filtered(sample, frame)
         if as_updates:

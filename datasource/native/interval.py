@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -49,6 +50,7 @@ __all__ = [
     "StagedInterval",
     "collect_interval",
     "compare_and_append",
+    "interval_between",
     "interval_of",
     "stage_interval",
 ]
@@ -86,7 +88,15 @@ def interval_of(frame: DataFrame, batch_id: int, *, shard: str | None = None) ->
     Raises:
         InvalidUsage: As `micro_batch`.
     """
-    begun, ended = source_of(frame, batch_id, shard).offsets
+    return interval_between(*source_of(frame, batch_id, shard).offsets)
+
+
+def interval_between(begun: Mapping[str, Any], ended: Mapping[str, Any]) -> Interval | None:
+    """As `interval_of`, of the two offsets that Spark has of a micro-batch.
+
+    Raises:
+        InvalidUsage: They are not of `format("shard")`, or of a newer version.
+    """
     start, end = parse_offset(dict(begun)), parse_offset(dict(ended))
     if isinstance(end, Start):
         return None

@@ -151,15 +151,27 @@ def relation(
     )
     source = _class(spark, f"{_SOURCES}.HadoopFsRelation")(
         index,
-        session.parseDataType(StructType([]).json()),
-        session.parseDataType(schema.json()),
+        _struct(_jvm(spark), StructType([]).json()),
+        _struct(_jvm(spark), schema.json()),
         none,
-        _class(spark, f"{_SOURCES}.parquet.ParquetFileFormat")(),
+        _parquet(_jvm(spark)),
         options.java,
         session,
     )
     plan = _object(spark, f"{_SOURCES}.LogicalRelation").apply(source, False)
     return _frame(spark, session, plan)
+
+
+@lru_cache(maxsize=1)
+def _parquet(jvm: Any) -> Any:
+    """Spark's Parquet format, which has no state."""
+    return _found(jvm, f"{_SOURCES}.parquet.ParquetFileFormat")()
+
+
+@lru_cache(maxsize=1 << 8)
+def _struct(jvm: Any, json: str) -> Any:
+    """A type in the JVM."""
+    return _found(jvm, f"{_SQL}.types.DataType").fromJson(json)
 
 
 @lru_cache(maxsize=1 << 12)

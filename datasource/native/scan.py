@@ -119,11 +119,28 @@ class Scanner:
                 others.append(item)
         return alike, others
 
-    def scan(self, alike: Mapping[_Likeness, Sequence[Part]], *, with_ts: bool) -> list[DataFrame]:
-        """The updates of the parts: target columns, `_ts` if wanted, `_diff`; a frame per kind."""
-        return [self._scan(kind, parts, with_ts=with_ts) for kind, parts in alike.items()]
+    def scan(
+        self,
+        alike: Mapping[_Likeness, Sequence[Part]],
+        *,
+        with_ts: bool,
+        with_ones: bool = True,
+    ) -> list[DataFrame]:
+        """The updates of the parts: target columns, `_ts` if wanted, `_diff`; a frame per kind.
 
-    def _scan(self, kind: _Likeness, parts: Sequence[Part], *, with_ts: bool) -> DataFrame:
+        Args:
+            alike: As of `split`.
+            with_ts: Whether `_ts` is wanted.
+            with_ones: Whether `_diff` is also wanted where it is 1 in every row.
+        """
+        return [
+            self._scan(kind, parts, with_ts=with_ts, with_diff=with_ones or kind.counted)
+            for kind, parts in alike.items()
+        ]
+
+    def _scan(
+        self, kind: _Likeness, parts: Sequence[Part], *, with_ts: bool, with_diff: bool
+    ) -> DataFrame:
         record = read_record(self.schemas[kind.schema].record, self.target.record)
         fields = list(struct_of(record).fields)
         if kind.counted:
@@ -139,7 +156,8 @@ class Scanner:
             frame = frame.where(_passes(kind.times, sum(part.rows for part in parts)))
         own = [_as(field.name, field.dataType, wanted) for field, wanted in self._pairs(fields)]
         times = [f"{WRITTEN_TIME} AS {TS}" if kind.stamped else TS] if with_ts else []
-        return project(frame, [*own, *times, DIFF if kind.counted else f"1L AS {DIFF}"])
+        diffs = [DIFF if kind.counted else f"1L AS {DIFF}"] if with_diff else []
+        return project(frame, [*own, *times, *diffs])
 
     def _pairs(self, fields: Sequence[StructField]) -> list[tuple[StructField, StructField]]:
         wanted = struct_of(self.target.record).fields
