@@ -43,8 +43,8 @@ _SETTLE: Final = 3.0
 _DRAINS: Final = 0.9
 """A view that is behind by less than this share of what it was is catching up."""
 
-_RUNGS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-"""Distances that are tried, in intervals: Spark starts micro-batches at multiples of one."""
+_RUNGS: Final = (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64)
+"""Distances to choose from, in intervals."""
 
 _FITS: Final = 0.85
 """Sources come back to a distance at which steps would take less than this share of all turns: what
@@ -88,7 +88,7 @@ class Pace:
         """
         self._clock = clock
         self._base_ms = interval_ms
-        rungs = (rung * interval_ms for rung in _RUNGS)
+        rungs = (int(rung * interval_ms) for rung in _RUNGS)
         self._rungs = [*(rung for rung in rungs if rung < most_ms), max(most_ms, interval_ms)]
         self._interval_ms = interval_ms
         self._busy_ms = busy_ms

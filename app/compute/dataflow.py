@@ -122,6 +122,7 @@ class ViewRun:
         self._stopping = threading.Event()
         self._turn = threading.Lock()
         self._ahead = threading.Event()
+        self._step_ms = 0.0
         self._query: StreamingQuery | None = None
         self._error: BaseException | None = None
         self._told = self._alone = False
@@ -244,9 +245,12 @@ class ViewRun:
         ahead = self._ahead = threading.Event()
         # Whoever stops it sets the flag first, and then ends the waiting.
         self._gate_stop()
-        with TURNS.turn(self._host.clock, ahead):
+        clock = self._host.clock
+        with TURNS.turn(clock, ahead, self._step_ms):
             self._gate_stop()
+            began_ms = clock.elapsed_ms()
             self._view.advance(session, interval)
+            self._step_ms = clock.elapsed_ms() - began_ms
 
     def _covered(self, upper: int | None) -> bool:
         """Wait until writing is allowed, or somebody else has written up to `upper`: then True."""

@@ -7,26 +7,38 @@ from contextlib import ExitStack
 from functools import partial
 
 import pytest
+from typing_extensions import override
 
 from app.turns import Turns
-from datasource.clock import SystemClock
+from datasource.clock import Clock
 from support.checkout import wait_until
 from support.clock import ManualClock
 
 PATIENCE_S = 20
 
 
+class Stopped(ManualClock):
+    """Time stands still, and whoever waits waits for as long as it takes."""
+
+    @override
+    def wait(self, event: threading.Event, timeout_ms: float) -> bool:
+        return event.wait(PATIENCE_S)
+
+
 class Step:
     """A step in a thread of its own, which ends when it is told to."""
 
-    def __init__(self, turns: Turns, begun: list[str], name: str) -> None:
+    def __init__(
+        self, turns: Turns, clock: Clock, begun: list[str], name: str, expected_ms: int
+    ) -> None:
+        self.clock, self.expected_ms = clock, expected_ms
         self.end = threading.Event()
         self.begun, self.name = begun, name
         self.thread = threading.Thread(target=self.run, args=(turns,), daemon=True)
         self.thread.start()
 
     def run(self, turns: Turns) -> None:
-        with turns.turn(SystemClock(), threading.Event()):
+        with turns.turn(self.clock, threading.Event(), self.expected_ms):
             self.begun.append(self.name)
             self.end.wait(PATIENCE_S)
 
@@ -36,30 +48,30 @@ class Step:
         assert not self.thread.is_alive()
 
 
-def test_turns_come_in_the_order_of_asking() -> None:
-    """As many at once as may be, and each that ends lets the longest waiting go."""
+@pytest.mark.parametrize(("expected_ms", "following"), [((0, 0), "c"), ((50, 20), "d")])
+def test_the_shortest_come_first(expected_ms: tuple[int, int], following: str) -> None:
+    """As many at once as may be; of those that take as long, the longest waiting goes first."""
     turns, begun = Turns(2), list[str]()
-    clock = ManualClock(0)
+    clock = Stopped(0)
     with ExitStack() as first, ExitStack() as second:
         first.enter_context(turns.turn(clock, threading.Event()))
         second.enter_context(turns.turn(clock, threading.Event()))
         steps = []
         for place, name in enumerate("cd"):
-            steps.append(Step(turns, begun, name))
-            # Either it waits behind the ones before, or its patience has ended on a slow machine.
-            wait_until("it has asked", partial(asked, turns, begun, place + 1), PATIENCE_S)
+            steps.append(Step(turns, clock, begun, name, expected_ms[place]))
+            wait_until("it has asked", partial(waits, turns, place + 1), PATIENCE_S)
         first.close()
         wait_until("one goes ahead", lambda: bool(begun), PATIENCE_S)
-        assert begun[0] == "c"
-        for step in steps:
+        assert begun[0] == following
+        for step in sorted(steps, key=lambda step: step.name != following):
             step.finish()
     assert sorted(begun) == ["c", "d"]
     assert not turns._since
     assert not turns._waiting
 
 
-def asked(turns: Turns, begun: list[str], number: int) -> bool:
-    return len(turns._waiting) + len(begun) >= number
+def waits(turns: Turns, number: int) -> bool:
+    return len(turns._waiting) == number
 
 
 def test_what_is_blocked_is_not_counted() -> None:

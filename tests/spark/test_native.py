@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import datasource
 from datasource.frontier import Frontier
 from datasource.lease import Lease, take_lease
+from datasource.native.interval import Interval
 from datasource.native.keep import KEEPER, Keeper
 from datasource.schema import ShardSchema
 from datasource.update import stamp
@@ -375,11 +376,13 @@ class _Sink:
 
     def __init__(self, *, compare: bool = False) -> None:
         self.batches: dict[int, list[tuple[Any, ...]]] = {}
+        self.intervals: dict[int, Any] = {}
         self.compare = compare
         self.fail: set[int] = set()
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         rows = datasource.micro_batch(frame, batch)
+        self.intervals[batch] = datasource.interval_of(frame, batch)
         assert rows.schema == frame.schema
         self.batches[batch] = collected(rows)
         if self.compare:
@@ -450,6 +453,8 @@ def test_a_replayed_micro_batch_has_the_same_range(
     run(spark, location, checkpoint, again)
 
     assert again.batches[0] == first.batches[0] == [(1, 3, 1)]
+    assert again.intervals[0] == first.intervals[0] == Interval(3, 4, starts=True)
+    assert again.intervals[1] == Interval(4, 6)
     assert [row for n, rows in again.batches.items() if n for row in rows] == [(2, 5, 1)]
 
 

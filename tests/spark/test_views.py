@@ -17,7 +17,7 @@ from app.compute.render import render
 from app.compute.view import View
 from app.protocol.objects import ViewDescription
 from app.reports import Ended, Failed, Health, Hydrated, Measured, Progress
-from datasource.errors import Fenced
+from datasource.errors import Corrupt, Fenced
 from datasource.frontier import EMPTY, Frontier
 from datasource.native.interval import Interval
 from support.checkout import wait_until
@@ -194,6 +194,16 @@ def test_after_a_restart_without_news_it_follows(
     reaches(bench, "totals", 5000)
     assert len(bench.told(Measured)) == before
     assert contents(bench.client, "totals", 4999) == totals_at(orders, 4999)
+
+
+@pytest.mark.usefixtures("orders")
+def test_a_checkpoint_that_says_nothing_is_refused(bench: Bench, start: Started) -> None:
+    """What a micro-batch covers stands in Spark's log; nothing is made up where it does not."""
+    run = start(DEAR, 5)
+    reaches(bench, "dear", 6)
+    assert run._interval(0) == Interval(5, 6, starts=True)
+    with pytest.raises(Corrupt, match=r"CHECKPOINT_DAMAGED.*micro-batch 99"):
+        run._interval(99)
 
 
 def test_another_definition_corrects_the_output(

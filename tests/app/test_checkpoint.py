@@ -1,0 +1,34 @@
+"""Spark's log of offsets, read from disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from app.checkpoint import planned_offset
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('v1\n{"batchWatermarkMs":0}\n{"at":7}', '{"at":7}'),
+        ('v1\n{"batchWatermarkMs":0}\n{"at":7}\n', '{"at":7}'),
+        ('v2\n{"batchWatermarkMs":0}\n{"at":7}', None),
+        ('v1\n{"batchWatermarkMs":0}\n{"at":7}\n{"at":8}', None),
+        ("v1\n{}", None),
+        ("v1", None),
+        ("", None),
+    ],
+)
+def test_a_log_of_one_source_says_where_a_micro_batch_ends(
+    tmp_path: Path, text: str, found: str | None
+) -> None:
+    """What is cut off, newer, or of several sources says nothing."""
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "3").write_text(text)
+    assert planned_offset(tmp_path, 3) == found
+    assert planned_offset(tmp_path, 4) is None
