@@ -217,8 +217,9 @@ def measure_watched(bench: Bench, views: int, rate: int, rounds: int) -> list[Me
     """CPU for each row, and freshness, with introspection and without, in turns."""
     load = streaming(views, rate)
     windows: dict[bool, list[_Window]] = {True: [], False: []}
-    for _ in range(rounds):
-        for introspection in (False, True):
+    for number in range(rounds):
+        # The other way round every second time: the JVM compiles less and less.
+        for introspection in (False, True) if number % 2 == 0 else (True, False):
             windows[introspection].append(_window(bench, load, rate, introspection=introspection))
     cpu = {on: min(w.cpu_seconds / w.rows for w in found) for on, found in windows.items()}
     lines = []
