@@ -135,7 +135,8 @@ class Pace:
     def _judge(self, now_ms: float) -> None:
         follow = [v for v in self._views.values() if now_ms - v.moved_ms < _STANDS_MS]
         worst_ms = max((view.behind_ms for view in follow), default=0)
-        if worst_ms > self._interval_ms:
+        # Times are whole intervals: two commits of one distance can be one more apart.
+        if worst_ms > self._interval_ms + self._base_ms:
             self._calm_from(now_ms)
         if now_ms - self._judged_ms < _SETTLE * self._interval_ms:
             return

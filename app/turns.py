@@ -91,7 +91,8 @@ class Turns:
 
 
 def _counted_ms(took_ms: float) -> float:
-    return min(took_ms, _PATIENCE_MS)
+    # Clocks of several runtimes need not agree.
+    return min(max(took_ms, 0.0), _PATIENCE_MS)
 
 
 TURNS: Final = Turns(max(os.cpu_count() or 1, 2))

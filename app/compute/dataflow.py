@@ -50,8 +50,8 @@ from app.rendering import Host, Incarnation
 from app.reports import Ended, Health, Started
 from app.starting import start_slot, until_initialised
 from app.turns import TURNS
-from datasource.errors import Corrupt, Fenced, ShardError
-from datasource.native.interval import Interval, interval_between
+from datasource.errors import Fenced, ShardError
+from datasource.native.interval import Interval, interval_between, interval_of
 from datasource.shard_source.offsets import START
 from datasource.state import ShardState
 
@@ -80,7 +80,6 @@ _UNUSABLE: Final = (
     "[OFFSET_WENT_BACK]",
     "[HOLD_EXPIRED]",
     "[HISTORY_GONE]",
-    "[CHECKPOINT_DAMAGED]",
 )
 """Errors after which the checkpoint can never be continued."""
 
@@ -206,7 +205,7 @@ class ViewRun:
                 if self._anew:
                     end_hold(self._host.client, self._beginning, self.inputs)
                     self._anew = False
-                interval = self._interval(batch_id)
+                interval = self._interval(frame, batch_id)
                 if interval is None:
                     return
                 if not self._host.writes.is_set():
@@ -224,17 +223,13 @@ class ViewRun:
                 self._error = error
                 raise briefly(error) from None
 
-    def _interval(self, number: int) -> Interval | None:
+    def _interval(self, frame: DataFrame, number: int) -> Interval | None:
         """What micro-batch `number` covers, as Spark has planned it."""
         ended = planned_offset(self._checkpoint, number)
         begun = planned_offset(self._checkpoint, number - 1) if number else None
         if ended is None or (number and begun is None):
-            raise Corrupt(
-                f"the checkpoint does not say where micro-batch {number}, which is under way, "
-                "begins and ends",
-                code="CHECKPOINT_DAMAGED",
-                hint="the view starts again from its output by itself",
-            )
+            # A log of another form: Spark can be asked as well, by two dozen calls.
+            return interval_of(frame, number)
         return interval_between(
             START.json() if begun is None else msgspec.json.decode(begun),
             msgspec.json.decode(ended),

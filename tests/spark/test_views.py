@@ -11,13 +11,14 @@ import pyarrow as pa
 import pytest
 
 import datasource
+from app.compute import dataflow
 from app.compute.dataflow import run_view
 from app.compute.holds import forget_holds
 from app.compute.render import render
 from app.compute.view import View
 from app.protocol.objects import ViewDescription
 from app.reports import Ended, Failed, Health, Hydrated, Measured, Progress
-from datasource.errors import Corrupt, Fenced
+from datasource.errors import Fenced
 from datasource.frontier import EMPTY, Frontier
 from datasource.native.interval import Interval
 from support.checkout import wait_until
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from app.compute.dataflow import ViewRun
 
@@ -196,14 +197,25 @@ def test_after_a_restart_without_news_it_follows(
     assert contents(bench.client, "totals", 4999) == totals_at(orders, 4999)
 
 
-@pytest.mark.usefixtures("orders")
-def test_a_checkpoint_that_says_nothing_is_refused(bench: Bench, start: Started) -> None:
-    """What a micro-batch covers stands in Spark's log; nothing is made up where it does not."""
-    run = start(DEAR, 5)
-    reaches(bench, "dear", 6)
-    assert run._interval(0) == Interval(5, 6, starts=True)
-    with pytest.raises(Corrupt, match=r"CHECKPOINT_DAMAGED.*micro-batch 99"):
-        run._interval(99)
+def test_spark_is_asked_what_its_log_does_not_say(
+    bench: Bench, orders: Input, start: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log of offsets of another form changes nothing for a view."""
+    asked = list[Interval | None]()
+
+    def asking(frame: DataFrame, number: int) -> Interval | None:
+        asked.append(datasource.interval_of(frame, number))
+        return asked[-1]
+
+    monkeypatch.setattr(dataflow, "planned_offset", lambda *_: None)
+    monkeypatch.setattr(dataflow, "interval_of", asking)
+    start(TOTALS, 5)
+    reaches(bench, "totals", 6)
+    orders.push(10, ((3, "ada", 7), 1))
+    reaches(bench, "totals", 11)
+    assert asked == [Interval(5, 6, starts=True), Interval(6, 11)]
+    for time in (5, 10):
+        assert contents(bench.client, "totals", time) == totals_at(orders, time)
 
 
 def test_another_definition_corrects_the_output(
