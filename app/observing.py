@@ -34,6 +34,7 @@ from app.introspection.listener import QueryListener
 from app.introspection.live import LiveTables
 from app.introspection.poll import ShardPoller
 from app.introspection.sink import Sink
+from app.introspection.statusstore import StatusStore
 from app.introspection.store import Relations
 from app.lane.commands import (
     CreateDataflow,
@@ -111,7 +112,7 @@ class Observing:
 
     def attach(self, session: SparkSession) -> None:
         """Listen to the queries of `session`, and let its SQL read the relations."""
-        harvester = Harvester(self.sink, session)
+        harvester = Harvester(self.sink, StatusStore(session))
         harvester.start()
         self._harvesters.append(harvester)
         listener = QueryListener(self.sink.inbox, harvester.ask)

@@ -1,6 +1,6 @@
 """What Spark's status store knows of a micro-batch: how much each operator has done in it.
 
-    harvester = Harvester(sink, spark)
+    harvester = Harvester(sink, StatusStore(spark))
     QueryListener(sink.inbox, harvester.ask)      from then on, for each micro-batch that is done
     harvester.start()
 
@@ -9,8 +9,8 @@ inside of it; Spark describes all of them by the query's name, its run and the n
 micro-batch. A thread of its own looks, a while after the progress event, at the executions that it
 has not seen yet, each once, and takes the plans of those that counted something.
 
-Spark keeps its newest executions only (`spark.sql.ui.retainedExecutions`), and the store is no
-public interface: what is not found, or is worded otherwise, is counted and left out.
+Spark keeps its newest executions only (`spark.sql.ui.retainedExecutions`), and words them as it
+likes: what is not found, or is worded otherwise, is counted and left out.
 
 Invariants:
     `ask` returns at once and never raises: what there is no room for is counted.
@@ -24,18 +24,16 @@ import re
 import threading
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from app.introspection.events import Event, Harvested, QueryProgress
 from app.introspection.facts import Facts
 from app.introspection.matching import Work, matched
 from app.introspection.operators import OperatorPlan
 from app.introspection.sink import Sink
-from app.introspection.sparkplan import SparkPlan, parse_plan
+from app.introspection.sparkplan import SparkPlan
+from app.introspection.statusstore import Execution, StatusStore
 from app.protocol.objects import Description
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 __all__ = ["Harvester"]
 
@@ -55,9 +53,6 @@ _TRIES: Final = 20
 
 _RUNS_MAX: Final = 1_000
 """Micro-batches whose executions are remembered, and executions of each."""
-
-_LOOK_MAX: Final = 5_000
-"""Executions looked at in one go."""
 
 _STOP_S: Final = 5.0
 
@@ -79,22 +74,21 @@ class _Asked:
 class _Found:
     """Executions of a micro-batch, the outermost first."""
 
-    ids: list[int] = field(default_factory=list)
+    executions: list[Execution] = field(default_factory=list)
 
 
 class Harvester:
     """Looks at what Spark's status store has of micro-batches, and tells the sink."""
 
-    def __init__(self, sink: Sink, spark: SparkSession) -> None:
+    def __init__(self, sink: Sink, store: StatusStore) -> None:
         """Nothing is looked at yet.
 
         Args:
             sink: Knows the objects, and is told.
-            spark: The session, or another one of the same application.
+            store: Of the application.
         """
         self._sink = sink
-        session: Any = spark
-        self._store: Any = session._jsparkSession.sharedState().statusStore()  # noqa: SLF001 - PySpark has no other door to it
+        self._store = store
         self._asked: deque[_Asked] = deque()
         self._found: OrderedDict[_Key, _Found] = OrderedDict()
         self._next = 0
@@ -155,32 +149,16 @@ class Harvester:
 
     def _look_around(self) -> None:
         """Remember which executions are of which micro-batch."""
-        for _ in range(_LOOK_MAX):
-            found = self._store.execution(self._next)
-            if found.isEmpty():
-                if not self._skip_gap():
-                    return
-            else:
-                described = _DESCRIBED.search(found.get().description())
-                if described is not None:
-                    self._remember((described[1], int(described[2])), self._next)
-                self._next += 1
+        for execution in self._store.since(self._next):
+            self._next = execution.number + 1
+            described = _DESCRIBED.search(execution.description)
+            if described is not None:
+                self._remember((described[1], int(described[2])), execution)
 
-    def _skip_gap(self) -> bool:
-        """Go on behind executions that the store has forgotten; False if there are no more."""
-        count = self._store.executionsCount()
-        newest = self._store.executionsList(max(0, count - 1), 1)
-        if newest.isEmpty() or newest.apply(0).executionId() < self._next:
-            return False
-        kept = self._store.executionsList(0, 1)
-        first = kept.apply(0).executionId() if not kept.isEmpty() else self._next
-        self._next = max(self._next + 1, first)
-        return True
-
-    def _remember(self, key: _Key, number: int) -> None:
+    def _remember(self, key: _Key, execution: Execution) -> None:
         found = self._found.setdefault(key, _Found())
-        if len(found.ids) < _RUNS_MAX:
-            found.ids.append(number)
+        if len(found.executions) < _RUNS_MAX:
+            found.executions.append(execution)
         if len(self._found) > _RUNS_MAX:
             self._found.popitem(last=False)
 
@@ -190,8 +168,8 @@ class Harvester:
         found = self._found.get(key)
         if found is None:
             return False
-        outermost = self._store.execution(found.ids[0])
-        if outermost.isDefined() and outermost.get().completionTime().isEmpty():
+        outermost = self._latest(found.executions[0])
+        if outermost is not None and outermost.ended_ms is None:
             return False
         del self._found[key]
         name = event.name.split(":")[0]
@@ -199,26 +177,27 @@ class Harvester:
         if known is None:
             return True
         description, operators = known
-        work = [matched(description, operators, plan) for plan in self._plans(found.ids)]
+        work = [matched(description, operators, plan) for plan in self._plans(found.executions)]
         if work:
             self._sink.put(_summed(event, work))
         return True
 
-    def _plans(self, ids: list[int]) -> list[SparkPlan]:
-        """Plans of the executions that counted something and went well."""
+    def _latest(self, execution: Execution) -> Execution | None:
+        """The execution as it is now, if it was not over; None if it has been forgotten since."""
+        if execution.ended_ms is not None:
+            return execution
+        return self._store.execution(execution.number)
+
+    def _plans(self, executions: list[Execution]) -> list[SparkPlan]:
+        """Plans of those that counted something and went well."""
         plans = []
-        for number in ids:
-            found = self._store.execution(number)
-            if found.isEmpty():
+        for one in executions:
+            execution = self._latest(one)
+            if execution is None or not execution.metrics or not execution.went_well:
                 continue
-            execution = found.get()
-            if execution.metrics().isEmpty() or execution.executionStatus() != "COMPLETED":
-                continue
-            graph = self._store.planGraph(number)
-            details = graph.makeNodeDetailsJson(self._store.executionMetrics(number))
             try:
-                plans.append(parse_plan(details, graph.edges().mkString("\n")))
-            except (KeyError, ValueError):
+                plans.append(self._store.plan(execution))
+            except ValueError:
                 self._sink.inbox.failed()
                 _log.warning("a plan of Spark's could not be read", exc_info=True)
         return plans

@@ -1,7 +1,7 @@
 """What Spark's status store says of one SQL execution: its plan, with rows and times.
 
-    plan = parse_plan(details, edges)    the two texts that Spark's plan graph gives
-    plan.leaving(node)                   rows that have left a node, as far as that is known
+    plan = parse_plan(graph, values)    Spark's plan graph as JSON, and what was counted
+    plan.leaving(node)                  rows that have left a node, as far as that is known
 
 Spark names times for people ("1.2 s"), so they are as exact as that; counts are exact. A pipeline
 of operators that are compiled together is timed as one: a `Pipeline`.
@@ -15,13 +15,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 __all__ = ["Pipeline", "PlanNode", "SparkPlan", "parse_plan"]
 
-_EDGE: Final = re.compile(r"\((\d+),(\d+)\)")
 _TIME: Final = re.compile(r"([\d.,]+)\s*(ms|s|m|h)\b")
 _UNIT_MS: Final = {"ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6}
 _NOT_OWN: Final = ("time to collect", "remote reqs duration", "remote merged reqs duration")
@@ -120,34 +119,63 @@ class SparkPlan:
                 waiting += [(one, False) for one in reversed(self.nodes[number].inputs)]
 
 
-def parse_plan(details: str, edges: str) -> SparkPlan:
-    """The plan that two texts of `SparkPlanGraph` describe.
+class _Metric(msgspec.Struct):
+    name: str
+    counter: int = msgspec.field(name="accumulatorId")
+    kind: str = msgspec.field(name="metricType")
+
+
+class _Node(msgspec.Struct):
+    """A node; or a pipeline, which has nodes."""
+
+    number: int = msgspec.field(name="id")
+    name: str
+    detail: str = msgspec.field(name="desc")
+    metrics: list[_Metric]
+    nodes: list[_Node] = msgspec.field(default_factory=list)
+
+
+class _Edge(msgspec.Struct):
+    start: int = msgspec.field(name="fromId")
+    end: int = msgspec.field(name="toId")
+
+
+class _Graph(msgspec.Struct):
+    nodes: list[_Node]
+    edges: list[_Edge]
+
+
+_graph = msgspec.json.Decoder(_Graph)
+
+
+def parse_plan(graph: str, values: Mapping[str, str]) -> SparkPlan:
+    """The plan that Spark's `SparkPlanGraph` describes.
 
     Args:
-        details: `makeNodeDetailsJson` with the execution's metrics.
-        edges: Text that has `(from,to)` for each edge, in Spark's order.
+        graph: The graph as JSON, edges in Spark's order.
+        values: What was counted, as Spark words it, by the number of the counter.
 
     Raises:
-        KeyError, msgspec.DecodeError: Spark words it otherwise.
+        msgspec.DecodeError: Spark words it otherwise.
+        ValueError: The same.
     """
-    told: dict[str, Any] = msgspec.json.decode(details)
+    told = _graph.decode(graph)
     inputs: dict[int, list[int]] = {}
-    for start, end in _EDGE.findall(edges):
-        inputs.setdefault(int(end), []).append(int(start))
-    found = {_number(key): one for key, one in told.items() if key.startswith("node")}
-    timed = {key: one for key, one in told.items() if one.get("children")}
+    for edge in told.edges:
+        inputs.setdefault(edge.end, []).append(edge.start)
+    found = {node.number: node for one in told.nodes for node in (one.nodes or [one])}
     pipelines = tuple(
-        Pipeline(tuple(_number(child) for child in one["children"]), took)
-        for one in timed.values()
-        if (took := _took_ms(one["metrics"])) is not None
+        Pipeline(tuple(child.number for child in one.nodes), took)
+        for one in told.nodes
+        if one.nodes and (took := _took_ms(one.metrics, values)) is not None
     )
     within = {number for pipeline in pipelines for number in pipeline.nodes}
     nodes = {
         number: PlanNode(
-            name=one["name"].strip(),
-            detail=one["desc"],
-            rows=_rows(one["metrics"]),
-            took_ms=0.0 if number in within else _took_ms(one["metrics"]) or 0.0,
+            name=one.name.strip(),
+            detail=one.detail,
+            rows=_rows(one.metrics, values),
+            took_ms=0.0 if number in within else _took_ms(one.metrics, values) or 0.0,
             inputs=tuple(i for i in inputs.get(number, ()) if i in found),
         )
         for number, one in found.items()
@@ -156,23 +184,21 @@ def parse_plan(details: str, edges: str) -> SparkPlan:
     return SparkPlan(nodes, tuple(n for n in sorted(nodes) if n not in taken), pipelines)
 
 
-def _number(key: str) -> int:
-    return int(key.removeprefix("node").removeprefix("cluster"))
-
-
-def _rows(metrics: list[dict[str, str]]) -> int | None:
+def _rows(metrics: list[_Metric], values: Mapping[str, str]) -> int | None:
     for metric in metrics:
-        if metric["name"] == "number of output rows":
-            return int(metric["value"].replace(",", ""))
+        if metric.name == "number of output rows" and str(metric.counter) in values:
+            return int(values[str(metric.counter)].replace(",", ""))
     return None
 
 
-def _took_ms(metrics: list[dict[str, str]]) -> float | None:
+def _took_ms(metrics: list[_Metric], values: Mapping[str, str]) -> float | None:
     """Sum of the times among metrics; None if there is none."""
     found = [
-        _time_ms(metric["value"])
+        _time_ms(values[str(metric.counter)])
         for metric in metrics
-        if metric["type"] in {"timing", "nsTiming"} and metric["name"] not in _NOT_OWN
+        if metric.kind in {"timing", "nsTiming"}
+        and metric.name not in _NOT_OWN
+        and str(metric.counter) in values
     ]
     return sum(found) if found else None
 

@@ -6,93 +6,37 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import pytest
 
 from app.introspection.harvest import Harvester
+from app.introspection.sparkplan import SparkPlan, parse_plan
+from app.introspection.statusstore import Execution
 from support.introspection import DELAYS, World, progress
 
 RUN = "r-delays-1"
 QUERY = "delays:u1:1"
 
 
-@dataclass
-class Option:
-    """Scala's."""
-
-    value: Any = None
-
-    def isEmpty(self) -> bool:  # noqa: N802 - Scala's names, in all of these
-        return self.value is None
-
-    def isDefined(self) -> bool:  # noqa: N802
-        return self.value is not None
-
-    def get(self) -> Any:
-        assert self.value is not None
-        return self.value
-
-
-class Items(list[Any]):
-    """A sequence of Scala's."""
-
-    def isEmpty(self) -> bool:  # noqa: N802
-        return not self
-
-    def apply(self, at: int) -> Any:
-        return self[at]
-
-    def edges(self) -> Items:
-        return self
-
-    def mkString(self, between: str) -> str:  # noqa: N802
-        return between.join(self)
-
-
-@dataclass
-class Execution:
-    """One SQL execution."""
-
-    id: int
-    described: str
-    rows: int | None = None
-    ended: bool = True
-    status: str = "COMPLETED"
-
-    def executionId(self) -> int:  # noqa: N802
-        return self.id
-
-    def description(self) -> str:
-        return self.described
-
-    def completionTime(self) -> Option:  # noqa: N802
-        return Option(1 if self.ended else None)
-
-    def executionStatus(self) -> str:  # noqa: N802
-        return self.status
-
-    def metrics(self) -> Items:
-        return Items([] if self.rows is None else ["rows"])
-
-
-class Graph(Items):
-    """A plan that filters nothing: a write of an aggregate over a scan."""
-
-    def __init__(self, rows: int) -> None:
-        super().__init__(["(1,0)", "(2,1)"])
-        self._rows = rows
-
-    def makeNodeDetailsJson(self, _metrics: object) -> str:  # noqa: N802
-        counted = [{"name": "number of output rows", "value": str(self._rows), "type": "sum"}]
-        details = {
-            "node0": {"name": "WriteFiles", "desc": "WriteFiles", "metrics": []},
-            "node1": {
-                "name": "HashAggregate",
-                "desc": "HashAggregate(keys=[carrier#1], functions=[avg(delay#2)])",
-                "metrics": [],
-            },
-            "node2": {"name": "Scan parquet", "desc": "Scan parquet []", "metrics": counted},
-        }
-        return json.dumps(details)
+def aggregated(rows: int) -> SparkPlan:
+    """A plan that filters nothing: a write of an aggregate over a scan of so many rows."""
+    nodes = [
+        ("WriteFiles", "WriteFiles", []),
+        ("HashAggregate", "HashAggregate(keys=[carrier#1], functions=[avg(delay#2)])", []),
+        (
+            "Scan parquet",
+            "Scan parquet []",
+            [{"name": "number of output rows", "accumulatorId": 9, "metricType": "sum"}],
+        ),
+    ]
+    graph = {
+        "nodes": [
+            {"id": number, "name": name, "desc": detail, "metrics": metrics}
+            for number, (name, detail, metrics) in enumerate(nodes)
+        ],
+        "edges": [{"fromId": 1, "toId": 0}, {"fromId": 2, "toId": 1}],
+    }
+    return parse_plan(json.dumps(graph), {"9": str(rows)})
 
 
 @dataclass
@@ -102,44 +46,38 @@ class Store:
     kept: list[Execution] = field(default_factory=list)
     plans: int = 0
 
-    def add(self, run: str, batch: int, rows: int | None = None, **more: Any) -> Execution:
-        number = self.kept[-1].id + 1 if self.kept else 0
-        described = f"{QUERY}\nid = q\nrunId = {run}\nbatch = {batch}"
-        self.kept.append(Execution(number, described, rows, **more))
-        return self.kept[-1]
+    def add(
+        self, run: str, batch: int, rows: int | None = None, *, ended: bool = True, error: str = ""
+    ) -> int:
+        number = self.kept[-1].number + 1 if self.kept else 0
+        self.kept.append(
+            Execution(
+                number,
+                f"{QUERY}\nid = q\nrunId = {run}\nbatch = {batch}",
+                1 if ended else None,
+                error,
+                [] if rows is None else [msgspec.Raw(b"{}")],
+                None if rows is None else {"9": str(rows)},
+            )
+        )
+        return number
 
-    def execution(self, number: int) -> Option:
-        return Option(next((one for one in self.kept if one.id == number), None))
+    def end(self, number: int) -> None:
+        self.kept = [
+            msgspec.structs.replace(one, ended_ms=1) if one.number == number else one
+            for one in self.kept
+        ]
 
-    def executionsCount(self) -> int:  # noqa: N802
-        return len(self.kept)
+    def since(self, first: int) -> list[Execution]:
+        return [one for one in self.kept if one.number >= first]
 
-    def executionsList(self, start: int, count: int) -> Items:  # noqa: N802
-        return Items(self.kept[start : start + count])
+    def execution(self, number: int) -> Execution | None:
+        return next((one for one in self.kept if one.number == number), None)
 
-    def executionMetrics(self, _number: int) -> object:  # noqa: N802
-        return None
-
-    def planGraph(self, number: int) -> Graph:  # noqa: N802
+    def plan(self, execution: Execution) -> SparkPlan:
         self.plans += 1
-        return Graph(self.execution(number).get().rows)
-
-
-class Session:
-    """A session whose shared state has the store."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    @property
-    def _jsparkSession(self) -> Session:  # noqa: N802
-        return self
-
-    def sharedState(self) -> Session:  # noqa: N802
-        return self
-
-    def statusStore(self) -> Store:  # noqa: N802
-        return self._store
+        assert execution.values is not None
+        return aggregated(int(execution.values["9"]))
 
 
 @pytest.fixture
@@ -149,9 +87,8 @@ def world() -> World:
     return made
 
 
-def harvester(world: World, store: Store) -> Harvester:
-    session: Any = Session(store)
-    return Harvester(world.sink, session)
+def harvester(world: World, store: Any) -> Harvester:
+    return Harvester(world.sink, store)
 
 
 def done(world: World, given: Harvester, batch: int = 0) -> None:
@@ -177,7 +114,7 @@ def test_all_executions_of_a_micro_batch_are_added_up(world: World) -> None:
     store.add("another", 0, rows=1000)
     store.add(RUN, 0, rows=5)
     store.add(RUN, 0, rows=7)
-    store.add(RUN, 0, rows=100, status="FAILED")
+    store.add(RUN, 0, rows=100, error="it failed")
     store.add(RUN, 1, rows=30)
     done(world, given)
     assert read(world) == [(12, 1)]
@@ -196,7 +133,7 @@ def test_a_micro_batch_is_looked_at_once_the_store_knows_its_end(world: World) -
     given.step()
     world.sink.step()
     assert read(world) == []
-    outer.ended = True
+    store.end(outer)
     given.step()
     world.sink.step()
     assert read(world) == [(5, 1)]

@@ -6,6 +6,7 @@ The plans are of PySpark 4.3, shortened; the numbers on edges are counted by han
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -26,28 +27,41 @@ def plan(
     pipelines: tuple[tuple[str, list[int]], ...] = (),
 ) -> SparkPlan:
     """A plan of lines: depth, rows, detail, and the node's own time if it has one."""
-    told: dict[str, object] = {}
-    edges: list[str] = []
+    nodes: list[dict[str, Any]] = []
+    edges: list[dict[str, int]] = []
+    values: dict[str, str] = {}
     above: list[int] = []
+
+    def counted(name: str, kind: str, value: str) -> dict[str, object]:
+        values[str(len(values))] = value
+        return {"name": name, "accumulatorId": len(values) - 1, "metricType": kind}
+
     for number, (depth, rows, detail, *time) in enumerate(lines):
-        metrics = [{"name": "sort time", "value": one, "type": "timing"} for one in time]
+        metrics = [counted("sort time", "timing", one) for one in time]
         if rows is not None:
-            metrics.append({"name": "number of output rows", "value": f"{rows:,}", "type": "sum"})
+            metrics.append(counted("number of output rows", "sum", f"{rows:,}"))
+        # Not in Spark's sum: it has never been counted.
+        metrics.append({"name": "spill size", "accumulatorId": 10_000, "metricType": "size"})
         words = detail.split("(")[0].split(" ")
         name = " ".join(words[: 2 if words[0] in {"Execute", "Scan"} else 1])
-        told[f"node{number}"] = {"name": name, "desc": detail, "metrics": metrics}
+        nodes.append({"id": number, "name": name, "desc": detail, "metrics": metrics})
         del above[depth:]
         if above:
-            edges.append(f"SparkPlanGraphEdge({number},{above[-1]})")
+            edges.append({"fromId": number, "toId": above[-1]})
         above.append(number)
-    for number, (duration, nodes) in enumerate(pipelines):
-        told[f"cluster{100 + number}"] = {
+    within = {number for _, inside in pipelines for number in inside}
+    clusters = [
+        {
+            "id": 100 + number,
             "name": "WholeStageCodegen",
             "desc": "",
-            "metrics": [{"name": "duration", "value": duration, "type": "timing"}],
-            "children": [f"node{one}" for one in nodes],
+            "nodes": [nodes[one] for one in inside],
+            "metrics": [counted("duration", "timing", duration)],
         }
-    return parse_plan(json.dumps(told), "\n".join(edges))
+        for number, (duration, inside) in enumerate(pipelines)
+    ]
+    graph = [node for node in nodes if node["id"] not in within] + clusters
+    return parse_plan(json.dumps({"nodes": graph, "edges": edges}), values)
 
 
 def work(description: Description, given: SparkPlan) -> Work:
@@ -298,5 +312,5 @@ def test_times_are_read_as_spark_words_them(text: str, ms: float) -> None:
 
 def test_what_spark_words_otherwise_is_refused() -> None:
     """Rather than read as something else."""
-    with pytest.raises(KeyError):
-        parse_plan('{"node0": {"label": "x"}}', "")
+    with pytest.raises(ValueError, match="name"):
+        parse_plan('{"nodes": [{"id": 0, "label": "x"}], "edges": []}', {})

@@ -1,0 +1,112 @@
+"""Spark's status store of SQL executions: what they were, what they counted, and their plans.
+
+    store = StatusStore(spark)
+    store.since(17)            executions from number 17 on, as they are now
+    store.execution(17)        one of them, looked at again
+    store.plan(execution)      its plan, with rows and times
+
+The store is no public interface of Spark's. Its objects are asked for as JSON, many by one call: to
+ask each object for each of its fields took longer than all that is done with them.
+
+Invariants:
+    An execution is as it was when it was asked for; one that has ended changes no more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from app.introspection.sparkplan import SparkPlan, parse_plan
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Execution", "StatusStore"]
+
+_LOOK_MIN: Final = 16
+"""Executions that a look asks for at the least."""
+
+_MEANWHILE: Final = 64
+"""So many more, for those that begin while it is looked."""
+
+
+class Execution(msgspec.Struct, frozen=True):
+    """One SQL execution.
+
+    Attributes:
+        number: Ascending.
+        description: Text of the job group that it ran in.
+        ended_ms: When it ended, ms since the epoch; None while it runs.
+        error: Why it failed; empty if it did not.
+        metrics: What it counts.
+        values: What was counted, as text for people, by the number of the counter; None if Spark
+            has not summed it up yet.
+    """
+
+    number: int = msgspec.field(name="executionId")
+    description: str = ""
+    ended_ms: int | None = msgspec.field(name="completionTime", default=None)
+    error: str | None = msgspec.field(name="errorMessage", default=None)
+    metrics: list[msgspec.Raw] = msgspec.field(default_factory=list)
+    values: dict[str, str] | None = msgspec.field(name="metricValues", default=None)
+
+    @property
+    def went_well(self) -> bool:
+        """Whether it has ended without an error."""
+        return self.ended_ms is not None and not self.error
+
+
+_executions = msgspec.json.Decoder(list[Execution])
+_perhaps = msgspec.json.Decoder(Execution | None)
+_values = msgspec.json.Decoder(dict[str, str])
+
+
+class StatusStore:
+    """The store of one application. Used by one thread."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        """That of the session's application."""
+        session: Any = spark
+        jvm = session._jvm  # noqa: SLF001 - PySpark has no other door to it
+        self._store: Any = session._jsparkSession.sharedState().statusStore()  # noqa: SLF001 - the same
+        self._mapper: Any = jvm.com.fasterxml.jackson.databind.ObjectMapper()
+        scala = getattr(jvm.com.fasterxml.jackson.module.scala, "DefaultScalaModule$")
+        self._mapper.registerModule(getattr(scala, "MODULE$"))
+        self._look = _LOOK_MIN
+
+    def since(self, first: int) -> list[Execution]:
+        """All executions from number `first` on that the store still has, in order."""
+        count: int = self._store.executionsCount()
+        while True:
+            start = max(count - self._look, 0)
+            text = self._text(self._store.executionsList(start, self._look + _MEANWHILE))
+            found = _executions.decode(text)
+            if start == 0 or not found or found[0].number <= first:
+                break
+            self._look *= 4
+        new = [execution for execution in found if execution.number >= first]
+        self._look = max(2 * len(new), _LOOK_MIN)
+        return new
+
+    def execution(self, number: int) -> Execution | None:
+        """One execution; None if the store has forgotten it."""
+        found: Execution | None = _perhaps.decode(self._text(self._store.execution(number)))
+        return found
+
+    def plan(self, execution: Execution) -> SparkPlan:
+        """The plan of an execution that has ended.
+
+        Raises:
+            msgspec.DecodeError: Spark words it otherwise.
+            ValueError: The same.
+        """
+        values = execution.values
+        if values is None:
+            values = _values.decode(self._text(self._store.executionMetrics(execution.number)))
+        return parse_plan(self._text(self._store.planGraph(execution.number)), values)
+
+    def _text(self, found: object) -> str:
+        text: str = self._mapper.writeValueAsString(found)
+        return text
