@@ -192,7 +192,8 @@ class Harvester:
         """Plans of those that counted something and went well."""
         plans = []
         for one in executions:
-            execution = self._latest(one)
+            # Looked at again right before: of what the store has forgotten there is no plan.
+            execution = self._store.execution(one.number) if one.metrics else self._latest(one)
             if execution is None or not execution.metrics or not execution.went_well:
                 continue
             try:
