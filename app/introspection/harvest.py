@@ -192,15 +192,16 @@ class Harvester:
         """Plans of those that counted something and went well."""
         plans = []
         for one in executions:
-            # Looked at again right before: of what the store has forgotten there is no plan.
-            execution = self._store.execution(one.number) if one.metrics else self._latest(one)
+            execution = self._latest(one)
             if execution is None or not execution.metrics or not execution.went_well:
                 continue
             try:
-                plans.append(self._store.plan(execution))
+                plan = self._store.plan(execution)
             except ValueError:
                 self._sink.inbox.failed()
                 _log.warning("a plan of Spark's could not be read", exc_info=True)
+            else:
+                plans += [] if plan is None else [plan]
         return plans
 
 

@@ -14,9 +14,11 @@ Invariants:
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from py4j.protocol import Py4JJavaError
 
 from app.introspection.sparkplan import SparkPlan, parse_plan
 
@@ -30,6 +32,9 @@ _LOOK_MIN: Final = 16
 
 _MEANWHILE: Final = 64
 """So many more, for those that begin while it is looked."""
+
+_FORGOTTEN: Final = "java.util.NoSuchElementException"
+"""What the store raises when it is asked for what it has no more."""
 
 
 class Execution(msgspec.Struct, frozen=True):
@@ -67,13 +72,8 @@ class StatusStore:
     """The store of one application. Used by one thread."""
 
     def __init__(self, spark: SparkSession) -> None:
-        """That of the session's application."""
-        session: Any = spark
-        jvm = session._jvm  # noqa: SLF001 - PySpark has no other door to it
-        self._store: Any = session._jsparkSession.sharedState().statusStore()  # noqa: SLF001 - the same
-        self._mapper: Any = jvm.com.fasterxml.jackson.databind.ObjectMapper()
-        scala = getattr(jvm.com.fasterxml.jackson.module.scala, "DefaultScalaModule$")
-        self._mapper.registerModule(getattr(scala, "MODULE$"))
+        """That of the session's application; nothing is asked for yet, and so nothing can fail."""
+        self._spark: Any = spark
         self._look = _LOOK_MIN
 
     def since(self, first: int) -> list[Execution]:
@@ -95,17 +95,36 @@ class StatusStore:
         found: Execution | None = _perhaps.decode(self._text(self._store.execution(number)))
         return found
 
-    def plan(self, execution: Execution) -> SparkPlan:
-        """The plan of an execution that has ended.
+    def plan(self, execution: Execution) -> SparkPlan | None:
+        """The plan of an execution that has ended; None if the store has forgotten it.
 
         Raises:
             msgspec.DecodeError: Spark words it otherwise.
             ValueError: The same.
         """
-        values = execution.values
-        if values is None:
-            values = _values.decode(self._text(self._store.executionMetrics(execution.number)))
-        return parse_plan(self._text(self._store.planGraph(execution.number)), values)
+        number, values = execution.number, execution.values
+        try:
+            if values is None:
+                values = _values.decode(self._text(self._store.executionMetrics(number)))
+            graph = self._store.planGraph(number)
+        except Py4JJavaError as error:
+            # No look before would do: Spark may forget it right after.
+            if error.java_exception.getClass().getName() != _FORGOTTEN:
+                raise
+            return None
+        return parse_plan(self._text(graph), values)
+
+    @cached_property
+    def _store(self) -> Any:
+        return self._spark._jsparkSession.sharedState().statusStore()  # noqa: SLF001 - PySpark has no other door to it
+
+    @cached_property
+    def _mapper(self) -> Any:
+        jvm = self._spark._jvm  # noqa: SLF001 - the same
+        mapper = jvm.com.fasterxml.jackson.databind.ObjectMapper()
+        scala = getattr(jvm.com.fasterxml.jackson.module.scala, "DefaultScalaModule$")
+        mapper.registerModule(getattr(scala, "MODULE$"))
+        return mapper
 
     def _text(self, found: object) -> str:
         text: str = self._mapper.writeValueAsString(found)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from app.introspection.statusstore import Execution, StatusStore
@@ -72,10 +73,23 @@ def test_a_plan_tells_rows_and_times(spark: SparkSession) -> None:
         assert filtered(spark) == 8
     (execution,) = ended(store, 0, "counted", 1)
     plan = store.plan(execution)
+    assert plan is not None
     counted = {(node.name, node.rows) for node in plan.nodes.values()}
     assert counted >= {("Filter", 8), ("Range", 10), ("Range", 5)}
     assert plan.pipelines
     assert len(plan.roots) == 1
+
+
+def test_a_forgotten_execution_has_no_plan(spark: SparkSession) -> None:
+    """Spark keeps so many executions; one of an earlier look may be gone."""
+    store = StatusStore(spark)
+    with described(spark, "gone"):
+        filtered(spark)
+    (execution,) = ended(store, 0, "gone", 1)
+    gone = msgspec.structs.replace(execution, number=execution.number + 1_000_000)
+    assert store.plan(gone) is None
+    assert store.plan(msgspec.structs.replace(gone, values=None)) is None
+    assert store.plan(execution) is not None
 
 
 def test_a_failure_is_none_that_went_well(spark: SparkSession) -> None:

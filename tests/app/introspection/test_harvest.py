@@ -41,10 +41,15 @@ def aggregated(rows: int) -> SparkPlan:
 
 @dataclass
 class Store:
-    """Spark's status store: executions by number, of which the oldest may be gone."""
+    """Spark's status store: executions by number, of which the oldest may be gone.
+
+    Attributes:
+        forgets: This one is gone after the next look.
+    """
 
     kept: list[Execution] = field(default_factory=list)
     plans: int = 0
+    forgets: int = -1
 
     def add(
         self, run: str, batch: int, rows: int | None = None, *, ended: bool = True, error: str = ""
@@ -69,12 +74,16 @@ class Store:
         ]
 
     def since(self, first: int) -> list[Execution]:
-        return [one for one in self.kept if one.number >= first]
+        found = [one for one in self.kept if one.number >= first]
+        self.kept = [one for one in self.kept if one.number != self.forgets]
+        return found
 
     def execution(self, number: int) -> Execution | None:
         return next((one for one in self.kept if one.number == number), None)
 
-    def plan(self, execution: Execution) -> SparkPlan:
+    def plan(self, execution: Execution) -> SparkPlan | None:
+        if execution not in self.kept:
+            return None
         self.plans += 1
         assert execution.values is not None
         return aggregated(int(execution.values["9"]))
@@ -153,9 +162,13 @@ def test_what_the_store_has_forgotten_is_passed_over(world: World) -> None:
     del store.kept[:10]
     done(world, given)
     assert read(world) == [(5, 1)]
-    del store.kept[:]
+    store.add(RUN, 1, rows=7)
+    store.forgets = store.add(RUN, 1, rows=30)
     done(world, given, 1)
-    assert read(world) == [(5, 1)]
+    assert read(world) == [(12, 2)], "forgotten between two looks"
+    del store.kept[:]
+    done(world, given, 2)
+    assert read(world) == [(12, 2)]
 
 
 def test_more_than_fits_is_counted(world: World) -> None:
