@@ -16,6 +16,8 @@ from datasource.errors import InvalidUsage
 __all__ = [
     "Process",
     "below",
+    "compiler_seconds",
+    "compiler_ticks",
     "cpu_seconds",
     "find",
     "greatest_memory_bytes",
@@ -25,6 +27,9 @@ __all__ = [
 ]
 
 _PROC = Path("/proc")
+
+_COMPILER = " CompilerThre"
+"""In the names of HotSpot's compiler threads, `C1 CompilerThread0` and others, which Linux cuts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,28 @@ def below(root: int, table: Mapping[int, Process], without: Collection[int] = ()
 def cpu_seconds(table: Mapping[int, Process], pids: Collection[int]) -> float:
     """CPU time of `pids` so far, in seconds of one core."""
     ticks = sum(table[pid].ticks for pid in pids if pid in table)
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def compiler_ticks(text: str) -> int:
+    """CPU time of a thread, from its `stat`, if it is a compiler of HotSpot's; else 0."""
+    name, _, tail = text.rpartition(")")
+    # Its own only: what was buried is told of each thread as of the whole process.
+    return sum(map(int, tail.split()[11:13])) if _COMPILER in name else 0
+
+
+def compiler_seconds(pids: Collection[int]) -> float:
+    """CPU time that the JVMs among `pids` have compiled for so far, in seconds of one core."""
+    ticks = 0
+    for pid in pids:
+        if not is_java(pid):
+            continue
+        for stat in (_PROC / str(pid) / "task").glob("*/stat"):
+            try:
+                text = stat.read_text()
+            except OSError:
+                continue  # The thread has ended meanwhile.
+            ticks += compiler_ticks(text)
     return ticks / os.sysconf("SC_CLK_TCK")
 
 

@@ -11,6 +11,7 @@ import pytest
 from app.bench.processes import (
     Process,
     below,
+    compiler_ticks,
     cpu_seconds,
     find,
     greatest_memory_bytes,
@@ -48,6 +49,14 @@ def test_cpu_time_is_in_seconds_of_a_core() -> None:
 
 
 @linux
+def test_compilers_are_told_from_other_threads() -> None:
+    """By their name, which Linux cuts; without the children that stand in each thread's line."""
+    times = "S 1 2 3 4 5 6 7 8 9 10 30 12 500 600 0 0"
+    assert compiler_ticks(f"7 (C2 CompilerThre) {times}") == 42
+    assert compiler_ticks(f"8 (C1 CompilerThre) {times}") == 42
+    assert compiler_ticks(f"9 (VM Thread) {times}") == 0
+
+
 def test_a_child_is_found_by_its_command_line() -> None:
     """A real process below this one, which says what it is."""
     words = [sys.executable, "-c", "import sys; sys.stdin.read()", "a-word-of-its-own"]
