@@ -34,7 +34,7 @@ from datasource.location import Blob
 from datasource.machine import Machine
 from datasource.plan import SnapshotPlan, plan_changes, plan_snapshot
 from datasource.schema import ShardSchema
-from datasource.state import ShardState, is_tombstone
+from datasource.state import ShardState, is_tombstone, last_update
 from datasource.update import update_schema
 
 __all__ = [
@@ -103,10 +103,7 @@ def latest_readable(state: ShardState) -> int:
         raise _dropped(state)
     if upper is None:
         # Finished: every time can be read, and from the last update on they all show the same.
-        last = [
-            bounds[1] for b in state.trace.batches for p in b.parts if (bounds := p.time_bounds)
-        ]
-        return max([state.since.time or 0, *last])
+        return max(state.since.time or 0, last_update(state) or 0)
     if upper == 0:
         raise InvalidUsage(
             f"shard '{state.name}' has no contents yet: nothing was ever appended",

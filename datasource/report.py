@@ -26,7 +26,7 @@ from datasource.referenced import dropped as gone
 from datasource.referenced import part_blobs
 from datasource.schema import ShardSchema
 from datasource.sparktype import Array, Atomic, Field, Map, Record, SparkType
-from datasource.state import CriticalReader, LeasedReader, ShardState, is_tombstone
+from datasource.state import CriticalReader, LeasedReader, ShardState, is_tombstone, last_update
 
 __all__ = [
     "DroppedPart",
@@ -363,8 +363,8 @@ def _end(state: ShardState) -> Frontier:
     """The upper, or where it would be if a finished shard had one."""
     if not state.upper.is_empty:
         return state.upper
-    times = [bounds[1] for b in state.trace.batches for p in b.parts if (bounds := p.time_bounds)]
-    return Frontier(max(times, default=-1) + 1)
+    last = last_update(state)
+    return Frontier(0 if last is None else last + 1)
 
 
 def _gain(state: ShardState, others: Sequence[Frontier]) -> int:

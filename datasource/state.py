@@ -35,6 +35,7 @@ __all__ = [
     "expire",
     "holders_since",
     "is_tombstone",
+    "last_update",
     "retained_since",
     "seqno_since",
     "since_bound",
@@ -245,12 +246,17 @@ def retained_since(state: ShardState) -> Frontier | None:
     if state.retain_ms is None:
         return None
     upper = state.upper.time
-    if upper is not None:
-        newest = upper - 1
-    else:
-        spans = (p.time_bounds for batch in state.trace.batches for p in batch.parts)
-        newest = max((span[1] for span in spans if span), default=TIME_MIN)
+    newest = upper - 1 if upper is not None else last_update(state) or TIME_MIN
     return Frontier(max(newest - state.retain_ms, TIME_MIN))
+
+
+def last_update(state: ShardState) -> int | None:
+    """The greatest time of an update; None if there is none. From there on contents are the same.
+
+    Compaction may have moved the times of updates up to the since.
+    """
+    spans = (part.time_bounds for batch in state.trace.batches for part in batch.parts)
+    return max((span[1] for span in spans if span), default=None)
 
 
 def since_bound(state: ShardState) -> Frontier | None:

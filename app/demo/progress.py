@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Self, TypeAlias
 
@@ -26,8 +26,9 @@ from app.storage.errors import live_count
 from datasource.client import ShardClient
 from datasource.clock import Clock
 from datasource.errors import ShardError
+from datasource.state import last_update
 
-__all__ = ["Objects", "Patience", "Standing", "Ticker", "all_in", "arrived_at", "look"]
+__all__ = ["Objects", "Patience", "Standing", "Ticker", "all_have", "arrived_at", "look"]
 
 _log = logging.getLogger(__name__)
 
@@ -72,15 +73,21 @@ def look(client: ShardClient, url: str, token: str, feed: Feed, clock: Clock) ->
     return Standing(clock.elapsed_ms(), feed.landed_days, len(feed.days), rows, objects)
 
 
-def arrived_at(client: ShardClient, feed: Feed) -> int | None:
-    """The first time at which every flight that has arrived is in; None while some are not."""
-    state = client.state(FLIGHTS)
-    return state.upper.time if live_count(state) == feed.landed_rows else None
+def arrived_at(client: ShardClient, feed: Feed, tables: Iterable[str]) -> int | None:
+    """When the last row of any of `tables` came in; None until all flights that arrived have."""
+    if live_count(client.state(FLIGHTS)) != feed.landed_rows:
+        return None
+    return max(last_update(client.state(table)) or 0 for table in tables)
 
 
-def all_in(objects: Objects, time: int) -> bool:
-    """Whether every object is beyond `time`."""
-    return all(one.finished or (one.upper is not None and one.upper > time) for one in objects)
+def all_have(objects: Objects, time: int) -> int | None:
+    """The last time that every object has settled, if it is `time` or later; else None.
+
+    Later than it need be: a time of long ago may be one that no shard can be read at any more.
+    """
+    uppers = [one.upper for one in objects if not one.finished]
+    settled = min((0 if upper is None else upper) - 1 for upper in uppers)
+    return settled if settled >= time else None
 
 
 class Ticker:

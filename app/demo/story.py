@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,11 +30,12 @@ from app.demo.data import FLIGHTS, unpack
 from app.demo.feed import Feed, landed, split
 from app.demo.flights import check_ours, make_run, project, start_over
 from app.demo.place import Place, alone
-from app.demo.progress import Objects, Patience, Standing, Ticker, all_in, arrived_at, look
+from app.demo.progress import Objects, Patience, Standing, Ticker, all_have, arrived_at, look
 from app.discovery import Whereabouts
 from app.introspection.status import fetch_status, status_table, verdict
 from app.project.explain import plan_view
 from app.protocol.compute import SubscribeDropped
+from app.protocol.objects import SourceDescription
 from app.serving import serving
 from app.session import open_session
 from app.tables import age, plain_table, utc
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from app.project.project import Resolved
 
 __all__ = ["tell"]
+
+T = TypeVar("T")
 
 _PROGRESS_MS: Final = 2000.0
 _PROGRESS_TERMINAL_MS: Final = 500.0
@@ -210,7 +213,7 @@ def _stream(cast: _Cast) -> int:
     started_ms = cast.clock.elapsed_ms()
     standing = partial(look, cast.client, cast.where.url, cast.where.token, feed, cast.clock)
     with Ticker(cast.console, cast.clock, standing, interval_ms):
-        _until(cast, standing, _all_run)
+        _until(cast, standing, lambda objects: _all_run(objects) or None)
         feed.start()
         try:
             at = _catch_up(cast, feed, standing)
@@ -221,23 +224,18 @@ def _stream(cast: _Cast) -> int:
 
 
 def _catch_up(cast: _Cast, feed: Feed, standing: Callable[[], Standing]) -> int:
-    """Wait until every object has everything that arrives; the newest time that all have."""
-    _until(cast, standing, lambda _: feed.wait(0))
-    found: list[int] = []
-
-    def taken_in(_: Objects) -> bool:
-        upper = arrived_at(cast.client, feed)
-        found[:] = [] if upper is None else [upper - 1]
-        return bool(found)
-
-    _until(cast, standing, taken_in)
-    at = found[0]
-    _until(cast, standing, lambda objects: all_in(objects, at))
-    return at
+    """Wait until every object has everything that arrives; the last time that all have settled."""
+    _until(cast, standing, lambda _: feed.wait(0) or None)
+    described = cast.resolved.descriptions.values()
+    tables = [one.name for one in described if isinstance(one, SourceDescription)]
+    last = _until(cast, standing, lambda _: arrived_at(cast.client, feed, tables))
+    return _until(cast, standing, lambda objects: all_have(objects, last))
 
 
-def _until(cast: _Cast, standing: Callable[[], Standing], met: Callable[[Objects], bool]) -> None:
-    """Wait until all objects are there and `met` holds of them.
+def _until(
+    cast: _Cast, standing: Callable[[], Standing], found: Callable[[Objects], T | None]
+) -> T:
+    """Wait until all objects are there and something is `found` in them.
 
     Raises:
         Determinate: One of them fails, and does not recover.
@@ -246,8 +244,10 @@ def _until(cast: _Cast, standing: Callable[[], Standing], met: Callable[[Objects
     patience, never = Patience(cast.clock), threading.Event()
     while True:
         objects = standing().objects
-        if len(objects) == len(cast.resolved.descriptions) and met(objects):
-            return
+        if len(objects) == len(cast.resolved.descriptions):
+            what = found(objects)
+            if what is not None:
+                return what
         failing = patience.check(objects)
         if failing is not None:
             raise Determinate(
