@@ -88,4 +88,5 @@ def test_a_project_survives_kills_and_answers(
         assert run(arguments) == 0
         job.wait_for("the new view is there", lambda: "small" in place.client().shards())
         assert job.interrupt() == 130
+        assert "falling behind" not in job.said, "views look more often than steps can be done"
     assert ask(["status", "--once", *data]) == 2, "it says that it has gone"
