@@ -437,7 +437,8 @@ make_package() {
   # What a worker imports stays; scripts name the folder they were installed in, which is gone.
   find "$env/bin" -mindepth 1 ! -name 'python*' -exec rm -rf {} +
   rm -rf "$env"/lib/python3.*/site-packages/pyspark/{jars,examples,licenses,bin,sbin}
-  tar -czf "$out.new" -C "$env" .
+  # Lightly: every executor unpacks it before its first task.
+  tar -cf - -C "$env" . | gzip -1 >"$out.new"
   mv "$out.new" "$out"
   say "wrote '$out' ($(du -h "$out" | cut -f1)); workers need $("$base_python" --version) at $(
     dirname -- "$(readlink -f "$python")"

@@ -20,7 +20,7 @@ def test_a_planted_bug_is_found(bug: Bug) -> None:
         found = next(
             (
                 seed
-                for seed in range(bug.seeds)
+                for seed in bug.order()
                 if simulate(Plan(seed, theme=bug.theme)).failure is not None
             ),
             None,

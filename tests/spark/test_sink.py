@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 from datasource.client import ShardClient
+from support.job import BRIEF
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -233,7 +234,7 @@ DRIVER = """
     import os, signal, sys
     from pyspark.sql import SparkSession
 
-    location, folder, checkpoint, seen = sys.argv[1:]
+    location, folder, checkpoint, seen, brief = sys.argv[1:]
 
     def slow(batches):
         # The first executor that gets here is lost, with everything it runs.
@@ -252,6 +253,7 @@ DRIVER = """
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": brief,
         "spark.sql.shuffle.partitions": "2",
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }.items():
@@ -282,7 +284,8 @@ def test_an_executor_is_lost_and_the_driver_killed(
     script = tmp_path / "driver.py"
     script.write_text(textwrap.dedent(DRIVER))
     seen = tmp_path / "seen"
-    command = [sys.executable, str(script), location, str(tmp_path / "feed"), checkpoint, str(seen)]
+    given = [location, str(tmp_path / "feed"), checkpoint, str(seen), BRIEF]
+    command = [sys.executable, str(script), *given]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
     with (tmp_path / "log").open("wb") as log:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from support.checkout import SETUP_TIMEOUT_S, Checkout, wait_until
+from support.job import BRIEF
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -159,7 +160,8 @@ def run(ready: Checkout, job: str, cwd: Path, *options: str) -> Any:
     (probes / "pyspark_probe.py").write_text(PROBE)
     place.mkdir()
     done = ready.run(
-        *options, "--conf", "spark.executor.memory=512m", str(path), str(place),
+        *options, "--conf", "spark.executor.memory=512m",
+        "--conf", f"spark.executor.extraJavaOptions={BRIEF}", str(path), str(place),
         cwd=cwd, env={"PYTHONPATH": str(probes)},
     )  # fmt: skip
     # The driver's own errors are on stdout: spark-submit gives its Python one stream.

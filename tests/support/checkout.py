@@ -39,9 +39,14 @@ def wait_until(what: str, happened: Callable[[], bool], timeout_s: float) -> Non
     """Wait for something another process does; fail by name when it does not come."""
     clock, never = SystemClock(), threading.Event()
     deadline = clock.elapsed_ms() + timeout_s * 1000
-    while not happened():
-        assert clock.elapsed_ms() < deadline, f"not within {timeout_s} s: {what}"
-        clock.wait(never, 20)
+    while True:
+        began = clock.elapsed_ms()
+        if happened():
+            return
+        ended = clock.elapsed_ms()
+        assert ended < deadline, f"not within {timeout_s} s: {what}"
+        # Looks that take long are made less often: who is waited for needs the cores.
+        clock.wait(never, min(max(20, 4 * (ended - began)), 1000))
 
 
 @dataclass(frozen=True, slots=True)

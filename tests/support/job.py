@@ -15,13 +15,16 @@ from typing import Final
 
 from support.checkout import ROOT, kill_all_of, wait_until
 
-__all__ = ["JOB_TIMEOUT_S", "RunningJob", "running_job"]
+__all__ = ["BRIEF", "JOB_TIMEOUT_S", "RunningJob", "running_job"]
 
 JOB_TIMEOUT_S: Final = 240
 """One whole run of a slice, on two cores that are busy with other tests."""
 
-_JAVA: Final = "-XX:+UseSerialGC -Duser.timezone=UTC -XX:TieredStopAtLevel=1"
-"""As in conf/, and without the optimising compiler: these runs are too short for it to pay."""
+BRIEF: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""Options of a JVM that lives for less than its optimising compiler takes to pay."""
+
+_JAVA: Final = f"{BRIEF} -Duser.timezone=UTC"
+"""As in conf/, but for the compiler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,8 @@ def running_job(
                 str(submit),
                 "--driver-java-options",
                 _JAVA,
+                "--conf",
+                f"spark.executor.extraJavaOptions={BRIEF}",
                 *options,
                 str(ROOT / "jobs" / script),
                 *arguments,

@@ -311,7 +311,9 @@ def test_what_a_killed_process_acknowledged_is_there(shared_place: Place) -> Non
     assert worker.stdout is not None
     acknowledged = [json.loads(worker.stdout.readline())[0] for _ in range(25)]
     worker.kill()
-    rest, _ = worker.communicate(timeout=_PROCESS_S)
+    # By the same reader: `communicate` would not see what it has read ahead.
+    rest = worker.stdout.read()
+    worker.communicate(timeout=_PROCESS_S)
     acknowledged += [json.loads(line)[0] for line in rest.splitlines() if line.endswith("]")]
 
     stored = _everything(consensus, "s")
