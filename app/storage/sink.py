@@ -202,6 +202,7 @@ class _SinkRun:
         self._check_input(self._progress, self._target)
         self._catch_up(self._progress, self._target)
         self._leave_previous_input(self._progress)
+        self._pass_idle_time(self._progress, self._target)
         committed = self._progress.committed
         if committed == EMPTY:
             self._tell_progress(EMPTY)
@@ -256,7 +257,7 @@ class _SinkRun:
         if committed is not None:
             self._tell_hydrated()
             self._tell_progress(committed)
-            if not self._has_news(committed):
+            if self._rests_until(committed) is not None:  # else a micro-batch comes, and tells
                 self._tell_running()
         return query
 
@@ -276,13 +277,15 @@ class _SinkRun:
 
     # -- where to begin ----------------------------------------------------------------------
 
-    def _has_news(self, committed: Frontier) -> bool:
-        """Whether the input has changes that the target has not: a micro-batch comes with them."""
+    def _rests_until(self, committed: Frontier) -> Frontier | None:
+        """Up to where nothing has changed since `committed`; None if something has."""
         (state,) = self._host.client.readable(self._sink.on)
         assert committed.time is not None, "a finished sink has no query"
-        return state.upper.is_empty or bool(
-            plan_changes(state, committed.time, state.upper.time) if state.upper > committed else ()
-        )
+        if state.upper.is_empty:
+            return None
+        if state.upper <= committed:
+            return committed
+        return None if plan_changes(state, committed.time, state.upper.time) else state.upper
 
     def _check_input(self, progress: SinkProgress, target: Target) -> None:
         """Refuse to go on with another input than the one whose changes the target has.
@@ -307,6 +310,18 @@ class _SinkRun:
             return
         lower = 0 if progress.committed is None else progress.committed.time or 0
         progress.record(Interval(lower, there), 0)
+
+    def _pass_idle_time(self, progress: SinkProgress, target: Target) -> None:
+        """Note that nothing has changed while the sink was away: no micro-batch would come soon."""
+        committed = progress.committed
+        if committed is None or committed == EMPTY:
+            return
+        until = self._rests_until(committed)
+        if until is not None and until > committed:
+            interval = Interval(committed.time or 0, until)
+            self._check()
+            target.skip(interval)
+            progress.record(interval, 0)
 
     def _leave_previous_input(self, progress: SinkProgress) -> None:
         """Give up the hold of a definition that read something else."""

@@ -19,7 +19,7 @@ import pytest
 
 from app.protocol.objects import SinkDescription
 from app.rendering import Host
-from app.reports import Health
+from app.reports import Health, Progress
 from app.storage import sink as sink_module
 from app.storage.sink import drop_sink, run_sink
 from app.storage.sinks.others import forget_collected
@@ -127,6 +127,22 @@ def test_what_rests_runs(host: Host, source: Input, tmp_path: Path) -> None:
             reports.wait(lambda o: isinstance(o, Health) and o.status == "running")
 
     assert diffs(host.spark, sink) == [(1, "a", 10, 1)]
+
+
+def test_idle_time_is_passed_at_the_start(host: Host, source: Input, tmp_path: Path) -> None:
+    """The first that is heard of a sink that comes back to no change is that it is up to date."""
+    sink = parquet(tmp_path)
+    source.step(10, (1, "a", 1))
+    with running(host, sink) as reports:
+        reports.reached(11)
+    source.step(500)
+    with running(host, sink, life(2)) as reports:
+        first = reports.wait(lambda o: isinstance(o, Progress))
+        assert isinstance(first, Progress)
+        assert first.write == 501
+        reports.reached(source.step(600, (1, "a", -1)))
+
+    assert diffs(host.spark, sink) == [(1, "a", 10, 1), (1, "a", 600, -1)]
 
 
 def test_what_has_failed_is_not_called_well_before_it_is(host: Host, source: Input) -> None:
