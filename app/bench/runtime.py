@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
@@ -78,9 +78,12 @@ class Bench:
 
     @contextmanager
     def running(
-        self, load: Load, folder: Path, *, introspection: bool = True
+        self, load: Load, folder: Path, **settings: Any
     ) -> Iterator[tuple[Watch, ShardClient, float]]:
         """An application with `load`, all of whose views have followed beyond its start.
+
+        Args:
+            settings: Of the runtime, where they are not what they are by default.
 
         Yields:
             What looks at the views, a client, and the seconds from `apply` until there.
@@ -88,11 +91,11 @@ class Bench:
         Raises:
             Determinate: The views do not follow.
         """
-        settings = RuntimeSettings(introspection=introspection)
+        given = RuntimeSettings(**settings)
         own, outside = (ShardClient.open(str(folder / "shards")) for _ in range(2))
         resolved = Project.parse({"load.sql": load.sql}).check(self.spark)
         with (
-            Application(self.spark, own, settings, data=folder / "data") as application,
+            Application(self.spark, own, given, data=folder / "data") as application,
             Watch(outside, self.clock, load.views) as watch,
         ):
             began_ms, began = self.clock.now_ms(), self.clock.elapsed_ms()
@@ -136,10 +139,10 @@ class _Window:
         return (self.cpu_seconds - self.compiling) / self.rows
 
 
-def _window(bench: Bench, load: Load, rate: int, *, introspection: bool = True) -> _Window:
+def _window(bench: Bench, load: Load, rate: int, **settings: Any) -> _Window:
     """Run a load until it is warm, and then for a window."""
     folder, clock = bench.folder(), bench.clock
-    with bench.running(load, folder, introspection=introspection) as (watch, client, _):
+    with bench.running(load, folder, **settings) as (watch, client, _):
         bench.wait(bench.warm_ms)
         first, began = clock.now_ms(), clock.elapsed_ms()
         before, compiled = _cpu()
@@ -227,13 +230,16 @@ def measure_watched(bench: Bench, views: int, rate: int, rounds: int) -> list[Me
 
     Whatever runs first is at a disadvantage: the JVM compiles for minutes. So the order is the
     other way round every second time, what the compiler itself takes is left out, and the two of a
-    round are compared with each other. An even number of `rounds` is fair to both.
+    round are compared with each other. An even number of `rounds` is fair to both. Sources do not
+    change their pace, by which a row costs more or less.
     """
     load = streaming(views, rate)
+    pace = {"interval_max": f"{RuntimeSettings().interval_ms}ms"}
     windows: dict[bool, list[_Window]] = {True: [], False: []}
     for number in range(rounds):
         for introspection in (False, True) if number % 2 == 0 else (True, False):
-            windows[introspection].append(_window(bench, load, rate, introspection=introspection))
+            window = _window(bench, load, rate, introspection=introspection, **pace)
+            windows[introspection].append(window)
     lines = []
     for on, found in windows.items():
         what = f"{views} views, {rate:,} rows/s, {'watched' if on else 'not watched'}"
