@@ -213,6 +213,7 @@ class World:
             "visits": lambda draw: (_who(draw), draw.randrange(5)),
         }
         schemas = {"orders": ORDERS, "people": PEOPLE, "visits": VISITS}
+        self._ducks: dict[int, duckdb.DuckDBPyConnection] = {}
         self.inputs: dict[str, Input] = {}
         for name, make in makers.items():
             self.inputs[name] = found = bench.input(name, schemas[name])
@@ -236,15 +237,20 @@ class World:
 
     def expected(self, query: str, time: int) -> Counter[Row]:
         """What DuckDB makes of the model's rows at `time`."""
-        with duckdb.connect() as connection:
-            for name, found in self.inputs.items():
-                rows = found.at(time)
-                table = pa.Table.from_pylist(
-                    [dict(zip(found.schema.names, row, strict=True)) for row in rows], found.schema
-                )
-                connection.register(f"{name}_rows", table)
-                connection.table(f"{name}_rows").create(name)
-            return Counter(comparable(row) for row in connection.execute(query).fetchall())
+        if time not in self._ducks:
+            self._ducks[time] = self._duck(time)
+        return Counter(comparable(row) for row in self._ducks[time].execute(query).fetchall())
+
+    def _duck(self, time: int) -> duckdb.DuckDBPyConnection:
+        connection = duckdb.connect()
+        for name, found in self.inputs.items():
+            rows = found.at(time)
+            table = pa.Table.from_pylist(
+                [dict(zip(found.schema.names, row, strict=True)) for row in rows], found.schema
+            )
+            connection.register(f"{name}_rows", table)
+            connection.table(f"{name}_rows").create(name)
+        return connection
 
 
 def _ddl(found: Input) -> str:

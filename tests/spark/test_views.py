@@ -96,6 +96,13 @@ def reaches(bench: Bench, name: str, time: int) -> None:
     wait_until(f"{name} at {time}", there, 60)
 
 
+def tells(bench: Bench, name: str, time: int) -> None:
+    def told() -> bool:
+        return any(one.id == name and (one.write or 0) >= time for one in bench.told(Progress))
+
+    wait_until(f"{name} tells of {time}", told, 60)
+
+
 def totals_at(orders: Input, time: int) -> Counter[Any]:
     sums: Counter[str] = Counter()
     for _, who, price in orders.at(time):
@@ -127,6 +134,7 @@ def test_views_follow_rest_and_are_followed(bench: Bench, orders: Input, start: 
     orders.append([(12, (4, "cyd", 30), 1), (14, (4, "cyd", 30), -1)], 20)
     for name in ("totals", "dear", "rich"):
         reaches(bench, name, 20)
+        tells(bench, name, 20)  # by when it has told all of the steps until there
     before = len(bench.told(Measured))
     orders.idle(5000)
     for name in ("totals", "dear", "rich"):
