@@ -7,6 +7,7 @@ on executors, so its cost is that of a whole tree of processes.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +18,14 @@ __all__ = [
     "Process",
     "below",
     "compiler_seconds",
-    "compiler_ticks",
     "cpu_seconds",
     "find",
     "greatest_memory_bytes",
     "is_java",
+    "own_seconds",
     "parse",
     "processes",
+    "thread_ticks",
 ]
 
 _PROC = Path("/proc")
@@ -93,11 +95,24 @@ def cpu_seconds(table: Mapping[int, Process], pids: Collection[int]) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def compiler_ticks(text: str) -> int:
-    """CPU time of a thread, from its `stat`, if it is a compiler of HotSpot's; else 0."""
-    name, _, tail = text.rpartition(")")
-    # Its own only: what was buried is told of each thread as of the whole process.
-    return sum(map(int, tail.split()[11:13])) if _COMPILER in name else 0
+def thread_ticks(text: str) -> int:
+    """CPU time of a thread, from its `stat`.
+
+    Its own only: what was buried is told of each thread as of the whole process.
+    """
+    return sum(map(int, text.rpartition(")")[2].split()[11:13]))
+
+
+def own_seconds(prefix: str) -> float:
+    """CPU time so far of threads of this process whose names begin so, in seconds of one core."""
+    ticks = 0
+    for thread in threading.enumerate():
+        if thread.name.startswith(prefix):
+            try:
+                ticks += thread_ticks((_PROC / f"self/task/{thread.native_id}/stat").read_text())
+            except OSError:
+                continue  # It has ended meanwhile.
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def compiler_seconds(pids: Collection[int]) -> float:
@@ -111,7 +126,8 @@ def compiler_seconds(pids: Collection[int]) -> float:
                 text = stat.read_text()
             except OSError:
                 continue  # The thread has ended meanwhile.
-            ticks += compiler_ticks(text)
+            if _COMPILER in text.rpartition(")")[0]:
+                ticks += thread_ticks(text)
     return ticks / os.sysconf("SC_CLK_TCK")
 
 

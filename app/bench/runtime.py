@@ -19,13 +19,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from statistics import geometric_mean
+from statistics import fmean, geometric_mean
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
 from app.application import Application
-from app.bench.processes import below, compiler_seconds, cpu_seconds, is_java, processes
+from app.bench.processes import (
+    below,
+    compiler_seconds,
+    cpu_seconds,
+    is_java,
+    own_seconds,
+    processes,
+)
 from app.bench.rounds import Measured, quantile
 from app.bench.runtime_load import STAMP, STAMPED, Load, resting, streaming
 from app.bench.runtime_watch import Watch, freshness, stamps_of, unreadable
@@ -45,6 +52,9 @@ _LATE_MS: Final = 20_000.0
 
 _FRESH_MOST, _FRESH_VIEWS, _FRESH_RATE = 1500.0, 8, 1000
 _OVERHEAD_MOST: Final = 3.0
+
+_WATCHING: Final = "introspection"
+"""So the names of all threads of introspection begin."""
 
 _MANY: Final = 50
 
@@ -120,12 +130,14 @@ class _Window:
     Attributes:
         unreadable: Of `took_ms` so many rows were not readable even in the end.
         compiling: So much of `cpu_seconds` the JVM has compiled.
+        watching: So much of it introspection's own threads have used.
     """
 
     took_ms: Sequence[float]
     unreadable: int
     cpu_seconds: float
     compiling: float
+    watching: float
     rows: int
     seconds: float
 
@@ -135,8 +147,8 @@ class _Window:
 
     @property
     def working(self) -> float:
-        """CPU seconds for each row, without the compiler's: that is over one day."""
-        return (self.cpu_seconds - self.compiling) / self.rows
+        """CPU seconds without the compiler's: that is over one day."""
+        return self.cpu_seconds - self.compiling
 
 
 def _window(bench: Bench, load: Load, rate: int, **settings: Any) -> _Window:
@@ -145,10 +157,10 @@ def _window(bench: Bench, load: Load, rate: int, **settings: Any) -> _Window:
     with bench.running(load, folder, **settings) as (watch, client, _):
         bench.wait(bench.warm_ms)
         first, began = clock.now_ms(), clock.elapsed_ms()
-        before, compiled = _cpu()
+        before = _cpu()
         bench.wait(bench.window_ms)
         last, seconds = clock.now_ms(), (clock.elapsed_ms() - began) / 1000.0
-        used, compiling = (now - then for now, then in zip(_cpu(), (before, compiled), strict=True))
+        used, compiling, own = (now - then for now, then in zip(_cpu(), before, strict=True))
         stamps = stamps_of(client, STAMPED, STAMP, first, last)
         watch.until(max(stamps, default=last), _LATE_MS)
         ended_ms = clock.now_ms()
@@ -156,16 +168,19 @@ def _window(bench: Bench, load: Load, rate: int, **settings: Any) -> _Window:
     shutil.rmtree(folder, ignore_errors=True)
     took = [ms for name in load.views for ms in freshness(stamps, looks[name], ended_ms)]
     left = sum(unreadable(stamps, looks[name]) for name in load.views)
-    return _Window(took, left, used, compiling, int(rate * seconds), seconds)
+    return _Window(took, left, used, compiling, own, int(rate * seconds), seconds)
 
 
-def _cpu() -> tuple[float, float]:
-    """CPU seconds so far of this process, all below it and the JVM above it; and of compilers."""
+def _cpu() -> tuple[float, float, float]:
+    """CPU seconds so far of this process, all below it and the JVM above it.
+
+    And how many of them are the JVM's compilers', and introspection's.
+    """
     table = processes()
     # spark-submit is a JVM that has started this process; without it, the JVM is below.
     root = os.getppid() if is_java(os.getppid()) else os.getpid()
     pids = below(root, table)
-    return cpu_seconds(table, pids), compiler_seconds(pids)
+    return cpu_seconds(table, pids), compiler_seconds(pids), own_seconds(_WATCHING)
 
 
 def measure_fresh(bench: Bench, views: Sequence[int], rates: Sequence[int]) -> list[Measured]:
@@ -199,7 +214,7 @@ def measure_rest(bench: Bench, objects: Sequence[int]) -> list[Measured]:
         load = _resting(folder, number)
         with bench.running(load, folder):
             bench.wait(bench.warm_ms)
-            (before, _), began = _cpu(), bench.clock.elapsed_ms()
+            before, began = _cpu()[0], bench.clock.elapsed_ms()
             bench.wait(bench.window_ms)
             cores = (_cpu()[0] - before) * 1000.0 / (bench.clock.elapsed_ms() - began)
         lines.append(Measured(f"{load.objects} objects at rest: CPU", cores, "cores"))
@@ -244,11 +259,13 @@ def measure_watched(bench: Bench, views: int, rate: int, rounds: int) -> list[Me
     for on, found in windows.items():
         what = f"{views} views, {rate:,} rows/s, {'watched' if on else 'not watched'}"
         took = [ms for window in found for ms in window.took_ms]
-        working = geometric_mean(window.working for window in found)
+        working = geometric_mean(window.working / window.rows for window in found)
         lines += [
             Measured(f"{what}: CPU of 1,000 rows, no compiler", working * 1e6, "ms"),
             Measured(f"{what}: fresh, p50", quantile(took, 0.5), "ms"),
         ]
+    own = [100.0 * window.watching / window.working for window in windows[True]]
+    lines.append(Measured("watching's own threads", fmean(own), "% of CPU"))
     ratios = [on.working / off.working for on, off in zip(*windows.values(), strict=True)]
     for number, ratio in enumerate(ratios, 1):
         more = 100.0 * (ratio - 1.0)

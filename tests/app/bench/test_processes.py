@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
 from app.bench.processes import (
     Process,
     below,
-    compiler_ticks,
     cpu_seconds,
     find,
     greatest_memory_bytes,
+    own_seconds,
     parse,
     processes,
+    thread_ticks,
 )
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc")
@@ -49,12 +52,31 @@ def test_cpu_time_is_in_seconds_of_a_core() -> None:
 
 
 @linux
-def test_compilers_are_told_from_other_threads() -> None:
-    """By their name, which Linux cuts; without the children that stand in each thread's line."""
-    times = "S 1 2 3 4 5 6 7 8 9 10 30 12 500 600 0 0"
-    assert compiler_ticks(f"7 (C2 CompilerThre) {times}") == 42
-    assert compiler_ticks(f"8 (C1 CompilerThre) {times}") == 42
-    assert compiler_ticks(f"9 (VM Thread) {times}") == 0
+def test_a_thread_has_used_what_it_has_used_itself() -> None:
+    """Its line has the children of the whole process, too."""
+    assert thread_ticks("7 (C2 (x) Thre) S 1 2 3 4 5 6 7 8 9 10 30 12 500 600 0 0") == 42
+
+
+def test_threads_are_found_by_their_names() -> None:
+    """CPU time of those that are called so, and of no other."""
+    go, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        began = time.thread_time()
+        while time.thread_time() - began < 0.2:
+            pass
+        done.set()
+        go.wait()
+
+    for name in ("busy-1", "idle-1"):
+        threading.Thread(target=work if name == "busy-1" else go.wait, name=name).start()
+    done.wait(60)
+    try:
+        assert own_seconds("busy-") >= 0.1
+        assert own_seconds("idle-") < 0.1
+        assert own_seconds("nobody") == 0.0
+    finally:
+        go.set()
 
 
 def test_a_child_is_found_by_its_command_line() -> None:
