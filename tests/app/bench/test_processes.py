@@ -57,6 +57,7 @@ def test_a_thread_has_used_what_it_has_used_itself() -> None:
     assert thread_ticks("7 (C2 (x) Thre) S 1 2 3 4 5 6 7 8 9 10 30 12 500 600 0 0") == 42
 
 
+@linux
 def test_threads_are_found_by_their_names() -> None:
     """CPU time of those that are called so, and of no other."""
     go, done = threading.Event(), threading.Event()
