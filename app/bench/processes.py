@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,29 +105,26 @@ def thread_ticks(text: str) -> int:
 
 def own_seconds(prefix: str) -> float:
     """CPU time so far of threads of this process whose names begin so, in seconds of one core."""
-    ticks = 0
-    for thread in threading.enumerate():
-        if thread.name.startswith(prefix):
-            try:
-                ticks += thread_ticks((_PROC / f"self/task/{thread.native_id}/stat").read_text())
-            except OSError:
-                continue  # It has ended meanwhile.
-    return ticks / os.sysconf("SC_CLK_TCK")
+    threads = (one for one in threading.enumerate() if one.name.startswith(prefix))
+    return _thread_seconds(_PROC / f"self/task/{one.native_id}/stat" for one in threads)
 
 
 def compiler_seconds(pids: Collection[int]) -> float:
     """CPU time that the JVMs among `pids` have compiled for so far, in seconds of one core."""
+    tasks = (_PROC / str(pid) / "task" for pid in pids if is_java(pid))
+    return _thread_seconds((stat for task in tasks for stat in task.glob("*/stat")), _COMPILER)
+
+
+def _thread_seconds(stats: Iterable[Path], called: str = "") -> float:
+    """CPU time of threads with `called` in what Linux calls them."""
     ticks = 0
-    for pid in pids:
-        if not is_java(pid):
-            continue
-        for stat in (_PROC / str(pid) / "task").glob("*/stat"):
-            try:
-                text = stat.read_text()
-            except OSError:
-                continue  # The thread has ended meanwhile.
-            if _COMPILER in text.rpartition(")")[0]:
-                ticks += thread_ticks(text)
+    for stat in stats:
+        try:
+            text = stat.read_text()
+        except OSError:
+            continue  # The thread has ended meanwhile.
+        if called in text.rpartition(")")[0]:
+            ticks += thread_ticks(text)
     return ticks / os.sysconf("SC_CLK_TCK")
 
 

@@ -200,8 +200,9 @@ class Harvester:
             except ValueError:
                 self._sink.inbox.failed()
                 _log.warning("a plan of Spark's could not be read", exc_info=True)
-            else:
-                plans += [] if plan is None else [plan]
+                continue
+            if plan is not None:
+                plans.append(plan)
         return plans
 
 

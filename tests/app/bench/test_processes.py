@@ -51,7 +51,6 @@ def test_cpu_time_is_in_seconds_of_a_core() -> None:
     assert cpu_seconds(family, {1, 2, 77}) == 5.0
 
 
-@linux
 def test_a_thread_has_used_what_it_has_used_itself() -> None:
     """Its line has the children of the whole process, too."""
     assert thread_ticks("7 (C2 (x) Thre) S 1 2 3 4 5 6 7 8 9 10 30 12 500 600 0 0") == 42
@@ -80,6 +79,7 @@ def test_threads_are_found_by_their_names() -> None:
         go.set()
 
 
+@linux
 def test_a_child_is_found_by_its_command_line() -> None:
     """A real process below this one, which says what it is."""
     words = [sys.executable, "-c", "import sys; sys.stdin.read()", "a-word-of-its-own"]
