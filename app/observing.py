@@ -3,6 +3,8 @@
     observing = Observing(client, clock)
     observing.attach(session)             its queries are heard, and its SQL knows `introspection`
     observing.start(writes, check_fence)
+    observing.pause()                     for a while, to see what it costs
+    observing.watch()
 
 Nothing of the runtime waits for it.
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -103,21 +106,15 @@ class Observing:
         self.relations = Relations(self.sink)
         self._client = client
         self._clock = clock
-        self._poller = ShardPoller(self.sink, client)
         self._tables = LiveTables(self.relations)
-        self._history: HistoryKeeper | None = None
-        self._unobserve: Callable[[], None] = lambda: None
-        self._harvesters: list[Harvester] = []
-        self._listening: list[tuple[SparkSession, QueryListener]] = []
+        self._sessions: list[SparkSession] = []
+        self._keeper: Callable[[], HistoryKeeper] | None = None
+        self._paused = False
+        self._ends: list[Callable[[], None]] = []
 
     def attach(self, session: SparkSession) -> None:
-        """Listen to the queries of `session`, and let its SQL read the relations."""
-        harvester = Harvester(self.sink, StatusStore(session))
-        harvester.start()
-        self._harvesters.append(harvester)
-        listener = QueryListener(self.sink.inbox, harvester.ask)
-        session.streams.addListener(listener)
-        self._listening.append((session, listener))
+        """Listen to the queries of `session` from the start on, and let its SQL ask relations."""
+        self._sessions.append(session)
         # Seconds of statements that nothing else needs: SQL knows the relations when they are done.
         threading.Thread(
             target=self._register, args=(session,), name="introspection-register", daemon=True
@@ -130,46 +127,68 @@ class Observing:
             _log.warning("relations are not known to the session", exc_info=True)
 
     def start(self, writes: threading.Event, check_fence: Callable[[], None]) -> None:
-        """Begin; call once."""
-        self._history = HistoryKeeper(
-            self.sink, self._client, writes=writes, check_fence=check_fence
+        """Begin; call once, before anything runs."""
+        self._keeper = partial(
+            HistoryKeeper, self.sink, self._client, writes=writes, check_fence=check_fence
         )
+        self.watch()
+
+    def watch(self) -> None:
+        """Go on after a pause; nothing if there is none."""
+        if self._ends or self._keeper is None:
+            return
+        self._paused = False
         self.sink.start()
-        self._unobserve = observe_merges(self.merged)
-        self._history.start()
-        self._poller.start()
+        self._ends.append(observe_merges(self.merged))
+        for session in self._sessions:
+            self._ends += self._listen(session)
+        poller, history = ShardPoller(self.sink, self._client), self._keeper()
+        poller.start()
+        history.start()
+        self._ends += [poller.stop, self.sink.stop, history.stop]
+
+    def _listen(self, session: SparkSession) -> list[Callable[[], None]]:
+        """Hear of the queries of a session; what ends that."""
+        harvester = Harvester(self.sink, StatusStore(session))
+        listener = QueryListener(self.sink.inbox, harvester.ask)
+        harvester.start()
+        session.streams.addListener(listener)
+        return [lambda: session.streams.removeListener(listener), harvester.stop]
+
+    def pause(self) -> None:
+        """Watch nothing until `watch`, and keep what is known.
+
+        What starts, ends or is dropped meanwhile is never heard of: this is for comparing an
+        application that is watched with itself.
+        """
+        self._paused = True
+        while self._ends:
+            self._ends.pop(0)()
 
     def stop(self) -> None:
         """End, after everything that it watches."""
-        self._unobserve()
-        for session, listener in self._listening:
-            session.streams.removeListener(listener)
-        for harvester in self._harvesters:
-            harvester.stop()
-        self._poller.stop()
-        self.sink.stop()
-        if self._history is not None:
-            self._history.stop()
+        self.pause()
         self._tables.close()
 
     def report(self, observation: Observation) -> None:
         """Take what a running object tells."""
-        self.sink.put(observation)
+        self.put(observation)
 
     def put(self, event: Event) -> None:
         """Take another event."""
-        self.sink.put(event)
+        if not self._paused:
+            self.sink.put(event)
 
     def decided(self, uuid: str, strategy: Strategy) -> None:
         """It is decided how a peek is answered."""
-        self.sink.put(PeekDecided(uuid=uuid, path=_PATHS[strategy]))
+        self.put(PeekDecided(uuid=uuid, path=_PATHS[strategy]))
 
     # -- maintenance -------------------------------------------------------------------------------
 
     def maintained(self, shard: str, done: Maintained, took_ms: float) -> None:
         """A round of maintenance has looked at a shard; one that did nothing is no news."""
         if done.merges or done.collected or done.swept is not None or done.failed:
-            self.sink.put(
+            self.put(
                 Maintenance(
                     shard=shard,
                     at_ms=self._clock.now_ms(),
@@ -184,7 +203,7 @@ class Observing:
     def merged(self, machine: Machine, merges: int, took_ms: float) -> None:
         """A writer has merged after its commit."""
         if machine.location.id == self._client.location.id:
-            self.sink.put(
+            self.put(
                 Maintenance(
                     shard=machine.name,
                     at_ms=self._clock.now_ms(),
@@ -209,7 +228,7 @@ class Observing:
             self._installed(state, record.command.id, record.at_ms)
 
     def _recorded(self, record: Record) -> None:
-        self.sink.put(
+        self.put(
             Recorded(
                 index=record.index,
                 producer=record.producer,
@@ -223,18 +242,16 @@ class Observing:
     def on_phase(self, change: PhaseChange) -> None:
         """An object has entered a phase."""
         if change.phase == "dropped":
-            self.sink.put(Dropped(id=change.id, at_ms=change.at_ms))
+            self.put(Dropped(id=change.id, at_ms=change.at_ms))
             return
         epoch = 0 if change.incarnation is None else change.incarnation.epoch
-        self.sink.put(
-            Phase(id=change.id, epoch=epoch, phase=_PHASES[change.phase], at_ms=change.at_ms)
-        )
+        self.put(Phase(id=change.id, epoch=epoch, phase=_PHASES[change.phase], at_ms=change.at_ms))
 
     def _installed(self, state: LaneState, name: str, at_ms: int) -> None:
         known = state.objects.get(name)
         if known is None:
             return
-        self.sink.put(
+        self.put(
             Installed(
                 id=name,
                 global_id=known.global_id,

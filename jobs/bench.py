@@ -20,7 +20,7 @@ Groups, each of which can be named alone:
     fresh       whole applications: from a row's making until it is readable in a view
     rest        CPU of an application with nothing to do
     many        how long fifty objects take to run, the first time and again
-    watched     the same load with introspection and without
+    watched     one application with introspection and without, in turns
 
 `source` is the first eight, all that `format("shard")` does. `runtime` is the last four, which run
 for minutes each, and only when they are named. Prints a table with the machine, the

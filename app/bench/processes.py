@@ -7,21 +7,25 @@ on executors, so its cost is that of a whole tree of processes.
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from datasource.errors import InvalidUsage
 
 __all__ = [
+    "COMPILERS",
+    "SERVERS",
     "Process",
     "below",
-    "compiler_seconds",
     "cpu_seconds",
     "find",
     "greatest_memory_bytes",
     "is_java",
+    "java_seconds",
     "own_seconds",
     "parse",
     "processes",
@@ -30,8 +34,13 @@ __all__ = [
 
 _PROC = Path("/proc")
 
-_COMPILER = " CompilerThre"
-"""In the names of HotSpot's compiler threads, `C1 CompilerThread0` and others, which Linux cuts."""
+_ANY: Final = re.compile("")
+
+COMPILERS: Final = re.compile(r"C[12] CompilerThre")
+"""HotSpot's compiler threads, whose names Linux cuts."""
+
+SERVERS: Final = re.compile(r"Thread-\d+$|spark-listener-")
+"""Threads of the driver's JVM that Python calls, and those that tell listeners of events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,21 +118,26 @@ def own_seconds(prefix: str) -> float:
     return _thread_seconds(_PROC / f"self/task/{one.native_id}/stat" for one in threads)
 
 
-def compiler_seconds(pids: Collection[int]) -> float:
-    """CPU time that the JVMs among `pids` have compiled for so far, in seconds of one core."""
+def java_seconds(pids: Collection[int], called: re.Pattern[str]) -> float:
+    """CPU time so far of threads of the JVMs among `pids`, in seconds of one core.
+
+    Args:
+        called: Matches the beginning of a thread's name, as Linux has it: 15 bytes.
+    """
     tasks = (_PROC / str(pid) / "task" for pid in pids if is_java(pid))
-    return _thread_seconds((stat for task in tasks for stat in task.glob("*/stat")), _COMPILER)
+    return _thread_seconds((stat for task in tasks for stat in task.glob("*/stat")), called)
 
 
-def _thread_seconds(stats: Iterable[Path], called: str = "") -> float:
-    """CPU time of threads with `called` in what Linux calls them."""
+def _thread_seconds(stats: Iterable[Path], called: re.Pattern[str] = _ANY) -> float:
+    """CPU time of threads whose names match."""
     ticks = 0
     for stat in stats:
         try:
             text = stat.read_text()
         except OSError:
             continue  # The thread has ended meanwhile.
-        if called in text.rpartition(")")[0]:
+        head, _, _ = text.rpartition(")")
+        if called.match(head.partition("(")[2]):
             ticks += thread_ticks(text)
     return ticks / os.sysconf("SC_CLK_TCK")
 

@@ -3,7 +3,7 @@
     fresh       from a row's making until it is readable in a view, by the number of views and rate
     rest        CPU of an application with nothing to do
     many        how long fifty objects take to run, the first time and again
-    watched     the same load with introspection and without, in turns
+    watched     one application while introspection watches it and while it does not, in turns
 
 Each runs real applications over a location of their own. CPU is that of this process and all that
 it has started: the driver, the JVM, planners and workers.
@@ -16,20 +16,23 @@ import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import count
+from math import sqrt
 from pathlib import Path
-from statistics import fmean, geometric_mean
+from statistics import fmean, geometric_mean, stdev
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
 from app.application import Application
 from app.bench.processes import (
+    COMPILERS,
+    SERVERS,
     below,
-    compiler_seconds,
     cpu_seconds,
     is_java,
+    java_seconds,
     own_seconds,
     processes,
 )
@@ -52,6 +55,9 @@ _LATE_MS: Final = 20_000.0
 
 _FRESH_MOST, _FRESH_VIEWS, _FRESH_RATE = 1500.0, 8, 1000
 _OVERHEAD_MOST: Final = 3.0
+
+_SETTLE_MS: Final = 3_000.0
+"""What watches has begun, or has ended, and what it had begun is done."""
 
 _WATCHING: Final = "introspection"
 """So the names of all threads of introspection begin."""
@@ -87,16 +93,11 @@ class Bench:
         return folder
 
     @contextmanager
-    def running(
-        self, load: Load, folder: Path, **settings: Any
-    ) -> Iterator[tuple[Watch, ShardClient, float]]:
+    def running(self, load: Load, folder: Path, **settings: Any) -> Iterator[_Running]:
         """An application with `load`, all of whose views have followed beyond its start.
 
         Args:
             settings: Of the runtime, where they are not what they are by default.
-
-        Yields:
-            What looks at the views, a client, and the seconds from `apply` until there.
 
         Raises:
             Determinate: The views do not follow.
@@ -116,7 +117,8 @@ class Bench:
                     code="NOT_RUNNING",
                     hint="fewer of them, or a machine with more cores",
                 )
-            yield watch, outside, (self.clock.elapsed_ms() - began) / 1000.0
+            seconds = (self.clock.elapsed_ms() - began) / 1000.0
+            yield _Running(self, load, application, watch, outside, seconds)
 
     def wait(self, pause_ms: float) -> None:
         """Let time pass."""
@@ -124,63 +126,90 @@ class Bench:
 
 
 @dataclass(frozen=True, slots=True)
-class _Window:
-    """What a load did in a window: milliseconds of each row and view, CPU, rows, seconds.
+class _Running:
+    """An application with a load.
 
     Attributes:
-        unreadable: Of `took_ms` so many rows were not readable even in the end.
-        compiling: So much of `cpu_seconds` the JVM has compiled.
-        watching: So much of it introspection's own threads have used.
+        watch: Looks at its views.
+        client: One that is not the application's.
+        seconds: From `apply` until all views had followed.
     """
 
-    took_ms: Sequence[float]
-    unreadable: int
-    cpu_seconds: float
-    compiling: float
-    watching: float
+    bench: Bench
+    load: Load
+    application: Application
+    watch: Watch
+    client: ShardClient
+    seconds: float
+
+    def window(self, rate: int) -> _Window:
+        """Let it run for a window, in which each second `rate` rows are made."""
+        clock = self.bench.clock
+        first, began = clock.now_ms(), clock.elapsed_ms()
+        before = _cpu()
+        self.bench.wait(self.bench.window_ms)
+        last, seconds = clock.now_ms(), (clock.elapsed_ms() - began) / 1000.0
+        return _Window(first, last, _cpu().since(before), int(rate * seconds), seconds)
+
+    def freshness(self, window: _Window) -> tuple[list[float], int]:
+        """Milliseconds of each row of a window and view; how many never became readable."""
+        stamps = stamps_of(self.client, STAMPED, STAMP, window.first_ms, window.last_ms)
+        self.watch.until(max(stamps, default=window.last_ms), _LATE_MS)
+        ended_ms = self.bench.clock.now_ms()
+        looks = [self.watch.passed(name) for name in self.load.views]
+        took = [ms for one in looks for ms in freshness(stamps, one, ended_ms)]
+        return took, sum(unreadable(stamps, one) for one in looks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """A while of a load: when it was (ms since the epoch), CPU, rows, seconds."""
+
+    first_ms: int
+    last_ms: int
+    cpu: _Cpu
     rows: int
     seconds: float
 
-    @property
-    def cores(self) -> float:
-        return self.cpu_seconds / self.seconds
+
+@dataclass(frozen=True, slots=True)
+class _Cpu:
+    """CPU seconds of this process, all below it and the JVM above it.
+
+    Attributes:
+        compiling: Of `total`, those of the JVM's compilers: what they take is over one day.
+        watching: Those of introspection's own threads.
+        serving: Those of the JVM's threads that Python calls, or that call listeners.
+    """
+
+    total: float
+    compiling: float
+    watching: float
+    serving: float
 
     @property
     def working(self) -> float:
-        """CPU seconds without the compiler's: that is over one day."""
-        return self.cpu_seconds - self.compiling
+        """Without the compilers'."""
+        return self.total - self.compiling
+
+    def since(self, before: _Cpu) -> _Cpu:
+        """What has been used since then."""
+        now, then = astuple(self), astuple(before)
+        return _Cpu(*(one - other for one, other in zip(now, then, strict=True)))
 
 
-def _window(bench: Bench, load: Load, rate: int, **settings: Any) -> _Window:
-    """Run a load until it is warm, and then for a window."""
-    folder, clock = bench.folder(), bench.clock
-    with bench.running(load, folder, **settings) as (watch, client, _):
-        bench.wait(bench.warm_ms)
-        first, began = clock.now_ms(), clock.elapsed_ms()
-        before = _cpu()
-        bench.wait(bench.window_ms)
-        last, seconds = clock.now_ms(), (clock.elapsed_ms() - began) / 1000.0
-        used, compiling, own = (now - then for now, then in zip(_cpu(), before, strict=True))
-        stamps = stamps_of(client, STAMPED, STAMP, first, last)
-        watch.until(max(stamps, default=last), _LATE_MS)
-        ended_ms = clock.now_ms()
-        looks = {name: watch.passed(name) for name in load.views}
-    shutil.rmtree(folder, ignore_errors=True)
-    took = [ms for name in load.views for ms in freshness(stamps, looks[name], ended_ms)]
-    left = sum(unreadable(stamps, looks[name]) for name in load.views)
-    return _Window(took, left, used, compiling, own, int(rate * seconds), seconds)
-
-
-def _cpu() -> tuple[float, float, float]:
-    """CPU seconds so far of this process, all below it and the JVM above it.
-
-    And how many of them are the JVM's compilers', and introspection's.
-    """
+def _cpu() -> _Cpu:
+    """CPU seconds so far."""
     table = processes()
     # spark-submit is a JVM that has started this process; without it, the JVM is below.
     root = os.getppid() if is_java(os.getppid()) else os.getpid()
     pids = below(root, table)
-    return cpu_seconds(table, pids), compiler_seconds(pids), own_seconds(_WATCHING)
+    return _Cpu(
+        cpu_seconds(table, pids),
+        java_seconds(pids, COMPILERS),
+        own_seconds(_WATCHING),
+        java_seconds(pids, SERVERS),
+    )
 
 
 def measure_fresh(bench: Bench, views: Sequence[int], rates: Sequence[int]) -> list[Measured]:
@@ -188,20 +217,25 @@ def measure_fresh(bench: Bench, views: Sequence[int], rates: Sequence[int]) -> l
     lines = []
     for rate in rates:
         for number in views:
-            window = _window(bench, streaming(number, rate), rate)
+            folder = bench.folder()
+            with bench.running(streaming(number, rate), folder) as running:
+                bench.wait(bench.warm_ms)
+                window = running.window(rate)
+                took, left = running.freshness(window)
+            shutil.rmtree(folder, ignore_errors=True)
             what = f"{number} {'view' if number == 1 else 'views'}, {rate:,} rows/s"
             aimed = number == _FRESH_VIEWS and rate == _FRESH_RATE
             most = _FRESH_MOST if aimed else None
             lines += [
-                Measured(f"{what}: fresh, p50", quantile(window.took_ms, 0.5), "ms", most=most),
-                Measured(f"{what}: fresh, p95", quantile(window.took_ms, 0.95), "ms"),
+                Measured(f"{what}: fresh, p50", quantile(took, 0.5), "ms", most=most),
+                Measured(f"{what}: fresh, p95", quantile(took, 0.95), "ms"),
                 Measured(
                     f"{what}: not readable {_LATE_MS / 1000:.0f} s after the window",
-                    100.0 * window.unreadable / max(len(window.took_ms), 1),
+                    100.0 * left / max(len(took), 1),
                     "% of rows",
                     most=0,
                 ),
-                Measured(f"{what}: CPU", window.cores, "cores"),
+                Measured(f"{what}: CPU", window.cpu.total / window.seconds, "cores"),
             ]
     return lines
 
@@ -214,9 +248,10 @@ def measure_rest(bench: Bench, objects: Sequence[int]) -> list[Measured]:
         load = _resting(folder, number)
         with bench.running(load, folder):
             bench.wait(bench.warm_ms)
-            before, began = _cpu()[0], bench.clock.elapsed_ms()
+            before, began = _cpu(), bench.clock.elapsed_ms()
             bench.wait(bench.window_ms)
-            cores = (_cpu()[0] - before) * 1000.0 / (bench.clock.elapsed_ms() - began)
+            used = _cpu().since(before).total
+            cores = used * 1000.0 / (bench.clock.elapsed_ms() - began)
         lines.append(Measured(f"{load.objects} objects at rest: CPU", cores, "cores"))
         shutil.rmtree(folder, ignore_errors=True)
     return lines
@@ -234,42 +269,57 @@ def measure_many(bench: Bench) -> list[Measured]:
     load = _resting(folder, _MANY)
     lines = []
     for what in ("first start", "next start"):
-        with bench.running(load, folder) as (_, _, seconds):
-            lines.append(Measured(f"{load.objects} objects, {what}: all follow", seconds, "s"))
+        with bench.running(load, folder) as running:
+            took = running.seconds
+        lines.append(Measured(f"{load.objects} objects, {what}: all follow", took, "s"))
     shutil.rmtree(folder, ignore_errors=True)
     return lines
 
 
 def measure_watched(bench: Bench, views: int, rate: int, rounds: int) -> list[Measured]:
-    """CPU for each row, and freshness, with introspection and without, in turns.
+    """CPU for each row, and freshness, while introspection watches and while it does not, in turns.
 
-    Whatever runs first is at a disadvantage: the JVM compiles for minutes. So the order is the
-    other way round every second time, what the compiler itself takes is left out, and the two of a
-    round are compared with each other. An even number of `rounds` is fair to both. Sources do not
-    change their pace, by which a row costs more or less.
+    All of it is one application, whose sources do not change their pace: two applications that are
+    equal differ by up to a quarter, by what the JVM has compiled and when micro-batches meet. The
+    turns of every second round are the other way round, since what an application costs grows with
+    what it has read; what the compiler takes is left out. An even number of `rounds` is fair to
+    both. Windows differ by more than the cost, those of the threads that introspection uses by much
+    less: so what these take more is told, too.
     """
-    load = streaming(views, rate)
+    load, folder = streaming(views, rate), bench.folder()
     pace = {"interval_max": f"{RuntimeSettings().interval_ms}ms"}
     windows: dict[bool, list[_Window]] = {True: [], False: []}
-    for number in range(rounds):
-        for introspection in (False, True) if number % 2 == 0 else (True, False):
-            window = _window(bench, load, rate, introspection=introspection, **pace)
-            windows[introspection].append(window)
+    took: dict[bool, list[float]] = {True: [], False: []}
+    with bench.running(load, folder, **pace) as running:
+        observing = running.application.observing
+        assert observing is not None, "introspection is on by default"
+        bench.wait(bench.warm_ms)
+        for number in range(rounds):
+            for watched in (False, True) if number % 2 == 0 else (True, False):
+                (observing.watch if watched else observing.pause)()
+                bench.wait(_SETTLE_MS)
+                window = running.window(rate)
+                windows[watched].append(window)
+                # Now: history is not kept until the last round.
+                took[watched] += running.freshness(window)[0]
+    shutil.rmtree(folder, ignore_errors=True)
     lines = []
-    for on, found in windows.items():
-        what = f"{views} views, {rate:,} rows/s, {'watched' if on else 'not watched'}"
-        took = [ms for window in found for ms in window.took_ms]
-        working = geometric_mean(window.working / window.rows for window in found)
+    for watched, found in windows.items():
+        what = f"{views} views, {rate:,} rows/s, {'watched' if watched else 'not watched'}"
+        working = geometric_mean(window.cpu.working / window.rows for window in found)
         lines += [
             Measured(f"{what}: CPU of 1,000 rows, no compiler", working * 1e6, "ms"),
-            Measured(f"{what}: fresh, p50", quantile(took, 0.5), "ms"),
+            Measured(f"{what}: fresh, p50", quantile(took[watched], 0.5), "ms"),
         ]
-    own = [100.0 * window.watching / window.working for window in windows[True]]
-    lines.append(Measured("watching's own threads", fmean(own), "% of CPU"))
-    ratios = [on.working / off.working for on, off in zip(*windows.values(), strict=True)]
-    for number, ratio in enumerate(ratios, 1):
-        more = 100.0 * (ratio - 1.0)
-        lines.append(Measured(f"watching costs, round {number}", more, "% of CPU"))
-    more = 100.0 * (geometric_mean(ratios) - 1.0)
-    lines.append(Measured("watching costs", more, "% of CPU", most=_OVERHEAD_MOST))
+    pairs = [(on.cpu, off.cpu) for on, off in zip(windows[True], windows[False], strict=True)]
+    threads = [on.watching + on.serving - off.watching - off.serving for on, off in pairs]
+    everything = [on.working - off.working for on, off in pairs]
+    for what, more in (("its threads", threads), ("all threads", everything)):
+        shares = [100.0 * one / off.working for one, (_, off) in zip(more, pairs, strict=True)]
+        lines.append(
+            Measured(f"watching costs, {what}", fmean(shares), "% of CPU", most=_OVERHEAD_MOST)
+        )
+        if rounds > 1:
+            error = 2.0 * stdev(shares) / sqrt(rounds)
+            lines.append(Measured("  two standard errors", error, "% of CPU"))
     return lines

@@ -193,7 +193,7 @@ class Harvester:
         plans = []
         for one in executions:
             execution = self._latest(one)
-            if execution is None or not execution.metrics or not execution.went_well:
+            if execution is None or not execution.counted or not execution.went_well:
                 continue
             try:
                 plan = self._store.plan(execution)

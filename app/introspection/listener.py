@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -140,6 +141,8 @@ class _Bridge:
         )
 
     def onQueryProgress(self, jevent: Any) -> None:
+        # py4j's thread for that one of the JVM which tells of all queries: what it uses is ours.
+        threading.current_thread().name = "introspection-listener"
         self._listener.put(lambda: progress_of(json.loads(jevent.progress().json())))
 
     def onQueryIdle(self, jevent: Any) -> None:

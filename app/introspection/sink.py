@@ -59,17 +59,19 @@ class Sink:
         self._ended = threading.Event()
         self._minute = clock.now_ms() // _MINUTE_MS
         self._ticked_ms = float("-inf")
-        self._thread = threading.Thread(target=self._run, name="introspection", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to apply events; call once."""
+        """Begin to apply events, or go on."""
+        self._ended.clear()
+        self._thread = threading.Thread(target=self._run, name="introspection", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Apply what is there and end."""
         self._ended.set()
         self.inbox.arrived.set()
-        if self._thread.is_alive():
+        if self._thread is not None:
             self._thread.join(_STOP_S)
 
     def put(self, event: Event) -> None:

@@ -6,7 +6,8 @@
     store.plan(execution)      its plan, with rows and times
 
 The store is no public interface of Spark's. Its objects are asked for as JSON, many by one call: to
-ask each object for each of its fields took longer than all that is done with them.
+ask each object for each of its fields took longer than all that is done with them. What nobody here
+reads is not written: settings, texts of plans and places in code are nine tenths of an execution.
 
 Invariants:
     An execution is as it was when it was asked for; one that has ended changes no more.
@@ -33,6 +34,26 @@ _LOOK_MIN: Final = 16
 _MEANWHILE: Final = 64
 """So many more, for those that begin while it is looked."""
 
+_PACKAGE: Final = "org.apache.spark.sql.execution.ui"
+
+_UNREAD: Final = {
+    "SQLExecutionUIData": {
+        "details",
+        "jobTags",
+        "jobs",
+        "metrics",
+        "modifiedConfigs",
+        "physicalPlanDescription",
+        "queryId",
+        "rootExecutionId",
+        "stages",
+        "submissionTime",
+    },
+    # Each node once more: `nodes` has them all.
+    "SparkPlanGraph": {"allNodes"},
+}
+"""Of Spark's classes, the fields that are left out. One that Spark has no more does no harm."""
+
 _FORGOTTEN: Final = "java.util.NoSuchElementException"
 """What the store raises when it is asked for what it has no more."""
 
@@ -45,22 +66,25 @@ class Execution(msgspec.Struct, frozen=True):
         description: Text of the job group that it ran in.
         ended_ms: When it ended, ms since the epoch; None while it runs.
         error: Why it failed; empty if it did not.
-        metrics: What it counts.
         values: What was counted, as text for people, by the number of the counter; None if Spark
-            has not summed it up yet.
+            has not summed it up yet. Empty for what only wraps other executions.
     """
 
     number: int = msgspec.field(name="executionId")
     description: str = ""
     ended_ms: int | None = msgspec.field(name="completionTime", default=None)
     error: str | None = msgspec.field(name="errorMessage", default=None)
-    metrics: list[msgspec.Raw] = msgspec.field(default_factory=list)
     values: dict[str, str] | None = msgspec.field(name="metricValues", default=None)
 
     @property
     def went_well(self) -> bool:
         """Whether it has ended without an error."""
         return self.ended_ms is not None and not self.error
+
+    @property
+    def counted(self) -> bool:
+        """Whether it may have counted something."""
+        return self.values is None or bool(self.values)
 
 
 _executions = msgspec.json.Decoder(list[Execution])
@@ -124,6 +148,11 @@ class StatusStore:
         mapper = jvm.com.fasterxml.jackson.databind.ObjectMapper()
         scala = getattr(jvm.com.fasterxml.jackson.module.scala, "DefaultScalaModule$")
         mapper.registerModule(getattr(scala, "MODULE$"))
+        ignored = getattr(jvm.com.fasterxml.jackson.annotation, "JsonIgnoreProperties$Value")
+        loader = self._store.getClass().getClassLoader()
+        for name, fields in _UNREAD.items():
+            override = mapper.configOverride(loader.loadClass(f"{_PACKAGE}.{name}"))
+            override.setIgnorals(ignored.forIgnoredProperties(fields))
         return mapper
 
     def _text(self, found: object) -> str:

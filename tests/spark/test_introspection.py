@@ -19,7 +19,10 @@ from app.introspection.inbox import Inbox
 from app.introspection.listener import QueryListener
 from app.introspection.live import DATABASE, LiveTables
 from app.log import log_to
+from app.observing import Observing
+from datasource.client import ShardClient
 from datasource.clock import SystemClock
+from support.checkout import wait_until
 from support.introspection import DELAYS, FLIGHTS, World
 
 if TYPE_CHECKING:
@@ -123,6 +126,65 @@ def test_with_a_session_each_storage_is_not_seen(
         hidden.stop()
         elsewhere.streams.removeListener(there)
     assert seen(world, listening) == {"Dataflow: delays"}
+
+
+def listeners(spark: SparkSession) -> int:
+    """How many listeners the session has."""
+    return len(spark._jsparkSession.streams().listListeners())
+
+
+def batch_of(query: StreamingQuery) -> int:
+    """The number of its newest micro-batch; -1 before the first."""
+    progress = query.lastProgress
+    return -1 if progress is None else progress.batchId
+
+
+def watching() -> set[str]:
+    """Names of the threads that watch."""
+    return {t.name for t in threading.enumerate() if t.name.startswith("introspection")}
+
+
+def test_a_pause_leaves_nothing_that_watches_and_all_that_is_known(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """No listener, no thread, no event; afterwards the query that ran all the while is heard."""
+    observing = Observing(ShardClient.open(str(tmp_path / "shards")), SystemClock())
+    others, before = watching(), listeners(spark)
+    name = "delays:u1:1"
+
+    def rows() -> list[dict[str, object]]:
+        return observing.relations.rows("scheduling_elapsed")
+
+    def events() -> object:
+        return observing.relations.rows("listener")[0]["events"]
+
+    def heard() -> bool:
+        return bool(rows()) and "introspection-register" not in watching()
+
+    observing.put(World().installed(DELAYS))
+    observing.attach(spark)
+    observing.start(threading.Event(), lambda: None)
+    query = start(spark, name, tmp_path)
+    try:
+        wait_until("it is heard, and SQL knows it", heard, PATIENCE_S)
+        assert listeners(spark) == before + 1
+        observing.pause()
+        assert (listeners(spark), watching()) == (before, others)
+        known, told = rows(), events()
+        observing.put(World().installed(FLIGHTS))
+        batch = batch_of(query)
+        wait_until("it runs on", lambda: batch_of(query) > batch + 1, PATIENCE_S)
+        assert known
+        assert (rows(), events()) == (known, told)
+        observing.watch()
+        observing.watch()
+        assert listeners(spark) == before + 1
+        wait_until("it is heard again", lambda: rows() != known, PATIENCE_S)
+    finally:
+        query.stop()
+        observing.stop()
+    assert listeners(spark) == before
+    assert watching() < others
 
 
 def test_an_inbox_that_raises_does_not_hurt_a_query(spark: SparkSession, tmp_path: Path) -> None:

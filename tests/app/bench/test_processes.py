@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -11,11 +12,14 @@ import time
 import pytest
 
 from app.bench.processes import (
+    COMPILERS,
+    SERVERS,
     Process,
     below,
     cpu_seconds,
     find,
     greatest_memory_bytes,
+    java_seconds,
     own_seconds,
     parse,
     processes,
@@ -77,6 +81,29 @@ def test_threads_are_found_by_their_names() -> None:
         assert own_seconds("nobody") == 0.0
     finally:
         go.set()
+
+
+@pytest.mark.parametrize(
+    ("name", "group"),
+    [
+        ("C2 CompilerThre", COMPILERS),
+        ("C1 CompilerThre", COMPILERS),
+        ("Thread-12", SERVERS),
+        ("spark-listener-", SERVERS),
+        ("Thread-pool-7", None),
+        ("stream executio", None),
+        ("VM Thread", None),
+    ],
+)
+def test_threads_of_the_jvm_are_told_apart(name: str, group: re.Pattern[str] | None) -> None:
+    """By the names that Linux has of them."""
+    assert [one for one in (COMPILERS, SERVERS) if one.match(name)] == [group] * (group is not None)
+
+
+@linux
+def test_only_threads_of_a_jvm_are_counted_as_such() -> None:
+    """Not those of this process, whatever they are called."""
+    assert java_seconds([os.getpid()], re.compile("")) == 0.0
 
 
 @linux

@@ -61,8 +61,7 @@ class Store:
                 f"{QUERY}\nid = q\nrunId = {run}\nbatch = {batch}",
                 1 if ended else None,
                 error,
-                [] if rows is None else [msgspec.Raw(b"{}")],
-                None if rows is None else {"9": str(rows)},
+                {} if rows is None else {"9": str(rows)},
             )
         )
         return number
