@@ -12,7 +12,7 @@ import threading
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from datasource.errors import InvalidUsage
 
@@ -20,16 +20,18 @@ __all__ = [
     "COMPILERS",
     "SERVERS",
     "Process",
+    "Threads",
     "below",
     "cpu_seconds",
     "find",
     "greatest_memory_bytes",
     "is_java",
-    "java_seconds",
-    "own_seconds",
+    "java_threads",
+    "own_threads",
     "parse",
     "processes",
     "thread_ticks",
+    "used",
 ]
 
 _PROC = Path("/proc")
@@ -112,25 +114,28 @@ def thread_ticks(text: str) -> int:
     return sum(map(int, text.rpartition(")")[2].split()[11:13]))
 
 
-def own_seconds(prefix: str) -> float:
-    """CPU time so far of threads of this process whose names begin so, in seconds of one core."""
+Threads: TypeAlias = Mapping[int, float]
+"""CPU seconds of threads so far, by id."""
+
+
+def own_threads(prefix: str) -> Threads:
+    """Threads of this process whose names begin so."""
     threads = (one for one in threading.enumerate() if one.name.startswith(prefix))
-    return _thread_seconds(_PROC / f"self/task/{one.native_id}/stat" for one in threads)
+    return _threads(_PROC / f"self/task/{one.native_id}/stat" for one in threads)
 
 
-def java_seconds(pids: Collection[int], called: re.Pattern[str]) -> float:
-    """CPU time so far of threads of the JVMs among `pids`, in seconds of one core.
+def java_threads(pids: Collection[int], called: re.Pattern[str]) -> Threads:
+    """Threads of the JVMs among `pids`.
 
     Args:
         called: Matches the beginning of a thread's name, as Linux has it: 15 bytes.
     """
     tasks = (_PROC / str(pid) / "task" for pid in pids if is_java(pid))
-    return _thread_seconds((stat for task in tasks for stat in task.glob("*/stat")), called)
+    return _threads((stat for task in tasks for stat in task.glob("*/stat")), called)
 
 
-def _thread_seconds(stats: Iterable[Path], called: re.Pattern[str] = _ANY) -> float:
-    """CPU time of threads whose names match."""
-    ticks = 0
+def _threads(stats: Iterable[Path], called: re.Pattern[str] = _ANY) -> Threads:
+    found = {}
     for stat in stats:
         try:
             text = stat.read_text()
@@ -138,8 +143,17 @@ def _thread_seconds(stats: Iterable[Path], called: re.Pattern[str] = _ANY) -> fl
             continue  # The thread has ended meanwhile.
         head, _, _ = text.rpartition(")")
         if called.match(head.partition("(")[2]):
-            ticks += thread_ticks(text)
-    return ticks / os.sysconf("SC_CLK_TCK")
+            found[int(head.split(None, 1)[0])] = thread_ticks(text) / os.sysconf("SC_CLK_TCK")
+    return found
+
+
+def used(now: Threads, before: Threads) -> float:
+    """CPU seconds that threads have used since `before`; what those used that ended is lost.
+
+    A difference of sums would count these backwards, with all that they had used in their lives:
+    the JVM's compilers come and go.
+    """
+    return sum(seconds - before.get(thread, 0.0) for thread, seconds in now.items())
 
 
 def find(word: str, pids: Collection[int]) -> list[int]:

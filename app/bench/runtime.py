@@ -14,9 +14,9 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from itertools import count
 from math import sqrt
 from pathlib import Path
@@ -29,12 +29,14 @@ from app.application import Application
 from app.bench.processes import (
     COMPILERS,
     SERVERS,
+    Threads,
     below,
     cpu_seconds,
     is_java,
-    java_seconds,
-    own_seconds,
+    java_threads,
+    own_threads,
     processes,
+    used,
 )
 from app.bench.rounds import Measured, quantile
 from app.bench.runtime_load import STAMP, STAMPED, Load, resting, streaming
@@ -146,10 +148,10 @@ class _Running:
         """Let it run for a window, in which each second `rate` rows are made."""
         clock = self.bench.clock
         first, began = clock.now_ms(), clock.elapsed_ms()
-        before = _cpu()
+        used_since = _cpu()
         self.bench.wait(self.bench.window_ms)
         last, seconds = clock.now_ms(), (clock.elapsed_ms() - began) / 1000.0
-        return _Window(first, last, _cpu().since(before), int(rate * seconds), seconds)
+        return _Window(first, last, used_since(), int(rate * seconds), seconds)
 
     def freshness(self, window: _Window) -> tuple[list[float], int]:
         """Milliseconds of each row of a window and view; how many never became readable."""
@@ -192,24 +194,26 @@ class _Cpu:
         """Without the compilers'."""
         return self.total - self.compiling
 
-    def since(self, before: _Cpu) -> _Cpu:
-        """What has been used since then."""
-        now, then = astuple(self), astuple(before)
-        return _Cpu(*(one - other for one, other in zip(now, then, strict=True)))
 
+def _cpu() -> Callable[[], _Cpu]:
+    """What gives the CPU seconds used since now."""
 
-def _cpu() -> _Cpu:
-    """CPU seconds so far."""
-    table = processes()
-    # spark-submit is a JVM that has started this process; without it, the JVM is below.
-    root = os.getppid() if is_java(os.getppid()) else os.getpid()
-    pids = below(root, table)
-    return _Cpu(
-        cpu_seconds(table, pids),
-        java_seconds(pids, COMPILERS),
-        own_seconds(_WATCHING),
-        java_seconds(pids, SERVERS),
-    )
+    def look() -> tuple[float, Threads, Threads, Threads]:
+        table = processes()
+        # spark-submit is a JVM that has started this process; without it, the JVM is below.
+        root = os.getppid() if is_java(os.getppid()) else os.getpid()
+        pids = below(root, table)
+        compilers, servers = (java_threads(pids, called) for called in (COMPILERS, SERVERS))
+        return cpu_seconds(table, pids), compilers, own_threads(_WATCHING), servers
+
+    total, *groups = look()
+
+    def since() -> _Cpu:
+        now, *more = look()
+        compiling, watching, serving = map(used, more, groups)
+        return _Cpu(now - total, compiling, watching, serving)
+
+    return since
 
 
 def measure_fresh(bench: Bench, views: Sequence[int], rates: Sequence[int]) -> list[Measured]:
@@ -248,10 +252,9 @@ def measure_rest(bench: Bench, objects: Sequence[int]) -> list[Measured]:
         load = _resting(folder, number)
         with bench.running(load, folder):
             bench.wait(bench.warm_ms)
-            before, began = _cpu(), bench.clock.elapsed_ms()
+            used_since, began = _cpu(), bench.clock.elapsed_ms()
             bench.wait(bench.window_ms)
-            used = _cpu().since(before).total
-            cores = used * 1000.0 / (bench.clock.elapsed_ms() - began)
+            cores = used_since().total * 1000.0 / (bench.clock.elapsed_ms() - began)
         lines.append(Measured(f"{load.objects} objects at rest: CPU", cores, "cores"))
         shutil.rmtree(folder, ignore_errors=True)
     return lines

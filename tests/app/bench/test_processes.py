@@ -19,11 +19,12 @@ from app.bench.processes import (
     cpu_seconds,
     find,
     greatest_memory_bytes,
-    java_seconds,
-    own_seconds,
+    java_threads,
+    own_threads,
     parse,
     processes,
     thread_ticks,
+    used,
 )
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc")
@@ -60,6 +61,11 @@ def test_a_thread_has_used_what_it_has_used_itself() -> None:
     assert thread_ticks("7 (C2 (x) Thre) S 1 2 3 4 5 6 7 8 9 10 30 12 500 600 0 0") == 42
 
 
+def test_threads_that_end_are_not_counted_backwards() -> None:
+    """One has gone on, one is new, and one with a long life is over."""
+    assert used({1: 5.5, 3: 0.25}, {1: 5.0, 2: 99.0}) == 0.75
+
+
 @linux
 def test_threads_are_found_by_their_names() -> None:
     """CPU time of those that are called so, and of no other."""
@@ -76,9 +82,10 @@ def test_threads_are_found_by_their_names() -> None:
         threading.Thread(target=work if name == "busy-1" else go.wait, name=name).start()
     done.wait(60)
     try:
-        assert own_seconds("busy-") >= 0.1
-        assert own_seconds("idle-") < 0.1
-        assert own_seconds("nobody") == 0.0
+        assert sum(own_threads("busy-").values()) >= 0.1
+        (idle,) = own_threads("idle-").values()
+        assert idle < 0.1
+        assert not own_threads("nobody")
     finally:
         go.set()
 
@@ -103,7 +110,7 @@ def test_threads_of_the_jvm_are_told_apart(name: str, group: re.Pattern[str] | N
 @linux
 def test_only_threads_of_a_jvm_are_counted_as_such() -> None:
     """Not those of this process, whatever they are called."""
-    assert java_seconds([os.getpid()], re.compile("")) == 0.0
+    assert java_threads([os.getpid()], re.compile("")) == {}
 
 
 @linux
