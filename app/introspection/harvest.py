@@ -7,7 +7,8 @@
 An object's micro-batch is one SQL execution with the ones that its `foreachBatch` function runs
 inside of it; Spark describes all of them by the query's name, its run and the number of the
 micro-batch. A thread of its own looks, a while after the progress event, at the executions that it
-has not seen yet, each once, and takes the plans of those that counted something.
+has not seen yet or that went on when it saw them, and takes the plans of those that counted
+something.
 
 Spark keeps its newest executions only (`spark.sql.ui.retainedExecutions`), and words them as it
 likes: what is not found, or is worded otherwise, is counted and left out.
@@ -23,7 +24,7 @@ import logging
 import re
 import threading
 from collections import OrderedDict, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from app.introspection.events import Event, Harvested, QueryProgress
@@ -54,6 +55,10 @@ _TRIES: Final = 20
 _RUNS_MAX: Final = 1_000
 """Micro-batches whose executions are remembered, and executions of each."""
 
+_AGAIN: Final = 64
+"""An execution that goes on is looked at again with the new ones until so many are newer; then by
+itself: one that never ends must not make every look a long one."""
+
 _STOP_S: Final = 5.0
 
 _DESCRIBED: Final = re.compile(r"runId = (\S+)\s+batch = (\d+)")
@@ -70,13 +75,6 @@ class _Asked:
     tries: int = 0
 
 
-@dataclass(slots=True)
-class _Found:
-    """Executions of a micro-batch, the outermost first."""
-
-    executions: list[Execution] = field(default_factory=list)
-
-
 class Harvester:
     """Looks at what Spark's status store has of micro-batches, and tells the sink."""
 
@@ -90,8 +88,9 @@ class Harvester:
         self._sink = sink
         self._store = store
         self._asked: deque[_Asked] = deque()
-        self._found: OrderedDict[_Key, _Found] = OrderedDict()
+        self._found: OrderedDict[_Key, dict[int, Execution]] = OrderedDict()
         self._next = 0
+        self._going: set[int] = set()
         self._came = threading.Event()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="introspection-plans", daemon=True)
@@ -148,19 +147,27 @@ class Harvester:
     # --- the store -------------------------------------------------------------------------------
 
     def _look_around(self) -> None:
-        """Remember which executions are of which micro-batch."""
-        for execution in self._store.since(self._next):
-            self._next = execution.number + 1
+        """Remember which executions are of which micro-batch, and how they are now."""
+        again = [number for number in self._going if number >= self._next - _AGAIN]
+        self._going.clear()
+        for execution in self._store.since(min([*again, self._next])):
             described = _DESCRIBED.search(execution.description)
             if described is not None:
                 self._remember((described[1], int(described[2])), execution)
+            self._next = max(self._next, execution.number + 1)
 
     def _remember(self, key: _Key, execution: Execution) -> None:
-        found = self._found.setdefault(key, _Found())
-        if len(found.executions) < _RUNS_MAX:
-            found.executions.append(execution)
-        if len(self._found) > _RUNS_MAX:
-            self._found.popitem(last=False)
+        number = execution.number
+        if number >= self._next:
+            found = self._found.setdefault(key, {})
+            if len(found) < _RUNS_MAX:
+                found[number] = execution
+            if len(self._found) > _RUNS_MAX:
+                self._found.popitem(last=False)
+        elif number in self._found.get(key, ()):
+            self._found[key][number] = execution
+        if execution.ended_ms is None:
+            self._going.add(number)
 
     def _harvest(self, event: QueryProgress) -> bool:
         """Tell the sink of a micro-batch; False if the store has not got all of it yet."""
@@ -168,7 +175,8 @@ class Harvester:
         found = self._found.get(key)
         if found is None:
             return False
-        outermost = self._latest(found.executions[0])
+        executions = list(found.values())
+        outermost = self._latest(executions[0])
         if outermost is not None and outermost.ended_ms is None:
             return False
         del self._found[key]
@@ -177,7 +185,7 @@ class Harvester:
         if known is None:
             return True
         description, operators = known
-        work = [matched(description, operators, plan) for plan in self._plans(found.executions)]
+        work = [matched(description, operators, plan) for plan in self._plans(executions)]
         if work:
             self._sink.put(_summed(event, work))
         return True

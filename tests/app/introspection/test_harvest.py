@@ -45,11 +45,15 @@ class Store:
 
     Attributes:
         forgets: This one is gone after the next look.
+        firsts: From where on it was looked.
+        asked: Executions that were asked for by themselves.
     """
 
     kept: list[Execution] = field(default_factory=list)
     plans: int = 0
     forgets: int = -1
+    firsts: list[int] = field(default_factory=list)
+    asked: list[int] = field(default_factory=list)
 
     def add(
         self, run: str, batch: int, rows: int | None = None, *, ended: bool = True, error: str = ""
@@ -73,11 +77,13 @@ class Store:
         ]
 
     def since(self, first: int) -> list[Execution]:
+        self.firsts.append(first)
         found = [one for one in self.kept if one.number >= first]
         self.kept = [one for one in self.kept if one.number != self.forgets]
         return found
 
     def execution(self, number: int) -> Execution | None:
+        self.asked.append(number)
         return next((one for one in self.kept if one.number == number), None)
 
     def plan(self, execution: Execution) -> SparkPlan | None:
@@ -149,6 +155,26 @@ def test_a_micro_batch_is_looked_at_once_the_store_knows_its_end(world: World) -
     for _ in range(30):
         given.step()
     assert world.sink.inbox.dropped == 1
+
+
+def test_what_goes_on_is_looked_at_with_what_is_new(world: World) -> None:
+    """It is asked for by itself only once much is newer, and then counts all the same."""
+    store = Store()
+    given = harvester(world, store)
+    inner = [store.add(RUN, batch, rows=5, ended=False) for batch in (0, 1)]
+    given.step()
+    store.add("another", 0)
+    store.end(inner[0])
+    done(world, given)
+    assert (store.firsts, store.asked) == ([0, 0], [])
+    assert read(world) == [(5, 1)]
+    for _ in range(100):
+        store.add("another", 0)
+    given.step()
+    store.end(inner[1])
+    done(world, given, 1)
+    assert (store.firsts[2:], store.asked) == ([1, 103], [inner[1]])
+    assert read(world) == [(10, 2)]
 
 
 def test_what_the_store_has_forgotten_is_passed_over(world: World) -> None:
