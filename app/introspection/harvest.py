@@ -24,6 +24,7 @@ import logging
 import re
 import threading
 from collections import OrderedDict, deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -175,8 +176,8 @@ class Harvester:
         found = self._found.get(key)
         if found is None:
             return False
-        executions = list(found.values())
-        outermost = self._latest(executions[0])
+        first, *others = found.values()
+        outermost = self._latest(first)
         if outermost is not None and outermost.ended_ms is None:
             return False
         del self._found[key]
@@ -185,7 +186,8 @@ class Harvester:
         if known is None:
             return True
         description, operators = known
-        work = [matched(description, operators, plan) for plan in self._plans(executions)]
+        plans = self._plans([outermost, *map(self._latest, others)])
+        work = [matched(description, operators, plan) for plan in plans]
         if work:
             self._sink.put(_summed(event, work))
         return True
@@ -196,11 +198,10 @@ class Harvester:
             return execution
         return self._store.execution(execution.number)
 
-    def _plans(self, executions: list[Execution]) -> list[SparkPlan]:
-        """Plans of those that counted something and went well."""
+    def _plans(self, executions: Iterable[Execution | None]) -> list[SparkPlan]:
+        """Plans of those that are known, counted something and went well."""
         plans = []
-        for one in executions:
-            execution = self._latest(one)
+        for execution in executions:
             if execution is None or not execution.counted or not execution.went_well:
                 continue
             try:
