@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
-from math import sqrt
+from math import log, sqrt
 from pathlib import Path
 from statistics import fmean, geometric_mean, stdev
 from typing import Any, Final
@@ -182,9 +182,11 @@ class _Cpu:
         compiling: Of `total`, those of the JVM's compilers: what they take is over one day.
         watching: Those of introspection's own threads.
         serving: Those of the JVM's threads that Python calls, or that call listeners.
+        workers: Those of processes that are neither the driver nor a JVM.
     """
 
     total: float
+    workers: float
     compiling: float
     watching: float
     serving: float
@@ -198,20 +200,21 @@ class _Cpu:
 def _cpu() -> Callable[[], _Cpu]:
     """What gives the CPU seconds used since now."""
 
-    def look() -> tuple[float, Threads, Threads, Threads]:
+    def look() -> tuple[float, float, list[Threads]]:
         table = processes()
         # spark-submit is a JVM that has started this process; without it, the JVM is below.
         root = os.getppid() if is_java(os.getppid()) else os.getpid()
         pids = below(root, table)
+        workers = [pid for pid in pids if pid != os.getpid() and not is_java(pid)]
         compilers, servers = (java_threads(pids, called) for called in (COMPILERS, SERVERS))
-        return cpu_seconds(table, pids), compilers, own_threads(_WATCHING), servers
+        groups = [compilers, own_threads(_WATCHING), servers]
+        return cpu_seconds(table, pids), cpu_seconds(table, workers), groups
 
-    total, *groups = look()
+    total, workers, before = look()
 
     def since() -> _Cpu:
-        now, *more = look()
-        compiling, watching, serving = map(used, more, groups)
-        return _Cpu(now - total, compiling, watching, serving)
+        now, working, groups = look()
+        return _Cpu(now - total, working - workers, *map(used, groups, before))
 
     return since
 
@@ -286,8 +289,12 @@ def measure_watched(bench: Bench, views: int, rate: int, rounds: int) -> list[Me
     equal differ by up to a quarter, by what the JVM has compiled and when micro-batches meet. The
     turns of every second round are the other way round, since what an application costs grows with
     what it has read; what the compiler takes is left out. An even number of `rounds` is fair to
-    both. Windows differ by more than the cost, those of the threads that introspection uses by much
-    less: so what these take more is told, too.
+    both.
+
+    Windows still differ by more than the cost. So two more things are told: what the threads take
+    that introspection uses, which differ little; and all CPU for each second of CPU of Python's
+    workers. These read the sources, watched or not: they take more or less as the machine is slower
+    or faster just then, and as one micro-batch more or less is in the window.
     """
     load, folder = streaming(views, rate), bench.folder()
     pace = {"interval_max": f"{RuntimeSettings().interval_ms}ms"}
@@ -315,14 +322,23 @@ def measure_watched(bench: Bench, views: int, rate: int, rounds: int) -> list[Me
             Measured(f"{what}: fresh, p50", quantile(took[watched], 0.5), "ms"),
         ]
     pairs = [(on.cpu, off.cpu) for on, off in zip(windows[True], windows[False], strict=True)]
-    threads = [on.watching + on.serving - off.watching - off.serving for on, off in pairs]
-    everything = [on.working - off.working for on, off in pairs]
-    for what, more in (("its threads", threads), ("all threads", everything)):
-        shares = [100.0 * one / off.working for one, (_, off) in zip(more, pairs, strict=True)]
-        lines.append(
-            Measured(f"watching costs, {what}", fmean(shares), "% of CPU", most=_OVERHEAD_MOST)
+    costs = {
+        "threads that it uses": [
+            (on.watching + on.serving - off.watching - off.serving) / off.working
+            for on, off in pairs
+        ],
+        # Logarithms: a ratio's mean is too great by half of its variance.
+        "all": [log(on.working / off.working) for on, off in pairs],
+        "all, by that of workers": [
+            log(on.working / on.workers * off.workers / off.working) for on, off in pairs
+        ],
+    }
+    for what, shares in costs.items():
+        mean = Measured(
+            f"watching costs, {what}", 100.0 * fmean(shares), "% of CPU", most=_OVERHEAD_MOST
         )
+        lines.append(mean)
         if rounds > 1:
-            error = 2.0 * stdev(shares) / sqrt(rounds)
+            error = 200.0 * stdev(shares) / sqrt(rounds)
             lines.append(Measured("  two standard errors", error, "% of CPU"))
     return lines
