@@ -221,7 +221,7 @@ class ViewRun:
                     self._tell_end()
             except BaseException as error:  # noqa: BLE001 - it is kept and goes on, as another class
                 self._error = error
-                raise briefly(error) from None
+                raise briefly(error, stopping=self._stopping.is_set()) from None
 
     def _interval(self, frame: DataFrame, number: int) -> Interval | None:
         """What micro-batch `number` covers, as Spark has planned it."""

@@ -239,7 +239,7 @@ class Ingestion:
         except BaseException as error:  # noqa: BLE001 - it goes on, as another class
             # What arrives at the other end of Spark is a text.
             self._error = error
-            raise briefly(error) from None
+            raise briefly(error, stopping=self._stopping.is_set()) from None
 
     def _take(self, frame: DataFrame, number: int) -> None:
         timeline, staging = self._timeline, self._staging

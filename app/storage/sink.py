@@ -349,7 +349,7 @@ class _SinkRun:
                 self._commit(frame, number)
         except BaseException as error:  # noqa: BLE001 - it goes on, as another class
             self._error = error
-            raise briefly(error) from None
+            raise briefly(error, stopping=self._stopping.is_set()) from None
 
     def _commit(self, frame: DataFrame, number: int) -> None:
         progress, target = self._progress, self._target
