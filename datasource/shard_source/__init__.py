@@ -16,3 +16,8 @@
 (Spark makes a reader in the planner, and another one only to pickle it for the executors), so no
 constructor does I/O and nothing is shared but the shard and the offset.
 """
+
+from datasource.shard_source.hangup import end_quietly
+
+# Here, because whatever a process of Spark's does with shards, it imports this package first.
+end_quietly()

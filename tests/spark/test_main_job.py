@@ -92,6 +92,7 @@ def test_the_check_holds_after_kills_anywhere(story: Story) -> None:
     assert status == 0, f"{story.killed}\n{said}"
     assert "The check holds." in said
     assert said.count(" equal") >= 13
+    assert "Traceback" not in said
 
 
 def test_ctrl_c_stops_it_cleanly(story: Story) -> None:
