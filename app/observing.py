@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -110,7 +111,7 @@ class Observing:
         self._sessions: list[SparkSession] = []
         self._keeper: Callable[[], HistoryKeeper] | None = None
         self._paused = False
-        self._ends: list[Callable[[], None]] = []
+        self._watching: ExitStack | None = None
 
     def attach(self, session: SparkSession) -> None:
         """Listen to the queries of `session` from the start on, and let its SQL ask relations."""
@@ -135,25 +136,30 @@ class Observing:
 
     def watch(self) -> None:
         """Go on after a pause; nothing if there is none."""
-        if self._ends or self._keeper is None:
+        if self._watching is not None or self._keeper is None:
             return
         self._paused = False
+        # They end in the reverse order, each whatever has become of the one before.
+        self._watching = ending = ExitStack()
+        history, poller = self._keeper(), ShardPoller(self.sink, self._client)
+        ending.callback(history.stop)
+        ending.callback(self.sink.stop)
+        ending.callback(poller.stop)
         self.sink.start()
-        self._ends.append(observe_merges(self.merged))
         for session in self._sessions:
-            self._ends += self._listen(session)
-        poller, history = ShardPoller(self.sink, self._client), self._keeper()
-        poller.start()
+            self._listen(session, ending)
+        ending.callback(observe_merges(self.merged))
         history.start()
-        self._ends += [poller.stop, self.sink.stop, history.stop]
+        poller.start()
 
-    def _listen(self, session: SparkSession) -> list[Callable[[], None]]:
-        """Hear of the queries of a session; what ends that."""
+    def _listen(self, session: SparkSession, ending: ExitStack) -> None:
+        """Hear of the queries of a session."""
         harvester = Harvester(self.sink, StatusStore(session))
         listener = QueryListener(self.sink.inbox, harvester.ask)
         harvester.start()
+        ending.callback(harvester.stop)
         session.streams.addListener(listener)
-        return [lambda: session.streams.removeListener(listener), harvester.stop]
+        ending.callback(session.streams.removeListener, listener)
 
     def pause(self) -> None:
         """Watch nothing until `watch`, and keep what is known.
@@ -162,8 +168,9 @@ class Observing:
         application that is watched with itself.
         """
         self._paused = True
-        while self._ends:
-            self._ends.pop(0)()
+        ending, self._watching = self._watching, None
+        if ending is not None:
+            ending.close()
 
     def stop(self) -> None:
         """End, after everything that it watches."""

@@ -29,8 +29,10 @@ def end_quietly() -> None:
 
     In a process that is neither a worker nor a planner it does nothing, nor if done before.
     """
-    main: Any = sys.modules["__main__"]
-    name = "" if main.__spec__ is None else main.__spec__.name
+    main: Any = sys.modules.get("__main__")
+    # A notebook's, or that of a program that embeds Python, may have none.
+    spec = getattr(main, "__spec__", None)
+    name = getattr(spec, "name", "")
     if name == _DAEMON and not isinstance(main.worker, _QuietWorker):
         main.worker = _QuietWorker(main.worker)
     elif name == _PLANNER:
