@@ -3,8 +3,8 @@
 Spark closes the socket of a worker that has been idle for a minute, and that of a stream's planner
 when its query is stopped. PySpark 4.3 takes both for an error, wants to tell Spark of it through
 the same socket, and prints the stack trace of the attempt into the terminal of whoever runs an
-application: once a minute while it rests. No setting turns that off, so the modules of PySpark that
-these processes run are told, each at the one place where it can be.
+application, several times a minute. No setting turns that off, so the modules of PySpark that these
+processes run are told, each at the one place where it can be.
 """
 
 from __future__ import annotations
