@@ -92,7 +92,7 @@ class Observing:
     """Feeds one sink with all that a runtime knows of itself.
 
     Attributes:
-        sink: Takes events; `sink.put` is for whoever has more of them.
+        sink: Takes events; whoever has more of them calls `put` here, which knows of pauses.
         relations: What it makes of them.
     """
 

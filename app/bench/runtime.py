@@ -88,11 +88,15 @@ class Bench:
     window_ms: float
     warm_ms: float
 
-    def folder(self) -> Path:
-        """A new folder."""
+    @contextmanager
+    def folder(self) -> Iterator[Path]:
+        """A new folder, which is removed afterwards."""
         folder = self.place / f"runtime-{next(_numbers)}"
         folder.mkdir(parents=True)
-        return folder
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
     @contextmanager
     def running(self, load: Load, folder: Path, **settings: Any) -> Iterator[_Running]:
@@ -179,10 +183,10 @@ class _Cpu:
     """CPU seconds of this process, all below it and the JVM above it.
 
     Attributes:
-        compiling: Of `total`, those of the JVM's compilers: what they take is over one day.
+        workers: Of `total`, those of processes that are neither the driver nor a JVM.
+        compiling: Those of the JVM's compilers: what they take is over one day.
         watching: Those of introspection's own threads.
         serving: Those of the JVM's threads that Python calls, or that call listeners.
-        workers: Those of processes that are neither the driver nor a JVM.
     """
 
     total: float
@@ -213,8 +217,8 @@ def _cpu() -> Callable[[], _Cpu]:
     total, workers, before = look()
 
     def since() -> _Cpu:
-        now, working, groups = look()
-        return _Cpu(now - total, working - workers, *map(used, groups, before))
+        total_now, workers_now, now = look()
+        return _Cpu(total_now - total, workers_now - workers, *map(used, now, before))
 
     return since
 
@@ -224,12 +228,11 @@ def measure_fresh(bench: Bench, views: Sequence[int], rates: Sequence[int]) -> l
     lines = []
     for rate in rates:
         for number in views:
-            folder = bench.folder()
-            with bench.running(streaming(number, rate), folder) as running:
+            load = streaming(number, rate)
+            with bench.folder() as folder, bench.running(load, folder) as running:
                 bench.wait(bench.warm_ms)
                 window = running.window(rate)
                 took, left = running.freshness(window)
-            shutil.rmtree(folder, ignore_errors=True)
             what = f"{number} {'view' if number == 1 else 'views'}, {rate:,} rows/s"
             aimed = number == _FRESH_VIEWS and rate == _FRESH_RATE
             most = _FRESH_MOST if aimed else None
@@ -251,15 +254,14 @@ def measure_rest(bench: Bench, objects: Sequence[int]) -> list[Measured]:
     """Cores that applications without news use, by the number of objects."""
     lines = []
     for number in objects:
-        folder = bench.folder()
-        load = _resting(folder, number)
-        with bench.running(load, folder):
-            bench.wait(bench.warm_ms)
-            used_since, began = _cpu(), bench.clock.elapsed_ms()
-            bench.wait(bench.window_ms)
-            cores = used_since().total * 1000.0 / (bench.clock.elapsed_ms() - began)
+        with bench.folder() as folder:
+            load = _resting(folder, number)
+            with bench.running(load, folder):
+                bench.wait(bench.warm_ms)
+                used_since, began = _cpu(), bench.clock.elapsed_ms()
+                bench.wait(bench.window_ms)
+                cores = used_since().total * 1000.0 / (bench.clock.elapsed_ms() - began)
         lines.append(Measured(f"{load.objects} objects at rest: CPU", cores, "cores"))
-        shutil.rmtree(folder, ignore_errors=True)
     return lines
 
 
@@ -271,14 +273,13 @@ def _resting(folder: Path, objects: int) -> Load:
 
 def measure_many(bench: Bench) -> list[Measured]:
     """Seconds until all of many objects follow, at the first start and at the next."""
-    folder = bench.folder()
-    load = _resting(folder, _MANY)
     lines = []
-    for what in ("first start", "next start"):
-        with bench.running(load, folder) as running:
-            took = running.seconds
-        lines.append(Measured(f"{load.objects} objects, {what}: all follow", took, "s"))
-    shutil.rmtree(folder, ignore_errors=True)
+    with bench.folder() as folder:
+        load = _resting(folder, _MANY)
+        for what in ("first start", "next start"):
+            with bench.running(load, folder) as running:
+                took = running.seconds
+            lines.append(Measured(f"{load.objects} objects, {what}: all follow", took, "s"))
     return lines
 
 
@@ -296,11 +297,11 @@ def measure_watched(bench: Bench, views: int, rate: int, rounds: int) -> list[Me
     workers. These read the sources, watched or not: they take more or less as the machine is slower
     or faster just then, and as one micro-batch more or less is in the window.
     """
-    load, folder = streaming(views, rate), bench.folder()
+    load = streaming(views, rate)
     pace = {"interval_max": f"{RuntimeSettings().interval_ms}ms"}
     windows: dict[bool, list[_Window]] = {True: [], False: []}
     took: dict[bool, list[float]] = {True: [], False: []}
-    with bench.running(load, folder, **pace) as running:
+    with bench.folder() as folder, bench.running(load, folder, **pace) as running:
         observing = running.application.observing
         assert observing is not None, "introspection is on by default"
         bench.wait(bench.warm_ms)
@@ -312,7 +313,6 @@ def measure_watched(bench: Bench, views: int, rate: int, rounds: int) -> list[Me
                 windows[watched].append(window)
                 # Now: history is not kept until the last round.
                 took[watched] += running.freshness(window)[0]
-    shutil.rmtree(folder, ignore_errors=True)
     lines = []
     for watched, found in windows.items():
         what = f"{views} views, {rate:,} rows/s, {'watched' if watched else 'not watched'}"

@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 from collections import Counter
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -193,11 +194,13 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
+def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Inputs with a history, which all cases share."""
     folder = tmp_path_factory.mktemp("oracle")
     bench = Bench(spark, str(folder / "lake"), folder / "checkpoints")
-    return World(bench)
+    made = World(bench)
+    yield made
+    made.close()
 
 
 class World:
@@ -240,6 +243,11 @@ class World:
         if time not in self._ducks:
             self._ducks[time] = self._duck(time)
         return Counter(comparable(row) for row in self._ducks[time].execute(query).fetchall())
+
+    def close(self) -> None:
+        """End DuckDB's part."""
+        for connection in self._ducks.values():
+            connection.close()
 
     def _duck(self, time: int) -> duckdb.DuckDBPyConnection:
         connection = duckdb.connect()
