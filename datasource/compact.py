@@ -32,23 +32,23 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
 
-from datasource.batch import Batch, Part, Run
+from datasource.batch import Batch, Part
 from datasource.claim import MergeClaim, Superseded
 from datasource.commands.claims import live_claims
 from datasource.commands.merge import apply_merge
 from datasource.description import Description
-from datasource.errors import Indeterminate, MissingBlob, ShardError
+from datasource.errors import MissingBlob
 from datasource.frontier import Frontier
 from datasource.ids import owner
 from datasource.machine import Machine
-from datasource.merger import Merger, check_read, sources, span, weigh
+from datasource.merger import Merged, Merger, check_read, sources, span, weigh
 from datasource.schema import ShardSchema
-from datasource.stage import Stager, discard
+from datasource.stage import Stager, UncommittedParts
 from datasource.state import Claim, ShardState, is_tombstone
 from datasource.trace import due_merges, level_of, worn_past
 
 __all__ = [
-    "apply_runs",
+    "apply_merged",
     "compact",
     "compact_inline",
     "everything",
@@ -398,32 +398,33 @@ def _merge_and_apply(
         if not is_there(machine.state(), inputs):
             return False  # merged by another, and collected
         raise
-    try:
-        check_read(state.name, inputs, merged.read)
-    except ShardError:
-        discard(machine.location.blob, merged.runs)
-        raise
-    return apply_runs(machine, state, inputs, merged.runs, claim=claim, staged_ms=staged_ms)
+    return apply_merged(machine, state, inputs, merged, claim=claim, staged_ms=staged_ms)
 
 
-def apply_runs(
+def apply_merged(
     machine: Machine,
     state: ShardState,
     inputs: tuple[Batch, ...],
-    runs: tuple[Run, ...],
+    merged: Merged,
     *,
     claim: MergeClaim | None,
     staged_ms: int,
 ) -> bool:
-    """Put one batch of `runs` in the place of `inputs`; False if they are not in the trace.
+    """Put one batch in the place of `inputs`; False if they are not in the trace.
 
-    Blobs of `runs` are deleted unless they were, or may have been, applied.
+    The blobs of what was merged are deleted unless it was, or may have been, applied.
 
     Args:
         state: What the inputs were planned from.
+        merged: What was made of them.
         claim: On the inputs; given up with the same record.
-        staged_ms: When the first part of `runs` was begun, or before.
+        staged_ms: When the first part of `merged` was begun, or before.
+
+    Raises:
+        Corrupt: What was read is not what the state says of the inputs: nothing was applied.
+        ShardError: As `compact`.
     """
+    runs = merged.runs
     desc = Description(inputs[0].desc.lower, inputs[-1].desc.upper, state.since.time)
     rows = sum(part.rows for run in runs for part in run.parts)
     output = Batch(desc, runs, level=level_of(rows))
@@ -431,16 +432,15 @@ def apply_runs(
     command = partial(
         apply_merge, inputs=inputs, output=output, claim=name, staged_ms=staged_ms if runs else None
     )
-    try:
-        applied = machine.apply(command)
-    except Indeterminate:
-        raise
-    except ShardError:
-        discard(machine.location.blob, runs)
-        raise
-    if not applied:
-        discard(machine.location.blob, runs)
-    elif claim is not None:
+    with UncommittedParts(machine.location.blob, runs) as parts:
+        check_read(state.name, inputs, merged.read)
+        with parts.commit():
+            applied = machine.apply(command)
+        if not applied:
+            # Not in the trace of a state that was read after this call began, and a merge of an
+            # unknown outcome raises: so no record names them.
+            parts.unused()
+    if applied and claim is not None:
         claim.held = False
     return applied
 

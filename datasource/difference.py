@@ -22,13 +22,13 @@ import pyarrow as pa
 from datasource import batch
 from datasource.commands.append import AlreadyCommitted, Appended, UpperMismatch
 from datasource.contents import Contents
-from datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
+from datasource.errors import Determinate, InvalidUsage
 from datasource.fetch import BATCH_ROWS
 from datasource.frontier import TIME_MIN, Frontier
 from datasource.merge import Run
 from datasource.plan import PlannedPart, TimeFilter, plan_changes
 from datasource.read import current_schema, open_reader
-from datasource.stage import Staged, discard
+from datasource.stage import Staged, UncommittedParts
 from datasource.state import ShardState
 from datasource.update import sort_rows
 from datasource.write import WriteHandle
@@ -80,15 +80,11 @@ def commit_difference(
         Determinate: Others appended faster than the difference could follow.
         Indeterminate: It may have happened: repeat it with the same sequence number.
     """
-    blob = handle.machine.location.blob
-    try:
-        outcome = _committed(handle, difference, sequence=sequence, attempt=attempt)
-    except Indeterminate:
-        raise
-    except ShardError:
-        discard(blob, new.runs)
-        raise
-    discard(blob, new.runs)
+    with UncommittedParts(handle.machine.location.blob, new.runs) as parts:
+        # No record ever names these; after an unknown outcome the commit is repeated from them.
+        with parts.commit():
+            outcome = _committed(handle, difference, sequence=sequence, attempt=attempt)
+        parts.unused()
     return outcome
 
 
@@ -99,8 +95,11 @@ def _committed(
     entry = machine.state().writers.get(handle.writer)
     if entry is not None and sequence <= entry.last:
         return AlreadyCommitted(Frontier(entry.upper), "")
-    pending = _Pending(handle, difference)
-    with open_reader(machine, purpose=f"write by {handle.writer}") as reader:
+    with (
+        UncommittedParts(machine.location.blob) as parts,
+        open_reader(machine, purpose=f"write by {handle.writer}") as reader,
+    ):
+        pending = _Pending(handle, difference, parts)
         for _ in range(_ATTEMPTS):
             state = machine.state()
             reader.lease.check(state)
@@ -108,11 +107,13 @@ def _committed(
                 # Before the rows are read: they carry schema ids of the shard that is gone.
                 raise _changed(state)
             staged = pending.follow(state)
-            outcome = handle.commit_at(staged, state.upper, sequence=sequence, attempt=attempt)
+            with parts.commit():
+                outcome = handle.commit_at(staged, state.upper, sequence=sequence, attempt=attempt)
             if not isinstance(outcome, UpperMismatch):
+                # Committed; or answered for another attempt, and then deleted by the handle.
                 return outcome
+            parts.unused()
             reader.lease.renew()
-    pending.drop()
     raise Determinate(
         f"shard '{machine.name}' changed {_ATTEMPTS} times while a difference to it was written",
         code="CONTENTION",
@@ -129,11 +130,17 @@ def _changed(state: ShardState) -> InvalidUsage:
 
 
 class _Pending:
-    """A staged difference that follows the shard until it can be appended."""
+    """A staged difference that follows the shard until it can be appended.
 
-    def __init__(self, handle: WriteHandle, difference: Difference) -> None:
+    Its parts are in `uncommitted`, whose owner knows when they are not needed any more.
+    """
+
+    def __init__(
+        self, handle: WriteHandle, difference: Difference, uncommitted: UncommittedParts
+    ) -> None:
         self._handle = handle
         self._difference = difference
+        self._uncommitted = uncommitted
         self._base: ShardState | None = None
         self._staged = Staged((), 0, 0, 0)
 
@@ -141,7 +148,8 @@ class _Pending:
         """The difference to the contents of `state`, staged."""
         base, self._base = self._base, state
         if base is None or base.upper.time is None or not _grown(base, state):
-            self.drop()
+            self._uncommitted.delete()
+            self._staged = Staged((), 0, 0, 0)
             self._handle.schema = current_schema(state)
             self._handle.schema_id = state.schema_id
             self._stage(state, plan_changes(state, TIME_MIN, state.upper.time), whole=True)
@@ -150,20 +158,12 @@ class _Pending:
             self._stage(state, came, whole=False)
         return self._staged
 
-    def drop(self) -> None:
-        """Delete what is staged."""
-        discard(self._handle.machine.location.blob, self._staged.runs)
-        self._staged = Staged((), 0, 0, 0)
-
     def _stage(self, state: ShardState, there: Sequence[PlannedPart], *, whole: bool) -> None:
         stager = self._handle.stager()
         buffer_bytes = min(stager.settings.part_buffer_bytes, _BUFFER_BYTES)
         frugal = replace(stager, settings=replace(stager.settings, part_buffer_bytes=buffer_bytes))
-        try:
-            more = frugal.stage(self._difference.against(state, there, whole=whole))
-        except BaseException:
-            self.drop()
-            raise
+        more = frugal.stage(self._difference.against(state, there, whole=whole))
+        self._uncommitted.add(more.runs)
         held = self._staged
         # The updates came in order, so their parts are one run.
         run = (

@@ -35,7 +35,7 @@ from datasource.fetch import BATCH_ROWS, Fetcher
 from datasource.merge import merge
 from datasource.plan import PlannedPart, TimeFilter
 from datasource.schema import DIFF, ShardSchema
-from datasource.stage import Stager, discard
+from datasource.stage import Stager, UncommittedParts
 from datasource.state import ShardState
 from datasource.update import sort_rows
 
@@ -174,17 +174,15 @@ class Merger:
             MissingBlob: A part is not there.
             Corrupt: A part is not what was written; or diffs were lost or invented.
         """
-        passing: list[Run] = []
         read = Tally()
-        try:
+        # What an earlier pass has written is read by the next one, and by nobody else.
+        with UncommittedParts(self.stager.blob) as passing:
             left = list(wanted)
             while len(fitting := self._fitting(left)) < len(left):
                 run = self._staged(fitting, read)
-                passing += run
+                passing.add(run)
                 left = [*left[len(fitting) :], *map(_passed, run)]
             return Merged(self._staged(left, read), read)
-        finally:
-            discard(self.stager.blob, passing)
 
     def _fitting(self, wanted: list[Source]) -> list[Source]:
         """As many of the first ones as fit into memory side by side; two at least."""
@@ -201,9 +199,10 @@ class Merger:
         runs = [self._run(source, (here,) if source.passing else (here, read)) for source in wanted]
         staged = self.stager.stage(merge(runs, self.contents.key, self.since))
         parts = tuple(part for run in staged.runs for part in run.parts)
-        if not same_sum(here.diffs, sum_of_diffs(parts)):
-            discard(self.stager.blob, staged.runs)
-            raise not_conserved(self.name, self.desc, here.diffs, sum_of_diffs(parts))
+        with UncommittedParts(self.stager.blob, staged.runs) as uncommitted:
+            if not same_sum(here.diffs, sum_of_diffs(parts)):
+                raise not_conserved(self.name, self.desc, here.diffs, sum_of_diffs(parts))
+            uncommitted.hand_over(staged.runs)
         return (Run(parts),) if parts else ()
 
     def _run(self, source: Source, tallies: Sequence[Tally]) -> Iterator[pa.Table]:

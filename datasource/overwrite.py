@@ -22,7 +22,7 @@ from datasource.merge import Run, merge
 from datasource.plan import PlannedPart
 from datasource.read import contents_of
 from datasource.schema import TS
-from datasource.stage import Staged, discard
+from datasource.stage import Staged, UncommittedParts
 from datasource.state import ShardState
 from datasource.update import negate
 from datasource.write import WriteHandle
@@ -46,11 +46,9 @@ def overwrite(
         Determinate: Others appended faster than the difference could follow.
         InvalidUsage: `new` retracts rows or carries times.
     """
-    try:
+    with UncommittedParts(handle.machine.location.blob, new.runs) as parts:
         difference = replacement(handle.machine, new)
-    except InvalidUsage:
-        discard(handle.machine.location.blob, new.runs)
-        raise
+        parts.hand_over(new.runs)
     return commit_difference(handle, new, difference, sequence=sequence, attempt=attempt)
 
 

@@ -3,8 +3,12 @@
 A `Stager` takes Arrow data in any number of batches and writes sorted Parquet parts of bounded size
 under fresh names. It never looks at state and never commits: it runs wherever the rows are, in an
 executor's task as well as in a plain program. What it returns is small, and can be sent to whoever
-appends it. Parts that are never appended are garbage; whoever knows them may delete them, and the
-sweeper takes the rest.
+appends it.
+
+Parts that are never appended are garbage. `UncommittedParts` is the one place that deletes them
+before a sweep does, and it asks for proof: a record that names a part which somebody deleted makes
+the shard unreadable for ever, a part too many costs some bytes for a day. An error of a commit is
+such a proof only if its class says that nothing happened (`Determinate`, `InvalidUsage`).
 """
 
 from __future__ import annotations
@@ -12,8 +16,10 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import msgspec
 import pyarrow as pa
@@ -21,7 +27,7 @@ import pyarrow as pa
 from datasource.batch import Part, Run
 from datasource.clock import Clock, IdGenerator
 from datasource.convert import check_data
-from datasource.errors import InvalidUsage, ShardError
+from datasource.errors import Determinate, InvalidUsage, ShardError
 from datasource.ids import new_id
 from datasource.location import Blob
 from datasource.partfile import decode_inline, encode_inline, encode_parquet
@@ -31,7 +37,7 @@ from datasource.stats import encode_stats
 from datasource.stats_collect import collect
 from datasource.update import sort_rows
 
-__all__ = ["Staged", "Stager", "delete_blobs", "discard"]
+__all__ = ["Staged", "Stager", "UncommittedParts", "delete_blobs"]
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +61,7 @@ class Staged:
     @property
     def blob_keys(self) -> tuple[str, ...]:
         """Keys of the blobs that were written."""
-        return tuple(p.key for run in self.runs for p in run.parts if p.inline is None)
+        return tuple(_blob_keys(self.runs))
 
 
 @dataclass(frozen=True)
@@ -94,12 +100,12 @@ class Stager:
         """
         staged_ms = self.clock.now_ms()
         runs: list[Run] = []
-        try:
+        with UncommittedParts(self.blob) as uncommitted:
             for table in self._buffers(data):
-                runs.append(Run((self._part(table),)))  # noqa: PERF401 - kept if a later one fails
-        except BaseException:
-            discard(self.blob, runs)
-            raise
+                run = Run((self._part(table),))
+                uncommitted.add((run,))
+                runs.append(run)
+            uncommitted.hand_over(runs)
         parts = [part for run in runs for part in run.parts]
         rows, size = sum(p.rows for p in parts), sum(p.size_bytes for p in parts)
         return Staged(tuple(runs), staged_ms, rows, size)
@@ -190,9 +196,77 @@ class Stager:
         return encode_parquet(table, key=self.key, row_group_rows=self.settings.row_group_rows)
 
 
-def discard(blob: Blob, runs: Iterable[Run]) -> None:
-    """Delete the blobs of parts that certainly were not, and will never be, appended."""
-    delete_blobs(blob, [p.key for run in runs for p in run.parts if p.inline is None])
+class UncommittedParts:
+    """Parts on their way into a shard, deleted at the end of a `with` unless they may be in it.
+
+        with UncommittedParts(blob, staged.runs) as parts:
+            check(staged)  # whatever this raises: nothing names the parts, they are deleted
+            with parts.commit():
+                outcome = machine.apply(append)  # from here on they are kept, but for a proof
+            if isinstance(outcome, UpperMismatch):
+                parts.unused()
+
+    Losing this object, in a crash, leaks the parts to the sweeper and does no harm.
+
+    Args:
+        blob: Where they are.
+        runs: The parts; inline ones have no blob, and are ignored.
+    """
+
+    def __init__(self, blob: Blob, runs: Iterable[Run] = ()) -> None:
+        self._blob = blob
+        self._keys: dict[str, None] = {}
+        self._may_be_used = False
+        self._was_used = False
+        self.add(runs)
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Delete them, unless a record names them, or may."""
+        self.delete()
+
+    def add(self, runs: Iterable[Run]) -> None:
+        """Let these share the fate of the others."""
+        self._keys |= dict.fromkeys(_blob_keys(runs))
+
+    def hand_over(self, runs: Iterable[Run]) -> None:
+        """Leave these to somebody else, who sees to it that they are deleted if need be."""
+        for key in _blob_keys(runs):
+            self._keys.pop(key, None)
+
+    @contextmanager
+    def commit(self) -> Iterator[None]:
+        """Surround what may write a record that names the parts.
+
+        Afterwards they are kept, until `unused` says that they were refused. An error is a proof of
+        that only if its class says so: an interrupt, damage that was met on the way or an error
+        that nobody thought of say nothing about a request that was sent.
+        """
+        self._was_used = self._may_be_used
+        # Before the attempt, not after it: an interrupt in the middle must find it so.
+        self._may_be_used = True
+        try:
+            yield
+        except (Determinate, InvalidUsage):
+            self.unused()
+            raise
+
+    def unused(self) -> None:
+        """Note that the last commit certainly does not use them; an earlier one still may."""
+        self._may_be_used = self._was_used
+
+    def delete(self) -> None:
+        """Delete them now, unless a record names them, or may; then they are the sweeper's."""
+        if not self._may_be_used:
+            keys, self._keys = self._keys, {}
+            delete_blobs(self._blob, keys)
+
+
+def _blob_keys(runs: Iterable[Run]) -> list[str]:
+    return [part.key for run in runs for part in run.parts if part.inline is None]
 
 
 def delete_blobs(blob: Blob, keys: Iterable[str]) -> None:

@@ -12,9 +12,9 @@ sequence number of the user's, repeating an append after a crash is answered `Al
 Within a call, lost acknowledgements are resolved the same way; a call that still raises
 `Indeterminate` can be repeated with the same sequence number.
 
-A refusal (`UpperMismatch`, …) is a return value. After one, and after every error that says that it
-certainly did not happen, the parts that the call had staged are deleted; after an `Indeterminate`
-they stay: leak rather than dangle.
+A refusal (`UpperMismatch`, …) is a return value. After one, and after an error whose class says
+that it certainly did not happen, the parts that the call had staged are deleted; after any other
+error they stay: leak rather than dangle (`stage.UncommittedParts`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from datasource.frontier import Frontier
 from datasource.ids import new_id
 from datasource.machine import Machine
 from datasource.schema import ShardSchema
-from datasource.stage import Staged, Stager, discard
+from datasource.stage import Staged, Stager, UncommittedParts
 from datasource.state import Registration, ShardState
 
 __all__ = ["Decided", "Redirect", "Updates", "WriteHandle", "WriteResult"]
@@ -211,10 +211,10 @@ class WriteHandle:
             if not isinstance(outcome, UpperMismatch):
                 return outcome
             if outcome.current < lower:
-                discard(self.machine.location.blob, staged.runs)
+                self._uncommitted(staged).delete()
                 return outcome
             if outcome.current >= upper:
-                discard(self.machine.location.blob, staged.runs)
+                self._uncommitted(staged).delete()
                 return AlreadyCommitted(outcome.current, attempt="")
             start = outcome.current
 
@@ -264,31 +264,27 @@ class WriteHandle:
             inline_max_bytes=self.machine.settings.inline_state_bytes,
             txns=self.txns,
         )
-        try:
-            with self._turn:
+        with self._uncommitted(staged) as parts:
+            with self._turn, parts.commit():
                 number = self.sequence + 1 if sequence is None else sequence
                 self.sequence = max(self.sequence, number)
-                outcome, runs = self._decided(replace(request, sequence=number))
-        except Indeterminate:
-            raise
-        except ShardError:
-            discard(self.machine.location.blob, staged.runs)
-            raise
-        match outcome:
-            case Appended():
+                outcome, runs = self._decided(replace(request, sequence=number), parts)
+            if isinstance(outcome, Appended):
                 # It is committed, whatever comes of the merges that it has made due.
                 compact_inline(self.machine, (p for run in runs for p in run.parts))
                 return outcome
-            case AlreadyCommitted():
+            if isinstance(outcome, AlreadyCommitted):
+                # Of an attempt that is not known any more, these may be the parts.
                 if outcome.attempt not in {"", request.attempt}:
-                    discard(self.machine.location.blob, runs)
+                    parts.unused()
                 return outcome
+            if keep and isinstance(outcome, UpperMismatch):
+                parts.hand_over(staged.runs)
+            parts.unused()
+        match outcome:
             case UpperMismatch():
-                if not keep:
-                    discard(self.machine.location.blob, runs)
                 return outcome
             case StagedTooLong(age_ms):
-                discard(self.machine.location.blob, runs)
                 raise Determinate(
                     f"updates for shard '{self.machine.name}' were staged {age_ms} ms ago, longer "
                     f"than staged parts are kept",
@@ -302,8 +298,17 @@ class WriteHandle:
                     hint="another attempt of the same work has taken over",
                 )
 
-    def _decided(self, request: Append) -> tuple[Decided, tuple[Run, ...]]:
+    def _uncommitted(self, staged: Staged) -> UncommittedParts:
+        return UncommittedParts(self.machine.location.blob, staged.runs)
+
+    def _decided(
+        self, request: Append, uncommitted: UncommittedParts
+    ) -> tuple[Decided, tuple[Run, ...]]:
         """Run the append until its outcome is known, flushing inline parts if the state is full.
+
+        Args:
+            request: The append.
+            uncommitted: Takes the parts that are flushed on the way.
 
         Returns:
             The outcome, and the runs as they were asked to be appended in the end.
@@ -323,6 +328,7 @@ class WriteHandle:
                 if isinstance(outcome, InlineBackpressure):
                     # What is inline cannot be moved, or others filled the room at once.
                     request = replace(request, runs=self._flushed(request.runs))
+                    uncommitted.add(request.runs)
                     outcome = self.machine.apply(partial(append, append=request))
                     assert not isinstance(outcome, InlineBackpressure), "nothing inline is left"
                 if isinstance(outcome, Redirected):

@@ -46,7 +46,7 @@ from datasource.shard_sink.envelope import Unwrapper
 from datasource.shard_sink.frame import AFTER, BEFORE, read_frame
 from datasource.shard_sink.target import find, resolve
 from datasource.shard_source.options import SinkOptions, parse_sink
-from datasource.stage import Staged, discard
+from datasource.stage import Staged, UncommittedParts
 from datasource.upsert import replacements
 
 __all__ = ["Staging"]
@@ -111,12 +111,13 @@ class Staging:
         client, name = self.host.client, self.reading.description.name
         machine = client.machine(name)
         difference = replacements(machine, unwrapper.staged_schema, carriers)
-        with open_reader(machine, purpose=f"rows that {WRITER} replaces"):
+        with (
+            UncommittedParts(client.location.blob, carriers.runs),
+            open_reader(machine, purpose=f"rows that {WRITER} replaces"),
+        ):
             state = machine.state()
             there = plan_changes(state, TIME_MIN, state.upper.time)
-            found = client.writer(name).stager().stage(difference.against(state, there, whole=True))
-        discard(client.location.blob, carriers.runs)
-        return found
+            return client.writer(name).stager().stage(difference.against(state, there, whole=True))
 
     @property
     def _row_options(self) -> SinkOptions:

@@ -19,7 +19,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +27,7 @@ from pyspark.sql import DataFrame
 
 from datasource.batch import stamp
 from datasource.client import ShardClient
-from datasource.commands.append import AlreadyCommitted, Appended, UpperMismatch
+from datasource.commands.append import UpperMismatch
 from datasource.errors import InvalidUsage
 from datasource.frontier import Frontier
 from datasource.ids import check_owner_name, new_id
@@ -41,7 +41,7 @@ from datasource.shard_sink.target import Target, find, resolve
 from datasource.shard_source.offsets import Start, parse_offset
 from datasource.shard_source.options import SinkOptions, parse_sink
 from datasource.shard_source.planner import open_client
-from datasource.stage import Staged, discard
+from datasource.stage import Staged, UncommittedParts
 from datasource.write import WriteHandle, WriteResult
 
 __all__ = [
@@ -242,7 +242,7 @@ def _waiting(
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StagedInterval:
     """Rows of a shard that wait for their one append.
 
@@ -251,6 +251,7 @@ class StagedInterval:
         shard: Its id: one that was dropped and made again refuses them.
         attempt: Names this staging.
         staged: The parts.
+        uncommitted: The same, and whether a record may name them already.
     """
 
     client: ShardClient
@@ -261,6 +262,11 @@ class StagedInterval:
     key: Sequence[str]
     attempt: str
     staged: Staged
+    uncommitted: UncommittedParts = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Note that nothing refers to the parts yet."""
+        self.uncommitted = UncommittedParts(self.client.location.blob, self.staged.runs)
 
     @property
     def rows(self) -> int:
@@ -278,7 +284,8 @@ class StagedInterval:
     ) -> WriteResult:
         """Make them the contents of `[lower, upper)`; as `compare_and_append`.
 
-        Whatever the answer is, this is over then: parts that were refused are deleted.
+        Whatever the answer is, this is over then: parts that were refused are deleted. After an
+        unknown outcome they stay, and `discard` leaves them alone, too.
 
         Args:
             at: When rows without `_ts` take effect; None for `lower`.
@@ -294,20 +301,19 @@ class StagedInterval:
             redirect=self.client.redirect(self.name),
         )
         placed = replace(self.staged, runs=stamp(self.staged.runs, lower if at is None else at))
-        outcome = handle.commit_at(
-            placed,
-            Frontier(lower),
-            upper=Frontier(upper),
-            sequence=sequence,
-            attempt=self.attempt,
-        )
-        match outcome:
-            case UpperMismatch():
-                self.discard()
-            case Appended() | AlreadyCommitted():
-                pass
+        with self.uncommitted as parts:
+            with parts.commit():
+                outcome = handle.commit_at(
+                    placed,
+                    Frontier(lower),
+                    upper=Frontier(upper),
+                    sequence=sequence,
+                    attempt=self.attempt,
+                )
+            if isinstance(outcome, UpperMismatch):
+                parts.unused()
         return outcome
 
     def discard(self) -> None:
-        """Delete what was staged; only if it was not appended, and will not be."""
-        discard(self.client.location.blob, self.staged.runs)
+        """Delete what was staged, unless an append may have used it."""
+        self.uncommitted.delete()

@@ -27,12 +27,12 @@ import pyarrow.parquet as pq
 from datasource.batch import Batch, Part, Run
 from datasource.claim import MergeClaim, Superseded
 from datasource.client import ShardClient
-from datasource.compact import apply_runs, is_there, merge_batches, merge_in_turn
+from datasource.compact import apply_merged, is_there, merge_batches, merge_in_turn
 from datasource.errors import InvalidUsage, ShardError
 from datasource.ids import owner
 from datasource.location import Blob
 from datasource.machine import Machine
-from datasource.merger import Source, Tally, check_read, merge_since, sources, span, weigh
+from datasource.merger import Merged, Source, Tally, merge_since, sources, span, weigh
 from datasource.predicate import Known
 from datasource.rowgroups import RowGroups
 from datasource.schema import ShardSchema
@@ -46,7 +46,6 @@ from datasource.shard_merge.ranges import (
     plan_cuts,
 )
 from datasource.shard_merge.task import MergeTask, RangeMerged, merge_range
-from datasource.stage import discard
 from datasource.state import Claim, ShardState
 from datasource.stats import Kind
 
@@ -160,16 +159,10 @@ class _SparkMerge:
                 if not is_there(machine.state(), inputs):
                     return False  # merged by another, and collected
                 raise
-            runs = tuple(run for one in done for run in one.runs)
-            try:
-                read = Tally(sum(d.read.rows for d in done), sum(d.read.diffs for d in done))
-                check_read(state.name, inputs, read)
-            except ShardError:
-                discard(machine.location.blob, runs)
-                raise
-            parts = tuple(part for run in runs for part in run.parts)
-            together = (Run(parts),) if parts else ()
-            return apply_runs(machine, state, inputs, together, claim=claim, staged_ms=staged_ms)
+            read = Tally(sum(d.read.rows for d in done), sum(d.read.diffs for d in done))
+            parts = tuple(part for one in done for run in one.runs for part in run.parts)
+            merged = Merged((Run(parts),) if parts else (), read)
+            return apply_merged(machine, state, inputs, merged, claim=claim, staged_ms=staged_ms)
 
     def _collect(
         self, tasks: Sequence[MergeTask], claim: MergeClaim, where: str

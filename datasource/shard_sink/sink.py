@@ -34,7 +34,7 @@ from datasource.shard_sink.frame import read_frame
 from datasource.shard_sink.target import Target, find, resolve
 from datasource.shard_source.options import SinkOptions, parse_sink
 from datasource.shard_source.planner import open_client
-from datasource.stage import Staged, Stager, discard
+from datasource.stage import Staged, Stager, UncommittedParts
 from datasource.upsert import CARRIER_ID, upsert
 from datasource.write import WriteHandle
 
@@ -163,9 +163,15 @@ class _Writer:
         if not known:
             return
         handle = self._handle(writer, known[0])
-        if handle.abandon(known[0].attempt, sequence):
-            for message in known:
-                discard(handle.machine.location.blob, message.staged.runs)
+        staged = (run for message in known for run in message.staged.runs)
+        parts = UncommittedParts(handle.machine.location.blob, staged)
+        # What the commit has answered, another process was told. The shard itself is asked: from a
+        # record that gives the attempt up on, no commit of it can land any more.
+        with parts.commit():
+            given_up = handle.abandon(known[0].attempt, sequence)
+        if given_up:
+            parts.unused()
+            parts.delete()
 
     def _handle(self, writer: str | None, message: StagedMessage) -> WriteHandle:
         """A handle of the writer with this name; None makes one up that lasts for one attempt.

@@ -24,6 +24,7 @@ import errno
 import heapq
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -56,6 +57,24 @@ _TMP_AGE_MS: Final = 24 * 60 * 60 * 1000
 _NOT_WRITABLE: Final = {errno.EACCES, errno.EPERM, errno.EROFS}
 _NO_TMPFILE: Final = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL}
 _NO_LINKS: Final = {errno.EOPNOTSUPP, errno.EPERM, errno.EMLINK, errno.ENOSYS, errno.EXDEV}
+
+_NOT_LINKED: Final = {
+    *_NOT_WRITABLE,
+    *_NO_LINKS,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.ENAMETOOLONG,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.ELOOP,
+}
+"""Errors with which the kernel refuses a link(2) before it writes a name. After any other, such as
+EIO, the name may be there."""
+
+
+class _LinkUnknownError(OSError):
+    """A link(2) failed in a way that does not tell whether the name was written."""
+
 
 # os.link(follow_symlinks=True) is plain link(2) in CPython 3.11, which cannot name a file that has
 # no name yet (EXDEV); linkat(2) with AT_SYMLINK_FOLLOW through /proc can.
@@ -100,6 +119,8 @@ class FileObjects(Objects):
     def create(self, key: str, value: bytes) -> CreateOutcome:
         try:
             directory, linked = self._link_key(key, value)
+        except _LinkUnknownError as error:
+            return Unresolved(f"giving the file its name failed: {error.strerror}")
         except OSError as error:
             raise self._failed("create", key, error) from error
         if not linked:
@@ -203,7 +224,10 @@ class FileObjects(Objects):
                     _write(fd, value)
                     linked = _link_fd(fd, directory.fd, name)
                 finally:
-                    os.close(fd)
+                    # All of it is synced. An error here, after the link, would be taken for one
+                    # before it, and what has happened for what has not.
+                    with suppress(OSError):
+                        os.close(fd)
                 if linked is not None:
                     return linked
                 self._tmpfile = False
@@ -217,14 +241,17 @@ class FileObjects(Objects):
             return False
         except OSError as error:
             if error.errno not in _NO_LINKS:
-                raise
+                raise _link_error(error.errno, name) from error
             raise InvalidUsage(
                 f"the file system of '{self._root}' has no hard links ({error.strerror})",
                 code="STORE_NOT_ATOMIC",
                 hint="commits need link(2): use a local disk such as ext4 or xfs, or s3://",
             ) from error
         finally:
-            Path(temporary).unlink()
+            # A temporary name that stays is swept a day later; an error here would be taken for
+            # one of the link, which may have happened.
+            with suppress(OSError):
+                Path(temporary).unlink()
         return True
 
     def _write_named(self, value: bytes | memoryview) -> str:
@@ -242,10 +269,12 @@ class FileObjects(Objects):
                 _sweep(directory, os.fstat(fd).st_mtime_ns // 1_000_000 - _TMP_AGE_MS)
             _write(fd, value)
         except OSError:
-            Path(path).unlink()
+            with suppress(OSError):
+                Path(path).unlink()
             raise
         finally:
-            os.close(fd)
+            with suppress(OSError):
+                os.close(fd)
         return path
 
     def _open_directory(self, relative: str) -> _Directory:
@@ -401,7 +430,13 @@ def _link_fd(fd: int, directory_fd: int, name: str) -> bool | None:
         return False
     if os.fstat(directory_fd).st_nlink > 0 and number in {errno.ENOENT, errno.EXDEV, *_NO_LINKS}:
         return None
-    raise OSError(number, os.strerror(number), name)
+    raise _link_error(number, name)
+
+
+def _link_error(number: int | None, name: str) -> OSError:
+    """The error of a link(2) that failed with `number`; a kind of its own if it may have worked."""
+    kind = OSError if number in _NOT_LINKED else _LinkUnknownError
+    return kind(number, os.strerror(number or 0), name)
 
 
 def _read(fd: int, start: int, end: int | None) -> bytes:

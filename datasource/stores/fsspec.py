@@ -94,8 +94,8 @@ class FsspecObjects(Objects):
         except FileExistsError:
             return EXISTS
         except Exception as error:  # noqa: BLE001 - file systems raise what they like
-            self._refuse(f"create '{key}'", error)
-            return Unresolved(type(error).__name__)
+            # Never raised, however plain a refusal it is: their clients repeat what they have sent.
+            return Unresolved(type(error).__name__, self._refusal(f"create '{key}'", error))
         return CREATED
 
     @override
@@ -222,26 +222,30 @@ class FsspecObjects(Objects):
     def _raise(
         self, what: str, error: Exception, otherwise: type[ShardError] = Determinate
     ) -> NoReturn:
-        self._refuse(what, error)
+        refusal = self._refusal(what, error)
+        if refusal is not None:
+            raise refusal from error
         raise otherwise(
             f"cannot {what} at '{self.url}': {type(error).__name__}",
             code="STORE_UNAVAILABLE",
             hint="retry later",
         ) from error
 
-    def _refuse(self, what: str, error: Exception) -> None:
+    def _refusal(self, what: str, error: Exception) -> InvalidUsage | None:
+        """What has to be mended by hand, if no repetition can cure `error`."""
         if isinstance(error, PermissionError):
-            raise InvalidUsage(
+            return InvalidUsage(
                 f"cannot {what} at '{self.url}'",
                 code="ACCESS_DENIED",
                 hint="check the credentials and what they permit",
-            ) from error
+            )
         if isinstance(error, NotImplementedError | TypeError):
-            raise InvalidUsage(
+            return InvalidUsage(
                 f"cannot {what} at '{self.url}': its file system does not support it",
                 code="STORE_NOT_ATOMIC",
                 hint="use a local directory, s3://, gs:// or abfs://",
-            ) from error
+            )
+        return None
 
 
 def _can_create(kind: type[AbstractFileSystem]) -> bool:

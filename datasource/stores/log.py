@@ -5,8 +5,9 @@ count down, so that one LIST of one key finds the head. Whoever creates n has ap
 the compare-and-set. An entry holds a magic, a version, a checksum, its writer's 16-byte token and
 the record.
 
-*Resolving.* Whatever a create answers short of success is undecided until n has been read back and
-its token compared: ours means success, another's means that we lost, none means try again.
+*Resolving.* Whatever a create answers short of success, a refusal included, is undecided until n
+has been read back and its token compared: ours means success, once it is settled; another's means
+that we lost; none means try again. Where n cannot be read, or not decoded, nobody knows.
 
 *Truncating* makes create-if-absent unsafe by itself: a writer that stalls between looking and
 creating could re-create a deleted seqno and believe that it has committed. So a truncation first
@@ -80,6 +81,11 @@ _CHUNK_MAX: Final = 64
 
 _ROUNDS_MAX: Final = 16
 """Attempts of anything that only a racing truncation can make us repeat."""
+
+_REFUSALS_MAX: Final = 3
+"""Creates in a row that may be refused with what no repetition cures, and leave nothing to be read
+back, before the outcome is reported as unknown. A refusal may be about a repetition whose original
+is still on its way; but whoever has lost the right to write need not wait out the deadline."""
 
 _SHARDS_MAX: Final = 4096
 _BACKOFF_MS: Final = 20.0
@@ -208,7 +214,7 @@ class NumberedLog(Consensus):
         began_at = self._clock.elapsed_ms()
         winner = self._append(shard, "log", seqno, data)
         if winner is not None:
-            return self._lost(shard, winner)
+            return self._lost(shard, winner, began_at)
         try:
             counts = self._believed(shard, seqno)
         except ShardError as error:
@@ -220,9 +226,29 @@ class NumberedLog(Consensus):
         self._saw_head(shard, VersionedData(seqno, data), began_at)
         return Committed(seqno)
 
-    def _lost(self, shard: str, winner: VersionedData) -> ExpectationMismatch:
-        if not self._believed(shard, winner.seqno):
+    def _lost(
+        self, shard: str, winner: VersionedData, began_at: float
+    ) -> Committed | ExpectationMismatch:
+        """Answer a create that found the record of somebody else at its seqno.
+
+        Raises:
+            Indeterminate: What was found may have been put back by a stalled writer, after ours
+                had been committed, built upon and truncated.
+        """
+        try:
+            counts = self._believed(shard, winner.seqno)
+        except ShardError as error:
+            raise self._undecided(shard, winner.seqno, "the floor cannot be read") from error
+        if not counts:
+            # The seqno was not below a floor that is older than half of the grace before `began_at`
+            # (see `_believed`), so until now nothing there was deleted, and the first to create it
+            # is the one who was found. After that nobody can tell.
+            if self._clock.elapsed_ms() - began_at >= self._grace_ms / 2:
+                reason = "the log was truncated beyond it meanwhile"
+                raise self._undecided(shard, winner.seqno, reason)
             return ExpectationMismatch(None)
+        # Before the answer, not after: a refusal is acted upon outside of this store, and a power
+        # cut must not take away the record that it was given for.
         self._objects.settle(f"{shard}/log")
         # When the winner was the head is not known, only that nobody saw a floor above it before.
         self._saw_head(shard, winner, _NEVER)
@@ -234,6 +260,7 @@ class NumberedLog(Consensus):
         Raises:
             Indeterminate: The deadline passed, or reading back failed.
             Determinate: The store refused before anything could have happened.
+            InvalidUsage: The same, and will again.
         """
         key = entry_key(f"{shard}/{kind}/", seqno)
         token = self._ids.token()
@@ -241,23 +268,35 @@ class NumberedLog(Consensus):
         outcome = self._objects.create(key, entry)
         if outcome is CREATED:
             return None
+        # From here on nothing but an entry with a token decides. An error of any class says no more
+        # than that this look, or this repetition, came to nothing: the first attempt may have
+        # happened, or may yet.
         gives_up_at = self._clock.elapsed_ms() + self._deadline_ms
         pause_ms = _BACKOFF_MS
+        refusals = 0
         while True:
-            reason = outcome.reason if isinstance(outcome, Unresolved) else "taken, and yet absent"
+            reason, refusal = "taken, and yet absent", None
+            if isinstance(outcome, Unresolved):
+                reason, refusal = outcome.reason, outcome.refusal
+            refusals = refusals + 1 if refusal is not None else 0
             try:
                 found = self._objects.get(key)
                 if found is not None:
                     owner, record = decode_entry(self._objects.url, key, found)
-                    return None if owner == token else VersionedData(seqno, record)
-                if self._clock.elapsed_ms() >= gives_up_at:
-                    raise self._undecided(shard, seqno, reason)
+                    if owner != token:
+                        return VersionedData(seqno, record)
+                    # What is visible need not be durable: the create may have failed to sync it.
+                    self._objects.settle(f"{shard}/{kind}")
+                    return None
+                if refusals >= _REFUSALS_MAX or self._clock.elapsed_ms() >= gives_up_at:
+                    raise self._undecided(shard, seqno, reason, refusal)
                 self._clock.wait(threading.Event(), pause_ms * (0.5 + self._ids.jitter()))
                 pause_ms = min(2 * pause_ms, _BACKOFF_MAX_MS)
                 outcome = self._objects.create(key, entry)
-            except (Determinate, InvalidUsage) as error:
-                # An earlier attempt may have happened, whatever became of this one.
-                raise self._undecided(shard, seqno, reason) from error
+            except Indeterminate:
+                raise
+            except ShardError as error:
+                raise self._undecided(shard, seqno, reason, refusal) from error
             if outcome is CREATED:
                 return None
 
@@ -457,11 +496,14 @@ class NumberedLog(Consensus):
             return None
         return VersionedData(seqno, decode_entry(self._objects.url, key, value)[1])
 
-    def _undecided(self, shard: str, seqno: int, reason: str) -> Indeterminate:
+    def _undecided(
+        self, shard: str, seqno: int, reason: str, refusal: InvalidUsage | None = None
+    ) -> Indeterminate:
+        cure = f"{refusal.hint}; " if refusal is not None and refusal.hint else ""
         return Indeterminate(
             f"cannot tell whether record {seqno} of shard '{shard}' at '{self._objects.url}' "
             f"was committed: {reason}",
-            hint="read the shard back before repeating the commit",
+            hint=f"{cure}read the shard back before repeating the commit",
         )
 
     def _restless(self, shard: str) -> Determinate:

@@ -10,10 +10,12 @@ value, because none of the three is an error for the caller that resolves it:
     `CREATED`       this call stored the value;
     `EXISTS`        the store says that the key is taken, possibly *by this very call*: clients
                     and proxies repeat requests and then report the repetition's refusal;
-    `Unresolved`    nobody knows; it may even take effect later.
+    `Unresolved`    nobody knows; it may even take effect later. A refusal (403, 404, 400 …) is no
+                    exception: it may be about a repetition of a request that has taken effect.
 
 Error semantics:
-    `Determinate`    it certainly did not happen (of reads: nothing was learnt);
+    `Determinate`    it certainly did not happen (of reads: nothing was learnt); of a `create`:
+                     nothing was sent, or the kernel refused before it gave the object a name;
     `Indeterminate`  a `put` or `delete` may have happened; both may simply be repeated;
     `InvalidUsage`   the location cannot be used as asked; repeating cannot help.
 """
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from datasource.errors import InvalidUsage
     from datasource.location import BlobEntry
 
 __all__ = ["CREATED", "EXISTS", "Answer", "CreateOutcome", "Objects", "Unresolved"]
@@ -51,9 +54,12 @@ class Unresolved:
 
     Attributes:
         reason: What was seen instead of an answer, for the message of an `Indeterminate`.
+        refusal: What the user would have to mend, if the answer was a refusal that no repetition
+            can cure. It is no proof: see `Objects.create`.
     """
 
     reason: str
+    refusal: InvalidUsage | None = None
 
 
 CreateOutcome: TypeAlias = Literal[Answer.CREATED, Answer.EXISTS] | Unresolved
@@ -67,6 +73,10 @@ class Objects(Protocol):
 
     def create(self, key: str, value: bytes) -> CreateOutcome:
         """Store `value` at `key` if nothing is there, atomically and durably.
+
+        Once a request may have left this process, whatever comes back short of success is an
+        answer and not an error: clients, proxies and ingresses repeat a PUT whose connection has
+        died, and then report what became of the repetition, with any status at all.
 
         Raises:
             Determinate: It certainly did not and will not take effect.

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from datasource.errors import Corrupt, Determinate, InvalidUsage
 from datasource.ids import is_id, new_id
-from datasource.stores.objects import CREATED
+from datasource.stores.objects import CREATED, Unresolved
 
 if TYPE_CHECKING:
     from datasource.clock import Clock, IdGenerator
@@ -175,11 +175,16 @@ def _create_surely(
 ) -> bytes:
     """Create `key` unless it exists; what is stored there afterwards."""
     for _ in range(_ATTEMPTS_MAX):
-        if objects.create(key, value) is CREATED:
+        outcome = objects.create(key, value)
+        if outcome is CREATED:
             return value
         stored = objects.get(key)
         if stored is not None:
             return stored
+        if isinstance(outcome, Unresolved) and outcome.refusal is not None:
+            # Unlike a commit's, this outcome may be guessed: a marker or a probe that appears after
+            # all is found by whoever comes next.
+            raise outcome.refusal
         clock.wait(threading.Event(), _PAUSE_MS * (0.5 + ids.jitter()))
     raise Determinate(
         f"cannot create '{key}' at '{objects.url}' in {_ATTEMPTS_MAX} attempts",

@@ -4,9 +4,11 @@ Only this module knows s3fs, and it trusts little of it:
 
 - an outcome is decided by the HTTP status under an exception, never by the exception's class:
   servers word the same refusal differently, and time-outs are no OSError;
-- its retries are off, because two layers of them turn one lost response into "exists" about our
-  own object, and a dead endpoint into 40 seconds. One layer below remains (aiohttp re-sends once
-  on a dropped connection), which is why an `EXISTS` from here proves nothing by itself;
+- its retries are off, in all three layers (s3fs, botocore, and aiohttp, which re-sends once on a
+  dropped connection): they turn one lost response into "exists" about our own object, or into the
+  refusal of a repetition whose original took effect, and a dead endpoint into 40 seconds. Proxies
+  and ingresses on the way repeat requests as well, so no answer to a create but success proves
+  anything by itself, whatever its status;
 - its listing cache is off: it hides what others have written;
 - every value is sent in one request, because its multi-part path loses conditions;
 - instances belong to one process: after a fork a new one is made.
@@ -31,6 +33,7 @@ import botocore.exceptions as aws  # type: ignore[import-untyped]
 import botocore.loaders  # type: ignore[import-untyped]
 import fsspec.asyn
 import s3fs
+from aiobotocore.httpsession import AIOHTTPSession  # type: ignore[import-untyped]
 from typing_extensions import override
 
 from datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
@@ -64,6 +67,13 @@ _REFUSALS: Final = {
     404: ("BUCKET_NOT_FOUND", "create the bucket, or check its name, s3.endpoint and s3.region"),
 }
 _TRANSIENT: Final = {"RequestTimeout", "IncompleteBody", "BadDigest"}
+_UNSENT: Final = (
+    aws.NoCredentialsError,
+    aws.PartialCredentialsError,
+    aws.ParamValidationError,
+    aws.NoRegionError,
+)
+"""Raised while a request is prepared. Retries are off, so nothing was sent before it either."""
 
 
 class _TruncatedError(Exception):
@@ -99,13 +109,16 @@ class S3Objects(Objects):
             if status == HTTPStatus.CONFLICT:
                 return Unresolved("a concurrent request for the same key (409)")
             if status == HTTPStatus.NOT_IMPLEMENTED:
-                raise InvalidUsage(
+                refusal: InvalidUsage | None = InvalidUsage(
                     f"the store at '{self.url}' does not implement conditional writes ({code})",
                     code="STORE_NOT_ATOMIC",
                     hint="commits need PUT with If-None-Match",
-                ) from error
-            self._refuse(f"cannot create '{key}' at '{self.url}'", error)
-            return Unresolved(_reason(error))
+                )
+            else:
+                refusal = self._refusal(f"cannot create '{key}' at '{self.url}'", error)
+            if refusal is not None and isinstance(error, _UNSENT):
+                raise refusal from error
+            return Unresolved(_reason(error), refusal)
         return CREATED
 
     @override
@@ -282,17 +295,20 @@ class S3Objects(Objects):
         self, what: str, error: Exception, otherwise: type[ShardError] = Determinate
     ) -> NoReturn:
         what = f"cannot {what} at '{self.url}'"
-        self._refuse(what, error)
+        refusal = self._refusal(what, error)
+        if refusal is not None:
+            raise refusal from error
         status, _ = _status(error)
         hint = _unreachable(self._options) if status is None else "retry later"
         raise otherwise(f"{what}: {_reason(error)}", code="STORE_UNAVAILABLE", hint=hint) from error
 
-    def _refuse(self, what: str, error: Exception) -> None:
-        """Raise `InvalidUsage` if no repetition can cure `error`."""
+    def _refusal(self, what: str, error: Exception) -> InvalidUsage | None:
+        """What has to be mended by hand, if no repetition can cure `error`."""
         diagnosis = _diagnose(error)
-        if diagnosis is not None:
-            code, hint = diagnosis
-            raise InvalidUsage(f"{what}: {_reason(error)}", code=code, hint=hint) from error
+        if diagnosis is None:
+            return None
+        code, hint = diagnosis
+        return InvalidUsage(f"{what}: {_reason(error)}", code=code, hint=hint)
 
 
 def _diagnose(error: Exception) -> tuple[str, str] | None:
@@ -317,6 +333,19 @@ def _diagnose(error: Exception) -> tuple[str, str] | None:
     return _REFUSALS.get(status, ("REQUEST_REFUSED", "the server does not speak S3 as used here"))
 
 
+class _SendingOnce(AIOHTTPSession):  # type: ignore[misc]
+    """Sends each request once.
+
+    aiohttp repeats an idempotent request when the connection that it was sent on is closed before
+    an answer came, and takes a PUT for one. That a conditional PUT is not, it cannot know.
+    """
+
+    async def _get_session(self, proxy_url: str | None) -> Any:
+        session = await super()._get_session(proxy_url)
+        session._retry_connection = False  # noqa: SLF001 - no public door
+        return session
+
+
 @functools.cache
 def _models() -> Any:
     # Reading the description of S3 takes 0.1 s; it is the same for every client.
@@ -337,6 +366,7 @@ def _connect(options: S3Options) -> Any:
         config_kwargs={
             "s3": style,
             "retries": {"total_max_attempts": 1, "mode": "standard"},
+            "http_session_cls": _SendingOnce,
             "connect_timeout": options.connect_timeout_ms / 1000,
             "read_timeout": options.read_timeout_ms / 1000,
             "max_pool_connections": options.pool_size,

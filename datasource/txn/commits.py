@@ -33,7 +33,7 @@ from datasource.gc import collect_garbage
 from datasource.ids import new_id
 from datasource.machine import Machine
 from datasource.retention import retain
-from datasource.stage import Stager, discard
+from datasource.stage import Stager, UncommittedParts
 from datasource.txn.applier import apply_ledger, is_applied
 from datasource.txn.home import Home
 from datasource.txn.ledger import Ledger, LedgerReader
@@ -228,18 +228,23 @@ class Committer:
         lower, upper = Frontier(ledger.upper), Frontier(time + 1)
         if table.num_rows == 0:
             outcome = handle.compare_and_append(None, lower, upper, sequence=sequence)
-            ours = identity is None
+            known = identity is None
         else:
             staged = self._stager(handle).stage([table])
             begun_ms = staged.staged_ms if staged_ms is None else min(staged_ms, staged.staged_ms)
             staged = replace(staged, runs=stamp(staged.runs, time), staged_ms=begun_ms)
             attempt = (identity.attempt if identity else "") or new_id("t", self.home.ids)
-            outcome = handle.commit_at(staged, lower, sequence=sequence, attempt=attempt)
-            ours = isinstance(outcome, AlreadyCommitted) and outcome.attempt == attempt
-            if isinstance(outcome, UpperMismatch):
-                discard(self.home.location.blob, staged.runs)
-        if isinstance(outcome, AlreadyCommitted) and ours:
-            # Its acknowledgement was lost, and a repetition found it.
+            with UncommittedParts(self.home.location.blob, staged.runs) as parts:
+                with parts.commit():
+                    outcome = handle.commit_at(staged, lower, sequence=sequence, attempt=attempt)
+                if isinstance(outcome, UpperMismatch):
+                    parts.unused()
+            known = isinstance(outcome, AlreadyCommitted) and outcome.attempt == attempt
+        # Its acknowledgement was lost, and a repetition found it. At another time it is not this
+        # round's: attempts are named by whoever asks for the commit, who asks again after an
+        # unknown outcome, and what an earlier round sent may have landed since this one looked.
+        # Its rows are at its own time; at this round's there is nothing.
+        if isinstance(outcome, AlreadyCommitted) and known and outcome.upper == upper:
             return Appended(ledger.upper, upper)
         return outcome
 

@@ -36,13 +36,13 @@ from datasource.backoff import Backoff
 from datasource.batch import Run
 from datasource.commands.append import AlreadyCommitted
 from datasource.difference import Difference
-from datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError, unknown_name
+from datasource.errors import Determinate, InvalidUsage, unknown_name
 from datasource.frontier import TIME_MIN
 from datasource.ids import check_owner_name, new_id
 from datasource.overwrite import replacement
 from datasource.plan import plan_changes
 from datasource.read import ReadHandle, current_schema, open_reader
-from datasource.stage import Staged, Stager, discard
+from datasource.stage import Staged, Stager, UncommittedParts
 from datasource.state import ShardState
 from datasource.txn.commits import Conflict, Identity, Refused
 from datasource.txn.door import Door
@@ -126,6 +126,7 @@ class Transaction:
             self._identity = Identity(name, sequence, attempt=self._attempt)
         self._read_time: int | None = None
         self._touched: dict[str, _Touched] = {}
+        self._parts = UncommittedParts(self._home.location.blob)
         self._open = True
 
     def __enter__(self) -> Self:
@@ -234,6 +235,7 @@ class Transaction:
         """Add what was staged for shard `name`, which is this transaction's from here on."""
         touched = self._touch(name)
         touched.staged.append(staged)
+        self._parts.add(staged.runs)
         for run in staged.runs:
             for part in run.parts:
                 if part.time_bounds is not None:
@@ -246,16 +248,16 @@ class Transaction:
     def replace(self, name: str, staged: Staged) -> None:
         """Make what was staged the contents of shard `name`; it is deleted in the end."""
         touched = self._touch(name)
-        try:
+        with UncommittedParts(self._home.location.blob, staged.runs) as replaced:
             reader = self._reader(name, touched)
             state = self._state_at(reader, name)
             difference = replacement(self._home.machine(name), staged)
             more = self._difference(touched, state, difference)
-        finally:
-            discard(self._home.location.blob, staged.runs)
-        self._drop(touched)
+            for before in touched.staged:
+                self._parts.hand_over(before.runs)
+                replaced.add(before.runs)
         touched.replaced = True
-        touched.staged.append(more)
+        touched.staged[:] = [more]
 
     # -- the end -----------------------------------------------------------------------------
 
@@ -276,7 +278,6 @@ class Transaction:
     def rollback(self) -> None:
         """Give everything up; nothing has happened."""
         if self._open:
-            self._discard()
             self._close()
 
     def _commit(self) -> int | None:
@@ -285,23 +286,19 @@ class Transaction:
             return None
         if self._identity is not None and self._txns.reader.read() is None:
             self._txns.register()
-        try:
+        with self._parts.commit():
             outcome = self._txns.commit(
                 writes,
                 identity=self._identity,
                 staged_ms=min(begun, default=None),
                 judge=self._judge,
             )
-        except Indeterminate:
-            raise
-        except ShardError:
-            self._discard()
-            raise
         if isinstance(outcome, Committed):
             self.committed_at = outcome.at
             return outcome.at
-        if not isinstance(outcome, AlreadyCommitted) or outcome.attempt != self._attempt:
-            self._discard()
+        # Of an attempt that is not known any more, these may be the parts.
+        if not isinstance(outcome, AlreadyCommitted) or outcome.attempt not in {"", self._attempt}:
+            self._parts.unused()
         if isinstance(outcome, AlreadyCommitted):
             self.already = True
             if outcome.attempt and outcome.upper.time is not None:
@@ -412,11 +409,9 @@ class Transaction:
         kept = kept.append_column(pa.field(LIVE, pa.bool_()), lives)
         carrying = replace(touched.stager, schema=carriers, schema_id=CARRIER_ID)
         new = carrying.stage([kept])
-        try:
+        with UncommittedParts(self._home.location.blob, new.runs):
             difference = replacements(self._home.machine(name), carriers, new)
             touched.staged.append(self._difference(touched, state, difference))
-        finally:
-            discard(self._home.location.blob, new.runs)
         touched.replaced = True
 
     def _difference(self, touched: _Touched, state: ShardState, difference: Difference) -> Staged:
@@ -424,22 +419,14 @@ class Transaction:
         there = plan_changes(state, TIME_MIN, self.read_time() + 1)
         stager = replace(touched.stager, schema=current_schema(state), schema_id=state.schema_id)
         more = stager.stage(difference.against(state, there, whole=True))
+        self._parts.add(more.runs)
         parts = tuple(part for run in more.runs for part in run.parts)
         # The updates came in order, so their parts are one run.
         return replace(more, runs=(Run(parts),) if parts else ())
 
-    def _drop(self, touched: _Touched) -> None:
-        """Delete what was staged for a shard and is not wanted any more."""
-        for staged in touched.staged:
-            discard(self._home.location.blob, staged.runs)
-        touched.staged.clear()
-
-    def _discard(self) -> None:
-        for touched in self._touched.values():
-            self._drop(touched)
-
     def _close(self) -> None:
         self._open = False
+        self._parts.delete()
         for touched in self._touched.values():
             if touched.reader is not None:
                 touched.reader.close()

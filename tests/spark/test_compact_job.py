@@ -290,7 +290,7 @@ def test_a_driver_that_is_killed_leaves_a_claim_that_runs_out(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(driver, "apply_runs", die)
+        patch.setattr(driver, "apply_merged", die)
         patch.setattr(MergeClaim, "__exit__", lambda *_: None)
         with pytest.raises(Killed):
             on_spark(spark, client)

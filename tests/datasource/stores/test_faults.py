@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import pytest
 
 from datasource.clock import SystemClock, SystemIds
-from datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
+from datasource.errors import Determinate, Indeterminate, ShardError
 from datasource.location import Committed, ExpectationMismatch, VersionedData
 from datasource.stores.faulty import Fault, Faulty
 from datasource.stores.log import NumberedLog
 from datasource.stores.memory import MemoryObjects
+from datasource.stores.objects import CREATED, Unresolved
 from datasource.stores.open import compose_location, open_location, open_objects
 from datasource.stores.retry import Retrying
 from support.check_log import Ack, check_log
@@ -305,20 +307,45 @@ def test_an_endpoint_that_does_not_answer_is_named(s3: S3Server, if_missing: str
         (501, "NotImplemented", "STORE_NOT_ATOMIC"),
     ],
 )
-def test_what_no_retry_can_cure_is_refused_at_once(
+def test_what_no_retry_can_cure_is_named_and_proves_nothing(
     s3_place: Place, proxy: FaultProxy, status: int, code: str, expected: str
 ) -> None:
-    """Credentials, bucket, region, dialect: the user's to fix, and no secret is shown."""
-    objects = open_objects(
-        s3_place.url, options_for(proxy.endpoint), clock=SystemClock(), ids=SystemIds()
-    )
+    """Credentials, bucket, region, dialect: the user's to fix, and no secret is shown.
+
+    Of a create it is no outcome all the same: who says it may be answering a repetition.
+    """
+    options = options_for(proxy.endpoint)
+    objects = open_objects(s3_place.url, options, clock=SystemClock(), ids=SystemIds())
     proxy.refuse_with = (status, code)
 
-    with pytest.raises(InvalidUsage) as caught:
-        objects.create("s/log/x", b"x")
-    assert caught.value.code == expected
-    assert "not-a-secret" not in str(caught.value)
+    outcome = objects.create("s/log/x", b"x")
+    assert isinstance(outcome, Unresolved)
+    assert outcome.refusal is not None
+    assert outcome.refusal.code == expected
+    with pytest.raises(ShardError) as caught:
+        open_location(
+            s3_place.url, options, clock=SystemClock(), ids=SystemIds(), if_missing="create"
+        )
+    assert status == HTTPStatus.NOT_IMPLEMENTED or caught.value.code == expected
+    assert "not-a-secret" not in f"{outcome.refusal} {caught.value}"
     with pytest.raises(ShardError):
         objects.put("s/part/x", b"x")
     proxy.refuse_with = None
     assert list(objects.entries("")) == []
+
+
+@pytest.mark.s3
+def test_a_request_is_sent_once(s3_place: Place, proxy: FaultProxy) -> None:
+    """A repetition on the way would be answered about itself, and its original be forgotten."""
+    options = options_for(proxy.endpoint)
+    objects = open_objects(s3_place.url, options, clock=SystemClock(), ids=SystemIds())
+    assert objects.create("s/log/warm", b"x") is CREATED
+    before = proxy.requests["PUT"]
+    proxy.fail_next("PUT", "lost_response")
+
+    outcome = objects.create("s/log/x", b"x")
+
+    assert isinstance(outcome, Unresolved)
+    assert outcome.refusal is None
+    assert proxy.requests["PUT"] - before == 1
+    assert objects.get("s/log/x") == b"x"

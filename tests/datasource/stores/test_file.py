@@ -12,8 +12,10 @@ import pytest
 
 from datasource.clock import SystemClock, SystemIds
 from datasource.errors import Determinate, Indeterminate, InvalidUsage
+from datasource.location import Committed
 from datasource.stores import file as file_store
 from datasource.stores.file import FileObjects
+from datasource.stores.log import NumberedLog
 from datasource.stores.objects import CREATED, EXISTS, Unresolved
 from datasource.stores.open import open_location
 
@@ -200,6 +202,70 @@ def test_a_name_that_could_not_be_synced_is_unresolved(
     assert isinstance(objects.create("a/b", b"value"), Unresolved)
     with pytest.raises(Indeterminate):
         objects.put("a/c", b"value")
+
+
+def test_a_name_that_could_not_be_synced_is_settled_before_it_counts(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading our own token back shows that the name is visible, not that it is durable."""
+    ids = SystemIds()
+    log = NumberedLog(FileObjects(str(root), ids), clock=SystemClock(), ids=ids)
+    log.compare_and_set("s", None, b"1")
+    synced: list[int] = []
+    fails = 1
+    genuine = os.fsync
+
+    def fsync(fd: int) -> None:
+        nonlocal fails
+        synced.append(fd)
+        if fails:
+            fails -= 1
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        genuine(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+
+    assert log.compare_and_set("s", 1, b"2") == Committed(2)
+    assert len(synced) == 2, "once in vain, and once before it was acknowledged"
+    fails = 2
+    with pytest.raises(Indeterminate):
+        log.compare_and_set("s", 2, b"3")
+
+
+@pytest.mark.parametrize("tmpfile", [True, False])
+@pytest.mark.parametrize("step", ["close", "unlink"])
+def test_what_fails_after_the_link_has_happened(
+    objects: FileObjects, root: Path, monkeypatch: pytest.MonkeyPatch, step: str, tmpfile: bool
+) -> None:
+    """Tidying up a temporary file that cannot be tidied up undoes nothing."""
+    objects._tmpfile = tmpfile
+    objects.create("a/warm", b"x")
+    undo = _fail(monkeypatch, step, errno.EIO)
+    if step == "unlink":
+        monkeypatch.setattr(Path, "unlink", os.unlink)
+
+    assert objects.create("a/b", b"value") is CREATED
+    undo()
+    assert (root / "a/b").read_bytes() == b"value"
+
+
+@pytest.mark.parametrize("tmpfile", [True, False])
+def test_a_link_that_fails_in_an_unknown_way_is_unresolved(
+    objects: FileObjects, monkeypatch: pytest.MonkeyPatch, tmpfile: bool
+) -> None:
+    """After an I/O error the name may be there."""
+    objects._tmpfile = tmpfile
+    objects.create("a/warm", b"x")
+    _fail(monkeypatch, "link", errno.EIO)
+
+    def linkat(*args: Any) -> int:
+        del args
+        ctypes.set_errno(errno.EIO)
+        return -1
+
+    monkeypatch.setattr(file_store, "_linkat", linkat)
+
+    assert isinstance(objects.create("a/b", b"value"), Unresolved)
 
 
 def test_a_directory_that_was_removed_is_made_again(objects: FileObjects, root: Path) -> None:
