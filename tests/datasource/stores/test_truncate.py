@@ -10,9 +10,10 @@ from typing_extensions import override
 
 from datasource.errors import Indeterminate
 from datasource.location import Committed, ExpectationMismatch, VersionedData
-from datasource.stores.entry import entry_key
-from datasource.stores.faulty import Faulty
+from datasource.stores.entry import encode_entry, entry_key
+from datasource.stores.faulty import Fault, Faulty
 from datasource.stores.log import CLOCKS_MS, NumberedLog
+from datasource.stores.objects import CREATED
 from support.clock import ManualClock, SeededIds
 
 if TYPE_CHECKING:
@@ -366,6 +367,32 @@ def test_a_late_answer_to_a_genuine_commit_is_not_trusted_either(world: World) -
         other.truncate("s", 8)
 
     store.after = later
+    with pytest.raises(Indeterminate, match="truncated beyond it"):
+        sleeper.compare_and_set("s", 1, b"2")
+
+
+def test_anothers_record_below_the_floor_is_no_proof_of_a_lost_race(world: World) -> None:
+    """Ours was committed, built upon and truncated; then a stalled writer put its own there.
+
+    Who took that for "lost" would delete what its own record had named, or append it again.
+    """
+    other = world.log()
+    _fill(other, 1, 1)
+    store = world.stalling()
+    sleeper = world.log(objects=store)
+    sleeper.head("s")
+
+    def later() -> None:
+        other.head("s")
+        _fill(other, 3, 9)
+        other.truncate("s", 8)
+        world.clock.advance(_GRACE_MS)
+        other.truncate("s", 8)
+        key = entry_key("s/log/", 2)
+        assert world.raw.create(key, encode_entry(key, b"t" * 16, b"zombie")) is CREATED
+
+    store.after = later
+    store.fail("create", Fault.AFTER)
     with pytest.raises(Indeterminate, match="truncated beyond it"):
         sleeper.compare_and_set("s", 1, b"2")
 
