@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from datasource import compact, state, sweep
+from datasource import stage, state, sweep
 from datasource.commands import append, gc, readers, rollups
 from datasource.commands.transition import Transition
 from datasource.errors import ShardError
@@ -239,12 +239,8 @@ def _applied_newest_first() -> list[tuple[Any, str, Any]]:
 # --- merges --------------------------------------------------------------------------------------
 
 
-class _Never(ShardError):
-    """Raised by nobody."""
-
-
-def _unknown_merge_undone() -> list[tuple[Any, str, Any]]:
-    return [(compact, "Indeterminate", _Never)]
+def _unknown_parts_deleted() -> list[tuple[Any, str, Any]]:
+    return [(stage, "Determinate", ShardError)]
 
 
 # --- streams -------------------------------------------------------------------------------------
@@ -278,7 +274,7 @@ BUGS: Final = (
     Bug("pins forgotten by gc", _pins_forgotten, "pieces", 400),
     Bug("deleted before given up", _deleted_before_given_up, "pieces", 400),
     Bug("forgotten rollups recorded again", _rollups_revived, "stalls", 400),
-    Bug("a merge of unknown outcome undone", _unknown_merge_undone, "outages", 400),
+    Bug("parts of an unknown outcome deleted", _unknown_parts_deleted, "outages", 400),
     Bug("frozen by order of arrival", _freeze_by_arrival, "losses", 400),
     Bug("a sweep that ignores age", _age_ignored, "outages", 400),
     Bug("transactions applied out of order", _applied_newest_first, "transactions", 400),
