@@ -32,7 +32,17 @@ from datasource.sparktype import Atomic, Field, decimal_of, path_text, type_text
 from datasource.stats import Bound, Kind
 from datasource.stats_collect import kind_of
 
-__all__ = ["Column", "Literal", "LiteralKind", "Unfit", "compare", "is_among", "timestamp_us"]
+__all__ = [
+    "DIGITS_MAX",
+    "Column",
+    "Literal",
+    "LiteralKind",
+    "Unfit",
+    "as_float",
+    "compare",
+    "is_among",
+    "timestamp_us",
+]
 
 LiteralKind = OneOf[
     "null",
@@ -90,6 +100,7 @@ def compare(column: Column, operator: Operator, literal: Literal, zone: str) -> 
     """
     kind = _comparable(column)
     if kind in ("int", "dec"):
+        _check_digits(column, [literal])
         return _stepped(column, kind, operator, _exact(column, literal))
     return Compare(column.path, kind, operator, _value(column, kind, literal, zone))
 
@@ -107,6 +118,7 @@ def is_among(column: Column, literals: Sequence[Literal], zone: str, *, null: bo
     if len({literal.kind in ("double", "float") for literal in literals}) > 1:
         raise Unfit("the list mixes doubles with exact numbers, which rounds them all")
     # What the column cannot be, no row is.
+    _check_digits(column, literals)
     equal = [_stepped(column, kind, "=", _exact(column, literal)) for literal in literals]
     found = tuple(one.value for one in equal if isinstance(one, Compare))
     return In(column.path, kind, found, null)
@@ -134,14 +146,35 @@ _EXACT_DOUBLE: Final = 2**53
 _DOUBLE_DIGITS: Final = 15
 """Decimals of so many digits are told apart by doubles, and in the same order."""
 
-_EXPONENT_MAX: Final = 400
-"""Of literals: beyond any decimal and any double."""
+DIGITS_MAX: Final = 38
+"""Of a decimal of Spark's, on both sides of the point together."""
+
+
+def _check_digits(column: Column, literals: Sequence[Literal]) -> None:
+    """Refuse what Spark would bring to a decimal that does not hold all of it.
+
+    Column and literals are compared as decimals with the digits of all of them, on both sides of
+    the point. If those are too many Spark cuts some, or fails on the rows.
+
+    Raises:
+        Unfit: They are too many.
+    """
+    written = [Decimal(str(one.value)) for one in literals if one.kind in ("integer", "decimal")]
+    scale, _, high = _steps(column)
+    before, behind = len(str(high)) - scale, scale
+    for number in written:
+        _, digits, exponent = number.as_tuple()
+        assert isinstance(exponent, int), number
+        before = max(before, len(digits) + exponent)
+        behind = max(behind, -exponent)
+    if before + behind > DIGITS_MAX:
+        raise Unfit(f"both together need more than the {DIGITS_MAX} digits of a decimal")
 
 
 def _exact(column: Column, literal: Literal) -> Fraction:
     """The number that a column of whole or decimal numbers is compared with."""
     if literal.kind in ("integer", "decimal"):
-        return Fraction(_decimal(str(literal.value)))
+        return Fraction(Decimal(str(literal.value)))
     if literal.kind not in ("double", "float"):
         raise _of_type(column)
     number = _float(literal)
@@ -153,18 +186,12 @@ def _exact(column: Column, literal: Literal) -> Fraction:
         if name == "long" and abs(number) >= _EXACT_DOUBLE:
             raise Unfit("a long would be rounded to be compared with a double of this size")
         return Fraction(number)
-    written = _decimal(str(literal.value))
+    # What is too small for a double is 0 to Spark.
+    written = Decimal(str(literal.value)) if number else Decimal(0)
     digits = max(precision_and_scale[0], len(written.normalize().as_tuple().digits))
     if literal.kind == "float" or digits > _DOUBLE_DIGITS:
         raise Unfit(f"a {name} would be rounded to be compared with a {literal.kind}")
     return Fraction(written)
-
-
-def _decimal(text: str) -> Decimal:
-    number = Decimal(text)
-    if number and abs(number.adjusted()) > _EXPONENT_MAX:
-        raise Unfit("its exponent is too large")
-    return number
 
 
 def _stepped(column: Column, kind: Kind, operator: Operator, literal: Fraction) -> Predicate:
@@ -221,8 +248,11 @@ def _name(column: Column) -> str:
 
 def _float(literal: Literal) -> float:
     number = float(str(literal.value))
-    if literal.kind != "float" or not math.isfinite(number):
-        return number
+    return number if literal.kind != "float" else as_float(number)
+
+
+def as_float(number: float) -> float:
+    """A double rounded to a float, as a double again."""
     try:
         (single,) = struct.unpack("f", struct.pack("f", number))
     except OverflowError:
@@ -251,10 +281,16 @@ def _number(literal: Literal, zone: str) -> float:
     return _float(literal)
 
 
-_DATE = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})")
-_CLOCK = re.compile(r"(\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,6}))?)?")
-_TIMESTAMP = re.compile(rf"({_DATE.pattern})(?:[ T]({_CLOCK.pattern})\s*([A-Za-z+-][\w/+:-]*)?)?")
-_OFFSET = re.compile(r"(?:UTC|GMT)?([+-])(\d{1,2}):(\d{2})")
+# ASCII: Spark knows no other digits and letters here.
+_DATE = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})", re.ASCII)
+_CLOCK = re.compile(r"(\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,6}))?)?", re.ASCII)
+_TIMESTAMP = re.compile(
+    rf"({_DATE.pattern})(?:[ T]({_CLOCK.pattern}) *([A-Za-z+-][\w/+:-]*)?)?", re.ASCII
+)
+_OFFSET = re.compile(r"(?:UTC|GMT)?([+-])(\d{1,2}):([0-5]\d)", re.ASCII)
+_OFFSET_MAX: Final = dt.timedelta(hours=18)
+_NO_REGIONS: Final = ("posix/", "right/")
+"""Folders of the system's time zones that Java does not have."""
 
 _EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - stands for timestamps without a zone
 _EPOCH_UTC: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -267,7 +303,7 @@ def _days(literal: Literal, zone: str) -> int:
 
 
 def _date(text: str) -> dt.date:
-    found = _DATE.fullmatch(text.strip())
+    found = _DATE.fullmatch(text.strip(" "))
     if found is None:
         _unreadable(text, "a date such as 2026-01-31")
     try:
@@ -301,7 +337,7 @@ def _wall_clock(literal: Literal, zone: str) -> int:
 
 def _local(text: str) -> tuple[dt.datetime, str | None]:
     """Date and time as on a wall, and the zone that stands behind them."""
-    found = _TIMESTAMP.fullmatch(text.strip())
+    found = _TIMESTAMP.fullmatch(text.strip(" "))
     if found is None:
         _unreadable(text, "a timestamp such as 2026-01-31 12:00:00")
     day, clock, zone = found[1], found[5], found[10]
@@ -310,7 +346,7 @@ def _local(text: str) -> tuple[dt.datetime, str | None]:
 
 
 def _time(text: str) -> dt.time:
-    found = _CLOCK.fullmatch(text.strip())
+    found = _CLOCK.fullmatch(text.strip(" "))
     if found is None:
         _unreadable(text, "a time such as 07:30:00")
     hour, minute, second, fraction = found.groups()
@@ -327,11 +363,16 @@ def _zone(name: str) -> dt.tzinfo:
         return dt.UTC
     if found := _OFFSET.fullmatch(name):
         span = dt.timedelta(hours=int(found[2]), minutes=int(found[3]))
+        if span > _OFFSET_MAX:
+            raise Unfit(f"there is no time zone '{name}': offsets are up to 18 hours")
         return dt.timezone(span if found[1] == "+" else -span)
     try:
-        return ZoneInfo(name)
+        found = ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise Unfit(f"there is no time zone '{name}'") from error
+    if name.startswith(_NO_REGIONS):
+        raise Unfit(f"there is no time zone '{name}'")
+    return found
 
 
 def _nanos_of_day(literal: Literal, zone: str) -> int:

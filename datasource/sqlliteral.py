@@ -8,14 +8,17 @@ less, and casts of these that change the type and nothing else.
 
 from __future__ import annotations
 
+import math
 import re
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
-from datasource.literals import Literal, LiteralKind
+from datasource.literals import DIGITS_MAX, Literal, LiteralKind, as_float
+from datasource.sqltree import NotUnderstood, kind_of_node
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -24,17 +27,40 @@ __all__ = ["literal_of"]
 
 
 def literal_of(node: exp.Expr) -> Literal | None:
-    """The literal that an expression is; None if it is anything else."""
-    make = _MAKE.get(type(node).__name__)
+    """The literal that an expression is; None if it is anything else.
+
+    Raises:
+        NotUnderstood: It is one that Spark refuses, or that would not be exact.
+    """
+    make = _MAKE.get(kind_of_node(node))
     return None if make is None else make(node)
 
 
 _NUMERIC: Final = ("integer", "decimal", "double", "float")
+_ROUNDED: Final = ("double", "float")
+
+_NUMBER = re.compile(r"(?:(\d+)(?:\.(\d*))?|\.(\d+))([eE][+-]?\d+)?", re.ASCII)
 
 
 def _number(text: str) -> Literal:
-    kind: LiteralKind = "decimal" if "." in text else "integer"
-    return Literal("double" if "e" in text.lower() else kind, text)
+    """A number as written, without a sign or a suffix.
+
+    Raises:
+        NotUnderstood: It is none, or beyond what its type holds.
+    """
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        raise NotUnderstood(f"'{text:.50}' is no number")
+    whole, behind, only_behind, exponent = found.groups()
+    if exponent is not None:
+        if math.isinf(float(text)):
+            raise NotUnderstood(f"{text:.50} is beyond the largest double")
+        return Literal("double", text)
+    scale = len(behind or only_behind or "")
+    digits = len(f"{whole or ''}{behind or only_behind or ''}".lstrip("0"))
+    if max(digits, scale) > DIGITS_MAX:
+        raise NotUnderstood(f"{text:.50} has more than the {DIGITS_MAX} digits of a decimal")
+    return Literal("decimal" if "." in text else "integer", text)
 
 
 def _negated(literal: Literal | None) -> Literal | None:
@@ -67,33 +93,84 @@ _NOT_FINITE: Final[Mapping[str, str]] = {
 
 def _cast(node: exp.Expr) -> Literal | None:
     """A literal cast to a type, if that changes its type and nothing else; None otherwise."""
-    literal = literal_of(node.this)
+    literal, to = literal_of(node.this), node.args["to"]
     if literal is None or literal.kind not in (*_NUMERIC, "string"):
         return None
-    to = node.args["to"]
-    name = to.this.name
+    name = str(getattr(to.this, "name", "")) if kind_of_node(to) == "DataType" else ""
+    if to.expressions and name != "DECIMAL":
+        return None  # a precision rounds
     if literal.kind == "string" and name in _TEXT_CASTS:
         return Literal(_TEXT_CASTS[name], literal.value)
-    text = str(literal.value).strip()
     if name in _FLOATS:
-        text = _NOT_FINITE.get(text.lower(), text)
-    elif name in _INTEGER_BITS:
+        return _as_float(literal, _FLOATS[name])
+    # What is exact is what was written, not what it was rounded to.
+    return None if literal.kind in _ROUNDED else _as_exact(literal, name, to)
+
+
+def _as_exact(literal: Literal, name: str, to: exp.Expr) -> Literal | None:
+    text = str(literal.value).strip(" ")
+    if name in _INTEGER_BITS:
         return Literal("integer", text) if _is_integer(text, _INTEGER_BITS[name]) else None
-    elif name == "DECIMAL" and literal.kind != "float":
-        digits = [int(part.name) for part in to.expressions] or [10, 0]
-        return Literal("decimal", text) if _is_decimal(text, *digits) else None
-    if name in _FLOATS and (text in _NOT_FINITE.values() or _is_number(text)):
-        return Literal(_FLOATS[name], text)
-    return None
+    digits = _digits_of(to) if name == "DECIMAL" else None
+    if digits is None or not _is_decimal(text, *digits):
+        return None
+    return Literal("decimal", text)
+
+
+def _as_float(literal: Literal, kind: LiteralKind) -> Literal | None:
+    """A number, or a text of one, as a double or a float; None if the text is something else.
+
+    Raises:
+        NotUnderstood: A float cannot hold it, or would have to be rounded twice.
+    """
+    text = str(literal.value).strip(" ")
+    if literal.kind == "string":
+        text = _NOT_FINITE.get(text.lower(), text)
+    if text in _NOT_FINITE.values():
+        return Literal(kind, text)
+    if not _is_number(text):
+        return None
+    number = float(text) if literal.kind != "float" else as_float(float(text))
+    if kind == "float" and math.isinf(as_float(number)) and literal.kind != "string":
+        raise NotUnderstood(f"{text:.50} is beyond the largest float")
+    if literal.kind in _ROUNDED:
+        return Literal(kind, repr(number))
+    if kind == "float" and _is_between_floats(number) and Fraction(text) != Fraction(number):
+        raise NotUnderstood(f"{text:.50} is too near to the middle between two floats")
+    return Literal(kind, text)
+
+
+_HALF_BITS: Final = 1 << 28
+_LOW_BITS: Final = (1 << 29) - 1
+
+
+def _is_between_floats(number: float) -> bool:
+    """Whether a double is halfway between two floats: what was rounded to it may not be."""
+    (bits,) = struct.unpack("<q", struct.pack("<d", number))
+    return bool(bits & _LOW_BITS == _HALF_BITS)
+
+
+def _digits_of(to: exp.Expr) -> list[int] | None:
+    """Precision and scale of a decimal's type."""
+    found = []
+    for part in to.expressions:
+        number = part.this if kind_of_node(part) == "DataTypeParam" else None
+        text = str(number.this) if kind_of_node(number) == "Literal" else ""
+        if re.fullmatch(r"\d{1,2}", text, re.ASCII) is None:
+            return None
+        found.append(int(text))
+    found = found or [10, 0]
+    return found if found[0] <= DIGITS_MAX else None
 
 
 def _is_number(text: str) -> bool:
-    return re.fullmatch(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", text) is not None
+    pattern = r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?"
+    return re.fullmatch(pattern, text, re.ASCII) is not None
 
 
 def _is_integer(text: str, bits: int) -> bool:
     top = 1 << (bits - 1)
-    return re.fullmatch(r"[+-]?\d+", text) is not None and -top <= int(text) < top
+    return re.fullmatch(r"[+-]?\d+", text, re.ASCII) is not None and -top <= int(text) < top
 
 
 def _is_decimal(text: str, precision: int, scale: int = 0) -> bool:
@@ -107,35 +184,60 @@ _UNITS_US: Final[Mapping[str, int]] = {
     "MINUTE": 60_000_000,
     "SECOND": 1_000_000,
 }
-_DAY_TO_SECOND = re.compile(r"([+-])?(\d+) (\d{1,2}):(\d{1,2}):(\d{1,2})(?:\.(\d{1,6}))?")
+_DAY_TO_SECOND = re.compile(r"([+-])?(\d+) (\d{1,2}):(\d{1,2}):(\d{1,2})(?:\.(\d{1,6}))?", re.ASCII)
+_FIELDS_MAX: Final = (106_751_991, 23, 59, 59)
+"""Days, hours, minutes and seconds of an interval."""
+_INTERVAL_MAX: Final = (1 << 63) - 1
+"""Microseconds."""
 
 
 def _interval(node: exp.Expr) -> Literal | None:
     """`interval '5' hour` and the like, and `interval '1 02:03:04.5' day to second`."""
-    unit, text = node.args.get("unit"), node.this.name if node.this else ""
-    if unit is None:
+    unit, number = node.args.get("unit"), node.args.get("this")
+    # A sign may stand before the number, too: then it is no literal.
+    if kind_of_node(number) != "Literal" or unit is None or number is None:
         return None
-    if type(unit).__name__ == "IntervalSpan":
-        ends = (unit.this.name.upper(), unit.expression.name.upper())
+    total = _interval_us(unit, str(number.this))
+    if total is None or abs(total) > _INTERVAL_MAX:
+        return None
+    return Literal("interval", total)
+
+
+def _interval_us(unit: exp.Expr, text: str) -> int | None:
+    if kind_of_node(unit) == "IntervalSpan":
+        ends = (_word(unit.this), _word(unit.args.get("expression")))
         found = _DAY_TO_SECOND.fullmatch(text)
         if ends != ("DAY", "SECOND") or found is None:
             return None
-        sign, *numbers, fraction = found.groups()
-        parts = zip(map(int, numbers), _UNITS_US.values(), strict=True)
+        sign, *fields, fraction = found.groups()
+        numbers = list(map(int, fields))
+        if any(n > most for n, most in zip(numbers, _FIELDS_MAX, strict=True)):
+            return None
+        parts = zip(numbers, _UNITS_US.values(), strict=True)
         total = sum(n * us for n, us in parts) + int((fraction or "0").ljust(6, "0"))
-        return Literal("interval", -total if sign == "-" else total)
-    one = _UNITS_US.get(unit.name.upper().removesuffix("S"))
-    if one is None or re.fullmatch(r"[+-]?\d+", text) is None:
+        return -total if sign == "-" else total
+    one = _UNITS_US.get(_word(unit).removesuffix("S"))
+    if one is None or re.fullmatch(r"[+-]?\d+", text, re.ASCII) is None:
         return None
-    return Literal("interval", int(text) * one)
+    return int(text) * one
+
+
+def _word(node: exp.Expr | None) -> str:
+    """A bare word in upper case; nothing if it is something else."""
+    if node is None or kind_of_node(node) != "Var":
+        return ""
+    return node.this.upper() if isinstance(node.this, str) else ""
 
 
 def _text_or_number(node: exp.Expr) -> Literal:
-    return Literal("string", str(node.this)) if node.is_string else _number(str(node.this))
+    text = str(node.this)
+    return Literal("string", text) if node.args.get("is_string") else _number(text)
 
 
-def _bytes(node: exp.Expr) -> Literal:
+def _bytes(node: exp.Expr) -> Literal | None:
     digits = str(node.this)
+    if re.fullmatch(r"[0-9a-fA-F]*", digits) is None:
+        return None
     return Literal("binary", bytes.fromhex("0" * (len(digits) % 2) + digits))
 
 

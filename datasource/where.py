@@ -13,6 +13,7 @@ Everything else is refused, by name: a filter that is silently understood otherw
 would be worse than none.
 
 Invariants:
+    A tree of the parser is read only if `sqltree` knows every argument in it.
     Numbers are compared by their exact value, and with float and double columns as doubles: what
     Spark does. Where Spark would round a column to a double to compare it (a long or a decimal with
     a double), a literal for which that could matter is refused.
@@ -21,7 +22,6 @@ Invariants:
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -49,12 +49,13 @@ from datasource.predicate import (
 from datasource.schema import ShardSchema
 from datasource.sparktype import Record, path_text
 from datasource.sqlliteral import literal_of
+from datasource.sqltree import NotUnderstood, kind_of_node, parse_sql
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from sqlglot import exp
 
-__all__ = ["Condition", "Where"]
+__all__ = ["Condition", "Where", "bind_tree"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,25 +109,25 @@ class Condition:
 @functools.lru_cache(maxsize=64)
 def _bound(condition: Condition, schema: str) -> Where:
     """Remembered: a stream asks for the same at each micro-batch."""
-    binder = _Binder(condition, ShardSchema.parse(schema))
-    return Where(condition.text, binder.predicate(_parsed(condition.text)))
-
-
-def _parsed(text: str) -> exp.Expr:
-    # Loading the parser takes a third of a second, which only users of filters should pay.
-    import sqlglot  # noqa: PLC0415
-    from sqlglot.errors import SqlglotError  # noqa: PLC0415
-
-    if "\\" in text:
-        raise _refused(text, "it has a backslash, and escapes are not understood")
     try:
-        found = sqlglot.parse(text, read="spark")
-    except (SqlglotError, RecursionError) as error:
-        lines = re.sub(r"\x1b\[\d+m", "", str(error)).splitlines()
-        raise _refused(text, f"it is no SQL expression: {lines[0] if lines else error}") from error
-    if len(found) != 1 or found[0] is None:
-        raise _refused(text, "it is not one SQL expression")
-    return found[0]
+        tree = parse_sql(condition.text)
+    except NotUnderstood as error:
+        raise _refused(condition.text, str(error)) from error
+    return bind_tree(tree, condition, ShardSchema.parse(schema))
+
+
+def bind_tree(tree: exp.Expr, condition: Condition, schema: ShardSchema) -> Where:
+    """The filter that a piece of a parsed query is; `condition` has its text, for messages.
+
+    Args:
+        tree: From `parse_sql`, which has refused what is not read here.
+        condition: Whose text `tree` is a part of, and the time zone.
+        schema: Of the rows.
+
+    Raises:
+        InvalidUsage: As `Condition.bind`.
+    """
+    return Where(condition.text, _Binder(condition, schema).predicate(tree))
 
 
 class _Binder:
@@ -139,7 +140,7 @@ class _Binder:
 
     def predicate(self, node: exp.Expr) -> Predicate:
         """What a boolean expression means."""
-        translate = _TRANSLATE.get(type(node).__name__)
+        translate = _TRANSLATE.get(kind_of_node(node))
         if translate is None:
             raise self._refused(node, "is not understood in a filter")
         try:
@@ -169,7 +170,7 @@ class _Binder:
         return self._compare(node, self._column(node), "=", Literal("boolean", True))
 
     def comparison(self, node: exp.Expr) -> Predicate:
-        name = type(node).__name__
+        name = kind_of_node(node)
         left, right = node.this, node.expression
         if self._names_column(left):
             column, operator, literal = left, _OPERATORS[name], right
@@ -194,8 +195,6 @@ class _Binder:
         return Not(self.same(node))
 
     def between(self, node: exp.Expr) -> Predicate:
-        if node.args.get("symmetric"):
-            raise self._refused(node, "is not understood in a filter")
         column = self._column(node.this)
         low, high = self._literal(node.args["low"]), self._literal(node.args["high"])
         return And(
@@ -218,9 +217,10 @@ class _Binder:
         prefix = pattern.rstrip("%")
         if "%" in prefix or "_" in prefix:
             raise self._refused(node, "has a pattern other than 'prefix%'")
+        found: Predicate = StartsWith(column.path, prefix)
         if prefix == pattern:
-            return self._compare(node, column, "=", Literal("string", pattern))
-        return StartsWith(column.path, prefix)
+            found = self._compare(node, column, "=", Literal("string", pattern))
+        return Not(found) if node.args.get("negate") else found
 
     def starts_with(self, node: exp.Expr) -> Predicate:
         column, prefix = self._text_and_pattern(node)
@@ -234,7 +234,7 @@ class _Binder:
         return self._known(column, nan)
 
     def function(self, node: exp.Expr) -> Predicate:
-        name = str(node.this).lower()
+        name = node.this.lower() if isinstance(node.this, str) else ""
         if name not in ("isnull", "isnotnull") or len(node.expressions) != 1:
             raise self._refused(node, "is not understood in a filter")
         null = IsNull(self._column(node.expressions[0]).path)
@@ -268,13 +268,13 @@ class _Binder:
 
     @staticmethod
     def _names_column(node: exp.Expr) -> bool:
-        return type(node).__name__ in ("Column", "Dot")
+        return kind_of_node(node) in ("Column", "Dot")
 
     def _column(self, node: exp.Expr) -> Column:
         """The column that `node` names: without case, as Spark finds it."""
-        if not self._names_column(node):
+        names = _names_of(node) if self._names_column(node) else None
+        if names is None:
             raise self._refused(node, "stands where a column is needed")
-        names = [str(part.name) for part in node.parts]  # type: ignore[attr-defined]
         record, field = self._schema.record, None
         path: list[str] = []
         for name in names:
@@ -288,7 +288,10 @@ class _Binder:
         return Column(tuple(path), field)
 
     def _literal(self, node: exp.Expr) -> Literal:
-        found = literal_of(node)
+        try:
+            found = literal_of(node)
+        except NotUnderstood as error:
+            raise self._refused(node, f"is no literal: {error}") from error
         if found is None:
             raise self._refused(node, "stands where a literal is needed")
         return found
@@ -297,10 +300,31 @@ class _Binder:
         return _refused(self._text, f"'{node.sql(dialect='spark'):.150}' {why}")
 
 
+def _names_of(node: exp.Expr) -> list[str] | None:
+    """The parts of a column's name; None if something else is among them."""
+    kind = kind_of_node(node)
+    if kind == "Identifier":
+        return [node.this] if isinstance(node.this, str) else None
+    found: list[str] = []
+    for key in _NAME_PARTS.get(kind, ()):
+        if (part := node.args.get(key)) is not None:
+            names = _names_of(part)
+            if names is None:
+                return None
+            found += names
+    return found or None
+
+
+_NAME_PARTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Column": ("catalog", "db", "table", "this"),
+    "Dot": ("this", "expression"),
+}
+
+
 def _flattened(node: exp.Expr) -> list[exp.Expr]:
     """The parts of a chain of one connective, which the parser nests to the left."""
     parts: list[exp.Expr] = []
-    while type(node.this) is type(node):
+    while kind_of_node(node.this) == kind_of_node(node):
         parts.append(node.expression)
         node = node.this
     return [node.this, node.expression, *reversed(parts)]

@@ -16,6 +16,7 @@ Invariants:
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -25,7 +26,8 @@ import pyarrow as pa
 from datasource.errors import InvalidUsage
 from datasource.predicate import And, Compare, In, Predicate
 from datasource.schema import ShardSchema
-from datasource.where import Condition, Where
+from datasource.sqltree import NotUnderstood, kind_of_node, parse_sql
+from datasource.where import Condition, Where, bind_tree
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -35,7 +37,8 @@ __all__ = ["Select", "keys_of", "simple_select", "spark_schema"]
 _KEYS_MAX: Final = 100
 """More keys than that are faster looked for in one scan."""
 
-_CLAUSES: Final = frozenset({"kind", "expressions", "from_", "where", "limit"})
+_LIMIT_MAX: Final = (1 << 31) - 1
+"""Of a LIMIT of Spark's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,43 +82,34 @@ def simple_select(query: str, name: str, schema: ShardSchema, zone: str) -> Sele
         schema: Its columns.
         zone: Time zone of the session.
     """
-    # Loading the parser takes a third of a second.
-    import sqlglot  # noqa: PLC0415
-    from sqlglot import exp  # noqa: PLC0415
-    from sqlglot.errors import SqlglotError  # noqa: PLC0415
-
     folded = [column.lower() for column in schema.names]
-    if "\\" in query or len(set(folded)) < len(folded):
+    if len(set(folded)) < len(folded):
         return None
     try:
-        found = sqlglot.parse(query, read="spark")
-    except (SqlglotError, RecursionError):
-        return None
-    if len(found) != 1 or not isinstance(found[0], exp.Select):
-        return None
-    try:
-        return _Reading(found[0], name, schema, zone).select()
-    except (InvalidUsage, RecursionError):
+        tree = parse_sql(query)
+        if kind_of_node(tree) != "Select":
+            return None
+        return _Reading(tree, query, name, schema, zone).select()
+    except (NotUnderstood, InvalidUsage, RecursionError):
         return None
 
 
 class _Reading:
     """One query, taken apart."""
 
-    def __init__(self, query: exp.Select, name: str, schema: ShardSchema, zone: str) -> None:
-        self._query = query
+    def __init__(
+        self, tree: exp.Expr, query: str, name: str, schema: ShardSchema, zone: str
+    ) -> None:
+        self._args = tree.args
         self._name = name
         self._schema = schema
-        self._zone = zone
+        self._condition = Condition(query, zone)
 
     def select(self) -> Select | None:
         """The query, if it is simple."""
-        args = self._query.args
         alias = self._alias()
         items = self._items(alias) if alias is not None else None
         limit = self._limit()
-        if any(args[key] for key in args if key not in _CLAUSES) or args.get("kind"):
-            return None
         if alias is None or items is None or limit == -1:
             return None
         columns, names = tuple(c for c, _ in items), tuple(n for _, n in items)
@@ -123,58 +117,56 @@ class _Reading:
 
     def _alias(self) -> str | None:
         """What the query calls the object."""
-        from sqlglot import exp  # noqa: PLC0415
-
-        source = self._query.args.get("from_")
+        source = self._args.get("from_")
         table = source.this if source is not None else None
-        if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
+        if kind_of_node(table) != "Table":
             return None
-        if any(table.args[key] for key in table.args if key not in ("this", "alias")):
+        name = _name_of(table.this)
+        if name is None or name.lower() != self._name.lower():
             return None
         alias = table.args.get("alias")
-        if table.name.lower() != self._name.lower() or (alias is not None and alias.columns):
-            return None
-        return str(table.alias or table.name)
+        if alias is None:
+            return name
+        return _name_of(alias.this) if kind_of_node(alias) == "TableAlias" else None
 
     def _items(self, alias: str) -> list[tuple[str, str]] | None:
         """Columns and their names in the result."""
-        from sqlglot import exp  # noqa: PLC0415
-
         items: list[tuple[str, str]] = []
-        for item in self._query.expressions:
-            inner = item.this if isinstance(item, exp.Alias) else item
-            if isinstance(item, exp.Star) and not any(item.args.values()):
+        for item in self._args["expressions"]:
+            if kind_of_node(item) == "Star":
                 items += [(name, name) for name in self._schema.names]
                 continue
-            column = self._column(inner, alias)
-            if column is None:
+            renamed = kind_of_node(item) == "Alias"
+            column = self._column(item.this if renamed else item, alias)
+            name = _name_of(item.args.get("alias")) if renamed else column
+            if column is None or name is None:
                 return None
-            items.append((column, str(item.alias) if isinstance(item, exp.Alias) else column))
+            items.append((column, name))
         return items
 
     def _column(self, node: exp.Expr, alias: str) -> str | None:
         """The column that `node` names, spelt as the object has it."""
-        from sqlglot import exp  # noqa: PLC0415
-
-        if not isinstance(node, exp.Column) or not isinstance(node.this, exp.Identifier):
+        if kind_of_node(node) != "Column" or node.args.get("db") is not None:
             return None
-        if node.args.get("db") or (node.table and node.table.lower() != alias.lower()):
-            return None
-        if node.table and self._is_column(node.table):
-            return None
-        return node.name if node.name in self._schema else None
+        name, table = _name_of(node.this), node.args.get("table")
+        if table is not None:
+            of = _name_of(table)
+            if of is None or of.lower() != alias.lower() or self._is_column(of):
+                return None
+        return name if name in self._schema.names else None
 
     def _limit(self) -> int | None:
         """The limit; -1 if it is none that can be understood."""
-        from sqlglot import exp  # noqa: PLC0415
-
-        limit = self._query.args.get("limit")
+        limit = self._args.get("limit")
         if limit is None:
             return None
-        count = limit.expression if isinstance(limit, exp.Limit) else None
-        if not isinstance(count, exp.Literal) or count.is_string or not count.name.isdigit():
+        count = limit.args.get("expression") if kind_of_node(limit) == "Limit" else None
+        if kind_of_node(count) != "Literal" or count.args.get("is_string"):
             return -1
-        return int(count.name)
+        text = str(count.this)
+        if re.fullmatch(r"\d{1,10}", text, re.ASCII) is None or int(text) > _LIMIT_MAX:
+            return -1
+        return int(text)
 
     def _where(self, alias: str) -> Where | None:
         """The condition.
@@ -182,21 +174,28 @@ class _Reading:
         Raises:
             InvalidUsage: It is not understood.
         """
-        from sqlglot import exp  # noqa: PLC0415
-
-        where = self._query.args.get("where")
+        where = self._args.get("where")
         if where is None:
             return None
         condition = where.this.copy()
-        for column in condition.find_all(exp.Column):
-            if column.table and column.table.lower() == alias.lower():
-                if self._is_column(alias) or column.args.get("db"):
+        for node in list(condition.walk()):
+            table = node.args.get("table") if kind_of_node(node) == "Column" else None
+            of = _name_of(table)
+            if of is not None and of.lower() == alias.lower():
+                if self._is_column(alias) or node.args.get("db") is not None:
                     raise InvalidUsage(f"'{alias}' is a table and a column")
-                column.set("table", None)
-        return Condition(condition.sql(dialect="spark"), self._zone).bind(self._schema)
+                node.set("table", None)
+        return bind_tree(condition, self._condition, self._schema)
 
     def _is_column(self, name: str) -> bool:
         return name.lower() in (column.lower() for column in self._schema.names)
+
+
+def _name_of(node: exp.Expr | None) -> str | None:
+    """A name, without its backticks; None for anything else."""
+    if node is None or kind_of_node(node) != "Identifier" or not isinstance(node.this, str):
+        return None
+    return node.this
 
 
 def spark_schema(schema: ShardSchema) -> pa.Schema | None:

@@ -133,6 +133,10 @@ def oracle(text: str) -> list[int]:
         "s like 'ab'",
         "s like '%'",
         "not s like 'a%'",
+        "s not like 'a%'",
+        "not s not like 'a%'",
+        "s not like 'ab'",
+        "s not like '%' or n = 5",
         "s in ('EU', 'US', 'a')",
         "b",
         "not b",
@@ -169,6 +173,9 @@ def test_rows_are_those_that_another_engine_keeps(text: str) -> None:
         ("n <=> 5", [6, 7]),
         ("n <=> null", [5]),
         ("not n <=> 5", [0, 1, 2, 3, 4, 5]),
+        ("f = cast(0.1F as double)", [6]),
+        ("x = cast(0.1F as double)", []),
+        ("price = 1e-400", [0]),
         ("n = 5L or n = 1S or n = 0Y", [0, 1, 6, 7]),
         ("price = 10.5BD", [6]),
         ("x = 0.1D", [6]),
@@ -222,6 +229,25 @@ def test_days_times_and_intervals() -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "i = interval -'5' hour",
+        "i = interval (5) hour",
+        "i = interval '1 24:00:00' day to second",
+        "i = interval '1 00:60:00' day to second",
+        "i = interval '106751992' day",
+        "t = cast('07:30:00.5' as time(0))",
+        "y = X'0g'",
+    ],
+)
+def test_days_times_and_intervals_that_are_not_understood(text: str) -> None:
+    """A sign in another place, a precision, fields beyond their range."""
+    schema = pa.schema([("t", pa.time64("ns")), ("i", pa.duration("us")), ("y", pa.binary())])
+    with pytest.raises(InvalidUsage, match="INVALID_WHERE"):
+        Condition(text).bind(ShardSchema.from_arrow(schema))
+
+
+@pytest.mark.parametrize(
     ("text", "piece"),
     [
         ("", "not one SQL expression"),
@@ -255,8 +281,37 @@ def test_days_times_and_intervals() -> None:
         ("price = cast(1.25 as decimal(3,1))", "stands where a literal"),
         ("x = cast('y' as double)", "stands where a literal"),
         ("n = cast(1.5 as int)", "stands where a literal"),
-        ("n = 1e999", "'n' is of type integer"),
-        ("n = 1" + "0" * 500, "exponent"),
+        ("n = 1e999", "beyond the largest double"),
+        ("n = double('inf')", "'n' is of type integer"),
+        ("n = 1" + "0" * 500, "38 digits"),
+        ("n = " + "1" * 39, "38 digits"),
+        ("x = 0." + "0" * 38 + "1", "38 digits"),
+        ("x < 1e400", "beyond the largest double"),
+        ("f < 1e39F", "beyond the largest float"),
+        ("f < cast(1e39 as float)", "beyond the largest float"),
+        ("x = 1e", "'1e' is no number"),
+        ("big = 1.0000000000000000000000000000000000001", "38 digits"),
+        ("big in (1.0000000000000000000000000000000000001, 2)", "38 digits"),
+        ("s not like 'a%' escape '!'", "ESCAPE"),
+        ("s not like '%a'", "prefix%"),
+        ("s like any ('a%', 'b%')", "ANY"),
+        ("s not like all ('a%', 'b%')", "ALL"),
+        ("s = cast('A' as string collate utf8_lcase)", "COLLATE"),
+        ("ts = cast('2026-01-01 00:00:00.5' as timestamp(0))", "stands where a literal"),
+        ("n = cast(5 as int format '9')", "FORMAT"),
+        ("x = cast(0.1D as decimal(2, 1))", "stands where a literal"),
+        ("big = cast(9007199254740993D as bigint)", "stands where a literal"),
+        ("n = cast(cast(5 as double) as int)", "stands where a literal"),
+        ("b is unknown", "unknown"),
+        ("n in (1, 2,)", "comma"),
+        ("s = '${spark.app.name}'", r"\$\{"),
+        ("n = 0x1F", "0x1F"),
+        ("ts = '2026-01-01 00:00:00 +25:00'", "no time zone"),
+        ("ts = '2026-01-01 00:00:00 +18:01'", "no time zone"),
+        ("ts = '2026-01-01 00:00:00 +01:60'", "no time zone"),
+        ("ts = '2026-01-01 00:00:00 right/Europe/Berlin'", "no time zone"),
+        ("d = '\u0662\u0660\u0662\u0666-01-01'", "not a date"),
+        ("(at).city = 'a'", "at"),
         ("(" * 5000 + "b" + ")" * 5000, "recursion|nested"),
         ("case when b then true end", "CASE"),
         ("n = :name", ":name"),

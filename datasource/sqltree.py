@@ -1,0 +1,176 @@
+"""SQL text is parsed to a tree of which every node and every argument is known to its readers.
+
+    tree = parse_sql("price > 10 and not s like 'a%'")      one expression or query
+    arguments_of("Like")                                    {"this", "expression", "negate"}
+
+The parser is another project's. It puts what a text means into arguments of its nodes, and each
+release may add some: `s NOT LIKE 'a%'` was once a Not around a Like, and then a Like with an
+argument `negate`, so that a reader that knew only the first form gave the opposite rows. So there
+is one list of what is read, and one place that compares whole trees with it: a node that is not in
+the list, or an argument of one that is set and not in it, is refused before anybody reads the tree.
+
+Invariants:
+    Whoever reads a tree looks at every argument that the list has for the nodes that it takes, and
+    refuses nodes of other types there: an argument belongs in the list only if all readers do so.
+    What the parser gives the same tree for, and Spark another meaning or none, is refused by its
+    tokens.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from sqlglot import Token, exp
+
+__all__ = ["READ", "NotUnderstood", "kind_of_node", "parse_sql"]
+
+
+class NotUnderstood(ValueError):
+    """Why a text, or a piece of it, cannot be taken for what Spark would take it for."""
+
+
+_BOTH: Final = frozenset({"this", "expression"})
+_THIS: Final = frozenset({"this"})
+
+READ: Final[Mapping[str, frozenset[str]]] = {
+    # Conditions.
+    "Paren": _THIS,
+    "Not": _THIS,
+    "And": _BOTH,
+    "Or": _BOTH,
+    "EQ": _BOTH,
+    "NEQ": _BOTH,
+    "LT": _BOTH,
+    "LTE": _BOTH,
+    "GT": _BOTH,
+    "GTE": _BOTH,
+    "NullSafeEQ": _BOTH,
+    "NullSafeNEQ": _BOTH,
+    "Is": _BOTH,
+    "Between": frozenset({"this", "low", "high"}),
+    "In": frozenset({"this", "expressions"}),
+    "Like": frozenset({"this", "expression", "negate"}),
+    "StartsWith": _BOTH,
+    "IsNan": _THIS,
+    "Anonymous": frozenset({"this", "expressions"}),
+    # Columns.
+    "Identifier": frozenset({"this", "quoted"}),
+    "Column": frozenset({"this", "table", "db", "catalog"}),
+    "Dot": _BOTH,
+    # Literals.
+    "Null": frozenset(),
+    "Boolean": _THIS,
+    "Literal": frozenset({"this", "is_string"}),
+    "Neg": _THIS,
+    "HexString": _THIS,
+    "Interval": frozenset({"this", "unit"}),
+    "IntervalSpan": _BOTH,
+    "Var": _THIS,
+    # `safe` is try_cast: casts that can fail are no literals, whichever of the two they are.
+    "Cast": frozenset({"this", "to", "safe"}),
+    "TryCast": frozenset({"this", "to", "safe"}),
+    "DataType": frozenset({"this", "expressions"}),
+    "DataTypeParam": _THIS,
+    # Simple queries.
+    "Select": frozenset({"expressions", "from_", "where", "limit"}),
+    "Star": frozenset(),
+    "Alias": frozenset({"this", "alias"}),
+    "From": _THIS,
+    "Table": frozenset({"this", "alias"}),
+    "TableAlias": _THIS,
+    "Where": _THIS,
+    "Limit": frozenset({"expression"}),
+}
+"""The arguments that are read of each node, by the names of the parser's classes: naming the
+classes would load the parser."""
+
+
+def kind_of_node(node: object) -> str:
+    """The name of a node's class; some other name for what is no node."""
+    return type(node).__name__
+
+
+def parse_sql(text: str) -> exp.Expr:
+    """The tree of one expression or query in Spark's SQL.
+
+    Raises:
+        NotUnderstood: It is none, or has a piece that is not in `READ`.
+    """
+    # Loading the parser takes a third of a second, which only its users should pay.
+    from sqlglot.errors import SqlglotError  # noqa: PLC0415
+
+    if "\\" in text:
+        raise NotUnderstood("it has a backslash, and escapes are not understood")
+    if "${" in text:
+        raise NotUnderstood("it has '${', where Spark puts the value of a setting")
+    spark = _spark()
+    try:
+        tokens = spark.tokenize(text)
+        found = spark.parser().parse(tokens, text)
+    except (SqlglotError, RecursionError) as error:
+        lines = re.sub(r"\x1b\[\d+m", "", str(error)).splitlines()
+        why = lines[0] if lines else error
+        raise NotUnderstood(f"it is no SQL expression: {why}") from error
+    if len(found) != 1 or found[0] is None:
+        raise NotUnderstood("it is not one SQL expression")
+    _check_tokens(tokens, text)
+    _check_nodes(found[0])
+    return found[0]
+
+
+@functools.cache
+def _spark() -> Any:
+    from sqlglot.dialects.spark import Spark  # noqa: PLC0415 - see `parse_sql`
+
+    return Spark()
+
+
+def _check_tokens(tokens: Sequence[Token], text: str) -> None:
+    """Refuse what cannot be seen in the tree any more.
+
+    Raises:
+        NotUnderstood: Names the token.
+    """
+    for token, following in pairwise((*tokens, None)):
+        kind, written = token.token_type.name, text[token.start : token.end + 1]
+        if kind == "UNKNOWN":
+            # Of anything but a boolean Spark makes one first. To the parser it is another NULL.
+            raise NotUnderstood("'unknown' is not understood: write is null")
+        if kind == "HEX_STRING" and written.startswith("0"):
+            raise NotUnderstood(f"'{written}' is no number: write X'…' for bytes")
+        if kind == "COMMA" and following is not None and following.token_type.name == "R_PAREN":
+            raise NotUnderstood("a list ends with a comma")
+
+
+def _check_nodes(tree: exp.Expr) -> None:
+    """Refuse a tree that has more than its readers look at.
+
+    Raises:
+        NotUnderstood: Names the piece.
+    """
+    for node in tree.walk():
+        read = READ.get(kind_of_node(node))
+        if read is None:
+            raise NotUnderstood(f"{_shown(node)} is not understood")
+        for name, value in node.args.items():
+            if name not in read and not _is_default(value):
+                raise NotUnderstood(
+                    f"{_shown(node)} is not understood: {kind_of_node(node)} has '{name}'"
+                )
+
+
+def _is_default(value: object) -> bool:
+    return value is None or value is False or value == []
+
+
+def _shown(node: exp.Expr) -> str:
+    """The piece as SQL, as far as the parser can write what it has read."""
+    try:
+        return f"'{node.sql(dialect='spark'):.150}'"
+    except Exception:  # noqa: BLE001 - it is refused whatever it looks like
+        return f"a piece of type {kind_of_node(node)}"
