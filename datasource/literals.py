@@ -367,12 +367,12 @@ def _zone(name: str) -> dt.tzinfo:
             raise Unfit(f"there is no time zone '{name}': offsets are up to 18 hours")
         return dt.timezone(span if found[1] == "+" else -span)
     try:
-        found = ZoneInfo(name)
+        region = ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise Unfit(f"there is no time zone '{name}'") from error
     if name.startswith(_NO_REGIONS):
         raise Unfit(f"there is no time zone '{name}'")
-    return found
+    return region
 
 
 def _nanos_of_day(literal: Literal, zone: str) -> int:

@@ -8,7 +8,6 @@ less, and casts of these that change the type and nothing else.
 
 from __future__ import annotations
 
-import math
 import re
 import struct
 from collections.abc import Callable, Mapping
@@ -39,6 +38,10 @@ def literal_of(node: exp.Expr) -> Literal | None:
 _NUMERIC: Final = ("integer", "decimal", "double", "float")
 _ROUNDED: Final = ("double", "float")
 
+_DOUBLE_MAX: Final = Decimal("1.7976931348623157E308")
+_FLOAT_MAX: Final = Decimal("3.4028234663852886E38")
+"""Beyond these Spark refuses a number, also one that would be rounded to the largest."""
+
 _NUMBER = re.compile(r"(?:(\d+)(?:\.(\d*))?|\.(\d+))([eE][+-]?\d+)?", re.ASCII)
 
 
@@ -53,7 +56,7 @@ def _number(text: str) -> Literal:
         raise NotUnderstood(f"'{text:.50}' is no number")
     whole, behind, only_behind, exponent = found.groups()
     if exponent is not None:
-        if math.isinf(float(text)):
+        if Decimal(text) > _DOUBLE_MAX:
             raise NotUnderstood(f"{text:.50} is beyond the largest double")
         return Literal("double", text)
     scale = len(behind or only_behind or "")
@@ -131,7 +134,7 @@ def _as_float(literal: Literal, kind: LiteralKind) -> Literal | None:
     if not _is_number(text):
         return None
     number = float(text) if literal.kind != "float" else as_float(float(text))
-    if kind == "float" and math.isinf(as_float(number)) and literal.kind != "string":
+    if kind == "float" and literal.kind != "string" and abs(Decimal(text)) > _FLOAT_MAX:
         raise NotUnderstood(f"{text:.50} is beyond the largest float")
     if literal.kind in _ROUNDED:
         return Literal(kind, repr(number))
@@ -154,8 +157,9 @@ def _digits_of(to: exp.Expr) -> list[int] | None:
     """Precision and scale of a decimal's type."""
     found = []
     for part in to.expressions:
-        number = part.this if kind_of_node(part) == "DataTypeParam" else None
-        text = str(number.this) if kind_of_node(number) == "Literal" else ""
+        if kind_of_node(part) != "DataTypeParam" or kind_of_node(part.this) != "Literal":
+            return None
+        text = str(part.this.this)
         if re.fullmatch(r"\d{1,2}", text, re.ASCII) is None:
             return None
         found.append(int(text))

@@ -21,7 +21,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -118,9 +117,10 @@ def parse_sql(text: str) -> exp.Expr:
         raise NotUnderstood(f"it is no SQL expression: {why}") from error
     if len(found) != 1 or found[0] is None:
         raise NotUnderstood("it is not one SQL expression")
+    tree: exp.Expr = found[0]
     _check_tokens(tokens, text)
-    _check_nodes(found[0])
-    return found[0]
+    _check_nodes(tree)
+    return tree
 
 
 @functools.cache
@@ -136,14 +136,15 @@ def _check_tokens(tokens: Sequence[Token], text: str) -> None:
     Raises:
         NotUnderstood: Names the token.
     """
-    for token, following in pairwise((*tokens, None)):
+    for place, token in enumerate(tokens):
         kind, written = token.token_type.name, text[token.start : token.end + 1]
+        following = tokens[place + 1].token_type.name if place + 1 < len(tokens) else ""
         if kind == "UNKNOWN":
             # Of anything but a boolean Spark makes one first. To the parser it is another NULL.
             raise NotUnderstood("'unknown' is not understood: write is null")
         if kind == "HEX_STRING" and written.startswith("0"):
             raise NotUnderstood(f"'{written}' is no number: write X'…' for bytes")
-        if kind == "COMMA" and following is not None and following.token_type.name == "R_PAREN":
+        if kind == "COMMA" and following == "R_PAREN":
             raise NotUnderstood("a list ends with a comma")
 
 

@@ -119,7 +119,7 @@ class _Reading:
         """What the query calls the object."""
         source = self._args.get("from_")
         table = source.this if source is not None else None
-        if kind_of_node(table) != "Table":
+        if table is None or kind_of_node(table) != "Table":
             return None
         name = _name_of(table.this)
         if name is None or name.lower() != self._name.lower():
@@ -161,7 +161,7 @@ class _Reading:
         if limit is None:
             return None
         count = limit.args.get("expression") if kind_of_node(limit) == "Limit" else None
-        if kind_of_node(count) != "Literal" or count.args.get("is_string"):
+        if count is None or kind_of_node(count) != "Literal" or count.args.get("is_string"):
             return -1
         text = str(count.this)
         if re.fullmatch(r"\d{1,10}", text, re.ASCII) is None or int(text) > _LIMIT_MAX:
