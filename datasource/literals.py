@@ -101,6 +101,8 @@ def compare(column: Column, operator: Operator, literal: Literal, zone: str) -> 
     kind = _comparable(column)
     if kind in ("int", "dec"):
         _check_digits(column, [literal])
+        if kind == "int" and operator != "=":
+            _check_within_longs(literal)
         return _stepped(column, kind, operator, _exact(column, literal))
     return Compare(column.path, kind, operator, _value(column, kind, literal, zone))
 
@@ -192,6 +194,18 @@ def _exact(column: Column, literal: Literal) -> Fraction:
     if literal.kind == "float" or digits > _DOUBLE_DIGITS:
         raise Unfit(f"a {name} would be rounded to be compared with a {literal.kind}")
     return Fraction(written)
+
+
+def _check_within_longs(literal: Literal) -> None:
+    """Refuse an order with what is beyond any long: of a null Spark says true or false there.
+
+    Raises:
+        Unfit: It is.
+    """
+    if literal.kind in ("integer", "decimal"):
+        low, high = -(1 << 63), (1 << 63) - 1
+        if not low <= Decimal(str(literal.value)) <= high:
+            raise Unfit("whole numbers are put in order only with what a long can hold")
 
 
 def _stepped(column: Column, kind: Kind, operator: Operator, literal: Fraction) -> Predicate:

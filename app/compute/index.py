@@ -22,7 +22,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from app.compute.arrangement import Arrangement
+from app.compute.cached import CachedFrame, cache_frame
 from app.compute.following import Followed, watch
 from app.compute.holds import first_time
 from app.protocol.objects import IndexDescription
@@ -382,7 +383,7 @@ class _Frames:
     host: Host
     on: str
     settings: IndexSettings
-    base: DataFrame | None = None
+    base: CachedFrame | None = None
     as_of: int = 0
     made_ms: float = 0.0
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -397,9 +398,9 @@ class _Frames:
             if self.base is not None and self.as_of <= as_of:
                 found = arranged.view.changed(self.as_of, as_of)
                 if found is not None and not found.num_rows:
-                    return self.base
+                    return self.base.rows
                 if found is not None and _few_additions(found, arranged.view.records):
-                    return self.base.unionAll(self._added(as_of))
+                    return self.base.rows.unionAll(self._added(as_of))
             if self.base is not None and not self._due():
                 return None
             return self._made(as_of)
@@ -416,15 +417,17 @@ class _Frames:
         from datasource.native.reading import snapshot  # noqa: PLC0415 - loads pyspark
 
         self._drop()
-        self.base = snapshot(
-            self.host.spark,
-            location=self.host.client.location.url,
-            shard=self.on,
-            as_of=as_of,
-            storage=self.host.storage,
-        ).persist()
+        self.base = cache_frame(
+            snapshot(
+                self.host.spark,
+                location=self.host.client.location.url,
+                shard=self.on,
+                as_of=as_of,
+                storage=self.host.storage,
+            )
+        )
         self.as_of, self.made_ms = as_of, self.clock.elapsed_ms()
-        return self.base
+        return self.base.rows
 
     def _added(self, as_of: int) -> DataFrame:
         from datasource.native.reading import changes  # noqa: PLC0415 - loads pyspark
@@ -441,5 +444,4 @@ class _Frames:
     def _drop(self) -> None:
         base, self.base = self.base, None
         if base is not None:
-            with suppress(Exception):  # the session may be gone: then nothing is left to give up
-                base.unpersist()
+            base.release()

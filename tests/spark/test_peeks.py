@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -426,4 +427,39 @@ def test_an_index_serves_scans_by_a_cached_frame(desk: Desk) -> None:
     assert after.count() == 22
     assert contents(desk.rows(query, 30, "carriers")) == Counter({(23, "zz"): 1})
     assert contents(desk.rows(query, 36, "carriers")) == Counter({(22, "name 9"): 1})
+    running.stop()
+
+
+def test_rows_with_nan_are_found_in_a_cached_frame(desk: Desk) -> None:
+    """Spark leaves cached rows out by bounds that do not count NaN, which is above all numbers."""
+    schema = pa.schema([("k", pa.int64()), ("x", pa.float64()), ("f", pa.float32())])
+    rows = [((i, float(i), float(i)), 11, 1) for i in range(10)]
+    rows += [((10 + i, math.nan, math.nan), 11, 1) for i in range(8)]
+    rows += [((18, None, None), 11, 1), ((19, -0.0, -0.0), 11, 1)]
+    desk.place.put("numbers", rows, 20, schema)
+    on = IndexDescription(name="i", on="numbers", key=("k",))
+    running = run_index(
+        desk.place.host, incarnation("i", 11), on, desk.indexes, IndexSettings(poll_ms=2)
+    )
+    desk.place.next(Hydrated)
+    (index,) = desk.indexes.of(desk.place.client.location.url, "numbers")
+    frame = index.frame(15)
+    assert frame is not None
+    assert frame.schema.simpleString() == "struct<k:bigint,x:double,f:float>"
+    for where, wanted in [
+        ("x = double('NaN')", 8),
+        ("f = double('NaN') AND k IN (11, 12, 3)", 2),
+        ("f > 100", 8),
+        ("x >= double('NaN')", 8),
+        ("NOT (x <= 100)", 8),
+        ("x IN (double('NaN'), 3D)", 9),
+        ("f <=> float('NaN')", 8),
+        ("x BETWEEN 100 AND double('NaN')", 8),
+        ("x = 0", 2),
+        ("x IS NULL", 1),
+    ]:
+        query = f"SELECT count(*) FROM numbers WHERE {where}"  # noqa: S608 - above
+        assert contents(desk.rows(query, 15, "numbers")) == Counter({(wanted,): 1}), where
+    assert index.frame(15) is frame, "all were answered from it"
+    assert set(desk.strategies()) == {"standard"}
     running.stop()

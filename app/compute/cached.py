@@ -1,0 +1,75 @@
+"""Frames are kept in Spark's cache such that a filter on them finds every row.
+
+    kept = cache_frame(frame)
+    kept.rows           the same rows, read from the cache
+    kept.release()
+
+Spark notes the least and the greatest value of each column for each batch of cached rows, and
+leaves out the batches in which by them no row can pass a filter. NaN is in neither, though it is
+above all numbers and equal to itself: of `x = double('NaN')` and `x > 100` no row would be found
+(4.3; `InMemoryTableScanExec` with `DoubleColumnStats`). So columns of floats are kept inside of
+structs, of which Spark notes no bounds. All other columns are kept as they are, and pruned.
+
+Invariants:
+    Columns, their types, nullability and metadata are those of the frame.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from app.project.references import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["CachedFrame", "cache_frame"]
+
+_INSIDE: Final = "value"
+
+
+@dataclass(frozen=True, slots=True)
+class CachedFrame:
+    """A frame in the cache.
+
+    Attributes:
+        rows: The frame, read from there; computed and kept when it is first run.
+    """
+
+    rows: DataFrame
+    _kept: DataFrame
+
+    def release(self) -> None:
+        """Give its memory back; what runs on it computes the rows again."""
+        with suppress(Exception):  # the session may be gone: then nothing is left to give up
+            self._kept.unpersist()
+
+
+def cache_frame(frame: DataFrame) -> CachedFrame:
+    """Keep the rows of `frame` in memory, or on disk, from when they are first needed on."""
+    # Both load pyspark, which pure parts of this package do not.
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415
+    from pyspark.sql.types import DoubleType, FloatType  # noqa: PLC0415
+
+    floats = {
+        field.name for field in frame.schema if isinstance(field.dataType, (DoubleType, FloatType))
+    }
+    if not floats:
+        kept = frame.persist()
+        return CachedFrame(kept, kept)
+    columns = [(name, F.col(quoted(name))) for name in frame.columns]
+    kept = frame.select(
+        [
+            F.struct(column.alias(_INSIDE)).alias(name) if name in floats else column
+            for name, column in columns
+        ]
+    ).persist()
+    rows = kept.select(
+        [
+            column.getField(_INSIDE).alias(name) if name in floats else column
+            for name, column in columns
+        ]
+    )
+    return CachedFrame(rows, kept)
