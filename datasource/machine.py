@@ -11,8 +11,14 @@ What a caller relies on:
     call: a refusal found on a cached state is checked against a fresh one first.
     Threads share one machine per shard and process: commands that arrive while a compare-and-set
     is under way are committed together by the next one (group commit).
+    An interrupt (Ctrl-C, a signal handler that raises) reaches its own thread only, which then does
+    not know what became of its command. The others that it was committing for are answered by
+    whoever commits next: with what was committed, with `Indeterminate` if a record was under way,
+    or by running their commands.
 
 Invariants:
+    A command is answered once. Until then it is queued, and taken up by the next thread that
+    commits, unless its caller has left.
     The cached state is a state the shard really had, and only moves forward.
     A command's time is read inside each attempt.
 """
@@ -23,7 +29,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 import msgspec
 
@@ -48,6 +54,7 @@ from datasource.errors import (
     nearest,
 )
 from datasource.fuel import Tank
+from datasource.group_commit import Answer, Command, Flight, Pending, answer_all
 from datasource.location import Committed, ExpectationMismatch, Location, VersionedData
 from datasource.names import shard_directory, shard_name
 from datasource.replay import SCAN_MAX, LogReader
@@ -60,22 +67,9 @@ _log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
-Command = Callable[[ShardState, int], Transition[R]]
-"""`(state, now_ms) -> Transition`; pure, and run as often as it takes."""
-
 _RELOADS_MAX: Final = 8
 """Cold reads in a row that may find their rollup gone: each means that the shard moved on by
 `rollup_every` records meanwhile, so more than a few mean that the state is damaged."""
-
-
-@dataclass(slots=True)
-class _Pending:
-    """A command on its way, and what became of it."""
-
-    command: Command[Any]
-    done: bool = False
-    result: Any = None
-    error: BaseException | None = None
 
 
 @dataclass(slots=True)
@@ -96,7 +90,8 @@ class Machine:
     tank: Tank = field(default_factory=Tank)
     _state: ShardState | None = None
     _directory: str = ""
-    _queue: list[_Pending] = field(default_factory=list)
+    _queue: list[Pending] = field(default_factory=list)
+    _flight: Flight | None = None
     _queue_lock: threading.Lock = field(default_factory=threading.Lock)
     _commit_lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -166,19 +161,9 @@ class Machine:
             Determinate: It certainly did not happen.
             Indeterminate: It may have happened.
         """
-        pending = _Pending(command)
-        with self._queue_lock:
-            self._queue.append(pending)
-        with self._commit_lock:
-            # Whoever held the lock before may have committed this one along with theirs.
-            if not pending.done:
-                with self._queue_lock:
-                    group, self._queue = self._queue, []
-                self._commit(group)
-        if pending.error is not None:
-            raise pending.error
+        result = self._apply(command)
         self._maintain()
-        return cast("R", pending.result)
+        return result
 
     def wait_for_upper_past(
         self, time: int, timeout_ms: float, look: Callable[[], ShardState] | None = None
@@ -214,15 +199,69 @@ class Machine:
 
     # -- the commit loop ---------------------------------------------------------------------
 
-    def _commit(self, group: list[_Pending]) -> None:
+    def _apply(self, command: Command[R]) -> R:
+        pending = Pending(command)
         try:
-            self._commit_group(group)
-        except BaseException as error:  # noqa: BLE001 - every waiting thread must hear of it
-            for pending in group:
-                if not pending.done:
-                    pending.error, pending.done = error, True
+            with self._queue_lock:
+                self._queue.append(pending)
+            with self._commit_lock:
+                # Whoever held the lock before may have committed this one along with theirs.
+                if pending.answer is None:
+                    self._lead()
+        except BaseException:
+            # Who has left, and looked, and found nothing, must not find it done an hour later.
+            pending.withdrawn = True
+            raise
+        answer = pending.answer
+        assert answer is not None, "who leads answers everybody, or raises"
+        if answer.error is not None:
+            raise answer.error
+        return cast("R", answer.result)
 
-    def _commit_group(self, group: list[_Pending]) -> None:
+    def _lead(self) -> None:
+        """Commit all that is queued; the commit lock is held.
+
+        An interrupt may end this between any two instructions, also those of a handler. So nothing
+        is left to handlers: what is not answered stays in the queue, and a record whose outcome is
+        open in `_flight`, where the next leader finds it. That is soon, as everybody who waits for
+        an answer waits for the lock.
+        """
+        self._land()
+        group = self._waiting()
+        if group:
+            try:
+                self._commit_group(group)
+            except ShardError as error:
+                # It is about the record that they shared, so it is true for each of them. Any other
+                # exception is this thread's own: the others try for themselves.
+                answer_all(group, [Answer(error=error)] * len(group))
+        self._waiting()  # what is answered is not kept until the next command
+
+    def _waiting(self) -> list[Pending]:
+        """The commands that are to be run, in order; forgets the others."""
+        with self._queue_lock:
+            self._queue = [pending for pending in self._queue if pending.is_open]
+            return list(self._queue)
+
+    def _land(self) -> None:
+        """Answer those whose record is committed, or may be; who lost a race tries again."""
+        flight = self._flight
+        if flight is None:
+            return
+        if isinstance(flight.outcome, Committed):
+            self._install(flight.state)
+            answer_all(flight.group, flight.answers)
+        elif flight.outcome is None:
+            unknown = Indeterminate(
+                f"the thread that was writing record {flight.state.seqno} of shard '{self.name}' "
+                "was interrupted",
+                hint="read the shard back before repeating the commit",
+            )
+            answer_all(flight.group, [Answer(error=unknown)] * len(flight.group))
+        # Last: until here the next leader would do all of it again, which changes nothing.
+        self._flight = None
+
+    def _commit_group(self, group: list[Pending]) -> None:
         backoff = Backoff(self.clock, self.ids, self.settings.conflict_pause_ms)
         deadline = self.clock.elapsed_ms() + self.settings.commit_timeout_ms
         fresh = self._state is None
@@ -239,14 +278,15 @@ class Machine:
                 if self._refresh() is not old:
                     continue
             if new is old:
-                _answer(group, answers)
+                answer_all(group, answers)
                 return
             record, new = self._record(old, new, now_ms)
             began_ms = self.clock.elapsed_ms()
-            outcome = self._compare_and_set(old.seqno, record)
+            # Before the request: from here on it may happen, whatever becomes of this thread.
+            self._flight = flight = Flight(group, answers, new)
+            flight.outcome = outcome = self._compare_and_set(old.seqno, record)
+            self._land()
             if isinstance(outcome, Committed):
-                self._install(new)
-                _answer(group, answers)
                 return
             if self.clock.elapsed_ms() > deadline:
                 raise Determinate(
@@ -260,20 +300,21 @@ class Machine:
             fresh = self._catch_up(None if paused else outcome.current)
 
     def _run(
-        self, group: list[_Pending], old: ShardState, now_ms: int
-    ) -> tuple[ShardState, list[Any], bool]:
+        self, group: list[Pending], old: ShardState, now_ms: int
+    ) -> tuple[ShardState, list[Answer], bool]:
         """All commands on `old`, one after the other; whether some had nothing to do."""
-        new, answers, idle = old, [], False
+        new, idle = old, False
+        answers: list[Answer] = []
         for pending in group:
             try:
                 transition = pending.command(new, now_ms)
             except Exception as error:  # noqa: BLE001 - its own caller gets it, the others go on
-                answers.append(_Raised(error))
+                answers.append(Answer(error=error))
                 idle = True
                 continue
             idle = idle or transition.state is None
             new = transition.state or new
-            answers.append(transition.result)
+            answers.append(Answer(transition.result))
         return new, answers, idle
 
     def _record(self, old: ShardState, new: ShardState, now_ms: int) -> tuple[Record, ShardState]:
@@ -392,7 +433,7 @@ class Machine:
         if due >= every and (state.seqno % every == 0 or due >= 3 * every):
             try:
                 self.write_rollup(state)
-            except ShardError:
+            except Exception:  # noqa: BLE001 - of any kind
                 # The command has committed; failing it for a rollup that the next one can write
                 # would make its caller believe that it had not.
                 _log.warning("rollup not written", exc_info=True, extra=self._context(state))
@@ -413,31 +454,11 @@ class Machine:
                 return Transition(None, result=False)
             return add_rollup(current, now_ms, seqno=state.seqno, rollup=ref, begun_ms=begun_ms)
 
-        pending = _Pending(command)
-        with self._commit_lock:
-            self._commit([pending])
-        if pending.error is not None:
-            raise pending.error
-        if not pending.result:
+        recorded = self._apply(command)
+        if not recorded:
             # Certainly not referenced: the answer came from a state read after the attempt.
             self.location.blob.delete(key)
-        return bool(pending.result)
-
-
-@dataclass(frozen=True, slots=True)
-class _Raised:
-    """A command's own error, kept for its caller."""
-
-    error: Exception
-
-
-def _answer(group: list[_Pending], answers: list[Any]) -> None:
-    for pending, answer in zip(group, answers, strict=True):
-        if isinstance(answer, _Raised):
-            pending.error = answer.error
-        else:
-            pending.result = answer
-        pending.done = True
+        return recorded
 
 
 def _shards_hint(name: str, shards: list[str]) -> str:

@@ -147,6 +147,23 @@ def test_rollups_are_written_by_whoever_commits_on_a_multiple(world: World) -> N
     assert all(seqno % 8 == 0 for seqno in state.rollups)
 
 
+@pytest.mark.parametrize("error", [Determinate("no"), OSError("no"), MemoryError()])
+def test_a_rollup_that_cannot_be_written_does_not_fail_what_was_committed(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Whatever goes wrong with it, the append before it is acknowledged."""
+    client = filled(world, 0, rollup_every=2)
+
+    def fail(key: str, value: bytes) -> None:
+        raise error
+
+    monkeypatch.setattr(client.location.blob, "set", fail)
+    for number in range(5):
+        client.writer(SHARD).append_now(table((number, "x")))
+    with world.client().reader(SHARD) as reader:
+        assert sum(rows(reader.snapshot()).values()) == 5
+
+
 def test_a_shard_made_again_does_not_roll_up_its_first_records(world: World) -> None:
     """The record that makes a shard holds its whole state: counting starts there."""
     client = filled(world, 30, rollup_every=8)

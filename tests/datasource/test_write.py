@@ -325,7 +325,7 @@ def test_appends_that_arrive_during_a_commit_share_the_next_one(world: World) ->
         first = pool.submit(writers[0].append_now, table((0, "x")))
         assert store.entered.wait(30)
         others = [pool.submit(partial(writers[i].append_now, table((i, "x")))) for i in range(1, 8)]
-        while len(machine._queue) < 7:
+        while len(machine._queue) < 8:  # with the first, which is being committed
             assert not any(other.done() for other in others)
         store.gate.set()
         outcomes = [future.result() for future in (first, *others)]
@@ -353,7 +353,7 @@ def test_one_bad_command_does_not_fail_its_group(world: World) -> None:
         bad = pool.submit(
             writers[2].compare_and_append, updates((1, "a", 3, 1)), Frontier(0), Frontier(2)
         )
-        while len(machine._queue) < 2:
+        while len(machine._queue) < 3:
             assert not good.done()
             assert not bad.done()
         store.gate.set()
