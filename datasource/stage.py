@@ -139,8 +139,7 @@ class Stager:
             table = sort_rows(table, self.key)
         payload = self._inline(table)
         data = payload if payload is not None else self._parquet(table)
-        name = new_id("p", self.ids)
-        key = name if payload is not None else f"{self.directory}/part/{name}.parquet"
+        key = new_id("p", self.ids) if payload is not None else self._fresh_key()
         if payload is None:
             self.blob.set(key, data)
         times = table.column(TS).to_numpy() if TS in table.column_names else None
@@ -174,15 +173,22 @@ class Stager:
         return self.schema.select(self.key[:1] or self.schema.names[:1])
 
     def flush(self, part: Part) -> Part:
-        """An inline part as a blob of its own; any other part as it is."""
+        """An inline part as a blob of its own; any other part as it is.
+
+        Under a fresh name each time. Two processes may flush one part, with other bytes: settings
+        and versions differ. Under one name the second would overwrite what the first has committed.
+        """
         if part.inline is None:
             return part
         data = self._parquet(pa.Table.from_batches([decode_inline(part, self.schema)]))
-        key = f"{self.directory}/part/{part.key}.parquet"
+        key = self._fresh_key()
         self.blob.set(key, data)
         return msgspec.structs.replace(
             part, key=key, size_bytes=len(data), crc32=zlib.crc32(data), inline=None
         )
+
+    def _fresh_key(self) -> str:
+        return f"{self.directory}/part/{new_id('p', self.ids)}.parquet"
 
     def _inline(self, table: pa.Table) -> bytes | None:
         """The table's message, if it is small enough to live in state."""

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 import msgspec
 
 from datasource.batch import Batch, Run, stamp
-from datasource.commands.append import InlineBackpressure
+from datasource.commands.append import InlineBackpressure, StagedTooLong
 from datasource.commands.lifecycle import Finalised, Held, finalise
 from datasource.commands.transition import Transition
 from datasource.description import Description
 from datasource.errors import Corrupt, InvalidUsage
 from datasource.frontier import Frontier
-from datasource.state import Registration, ShardState, Writer
+from datasource.state import STAGE_LIFE_MS, Registration, ShardState, Writer
 from datasource.trace import level_of, push
 
 __all__ = [
@@ -50,9 +50,16 @@ class Marked:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """Everything asked for is in the shard, whose upper is `upper`."""
+    """Everything asked for is in the shard.
+
+    Attributes:
+        upper: The shard's upper.
+        entered: Times of the commits that this very call has brought. The others had been brought
+            before; what was written for them by this call is not used, and never will be.
+    """
 
     upper: Frontier
+    entered: frozenset[int] = frozenset()
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +118,8 @@ def apply_commits(
     txns: str,
     commits: Sequence[Commit],
     inline_max_bytes: int,
-) -> Transition[Applied | InlineBackpressure]:
+    flushed_ms: int | None = None,
+) -> Transition[Applied | InlineBackpressure | StagedTooLong]:
     """Let the shard have what was committed for it; what it has already is passed over.
 
     Args:
@@ -119,13 +127,15 @@ def apply_commits(
         txns: Id of the transactions shard.
         commits: All that were committed before some time and may not be here, in order of time.
         inline_max_bytes: Limit of all inline parts in the state.
+        flushed_ms: When the oldest part was begun that no row of the transactions shard names, as
+            the caller has made it of an inline one; None if there is none.
 
     Raises:
         Corrupt: The shard does not know that it is registered.
     """
     if state.shard != shard:
         return Transition(None, Applied(state.upper))
-    new = state
+    new, entered = state, set()
     for commit in commits:
         if new.upper.is_beyond(commit.at):
             continue
@@ -137,12 +147,15 @@ def apply_commits(
                 hint="the location was restored in part from an older copy: restore all of it",
             )
         new = _applied(new, now_ms, commit)
+        entered.add(commit.at)
     if new is state:
         return Transition(None, Applied(state.upper))
+    if flushed_ms is not None and now_ms - flushed_ms > STAGE_LIFE_MS:
+        return Transition(None, StagedTooLong(now_ms - flushed_ms))
     inline = new.trace.inline_bytes
     if inline > state.trace.inline_bytes and inline > inline_max_bytes:
         return Transition(None, InlineBackpressure())
-    return Transition(new, Applied(new.upper))
+    return Transition(new, Applied(new.upper, frozenset(entered)))
 
 
 def _applied(state: ShardState, now_ms: int, commit: Commit) -> ShardState:

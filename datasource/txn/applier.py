@@ -7,20 +7,22 @@ upper what it has already (`commands.txns`). All that is due to one shard goes i
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from functools import partial
 
 import msgspec
 
 from datasource.batch import Run
-from datasource.commands.append import InlineBackpressure
-from datasource.commands.txns import Commit, apply_commits
+from datasource.commands.append import InlineBackpressure, StagedTooLong
+from datasource.commands.transition import Transition
+from datasource.commands.txns import Applied, Commit, apply_commits
 from datasource.compact import compact_inline, flush_inline
+from datasource.errors import Determinate
 from datasource.machine import Machine
 from datasource.read import current_schema
 from datasource.schema import ShardSchema
-from datasource.stage import Stager
+from datasource.stage import Stager, delete_blobs
 from datasource.txn.home import Home
 from datasource.txn.ledger import Ledger
 from datasource.txn.rows import Row
@@ -38,6 +40,7 @@ def apply_ledger(home: Home, ledger: Ledger, shards: Collection[str] | None = No
 
     Raises:
         Corrupt: A data shard does not know that it is registered.
+        Determinate: `STAGED_TOO_LONG`: this process has slept for a day in the middle of it.
         ShardError: A store's. Other shards may have been served.
     """
     due: dict[tuple[str, str], list[Row]] = defaultdict(list)
@@ -68,14 +71,45 @@ def _apply(machine: Machine, shard: str, txns: str, commits: list[Commit]) -> No
         outcome = machine.apply(partial(command, commits=commits))
     if isinstance(outcome, InlineBackpressure):
         # What is inline cannot be moved, or others filled the room at once.
-        flushed = [_flushed(machine, commit) for commit in commits]
-        outcome = machine.apply(partial(command, commits=flushed))
-        assert not isinstance(outcome, InlineBackpressure), "nothing inline is left"
+        _apply_as_blobs(machine, command, commits)
     compact_inline(machine, (p for commit in commits for run in commit.runs for p in run.parts))
 
 
+def _apply_as_blobs(
+    machine: Machine,
+    command: Callable[..., Transition[Applied | InlineBackpressure | StagedTooLong]],
+    commits: list[Commit],
+) -> None:
+    """Apply `commits` with their inline parts as blobs, which belong to this call alone.
+
+    Several appliers may do so at once; one of them lets the shard have the rows. The others delete
+    what they have written when they are told so, and after an error leave it to the sweeper.
+    """
+    flushed_ms = machine.clock.now_ms()
+    flushed = [_flushed(machine, commit) for commit in commits]
+    outcome = machine.apply(partial(command, commits=flushed, flushed_ms=flushed_ms))
+    assert not isinstance(outcome, InlineBackpressure), "nothing inline is left"
+    entered = outcome.entered if isinstance(outcome, Applied) else frozenset()
+    # What was staged for the transaction is the winner's as well, and never ours to delete.
+    shared = _blob_keys(commits)
+    unused = _blob_keys(commit for commit in flushed if commit.at not in entered)
+    delete_blobs(machine.location.blob, sorted(unused - shared))
+    if isinstance(outcome, StagedTooLong):
+        raise Determinate(
+            f"parts for shard '{machine.name}' were written {outcome.age_ms} ms ago, longer than "
+            "staged parts are kept; what was committed for it is not applied yet",
+            code="STAGED_TOO_LONG",
+            hint="try again: they are then written again",
+        )
+
+
+def _blob_keys(commits: Iterable[Commit]) -> set[str]:
+    parts = (part for commit in commits for run in commit.runs for part in run.parts)
+    return {part.key for part in parts if part.inline is None}
+
+
 def _flushed(machine: Machine, commit: Commit) -> Commit:
-    """`commit` with its inline parts as blobs. Two appliers write the same part under one name."""
+    """`commit` with its inline parts as blobs."""
     state = machine.state()
     stager = Stager(
         machine.location.blob,

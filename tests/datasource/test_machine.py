@@ -154,7 +154,7 @@ def test_a_rollup_that_cannot_be_written_does_not_fail_what_was_committed(
     """Whatever goes wrong with it, the append before it is acknowledged."""
     client = filled(world, 0, rollup_every=2)
 
-    def fail(key: str, value: bytes) -> None:
+    def fail(*_: object) -> None:
         raise error
 
     monkeypatch.setattr(client.location.blob, "set", fail)
