@@ -154,6 +154,13 @@ class FsspecObjects(Objects):
             return None
         except Exception as error:  # noqa: BLE001 - file systems raise what they like
             self._raise(f"read '{key}'", error)
+        if end is not None and len(value) != end - start:
+            # Taken for the object's end, it would be reported as a part that is gone.
+            raise Determinate(
+                f"cannot read '{key}' at '{self.url}': {len(value)} of {end - start} bytes arrived",
+                code="STORE_UNAVAILABLE",
+                hint="retry later",
+            )
         return bytes(value)
 
     @override

@@ -124,3 +124,21 @@ def test_its_errors_become_ours(
     monkeypatch.setattr(Atomic, "failure", failure)
     with pytest.raises(expected, match="atomic://bucket/a b"):
         _location()
+
+
+def test_a_range_that_is_cut_short_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The object is whole; it was the way: nobody may take it for a part that is gone."""
+    objects = _objects()
+    objects.put("s/part/a", b"0123456789")
+    opened = objects.open("s/part/a")
+    whole = Atomic.cat_file
+
+    def cut(self: Atomic, path: str, **bounds: Any) -> bytes:
+        found: bytes = whole(self, path, **bounds)
+        return found[:-1]
+
+    monkeypatch.setattr(Atomic, "cat_file", cut)
+    assert opened is not None
+    for read in (lambda: objects.get("s/part/a", 3, 50), lambda: opened.read(5)):
+        with pytest.raises(Determinate, match="bytes arrived"):
+            read()
