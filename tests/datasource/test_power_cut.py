@@ -30,7 +30,9 @@ from app.soak.child import Child, Place, Task, said
 from app.soak.known import KEY, SHARDS, SOURCE, contents_of, known_schema
 from datasource.client import ShardClient
 from datasource.clock import SystemClock, SystemIds
+from datasource.commands.append import AlreadyCommitted, UpperMismatch
 from datasource.errors import InvalidUsage
+from datasource.frontier import Frontier
 from datasource.stores.file import FileObjects
 from datasource.stores.open import open_location
 from support.power_cut import Image, Mutation, Recorder, materialise, recording
@@ -145,6 +147,36 @@ def test_a_sync_that_is_forgotten_is_found(mutation: Mutation) -> None:
     with memory_folder() as folder:
         found = [wrong(image) for image in images(folder, mutation, 0.25)]
     assert any(found), mutation
+
+
+@pytest.mark.parametrize("is_repetition", [True, False], ids=["already committed", "mismatch"])
+def test_what_a_loser_is_told_survives_a_power_cut(*, is_repetition: bool) -> None:
+    """Its winner stands still between naming a record and making the name durable.
+
+    Whoever then loses to that record, and is told that its append is in or that the upper has
+    moved, relies on a name that only it can have made durable.
+    """
+    with memory_folder() as folder, recording(str(folder)) as recorder:
+        world = world_at(folder)
+        winner, loser = world.client(TINY), world.client(TINY)
+        winner.create("s", schema_of())
+        winning = winner.writer("s", "w")
+        losing = loser.writer("s", "w" if is_repetition else "v")
+        lower = losing.upper()
+
+        def lose() -> None:
+            upper = Frontier(world.clock.now_ms() + 1)
+            outcome = losing.compare_and_append(table(*rows_of(1)), lower, upper, sequence=1)
+            assert isinstance(outcome, AlreadyCommitted if is_repetition else UpperMismatch)
+            recorder.note(1)
+
+        recorder.before_fsync = lose
+        winning.append_now(table(*rows_of(1)), sequence=1)
+        assert recorder.before_fsync is None
+        found = list(recorder.images(random.Random(20261121)))
+    assert any(image.noted for image in found)
+    for image in found:
+        assert not (what := wrong(image)), f"step {image.step}, {image.lost}: {what}"
 
 
 # --- a real file system --------------------------------------------------------------------------

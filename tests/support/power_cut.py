@@ -92,6 +92,8 @@ class Recorder:
     root: str
     mutation: Mutation = "none"
     steps: list[_Step] = field(default_factory=list)
+    before_fsync: Callable[[], None] | None = None
+    """Runs in the middle of the next fsync: what others do while its caller stands still."""
     _inodes: dict[int, int] = field(default_factory=dict)
     _directories: dict[str, int] = field(default_factory=dict)
     _next: int = 1
@@ -147,6 +149,9 @@ class Recorder:
             self.steps.append(_Sync(self._of(fd)))
 
     def _fsync(self, fd: int) -> None:
+        meanwhile, self.before_fsync = self.before_fsync, None
+        if meanwhile is not None:
+            meanwhile()
         if self.mutation != "no fsync":
             self.steps.append(_Sync(self._of(fd)))
 

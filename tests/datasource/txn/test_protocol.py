@@ -13,7 +13,9 @@ from datasource.commands.append import Appended, UpperMismatch
 from datasource.commands.txns import mark
 from datasource.errors import Determinate, InvalidUsage
 from datasource.frontier import Frontier
+from datasource.retention import retain
 from datasource.state import STAGE_LIFE_MS, Registration
+from datasource.txn import protocol
 from datasource.txn.commits import Committer
 from datasource.txn.ledger import Ledger, LedgerReader
 from datasource.txn.protocol import Committed, Write
@@ -315,6 +317,29 @@ def test_the_transactions_shard_stays_small(world: World) -> None:
 
 
 @pytest.mark.usefixtures("nobody_applies")
+@pytest.mark.parametrize("beyond_ms", [0, 1, HOUR_MS])
+def test_a_ledger_that_since_has_passed_is_read_anew(
+    client: ShardClient, world: World, beyond_ms: int
+) -> None:
+    """What was taken back before since is nowhere any more: reading on would keep it for ever."""
+    late = world.client(BLOBS)
+    client.transactions().register("b")
+    assert late.transactions().registered() == ["a", "b"]
+    known = late.transactions().upper()
+    client.transactions().forget("b")
+    client.transactions().advance(known + protocol._HISTORY_MS + beyond_ms)
+    assert retain(client.machine(TRANSACTIONS))
+    assert client.state(TRANSACTIONS).since == Frontier(known + beyond_ms)
+    client.compact(TRANSACTIONS, force=True)
+
+    assert late.transactions().registered() == ["a"]
+    upper = client.state("b").upper
+    assert late.readable("b")[0].upper == upper
+    with pytest.raises(InvalidUsage) as error:
+        late.transactions().commit([staged(late, "b", (1, "x"))[0]])
+    assert code(error) == "NOT_REGISTERED"
+
+
 def test_a_sweep_leaves_what_a_transaction_waits_to_apply(
     client: ShardClient, world: World
 ) -> None:
