@@ -7,7 +7,9 @@ boundary moved by one. Most of them have happened, to us or to those that we lea
 from __future__ import annotations
 
 import contextlib
+import inspect
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -27,6 +29,8 @@ from datasource.shard_source.holds import StreamHolds
 from datasource.stores.log import NumberedLog
 from datasource.trace import downgrade
 from datasource.txn import applier
+from datasource.txn.ledger import LedgerReader
+from datasource.txn.transaction import Transaction
 
 __all__ = ["BUGS", "Bug", "planted"]
 
@@ -78,6 +82,16 @@ def everywhere(original: Callable[..., Any], changed: Any) -> list[tuple[Any, st
         for key, module in list(sys.modules.items())
         if key.startswith("datasource") and getattr(module, name, None) is original
     ]
+
+
+def edited(where: type, name: str, old: str, new: str) -> list[tuple[Any, str, Any]]:
+    """Changes one place in the text of a method."""
+    original = getattr(where, name)
+    text = textwrap.dedent(inspect.getsource(original))
+    assert text.count(old) == 1, f"{where.__name__}.{name} says '{old}' {text.count(old)} times"
+    names = dict(vars(sys.modules[where.__module__]))
+    exec(text.replace(old, new), names)  # noqa: S102 - our own text, but for a word
+    return [(where, name, names[name])]
 
 
 # --- the log -------------------------------------------------------------------------------------
@@ -236,6 +250,14 @@ def _applied_newest_first() -> list[tuple[Any, str, Any]]:
     return [(applier, "_apply", apply)]
 
 
+def _neighbours_unseen() -> list[tuple[Any, str, Any]]:
+    return edited(Transaction, "_judge", "is_beyond(time + 1)", "is_beyond(time + 2)")
+
+
+def _ledger_read_on() -> list[tuple[Any, str, Any]]:
+    return edited(LedgerReader, "_follow", "if state.since < Frontier(known.upper)", "if True")
+
+
 # --- merges --------------------------------------------------------------------------------------
 
 
@@ -278,4 +300,6 @@ BUGS: Final = (
     Bug("frozen by order of arrival", _freeze_by_arrival, "losses", 400),
     Bug("a sweep that ignores age", _age_ignored, "outages", 400),
     Bug("transactions applied out of order", _applied_newest_first, "transactions", 400),
+    Bug("a change at the next time unseen", _neighbours_unseen, "transactions", 400, 8),
+    Bug("a ledger read on beyond since", _ledger_read_on, "transactions", 400, 87),
 )

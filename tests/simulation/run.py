@@ -81,6 +81,7 @@ _CAST: dict[str, tuple[Callable[[World, str, str], actors.Actor], float, int]] =
     "txn": (transactions.Transactor, 0.0, 3),
     "audit": (transactions.Auditor, 0.0, 1),
     "registrar": (transactions.Registrar, 0.0, 1),
+    "tally": (transactions.Tally, 0.0, 2),
 }
 
 
@@ -108,6 +109,8 @@ _NEEDED: dict[str, list[tuple[str, str]]] = {
         ("txn", "txn-2"),
         ("audit", "audit-1"),
         ("registrar", "registrar-1"),
+        ("tally", "tally-1"),
+        ("tally", "tally-2"),
         ("compact", "compact-1"),
         ("gc", "gc-1"),
     ],
@@ -223,6 +226,8 @@ def _as_fibers(world: World) -> Iterator[None]:
         *_scaled("SWEEP_AGE_MS", 2 * STAGE_LIFE_MS),
         *_scaled("CLAIM_LEASE_MS", LEASE_MS),
         *_scaled("_CLAIM_BYTES", 3000),
+        *_scaled("_HISTORY_MS", LEASE_MS // 5),
+        *_scaled("_UPKEEP_EVERY", 4),
     ]
     log = logging.getLogger("datasource")
     level = log.level

@@ -183,6 +183,7 @@ class World:
         self.replacing = False
         self.damaged = False
         self.committed: set[str] = set()
+        self.asked = self.counted = 0
 
     def add(self, actor: Actor) -> None:
         """An actor takes part, unless the plan leaves it out."""
