@@ -6,14 +6,26 @@
     `SELF_RETRY`  it happened, was repeated on the way, and the repetition's refusal is reported:
                   "exists" about our own object
     `PHANTOM`     "exists" though nothing is there: some clients say so of a 409
+    `REFUSED`     it happened, was repeated on the way, and the repetition was refused for a reason
+                  that has nothing to do with the key, such as a token that has expired meanwhile
+    `DAMAGED`     a read brings other bytes than are stored; a create happened, its acknowledgement
+                  is lost, and the next read of the object is such a one
+    `UNREADABLE`  the same, and the store itself says so of the read (EIO)
     `TRUNCATED`   a read breaks off in the middle
     `SLOW`        it works, after `slow_ms`
 
 Faults are scripted one by one with `fail`, or drawn with a probability. Reads know `BEFORE`,
-`TRUNCATED` and `SLOW`; creates all but `TRUNCATED`; other writes `BEFORE`, `AFTER`, `LATE`, `SLOW`.
+`TRUNCATED`, `SLOW`, `DAMAGED` and `UNREADABLE`; creates all but `TRUNCATED`; other writes `BEFORE`,
+`AFTER`, `LATE`, `SLOW`. Damage of a plain read is never drawn: whoever reads is right to stop at
+it. What a create has left to be read back damaged is: an outcome must be found out in spite of it.
 
-Invariants: without a fault everything passes through unchanged; equal seeds and equal calls give
-equal faults.
+A refusal is an answer here (`Unresolved.refusal`) as in every store, and is never raised: what
+`create` raises did not happen, by its contract.
+
+Invariants:
+    without a fault everything passes through unchanged;
+    what is stored is whole, whatever was read of it: damage lasts for one read;
+    equal seeds and equal calls give equal faults.
 """
 
 from __future__ import annotations
@@ -25,7 +37,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
 from typing_extensions import override
 
-from datasource.errors import Determinate, Indeterminate
+from datasource.errors import Corrupt, Determinate, Indeterminate, InvalidUsage
 from datasource.stores.objects import EXISTS, CreateOutcome, Objects, Unresolved
 
 if TYPE_CHECKING:
@@ -36,7 +48,7 @@ if TYPE_CHECKING:
     from datasource.clock import Clock, IdGenerator
     from datasource.location import BlobEntry
 
-__all__ = ["Fault", "Faulty", "Operation"]
+__all__ = ["Fault", "Faulty", "Operation", "damaged"]
 
 T = TypeVar("T")
 
@@ -51,19 +63,25 @@ class Fault(enum.Enum):
     LATE = "late"
     SELF_RETRY = "self-retry"
     PHANTOM = "phantom"
+    REFUSED = "refused"
+    DAMAGED = "damaged"
+    UNREADABLE = "unreadable"
     TRUNCATED = "truncated"
     SLOW = "slow"
 
 
+_DAMAGE: Final = (Fault.DAMAGED, Fault.UNREADABLE)
 _READ: Final = (Fault.BEFORE, Fault.TRUNCATED, Fault.SLOW)
 _WRITE: Final = (Fault.BEFORE, Fault.AFTER, Fault.LATE, Fault.SLOW)
-_KNOWN: Final[dict[Operation, tuple[Fault, ...]]] = {
+_DRAWN: Final[dict[Operation, tuple[Fault, ...]]] = {
     "create": (
         Fault.BEFORE,
         Fault.AFTER,
         Fault.LATE,
         Fault.SELF_RETRY,
         Fault.PHANTOM,
+        Fault.REFUSED,
+        *_DAMAGE,
         Fault.SLOW,
     ),
     "put": _WRITE,
@@ -71,6 +89,13 @@ _KNOWN: Final[dict[Operation, tuple[Fault, ...]]] = {
     "get": _READ,
     "list": _READ,
 }
+_SCRIPTED: Final[dict[Operation, tuple[Fault, ...]]] = {**_DRAWN, "get": (*_READ, *_DAMAGE)}
+
+
+def damaged(value: bytes) -> bytes:
+    """`value` with one byte changed; that of a log's entry is one that its checksum covers."""
+    at = len(value) // 2
+    return value[:at] + bytes(byte ^ 0xFF for byte in value[at : at + 1]) + value[at + 1 :]
 
 
 class Faulty(Objects):
@@ -103,11 +128,12 @@ class Faulty(Objects):
         self._script: dict[Operation, deque[Fault]] = defaultdict(deque)
         self._late: list[Callable[[], object]] = []
         self._injected: dict[Fault, int] = defaultdict(int)
+        self._unread: dict[str, Fault] = {}
 
     def fail(self, operation: Operation, *faults: Fault) -> None:
         """The next calls of `operation` fail like this, in this order."""
         for fault in faults:
-            assert fault in _KNOWN[operation], f"{operation} cannot fail by {fault}"
+            assert fault in _SCRIPTED[operation], f"{operation} cannot fail by {fault}"
         with self._lock:
             self._script[operation].extend(faults)
 
@@ -130,7 +156,7 @@ class Faulty(Objects):
             if self._script[operation]:
                 fault = self._script[operation].popleft()
             elif self.probability and self._ids.jitter() < self.probability:
-                known = _KNOWN[operation]
+                known = _DRAWN[operation]
                 fault = known[int(self._ids.jitter() * len(known))]
             overdue = None
             if self._late and self.probability and self._ids.jitter() < self.probability:
@@ -158,9 +184,25 @@ class Faulty(Objects):
             self._postpone(lambda: self._inner.create(key, value))
             return Unresolved("injected: late effect")
         outcome = self._inner.create(key, value)
-        if fault is Fault.AFTER:
-            return Unresolved("injected: acknowledgement lost")
-        return EXISTS if fault is Fault.SELF_RETRY else outcome
+        return outcome if fault is None else self._misreported(fault, key, outcome)
+
+    def _misreported(self, fault: Fault, key: str, outcome: CreateOutcome) -> CreateOutcome:
+        """What is answered of a create that has had its outcome."""
+        if fault is Fault.SELF_RETRY:
+            return EXISTS
+        if fault is Fault.REFUSED:
+            refusal = InvalidUsage(
+                f"injected: '{key}' cannot be created at '{self.url}'",
+                code="ACCESS_DENIED",
+                hint="this was injected",
+            )
+            return Unresolved("injected: AccessDenied (403)", refusal)
+        if fault in _DAMAGE:
+            with self._lock:
+                self._unread[key] = fault
+        if fault is Fault.SLOW:
+            return outcome
+        return Unresolved("injected: acknowledgement lost")
 
     @override
     def put(self, key: str, value: bytes | memoryview) -> None:
@@ -188,19 +230,22 @@ class Faulty(Objects):
 
     @override
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes | None:
-        self._before_reading("get")
-        return self._inner.get(key, start, end)
+        fault = self._before_reading("get")
+        return self._arrived(key, self._inner.get(key, start, end), fault)
 
     @override
     def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
-        self._before_reading("get")
-        return self._inner.get_many(keys)
+        fault = self._before_reading("get")
+        values = self._inner.get_many(keys)
+        faults = [fault, *[None] * len(keys)]
+        return [self._arrived(*one) for one in zip(keys, values, faults, strict=False)]
 
     @override
     def open(
         self, key: str, size_bytes: int | None = None, via: Objects | None = None
     ) -> pa.NativeFile | None:
-        self._before_reading("get")
+        if self._before_reading("get") in _DAMAGE:
+            raise self._unreadable(key)
         return self._inner.open(key, size_bytes, via or self)
 
     @override
@@ -228,7 +273,21 @@ class Faulty(Objects):
     def settle(self, directory: str) -> None:
         self._inner.settle(directory)
 
-    def _before_reading(self, operation: Operation) -> None:
+    def _before_reading(self, operation: Operation) -> Fault | None:
+        """Fail, or say how what is read is damaged."""
+        fault = self._draw(operation)
         # A backend turns a response that was cut short into an error, so both look alike here.
-        if self._draw(operation) in {Fault.BEFORE, Fault.TRUNCATED}:
+        if fault in {Fault.BEFORE, Fault.TRUNCATED}:
             raise Determinate(f"injected: {operation} failed")
+        return fault
+
+    def _arrived(self, key: str, value: bytes | None, fault: Fault | None) -> bytes | None:
+        """What a reader gets of the object that `value` was read of."""
+        with self._lock:
+            fault = self._unread.pop(key, fault)
+        if fault is Fault.UNREADABLE:
+            raise self._unreadable(key)
+        return damaged(value) if fault is Fault.DAMAGED and value else value
+
+    def _unreadable(self, key: str) -> Corrupt:
+        return Corrupt(f"injected: '{key}' at '{self.url}' cannot be read back")

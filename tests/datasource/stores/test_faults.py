@@ -10,7 +10,7 @@ import fsspec.asyn
 import pytest
 
 from datasource.clock import SystemClock, SystemIds
-from datasource.errors import Determinate, Indeterminate, ShardError
+from datasource.errors import Corrupt, Determinate, Indeterminate, ShardError
 from datasource.location import Committed, ExpectationMismatch, VersionedData
 from datasource.stores import s3 as s3_module
 from datasource.stores.faulty import Fault, Faulty
@@ -37,8 +37,10 @@ _CREATE_FAULTS = [
     Fault.LATE,
     Fault.SELF_RETRY,
     Fault.PHANTOM,
+    Fault.REFUSED,
     Fault.SLOW,
 ]
+_DAMAGE = [Fault.DAMAGED, Fault.UNREADABLE]
 
 
 class Rig:
@@ -115,6 +117,33 @@ def test_a_read_back_that_fails_leaves_the_outcome_unknown(rig: Rig) -> None:
     assert rig.stored() == [b"1", b"2"]
 
 
+@pytest.mark.parametrize("fault", _DAMAGE)
+def test_a_read_back_that_is_damaged_leaves_the_outcome_unknown(rig: Rig, fault: Fault) -> None:
+    """It is neither "did not happen" nor a damaged log: what is stored is whole."""
+    rig.log.compare_and_set("s", None, b"1")
+    rig.faulty.fail("create", fault)
+
+    with pytest.raises(Indeterminate, match="record 2 of shard 's'"):
+        rig.log.compare_and_set("s", 1, b"2")
+    assert rig.log.scan("s", 2, 9) == [VersionedData(2, b"2")]
+    assert rig.faulty.injected() == {fault: 1}
+
+
+@pytest.mark.parametrize("fault", _DAMAGE)
+def test_a_damaged_read_is_an_error_and_the_next_one_is_not(rig: Rig, fault: Fault) -> None:
+    """Of one entry, of many, and of a blob that is opened; damage of reads is never drawn."""
+    rig.log.compare_and_set("s", None, b"1")
+    for read in (lambda: rig.log.scan("s", 1, 9), lambda: rig.over(rig.faulty).head("s")):
+        rig.faulty.fail("get", fault)
+        with pytest.raises(Corrupt):
+            read()
+        assert read()
+    rig.faulty.fail("get", fault)
+    with pytest.raises(Corrupt):
+        rig.faulty.open(next(rig.raw.entries("s/log/")).key)
+    assert rig.faulty.injected() == {fault: 3}
+
+
 def test_reads_survive_a_few_faults_and_then_give_up(rig: Rig) -> None:
     """A read is repeated a bounded number of times; then it says that it learnt nothing."""
     rig.log.compare_and_set("s", None, b"1")
@@ -165,14 +194,17 @@ def test_equal_seeds_give_equal_faults(memory_place: Place) -> None:
             Retrying(faulty, clock=clock, ids=ids), clock=clock, ids=ids, grace_ms=60_000
         )
         waits = []
-        for seqno in range(1, 30):
-            assert log.compare_and_set("s", seqno - 1 or None, b"x") == Committed(seqno)
+        for seqno in range(1, 60):
+            try:
+                assert log.compare_and_set("s", seqno - 1 or None, b"x") == Committed(seqno)
+            except Indeterminate:
+                assert log.scan("s", seqno, 1) == [VersionedData(seqno, b"x")]
             waits.append(int(clock.elapsed_ms()))
         return faulty.injected(), waits
 
     del memory_place
     assert run() == run()
-    assert set(run()[0]) >= set(_CREATE_FAULTS)
+    assert set(run()[0]) >= {*_CREATE_FAULTS, *_DAMAGE}
 
 
 @pytest.mark.parametrize("seed", range(3))

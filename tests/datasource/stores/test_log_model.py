@@ -32,7 +32,18 @@ _client = st.integers(0, _CLIENTS - 1)
 _pause = st.sampled_from(
     [0.0, 100.0, _GRACE_MS / 2 - 1, _GRACE_MS / 2 + 1, _GRACE_MS, 3 * _GRACE_MS]
 )
-_fault = st.sampled_from([Fault.BEFORE, Fault.AFTER, Fault.LATE, Fault.SELF_RETRY, Fault.PHANTOM])
+_fault = st.sampled_from(
+    [
+        Fault.BEFORE,
+        Fault.AFTER,
+        Fault.LATE,
+        Fault.SELF_RETRY,
+        Fault.PHANTOM,
+        Fault.REFUSED,
+        Fault.DAMAGED,
+        Fault.UNREADABLE,
+    ]
+)
 # What happens while a client is stuck inside one create: who appends how often, who truncates,
 # and how long it takes.
 _meanwhile = st.lists(

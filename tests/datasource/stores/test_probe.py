@@ -124,6 +124,11 @@ def test_a_location_is_created_through_faults(seed: int) -> None:
         location = _compose(faulty)
     except Determinate:
         return  # the store was not available for long enough; that is no accusation
+    except (Corrupt, InvalidUsage):
+        # What is read back of a probe has no checksum: a store that damages it is not served.
+        assert {Fault.DAMAGED, Fault.UNREADABLE} & set(faulty.injected())
+        assert _compose(raw).id == _compose(raw, "refuse").id
+        return
     faulty.probability = 0.0
     assert location.id == _compose(raw, "refuse").id
 
