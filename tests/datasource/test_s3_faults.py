@@ -26,7 +26,7 @@ from datasource.stores.open import open_objects
 from datasource.stores.retry import PATIENCE_MS, Retrying
 from support.clock import ManualClock, SeededIds
 from support.engine import Checkpoint, Query, consolidated, options_of
-from support.fault_proxy import FAULTS, FaultProxy, fault_proxy
+from support.fault_proxy import FAULTS, FAULTS_OF_CREATE, FaultProxy, fault_proxy
 from support.s3_server import S3Server, options_for, s3_server
 from support.shards import TINY, World, dangling, rows, schema_of, table
 from support.sink import SHARD, Engine, engine
@@ -192,7 +192,7 @@ def test_contents_are_right_over_an_unreliable_wire(
             assert sum(wire.failures.values()) < RESTARTS_MAX, (seed, wire.failures)
 
 
-ODDS = {"storm": 0.05, "e412_after": 0.6}
+ODDS = {"storm": 0.05, **dict.fromkeys(FAULTS_OF_CREATE, 0.6)}
 """A storm is several requests long by itself, and few requests have a condition that can fail."""
 
 

@@ -5,6 +5,12 @@
     e500_before, e503, e409   an error instead of the request
     e500_after, e409_after, e412_after   the server did it; an error instead of its answer, the
                     last one about the very object that the request has made
+    e301_after, e400_after, e401_after, e403_after, e404_after
+                    the server did it; somebody on the way lost its answer, repeated the request
+                    and was refused: a token that has expired, an ingress without a backend; only
+                    of a conditional PUT
+    damage_back     the server did it; the connection breaks before the answer, and the next GET of
+                    the same object brings other bytes; only of a conditional PUT
     dup             the server got the request twice; the second answer is passed on
     storm           this and the next requests, whose ever, are answered 503 and 500 in turn
     late            the server did it; its answer comes `late_ms` later
@@ -26,10 +32,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from datasource.stores.faulty import damaged
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["FAULTS", "FAULTS_OF_GET", "FaultProxy", "fault_proxy"]
+__all__ = ["FAULTS", "FAULTS_OF_CREATE", "FAULTS_OF_GET", "FaultProxy", "fault_proxy"]
 
 FAULTS = (
     "lost_response",
@@ -40,6 +48,12 @@ FAULTS = (
     "e409",
     "e409_after",
     "e412_after",
+    "e301_after",
+    "e400_after",
+    "e401_after",
+    "e403_after",
+    "e404_after",
+    "damage_back",
     "dup",
     "storm",
     "late",
@@ -50,6 +64,18 @@ FAULTS = (
 FAULTS_OF_GET = ("truncate_get", "dribble")
 """Those that only an answer with a body can suffer."""
 
+FAULTS_OF_CREATE = (
+    "e412_after",
+    "e301_after",
+    "e400_after",
+    "e401_after",
+    "e403_after",
+    "e404_after",
+    "damage_back",
+)
+"""Those that only a conditional PUT can suffer. Of any other request a refusal would be an error
+that only its user can cure, and damage is no fault of a wire with checksums."""
+
 _ERRORS = {
     "e500_before": (500, "InternalError"),
     "e500_after": (500, "InternalError"),
@@ -57,6 +83,11 @@ _ERRORS = {
     "e409": (409, "ConditionalRequestConflict"),
     "e409_after": (409, "ConditionalRequestConflict"),
     "e412_after": (412, "PreconditionFailed"),
+    "e301_after": (301, "PermanentRedirect"),
+    "e400_after": (400, "ExpiredToken"),
+    "e401_after": (401, "Unauthorized"),
+    "e403_after": (403, "AccessDenied"),
+    "e404_after": (404, "NoSuchBucket"),
     "storm": (503, "SlowDown"),
 }
 _BEFORE = {"reset_before", "e500_before", "e503", "e409", "storm"}
@@ -91,6 +122,7 @@ class FaultProxy:
         self.dripped_bytes = 0
         self.endpoint = ""
         self._stormy = 0
+        self._unread: set[bytes] = set()
         self._upstream = (host, port)
         self._script: deque[tuple[str, str]] = deque()
         self._random = random.Random(seed)
@@ -123,8 +155,7 @@ class FaultProxy:
             elif self._random.random() < self.probability:
                 fault = self._random.choice(self.kinds)
             if (fault in FAULTS_OF_GET and method != "GET") or (
-                # To a client that has set no condition, this answer would be nonsense.
-                fault == "e412_after" and not conditional
+                fault in FAULTS_OF_CREATE and not conditional
             ):
                 fault = None
             if fault is not None:
@@ -187,8 +218,14 @@ class FaultProxy:
         if fault in _ERRORS:
             writer.write(_error(method, *_ERRORS[fault]))
             return True
-        if response is None or fault == "lost_response":
+        target = request.head.split(b" ", 2)[1].partition(b"?")[0]
+        if fault == "damage_back":
+            self._unread.add(target)
+        if response is None or fault in {"lost_response", "damage_back"}:
             return False
+        if method == "GET" and target in self._unread and response.body:
+            self._unread.discard(target)
+            response = _Message(response.head, damaged(response.body))
         if fault == "truncate_get":
             writer.write(response.head + response.body[: len(response.body) // 2])
             return False
