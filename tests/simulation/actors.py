@@ -20,6 +20,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from datasource.errors import (
+    Corrupt,
     Determinate,
     Fenced,
     Indeterminate,
@@ -54,6 +55,8 @@ class Actor:
         self.left = self.chance.randint(*self.actions)
         self.memory: dict[str, Any] = {}
         self.acted = 0
+        self.damages = 0
+        self.met_damage = False
 
     def run(self, process: Process) -> None:
         """The main program of the process; begins anew after a crash."""
@@ -66,10 +69,20 @@ class Actor:
 
     def attempt(self, process: Process) -> bool:
         """Act once; whether it came to an end as it should."""
+        self.damages = process.damages
         try:
             self.act(process)
-        except (Determinate, Indeterminate, Fenced, LeaseExpired, InvalidUsage, MissingBlob) as e:
+        except (
+            Corrupt,
+            Determinate,
+            Indeterminate,
+            Fenced,
+            LeaseExpired,
+            InvalidUsage,
+            MissingBlob,
+        ) as e:
             self.world.note(f"{type(e).__name__} {e.code}: {e.detail}")
+            self.met_damage = process.damages > self.damages
             self.refused(e)
             return False
         self.acted += 1
@@ -89,6 +102,8 @@ class Actor:
         """Decide whether the error is one that may be; others end the run."""
         if isinstance(error, Determinate | Indeterminate):
             return
+        if isinstance(error, Corrupt) and self.met_damage:
+            return  # this read has failed; what is stored is whole
         gone = isinstance(error, InvalidUsage) and error.code.startswith("SHARD_")
         if gone and self.was_dropped:
             return

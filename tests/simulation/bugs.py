@@ -122,6 +122,18 @@ def _refusals_stale() -> list[tuple[Any, str, Any]]:
     return [(Machine, "_run", run)]
 
 
+def _refusal_as_proof() -> list[tuple[Any, str, Any]]:
+    counted = "refusals = refusals + 1 if refusal is not None else 0"
+    return edited(
+        NumberedLog, "_append", counted, "if refusal is not None:\n            raise refusal"
+    )
+
+
+def _damage_escapes() -> list[tuple[Any, str, Any]]:
+    caught = "except ShardError as error"
+    return edited(NumberedLog, "_append", caught, "except (Determinate, InvalidUsage) as error")
+
+
 # --- appends -------------------------------------------------------------------------------------
 
 
@@ -285,6 +297,8 @@ BUGS: Final = (
     Bug("floor check off", _floor_unchecked, "stalls", 400, 10),
     Bug("records deleted without grace", _grace_unwaited, "stalls", 400),
     Bug("refusals on a stale state", _refusals_stale, "any", 400),
+    Bug("a refusal taken for a proof", _refusal_as_proof, "any", 400),
+    Bug("damage of a read-back escapes", _damage_escapes, "any", 400),
     Bug("a writer forgotten on expiry", _writers_forgotten, "any", 400, 51),
     Bug("the upper looked at before the writer", _upper_before_identity, "outages", 400, 79),
     Bug("a stream's hold at its frontier", _hold_at_frontier, "pieces", 400),

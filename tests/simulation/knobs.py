@@ -13,6 +13,13 @@ What can happen to a request, drawn for each one of each process by itself:
     crash        the process dies, before or after the effect, or with the request on its way
     jump         the wall clock of the process is corrected
     outage       for a while, nothing that the process asks for is answered
+    refused      a create happened, and the answer is a refusal that has nothing to do with the key
+    damaged      other bytes arrive than are stored, once; of a create: it happened, its answer is
+                 lost, and the process reads damaged bytes back
+    unreadable   the same, and the store itself says that it cannot read
+
+The last three are drawn by themselves, so that a world without them is as it was before there were
+any.
 """
 
 from __future__ import annotations
@@ -25,6 +32,9 @@ from typing import Any, Final
 
 __all__ = [
     "BASE_MS",
+    "DAMAGE",
+    "DAMAGE_ODDS",
+    "DAMAGE_OF",
     "FAULTS",
     "FAULTS_OF",
     "GRACE_MS",
@@ -60,7 +70,20 @@ FAULTS: Final = (
     "crash",
     "jump",
     "outage",
+    "refused",
+    "damaged",
+    "unreadable",
 )
+
+DAMAGE: Final = frozenset({"damaged", "unreadable"})
+
+DAMAGE_OF: Final[dict[str, tuple[str, ...]]] = {
+    "create": ("refused", "damaged", "unreadable"),
+    "get": ("damaged", "unreadable"),
+}
+
+DAMAGE_ODDS: Final = {"create": 3.0, "get": 0.3}
+"""Of damage, by operation: whoever reads stops at it, so little of it goes a long way."""
 
 FAULTS_OF: Final = {
     "create": (
@@ -136,6 +159,7 @@ class Knobs:
 
     faults: frozenset[str]
     fault_rate: float
+    damage_rate: float
     stall_rate: float
     skew: float
     drift: float
@@ -146,10 +170,12 @@ class Knobs:
 
     @classmethod
     def draw(cls, chance: random.Random, theme: str) -> Knobs:
-        faults = frozenset(f for f in FAULTS if chance.random() < 0.6)
+        last = FAULTS.index("refused")
+        faults = frozenset(f for f in FAULTS[:last] if chance.random() < 0.6)
         knobs = cls(
             faults=faults if chance.random() < 0.9 else frozenset(),
             fault_rate=chance.choice([0.005, 0.02, 0.05]),
+            damage_rate=0.0,
             stall_rate=chance.choice([0.0, 0.1, 0.6]),
             skew=chance.choice([0, 0, LEASE_MS / 4, LEASE_MS * 3]),
             drift=chance.choice([0.0, 0.0, 0.1]),
@@ -158,7 +184,10 @@ class Knobs:
             rollup_every=chance.choice([3, 5, 20]),
             pace=chance.choice([1.0, 1.0, 10.0]),
         )
-        return dataclasses.replace(knobs, **THEMES[theme])
+        knobs = dataclasses.replace(knobs, **THEMES[theme])
+        rate = chance.choice([0.0, 0.0, 0.005, 0.02])
+        damage = frozenset(f for f in FAULTS[last:] if chance.random() < 0.6)
+        return dataclasses.replace(knobs, faults=knobs.faults | damage, damage_rate=rate)
 
 
 THEMES: Final[dict[str, dict[str, Any]]] = {

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, TypeVar
 import pyarrow as pa
 from typing_extensions import override
 
-from datasource.errors import Determinate, Indeterminate
+from datasource.errors import Corrupt, Determinate, Indeterminate, InvalidUsage
 from datasource.location import BlobEntry
+from datasource.stores.faulty import damaged
 from datasource.stores.objects import EXISTS, CreateOutcome, Objects, Unresolved
-from simulation.knobs import WRITES
+from simulation.knobs import DAMAGE, WRITES
 from support.shards import Crash
 
 if TYPE_CHECKING:
@@ -100,6 +101,12 @@ class SimObjects(Objects):
         fault, answer = self._request("create", key, partial(self._world.created, key, value))
         if fault in {"before", "after", "late"}:
             return Unresolved(f"simulated: {fault}")
+        if fault == "refused":
+            refusal = InvalidUsage("simulated: denied", code="ACCESS_DENIED")
+            return Unresolved("simulated: denied", refusal)
+        if fault in DAMAGE:
+            self._process.unread[key] = fault
+            return Unresolved("simulated: the answer is lost")
         if fault in {"phantom", "self-retry"}:
             return EXISTS
         assert answer is not None
@@ -134,7 +141,18 @@ class SimObjects(Objects):
         fault, found = self._request("get", key, partial(self._look, key))
         if fault == "before":
             raise Determinate("simulated: no answer")
-        return None if found is None else found[start:end]
+        return None if found is None else self._arrived(fault, key, found)[start:end]
+
+    def _arrived(self, fault: str, key: str, stored: bytes) -> bytes:
+        """What a reader gets of an object: it is whole, but not all that is read of it is."""
+        process = self._process
+        fault = process.unread.pop(key, fault)
+        if self._world.calm or fault not in DAMAGE:
+            return stored
+        process.damages += 1
+        if fault == "unreadable":
+            raise Corrupt(f"simulated: '{key}' cannot be read back")
+        return damaged(stored)
 
     def _look(self, key: str) -> bytes | None:
         stored = self._world.objects.get(key)
@@ -151,15 +169,26 @@ class SimObjects(Objects):
             if fault == "before":
                 raise Determinate("simulated: no answer")
             assert many is not None
-            return many
+            return self._all_arrived(fault, keys, many)
         # Some of them now, and the others a little later, the last ones first.
+        fault = ""
         for key in reversed(keys):
             if len(found) % 3 == 0:
                 fault, _ = self._request("get", key, partial(self._look, key))
                 if fault == "before":
                     raise Determinate("simulated: no answer")
             found[key] = self._look(key)
-        return [found[key] for key in keys]
+        return self._all_arrived(fault, keys, [found[key] for key in keys])
+
+    def _all_arrived(
+        self, fault: str, keys: Sequence[str], found: Sequence[bytes | None]
+    ) -> list[bytes | None]:
+        """As `_arrived`; of many objects the first one suffers what befell the request."""
+        faults = [fault, *[""] * len(keys)]
+        return [
+            None if value is None else self._arrived(each, key, value)
+            for each, key, value in zip(faults, keys, found, strict=False)
+        ]
 
     def _all(self, keys: Sequence[str]) -> list[bytes | None]:
         return [self._look(key) for key in keys]

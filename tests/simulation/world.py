@@ -24,6 +24,8 @@ from datasource.stores.objects import CREATED, EXISTS, CreateOutcome
 from datasource.stores.open import compose_location
 from simulation.knobs import (
     BASE_MS,
+    DAMAGE_ODDS,
+    DAMAGE_OF,
     FAULTS_OF,
     GRACE_MS,
     LEASE_MS,
@@ -100,6 +102,8 @@ class Process:
         self.ops = 0
         self.starts = 0
         self.dark_until_ms = 0.0
+        self.unread: dict[str, str] = {}
+        self.damages = 0
         self.fibers: list[Fiber] = []
         roll = self.dice.roll
         skewed, drifts = world.knobs.skew, world.knobs.drift
@@ -115,6 +119,7 @@ class Process:
         """Start the process, for the first time or after a crash."""
         self.starts += 1
         self._client = None
+        self.unread.clear()
         self.ids = SeededIds(int(self.dice.roll(self.starts, 10) * (1 << 53)))
         self.fork(f"{self.name}.{self.starts}", self._main, delay_ms)
 
@@ -264,10 +269,17 @@ class World:
         return fault
 
     def _drawn_fault(self, process: Process, operation: str, number: int) -> str:
+        roll = process.dice.roll
         known = [f for f in FAULTS_OF[operation] if f in self.knobs.faults]
-        if not known or process.dice.roll(number, 0) >= self.knobs.fault_rate:
-            return ""
-        fault = known[int(process.dice.roll(number, 1) * len(known))]
+        if known and roll(number, 0) < self.knobs.fault_rate:
+            return self._injected(process, number, known[int(roll(number, 1) * len(known))])
+        known = [f for f in DAMAGE_OF.get(operation, ()) if f in self.knobs.faults]
+        if known and roll(number, 13) < self.knobs.damage_rate * DAMAGE_ODDS[operation]:
+            return self._injected(process, number, known[int(roll(number, 14) * len(known))])
+        return ""
+
+    def _injected(self, process: Process, number: int, fault: str) -> str:
+        """`fault`, unless the plan leaves it out."""
         name = f"{process.name}#{number}:{fault}"
         if fault in self.plan.without or name in self.plan.without:
             return ""

@@ -35,7 +35,10 @@ _TRIMS_MAX: Final = 16
 
 
 class Writer(Actor):
-    """Appends under a name that the shard remembers, or as nobody."""
+    """Appends under a name that the shard remembers, or as nobody.
+
+    Whatever an append raises but `Indeterminate` says that it has not happened, damage included.
+    """
 
     def __init__(self, world: World, name: str, shard: str, *, identity: str = "") -> None:
         super().__init__(world, name, shard)
