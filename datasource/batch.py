@@ -22,7 +22,19 @@ import msgspec
 from datasource.description import Description
 from datasource.stats import NO_STATS, PartStats, decode_stats
 
-__all__ = ["Batch", "Part", "Run", "Volume", "stamp"]
+__all__ = ["Batch", "Footer", "Part", "Run", "Volume", "stamp"]
+
+
+class Footer(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The end of a part's file, which says where everything is; by itself it has no checksum.
+
+    Attributes:
+        size_bytes: From its first byte to the end of the file, length and magic number included.
+        crc32: Checksum of these bytes.
+    """
+
+    size_bytes: int
+    crc32: int
 
 
 class Part(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -42,6 +54,10 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         crc32: Checksum of the whole file when its writer knew it.
         encoded_stats: Column statistics within the budget, as they are written; see `stats`.
         inline: The rows themselves, as one Arrow record batch message, for a tiny part.
+        footer: The end of the file, to be checked before a library sees it; None for parts that
+            versions before 1.4 described, and for an inline part.
+        nan_safe: Whether the file is known to have no bounds of its own of a column that holds
+            NaN: see `floats`. False for parts that versions before 1.4 described.
     """
 
     key: str
@@ -57,6 +73,8 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     crc32: int | None = None
     encoded_stats: msgspec.Raw = msgspec.field(default=NO_STATS, name="stats")
     inline: bytes | None = None
+    footer: Footer | None = None
+    nan_safe: bool = False
 
     @property
     def time_bounds(self) -> tuple[int, int] | None:

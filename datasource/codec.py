@@ -47,12 +47,13 @@ __all__ = [
     "encode_rollup",
 ]
 
-CODE_VERSION: Final = (1, 3)
+CODE_VERSION: Final = (1, 4)
 """Version of the state this code writes: `(major, minor)`.
 
 1.1 added `cleaned_seqno`; code that drops it makes the next collector begin further back.
 1.2 was never used: code of 1.1 would read it, drop `registered`, and write past transactions.
-1.3 added `claims`, `retain_ms`, `swept_ms` and `registered`."""
+1.3 added `claims`, `retain_ms`, `swept_ms` and `registered`.
+1.4 added a part's `footer` and `nan_safe`; code that drops them reads on as before it had them."""
 
 _ROLLUP_MAGIC: Final = b"SHRDROL1"
 

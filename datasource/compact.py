@@ -38,6 +38,7 @@ from datasource.commands.claims import live_claims
 from datasource.commands.merge import apply_merge
 from datasource.description import Description
 from datasource.errors import MissingBlob
+from datasource.floats import float_paths, trusts_bounds
 from datasource.frontier import Frontier
 from datasource.ids import owner
 from datasource.machine import Machine
@@ -318,11 +319,15 @@ def everything(state: ShardState, claims: tuple[Claim, ...] = ()) -> tuple[Batch
 
 
 def _is_settled(state: ShardState, batch: Batch) -> bool:
-    """Whether a merge of this batch alone could not make it smaller or simpler."""
+    """Whether a merge of this batch alone could not make it smaller, simpler or better known."""
     parts = list(batch.parts)
     if len(batch.runs) > 1 or batch.runs[0].order != "sorted" or batch.is_trimmed:
         return False
     if any(part.schema != state.schema_id for part in parts):
+        return False
+    floats = list(float_paths(ShardSchema.parse(state.schemas[state.schema_id]).record.fields))
+    # A part of an older version is rewritten although it stays as large: for its file's bounds.
+    if any(part.inline is None and not trusts_bounds(part, floats) for part in parts):
         return False
     bounds = [bounds for part in parts if (bounds := part.time_bounds)]
     first, last = min(low for low, _ in bounds), max(high for _, high in bounds)

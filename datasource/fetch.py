@@ -13,23 +13,25 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from datasource.batch import Part
 from datasource.convert import convert, migrate
 from datasource.errors import Corrupt, InvalidUsage, MissingBlob
 from datasource.location import Blob
-from datasource.partfile import damaged, decode_inline, part_schema
+from datasource.partfile import damaged, decode_inline, open_part, part_schema
 from datasource.plan import PlannedPart, TimeFilter
 from datasource.prune import audited
 from datasource.rowgroups import RowGroups
 from datasource.schema import DIFF, TS, ShardSchema
 from datasource.where import Where
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 __all__ = ["BATCH_ROWS", "Fetcher"]
 
@@ -44,9 +46,9 @@ _REQUEST_BYTES: Final = 16 << 20
 large enough to hide the time of a request, small enough to be held in memory."""
 
 _WHOLE_BYTES: Final = 1 << 20
-"""A part of this size or less is one request to a distant store, whatever is wanted of it: its
-footer alone would take two. Its checksum costs nothing then, and covers the footer, in which damage
-may look like another value or, for some, end the process inside of the Parquet library."""
+"""A part of this size or less is one request to a distant store, whatever is wanted of it: a footer
+by itself would be one more. Its checksum costs nothing then, and covers what the checksums of pages
+and footer do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +188,7 @@ class Fetcher:
         if part.size_bytes <= _WHOLE_BYTES:
             source, distant = pa.BufferReader(_whole(source, part)), False
         # From afar, all columns of some row groups are asked for at once.
-        return pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=distant)
+        return open_part(source, part, pre_buffer=distant)
 
 
 def _whole(source: pa.NativeFile, part: Part) -> pa.Buffer:

@@ -30,7 +30,7 @@ from datasource.convert import check_data
 from datasource.errors import Determinate, InvalidUsage, ShardError
 from datasource.ids import new_id
 from datasource.location import Blob
-from datasource.partfile import decode_inline, encode_inline, encode_parquet
+from datasource.partfile import decode_inline, encode_inline, encode_parquet, footer_of
 from datasource.schema import DIFF, TS, ShardSchema
 from datasource.settings import ShardSettings
 from datasource.stats import encode_stats
@@ -157,6 +157,8 @@ class Stager:
             crc32=zlib.crc32(data),
             encoded_stats=self._stats(table, tiny=payload is not None),
             inline=payload,
+            footer=None if payload is not None else footer_of(data),
+            nan_safe=payload is None,
         )
 
     def _stats(self, table: pa.Table, *, tiny: bool) -> msgspec.Raw:
@@ -184,7 +186,13 @@ class Stager:
         key = self._fresh_key()
         self.blob.set(key, data)
         return msgspec.structs.replace(
-            part, key=key, size_bytes=len(data), crc32=zlib.crc32(data), inline=None
+            part,
+            key=key,
+            size_bytes=len(data),
+            crc32=zlib.crc32(data),
+            inline=None,
+            footer=footer_of(data),
+            nan_safe=True,
         )
 
     def _fresh_key(self) -> str:

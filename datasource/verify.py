@@ -1,8 +1,8 @@
 """Whether a part is what was written, all of its bytes considered.
 
 By the checksum of the whole file where its writer knew it; else (Spark's own writer does not) by
-decoding every page against the checksum that Parquet keeps of it. Read in pieces: memory does not
-grow with the part.
+that of the footer, and by decoding every page against the one that Parquet keeps of it. Read in
+pieces: memory does not grow with the part.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ import zlib
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from datasource.batch import Part
-from datasource.errors import MissingBlob, ShardError
+from datasource.errors import Corrupt, MissingBlob, ShardError
 from datasource.location import Blob
-from datasource.partfile import damaged
+from datasource.partfile import damaged, open_part
 
 __all__ = ["verify"]
 
@@ -46,8 +45,10 @@ def verify(blob: Blob, part: Part) -> ShardError | None:
 
 def _decodes(source: pa.NativeFile, part: Part) -> ShardError | None:
     try:
-        file = pq.ParquetFile(source, page_checksum_verification=True)
+        file = open_part(source, part)
         rows = sum(batch.num_rows for batch in file.iter_batches(use_threads=False))
+    except Corrupt as error:
+        return error
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the store's trouble, not the part's

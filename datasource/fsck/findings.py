@@ -251,6 +251,11 @@ KINDS: Final[Mapping[str, Kind]] = {
     "PART_DIFFS": Kind("damage", _DESCRIPTION),
     "PART_TIMES": Kind("damage", _DESCRIPTION),
     "PART_STATISTICS": Kind("damage", _DESCRIPTION),
+    "PART_NAN_BOUNDS": Kind(
+        "warning",
+        "reads are right and take longer: rewrite the shard's parts, by ./spark-submit.sh "
+        "jobs/compact.py --force",
+    ),
     "RUN_NOT_SORTED": Kind("damage", _DESCRIPTION),
     "NEGATIVE_ROWS": Kind(
         "warning",

@@ -18,15 +18,15 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from datasource.batch import Part
 from datasource.convert import convert
 from datasource.errors import Corrupt, InvalidUsage, MissingBlob
+from datasource.floats import float_paths, trusts_bounds
 from datasource.fsck.findings import Findings
 from datasource.location import Blob
 from datasource.ordering import compare_rows, order_rows, take
-from datasource.partfile import decode_inline, part_schema
+from datasource.partfile import decode_inline, open_part, part_schema
 from datasource.rowgroups import RowGroups
 from datasource.schema import DIFF, TS, ShardSchema
 from datasource.sparktype import path_text
@@ -34,7 +34,7 @@ from datasource.stats import PartStats, bounds, merge_stats
 from datasource.stats_collect import exact
 from datasource.update import row_columns
 
-__all__ = ["PartFacts", "check_there", "examine_parts"]
+__all__ = ["PartFacts", "check_bounds", "check_there", "examine_parts"]
 
 _THREADS: Final = 8
 _PIECE_BYTES: Final = 8 << 20
@@ -72,6 +72,23 @@ def check_there(part: Part, sizes: Mapping[str, int], found: Findings) -> bool:
             "PART_SIZE", part.key, f"part '{part.key}' has {size} bytes, not {part.size_bytes}"
         )
     return size == part.size_bytes
+
+
+def check_bounds(part: Part, schemas: Mapping[int, ShardSchema], found: Findings) -> None:
+    """Find a part in whose file bounds may leave NaN out: one of an older version."""
+    written = schemas.get(part.schema)
+    if written is None or part.inline is not None:
+        return
+    doubtful = [
+        path for path in float_paths(written.record.fields) if not trusts_bounds(part, [path])
+    ]
+    if doubtful:
+        found.add(
+            "PART_NAN_BOUNDS",
+            part.key,
+            f"part '{part.key}' is of an older version, whose files have bounds that leave NaN "
+            f"out; filters on {', '.join(doubtful):.300} make no use of them",
+        )
 
 
 def examine_parts(
@@ -144,7 +161,7 @@ def _batches(
     source = blob.open(part.key, part.size_bytes)
     if source is None:
         raise MissingBlob(f"part '{part.key}' went away")
-    file = pq.ParquetFile(source, page_checksum_verification=True)
+    file = open_part(source, part)
     names = [*written.names, *([TS] if part.ts is None else []), DIFF]
     there = file.schema_arrow.names
     if sorted(there) != sorted(names):

@@ -15,7 +15,7 @@ from datasource.fetch import Fetcher
 from datasource.fsck.findings import Findings, ShardCheck
 from datasource.fsck.listing import Listing, list_shard
 from datasource.fsck.log import Place, Walked, walk_log
-from datasource.fsck.parts import PartFacts, check_there, examine_parts
+from datasource.fsck.parts import PartFacts, check_bounds, check_there, examine_parts
 from datasource.fsck.states import schemas_of
 from datasource.names import shard_name
 from datasource.ordering import compare_rows
@@ -143,18 +143,20 @@ def _check_parts(
     old = [part for key, part in walked.needed.items() if key not in live]
     # Parts that only held states name are read by themselves: a merge has rewritten their runs.
     runs += [Run((part,), "none") for part in old]
+    schemas = schemas_of(state, found)
     there: list[tuple[Run, Part]] = []
     for run in runs:
         for part in run.parts:
             with found.about("" if part.key in live else _OLD):
                 if ("PART_UNDESCRIBED", part.key) in found:
                     continue  # there is nothing to compare its rows with
+                check_bounds(part, schemas, found)
                 if check_there(part, listing.parts, found):
                     there.append((run, part))
     if not deep:
         place.advance(len(there))
         return 0
-    return _Examiner(place, state, schemas_of(state, found), live, found).examine(there)
+    return _Examiner(place, state, schemas, live, found).examine(there)
 
 
 _UNMERGED: Final = {

@@ -3,6 +3,8 @@
 Bounds are taken only where a footer's mean what ours mean: of plain columns with a natural order,
 not of numbers with a point (footers do not count NaN), not of anything nested. What is left out may
 hold anything, which is always right.
+
+The checksum of a footer is made of what is there when it is described, right after it was written.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import pyarrow.parquet as pq
 from datasource.batch import Part
 from datasource.errors import MissingBlob
 from datasource.location import Blob, BlobEntry
+from datasource.partfile import footer_of, read_footer
 from datasource.schema import DIFF, TS, ShardSchema
 from datasource.sparktype import Atomic, Field, arrow_field, path_text
 from datasource.stats import PartStats, encode_stats
@@ -27,6 +30,10 @@ from datasource.stats_collect import collect
 __all__ = ["Describer"]
 
 _UNBOUNDED = ("float", "double", "variant", "void", "geometry", "geography", "time(")
+
+_NAN_SAFE = "parquet-mr "
+"""Who writes no bounds that leave NaN out: it orders NaN above all numbers, and readers take bounds
+that are NaN for none. Other writers may stand in for Spark's own."""
 
 _Bounds = list[tuple[Any, Any]]
 """Least and greatest value of each row group that has any, as the file stores values."""
@@ -55,7 +62,8 @@ class Describer:
         source = self.blob.open(entry.key, entry.size_bytes)
         if source is None:
             raise MissingBlob(f"part '{entry.key}' is not there, although it was just written")
-        with pq.ParquetFile(source) as file:
+        end = read_footer(source)
+        with pq.ParquetFile(source, metadata=pq.read_metadata(pa.BufferReader(end))) as file:
             footer = file.metadata
             if footer.num_rows == 0:
                 return None
@@ -73,6 +81,8 @@ class Describer:
             diff_min=least,
             diff_max=most,
             encoded_stats=encode_stats(self._stats(footer)),
+            footer=footer_of(end),
+            nan_safe=footer.created_by.startswith(_NAN_SAFE),
         )
 
     def _diffs(self, file: pq.ParquetFile, column: int) -> tuple[int, int, int]:

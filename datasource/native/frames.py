@@ -26,11 +26,12 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import LongType, StructField, StructType
 
 from datasource.errors import InvalidUsage
+from datasource.floats import float_paths
 from datasource.native.arrow import fetched_by_tasks, fetched_here
 from datasource.native.consolidate import consolidate, consolidates, repeat
 from datasource.native.jvm import Options, Token
 from datasource.native.place import hadoop_url
-from datasource.native.scan import READ_OPTIONS, Scanner
+from datasource.native.scan import FLOAT_OPTIONS, READ_OPTIONS, Scanner
 from datasource.native.shaping import shaped
 from datasource.native.types import conform, project, sql_name, struct_of
 from datasource.plan import PlannedPart, volume_of
@@ -85,7 +86,9 @@ def native_frame(
         planned = [planned for one in ours for planned in one.parts]
         if volume_of(planned).rows <= by_driver and len(planned) <= _PARTS_HERE:
             return Native(fetched_here(spark, ours, schema), ())
-    options = Options(spark, READ_OPTIONS)
+    schemas = {one.schemas[one.schema_id] for one in ours}
+    floats = any(any(float_paths(ShardSchema.parse(text).record.fields)) for text in schemas)
+    options = Options(spark, {**READ_OPTIONS, **(FLOAT_OPTIONS if floats else {})})
     zone = spark.conf.get("spark.sql.session.timeZone")
     build = _Build(spark, schema, options, condition is None or condition.zone == zone)
     inputs: dict[int, list[ShardPartition]] = {}

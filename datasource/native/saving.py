@@ -64,6 +64,8 @@ _WRITER: Mapping[str, str] = {
     "compression": "zstd",
     "parquet.compression.codec.zstd.level": "1",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    # By their bytes -0.0 and 0.0 are two values, and to a filter they are one.
+    "parquet.bloom.filter.enabled": "false",
     # Of the local file system: no checksum file beside each file.
     "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "fs.file.impl.disable.cache": "true",

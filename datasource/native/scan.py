@@ -17,7 +17,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 from datasource.batch import Part
-from datasource.native.jvm import WRITTEN_TIME, File, Options, relation
+from datasource.floats import float_paths, trusts_bounds
+from datasource.native.jvm import WRITTEN_TIME, File, Options, known_nullability, relation
 from datasource.native.types import (
     project,
     quoted,
@@ -28,8 +29,9 @@ from datasource.native.types import (
 )
 from datasource.plan import PlannedPart, TimeFilter
 from datasource.schema import DIFF, TS, ShardSchema
+from datasource.sparktype import Record
 
-__all__ = ["READ_OPTIONS", "Scanner", "counted"]
+__all__ = ["FLOAT_OPTIONS", "READ_OPTIONS", "Scanner", "counted"]
 
 READ_OPTIONS: Mapping[str, str] = {
     # Of the session, they would make rows of a missing or damaged part vanish.
@@ -40,7 +42,16 @@ READ_OPTIONS: Mapping[str, str] = {
     "int96RebaseMode": "CORRECTED",
     # A flipped bit is an error and not another value.
     "parquet.page.verify-checksum.enabled": "true",
+    # To Parquet -0.0 and 0.0 are two values wherever it looks at single ones; to SQL they are one.
+    "parquet.filter.bloom.enabled": "false",
+    "parquet.filter.record-level.enabled": "false",
 }
+
+FLOAT_OPTIONS: Mapping[str, str] = {
+    # The same: `f = 0.0` would pass over what has only -0.0 in its dictionary. Bounds know better.
+    "parquet.filter.dictionary.enabled": "false",
+}
+"""Beside the others, of frames that have columns of floating-point numbers."""
 
 _LAST_STAMP = 2**53
 """Greatest time that travels with a file: Spark keeps it in microseconds."""
@@ -60,11 +71,16 @@ def counted(part: Part) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Likeness:
-    """What parts of one scan have in common."""
+    """What parts of one scan have in common.
+
+    Attributes:
+        trusted: Whether the files' own bounds of floating-point numbers leave out no NaN.
+    """
 
     schema: int
     counted: bool
     stamped: bool
+    trusted: bool
     times: TimeFilter | None
 
 
@@ -110,6 +126,7 @@ class Scanner:
                 item.part.schema,
                 counted(item.part),
                 with_ts and item.part.ts is not None,
+                self._trusts(item.part),
                 item.times if item.needs_time else None,
             )
             filtered += kind.times is not None and kind not in alike
@@ -118,6 +135,13 @@ class Scanner:
             else:
                 others.append(item)
         return alike, others
+
+    def _trusts(self, part: Part) -> bool:
+        if part.nan_safe or part.inline is not None:
+            return True
+        written = self.schemas[part.schema]
+        read = [written.field(name) for name in self.target.names if name in written]
+        return trusts_bounds(part, float_paths(read))
 
     def scan(
         self,
@@ -152,12 +176,33 @@ class Scanner:
             for part in parts
         ]
         frame = relation(self.spark, files, StructType(fields), self.options)
+        if not kind.trusted:
+            frame = self._veiled(frame, record)
         if kind.times is not None:
             frame = frame.where(_passes(kind.times, sum(part.rows for part in parts)))
         own = [_as(field.name, field.dataType, wanted) for field, wanted in self._pairs(fields)]
         times = [f"{WRITTEN_TIME} AS {TS}" if kind.stamped else TS] if with_ts else []
         diffs = [DIFF if kind.counted else f"1L AS {DIFF}"] if with_diff else []
         return project(frame, [*own, *times, *diffs])
+
+    def _veiled(self, frame: DataFrame, record: Record) -> DataFrame:
+        """`frame`, of whose floating-point columns no filter reaches the files.
+
+        A tag that says what is known anyway is all it takes: Spark hands a file filters on columns
+        only, and not on what is made of them.
+        """
+        floats = {field.name for field in record.fields if any(float_paths([field]))}
+        return project(
+            frame,
+            [
+                known_nullability(quoted(field.name), self.spark, nullable=field.nullable).alias(
+                    field.name, metadata=field.metadata
+                )
+                if field.name in floats
+                else sql_name(field.name)
+                for field in frame.schema.fields
+            ],
+        )
 
     def _pairs(self, fields: Sequence[StructField]) -> list[tuple[StructField, StructField]]:
         wanted = struct_of(self.target.record).fields

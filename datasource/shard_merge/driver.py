@@ -22,17 +22,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from datasource.batch import Batch, Part, Run
 from datasource.claim import MergeClaim, Superseded
 from datasource.client import ShardClient
 from datasource.compact import apply_merged, is_there, merge_batches, merge_in_turn
-from datasource.errors import InvalidUsage, ShardError
+from datasource.errors import Corrupt, InvalidUsage, ShardError
 from datasource.ids import owner
 from datasource.location import Blob
 from datasource.machine import Machine
 from datasource.merger import Merged, Source, Tally, merge_since, sources, span, weigh
+from datasource.partfile import read_metadata
 from datasource.predicate import Known
 from datasource.rowgroups import RowGroups
 from datasource.schema import ShardSchema
@@ -310,12 +310,12 @@ class _Survey:
         if part.inline is not None or (known and part.size_bytes <= self.fine_bytes):
             return known
         source = self.blob.open(part.key, part.size_bytes)
-        # Of a part that is missing the task that reads it will tell.
+        # Of a part that is missing or damaged the task that reads it will tell.
         if source is None or self.column not in self.schemas[part.schema]:
             return known
         try:
-            groups = RowGroups(pq.read_metadata(source), self.schemas[part.schema])
-        except pa.ArrowException:
+            groups = RowGroups(read_metadata(source, part), self.schemas[part.schema])
+        except (Corrupt, pa.ArrowException):
             return known
         return list(self._of_groups(part, groups)) or known
 

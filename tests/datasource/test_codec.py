@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasource.batch import Batch, Part, Run
+from datasource.batch import Batch, Footer, Part, Run
 from datasource.codec import (
     CODE_VERSION,
     Diff,
@@ -45,6 +45,7 @@ from support.strategies import bounded
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
 GOLDEN_1_1 = Path(__file__).parents[1] / "golden" / "v1.1"
 GOLDEN_1_3 = Path(__file__).parents[1] / "golden" / "v1.3"
+GOLDEN_1_4 = Path(__file__).parents[1] / "golden" / "v1.4"
 
 
 def record_of(old: ShardState, new: ShardState) -> Record:
@@ -223,6 +224,19 @@ MAINTAINING = msgspec.structs.replace(
         registered=None,
     ),
 )
+assert MAINTAINING.diff is not None
+SUMMED_PART = msgspec.structs.replace(BLOB, footer=Footer(567, 4294967294), nan_safe=True)
+SUMMED_BATCH = Batch(Description(10, 20, 4), (Run((SUMMED_PART, BLOB)),), level=2)
+SUMMED = msgspec.structs.replace(
+    MAINTAINED,
+    version=(1, 4),
+    trace=msgspec.structs.replace(MAINTAINED.trace, batches=(FIRST, SUMMED_BATCH, LAST)),
+)
+SUMMING = msgspec.structs.replace(
+    MAINTAINING,
+    version=(1, 4),
+    diff=msgspec.structs.replace(MAINTAINING.diff, batches=Splice(1, 2, (SUMMED_BATCH, LAST))),
+)
 
 FILES = {
     GOLDEN / "record-diff.json": DIFF,
@@ -235,6 +249,8 @@ FILES = {
     GOLDEN_1_3 / "record-whole.json": msgspec.structs.replace(
         WHOLE, version=(1, 3), state=MAINTAINED
     ),
+    GOLDEN_1_4 / "record-diff.json": SUMMING,
+    GOLDEN_1_4 / "record-whole.json": msgspec.structs.replace(WHOLE, version=(1, 4), state=SUMMED),
 }
 
 
@@ -254,7 +270,8 @@ def test_records_of_every_version_stay_readable(path: Path, request: pytest.Fixt
 
 
 @pytest.mark.parametrize(
-    ("folder", "state"), [(GOLDEN, STATE), (GOLDEN_1_1, COLLECTED), (GOLDEN_1_3, MAINTAINED)]
+    ("folder", "state"),
+    [(GOLDEN, STATE), (GOLDEN_1_1, COLLECTED), (GOLDEN_1_3, MAINTAINED), (GOLDEN_1_4, SUMMED)],
 )
 def test_rollups_of_every_version_stay_readable(
     folder: Path, state: ShardState, request: pytest.FixtureRequest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 
 import msgspec
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 from datasource.stats import encode_stats
 from support.damage import SHARD, Lake
 from support.damages import DAMAGES, damage
+from support.shards import schema_of
 
 __all__ = ["DAMAGES"]
 
@@ -63,12 +65,28 @@ def bit_flipped_in_a_part_without_checksum(lake: Lake) -> None:
         lake.flip(part.key, at)
 
 
+@damage("PART_UNREADABLE", deep=True)
+def bit_flipped_in_the_footer_of_a_part_without_checksum(lake: Lake) -> None:
+    lake.forge_part(lake.part(1), crc32=None)
+    lake.flip(lake.part(1).key, -40)
+
+
+@damage("PART_NAN_BOUNDS")
+def part_of_an_older_version(lake: Lake) -> None:
+    lake.client.evolve(SHARD, schema_of(pa.schema([*schema_of().arrow, ("f", pa.float64())])))
+    ids = range(100, 140)
+    rows = pa.table({"id": ids, "v": [f"{i * 7919 % 1000}" for i in ids], "f": [math.nan] * 40})
+    lake.client.writer(SHARD).append_now(rows)
+    part = next(iter(lake.batches()[-1].parts))
+    lake.forge_part(part, footer=None, nan_safe=False)
+
+
 @damage("PART_ROWS", deep=True)
 def another_part_in_its_place(lake: Lake) -> None:
     part, other = lake.part(0), lake.part(7)
     data = lake.get(other.key)
     lake.objects.put(part.key, data)
-    lake.forge_part(part, size_bytes=len(data), crc32=None)
+    lake.forge_part(part, size_bytes=len(data), crc32=None, footer=None)
 
 
 @damage("PART_CHECKSUM", deep=True)
@@ -148,14 +166,14 @@ def wrong_number_of_rows(lake: Lake) -> None:
 @damage("PART_COLUMNS", deep=True)
 def column_missing(lake: Lake) -> None:
     size = put_table(lake, read_table(lake).drop_columns(["v"]))
-    lake.forge_part(lake.part(), size_bytes=size, crc32=None)
+    lake.forge_part(lake.part(), size_bytes=size, crc32=None, footer=None)
 
 
 @damage("PART_UNREADABLE", deep=True)
 def column_of_another_type(lake: Lake) -> None:
     rows = read_table(lake)
     size = put_table(lake, rows.set_column(0, "id", rows["v"]))
-    lake.forge_part(lake.part(), size_bytes=size, crc32=None)
+    lake.forge_part(lake.part(), size_bytes=size, crc32=None, footer=None)
 
 
 @damage("RUN_NOT_SORTED", deep=True)
@@ -163,7 +181,7 @@ def rows_out_of_order(lake: Lake) -> None:
     rows = read_table(lake)
     assert rows["id"][0] != rows["id"][-1]
     size = put_table(lake, rows.take(list(reversed(range(rows.num_rows)))))
-    lake.forge_part(lake.part(), size_bytes=size, crc32=None)
+    lake.forge_part(lake.part(), size_bytes=size, crc32=None, footer=None)
 
 
 @damage("RUN_NOT_SORTED", deep=True)
