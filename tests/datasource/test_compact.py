@@ -218,7 +218,7 @@ def append_unordered(world: World, client: ShardClient, run: Run) -> None:
     pq.write_table(backwards, sink, write_page_checksum=True)
     data = sink.getvalue().to_pybytes()
     world.objects().put(one.key, data)
-    changed = msgspec.structs.replace(one, size_bytes=len(data), crc32=None)
+    changed = msgspec.structs.replace(one, size_bytes=len(data), crc32=None, footer=None)
     staged = Staged((Run((changed,), "none"),), client.clock.now_ms(), one.rows, len(data))
     client.writer(SHARD).commit(staged)
 

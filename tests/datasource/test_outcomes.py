@@ -55,7 +55,7 @@ class Lying(Faulty):
     told = 0
     before: Callable[[str], object] | None = None
     late = False
-    _unread = 0
+    _blinded = 0
 
     @override
     def create(self, key: str, value: bytes) -> CreateOutcome:
@@ -69,21 +69,21 @@ class Lying(Faulty):
         if self.lies and outcome is CREATED:
             self.lies -= 1
             self.told += 1
-            self._unread = self.blind
+            self._blinded = self.blind
             return Unresolved("AccessDenied (403)", DENIED)
         return outcome
 
     @override
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes | None:
-        if "/log/" in key and self._unread:
-            self._unread -= 1
+        if "/log/" in key and self._blinded:
+            self._blinded -= 1
             raise self.error
         return super().get(key, start, end)
 
     @override
     def get_many(self, keys: object) -> list[bytes | None]:
-        if self._unread:
-            self._unread -= 1
+        if self._blinded:
+            self._blinded -= 1
             raise self.error
         return super().get_many(keys)  # type: ignore[arg-type]
 
@@ -132,7 +132,7 @@ def test_an_append_that_cannot_be_read_back_keeps_its_parts(
     with pytest.raises(Indeterminate):
         client.writer("a").append_now(table((1, "x")))
 
-    lying.lies = lying.blind = lying._unread = 0
+    lying.lies = lying.blind = lying._blinded = 0
     assert contents(world) == {(1, "x"): 1}
 
 
@@ -163,7 +163,7 @@ def test_a_transaction_that_cannot_be_read_back_keeps_its_parts(
     with pytest.raises(Indeterminate):
         t.commit()
 
-    lying.lies = lying.blind = lying._unread = 0
+    lying.lies = lying.blind = lying._blinded = 0
     assert dangling(world.client().machine(TRANSACTIONS)) == []
     assert contents(world) == {(1, "x"): 1}
     assert contents(world, "b") == {(2, "y"): 1}

@@ -433,7 +433,9 @@ def test_an_index_serves_scans_by_a_cached_frame(desk: Desk) -> None:
 def test_rows_with_nan_are_found_in_a_cached_frame(desk: Desk) -> None:
     """Spark leaves cached rows out by bounds that do not count NaN, which is above all numbers."""
     schema = pa.schema([("k", pa.int64()), ("x", pa.float64()), ("f", pa.float32())])
-    rows = [((i, float(i), float(i)), 11, 1) for i in range(10)]
+    rows: list[tuple[tuple[object, ...], int, int]] = [
+        ((i, float(i), float(i)), 11, 1) for i in range(10)
+    ]
     rows += [((10 + i, math.nan, math.nan), 11, 1) for i in range(8)]
     rows += [((18, None, None), 11, 1), ((19, -0.0, -0.0), 11, 1)]
     desk.place.put("numbers", rows, 20, schema)
