@@ -127,7 +127,10 @@ def bind_tree(tree: exp.Expr, condition: Condition, schema: ShardSchema) -> Wher
     Raises:
         InvalidUsage: As `Condition.bind`.
     """
-    return Where(condition.text, _Binder(condition, schema).predicate(tree))
+    found = _Binder(condition, schema).predicate(tree)
+    if kind_of_node(tree.unnest()) == "Null":
+        raise _refused(condition.text, "it is null, and no condition")
+    return Where(condition.text, found)
 
 
 class _Binder:

@@ -406,7 +406,8 @@ def _indexed(
     if keys is None:
         mask = None if where is None else where.predicate.mask
         return index.arranged.scan(as_of, mask=mask, bytes_max=bytes_max)
-    found = pa.concat_tables(
-        [index.arranged.lookup(key, as_of, bytes_max=bytes_max) for key in keys]
-    )
+    # No key at all is an answer, too: of a column that cannot be what the condition asks for.
+    none = index.arranged.schema.arrow.empty_table()
+    rows = [index.arranged.lookup(key, as_of, bytes_max=bytes_max) for key in keys]
+    found = pa.concat_tables([none, *rows])
     return found if where is None else found.filter(where.predicate.mask(found))

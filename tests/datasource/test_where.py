@@ -102,7 +102,7 @@ def oracle(text: str) -> list[int]:
         "n is distinct from 5",
         "n is not distinct from null",
         "n = null",
-        "null",
+        "null or n = 5",
         "true",
         "n <> 5 and true",
         "big = 9007199254740993",
@@ -253,6 +253,8 @@ def test_days_times_and_intervals_that_are_not_understood(text: str) -> None:
     [
         ("", "not one SQL expression"),
         ("n =", "no SQL expression"),
+        ("null", "it is null"),
+        ("(null)", "it is null"),
         ("n = 1; drop table t", "not one SQL expression"),
         ("select 1", "SELECT 1"),
         ("n = (select 1)", r"\(SELECT 1\)"),

@@ -6,9 +6,14 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import Phase, given, settings
+from pyspark.errors import PySparkException
 
+from datasource.errors import InvalidUsage
 from datasource.schema import ShardSchema
 from datasource.where import Condition
+from support.conditions import FORMS, conditions, rows_sql
+from support.strategies import bounded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,6 +49,8 @@ CONDITIONS = [
     "not (n = 5 or n is null)",
     "n <=> null or n <=> 5",
     "n between -1 and 5 and s like 'a%'",
+    "s not like 'a%'",
+    "not s not like 'a'",
     "n is distinct from 5",
     "big > 1e6",
     "big = 9007199254740993",
@@ -107,6 +114,47 @@ def test_rows_are_those_that_spark_keeps(berlin: SparkSession) -> None:
     for i, text in enumerate(CONDITIONS):
         found = Condition(text, ZONE).bind(schema).predicate.mask(data)
         assert found.to_pylist() == [row[str(i)] for row in answers], text
+
+
+def test_any_condition_is_sparks_or_refused(berlin: SparkSession) -> None:
+    """Over a grammar of conditions: what is taken is Spark's, answer by answer, null or not.
+
+    What Spark refuses is never taken, and something of every form is.
+    """
+    frame = berlin.sql(rows_sql()).coalesce(1)
+    data = frame.toArrow()
+    schema = ShardSchema.parse(frame.schema.json())
+    taken: Counter[str] = Counter()
+
+    @given(conditions())
+    @settings(bounded, max_examples=15, derandomize=True, phases=[Phase.generate])
+    def check(texts: list[str]) -> None:
+        found: dict[str, list[bool | None]] = {}
+        refused: dict[str, str] = {}
+        for place, text in enumerate(texts):
+            try:
+                where = Condition(text, ZONE).bind(schema)
+            except InvalidUsage as error:
+                refused[text] = error.code
+                continue
+            found[text] = where.predicate.mask(data).to_pylist()
+            taken[FORMS[place] if place < len(FORMS) else "joined"] += 1
+        assert found == answers(frame, list(found))
+        assert set(refused.values()) <= {"INVALID_WHERE"}, refused
+
+    check()
+    assert set(taken) == {*FORMS, "joined"}
+
+
+def answers(frame: DataFrame, texts: list[str]) -> dict[str, Any]:
+    """Spark's answers for each row, or why it refuses."""
+    try:
+        rows = frame.selectExpr(*(f"({text}) as `{i}`" for i, text in enumerate(texts))).collect()
+    except PySparkException as error:
+        if len(texts) == 1:
+            return {texts[0]: str(error)}
+        return {text: one for text in texts for one in answers(frame, [text]).values()}
+    return {text: [row[i] for row in rows] for i, text in enumerate(texts)}
 
 
 def test_rows_come_through_the_source(berlin: SparkSession, location: str) -> None:

@@ -164,6 +164,8 @@ SIMPLE = [
     "SELECT number, number AS n FROM flights WHERE NOT (carrier <=> 'AA')",
     "SELECT number FROM flights WHERE carrier = 'XX'",
     "SELECT number FROM flights WHERE carrier = null",
+    "SELECT number FROM flights WHERE number = 1.5 AND carrier = 'AA'",
+    "SELECT number FROM flights WHERE carrier NOT LIKE 'A%'",
 ]
 OTHER = [
     "SELECT carrier, count(*) n, max(number) m FROM flights GROUP BY carrier",
