@@ -26,6 +26,7 @@ Invariants:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -43,6 +44,9 @@ from datasource.referenced import dropped, part_blobs, wholes
 from datasource.state import ShardState, expire, seqno_since
 
 __all__ = ["collect_garbage"]
+
+_ROLLUP: Final = re.compile(r"[^/]+/rollup/([0-7][0-9a-f]{15})-[^/]+")
+"""Key of a rollup: what else somebody has put there is not ours to delete."""
 
 _ROUND_BLOBS: Final = 4096
 """About how many parts one round finds and deletes: bounds its memory, and what is repeated after a
@@ -182,10 +186,8 @@ def _delete_rollups(machine: Machine, oldest: int) -> int:
 
 def _rollup_seqno(key: str, otherwise: int) -> int:
     """The seqno in a rollup's key; `otherwise` if somebody else put it there."""
-    try:
-        return int(key.rpartition("/")[2].partition("-")[0], 16)
-    except ValueError:
-        return otherwise
+    found = _ROLLUP.fullmatch(key)
+    return otherwise if found is None else int(found[1], 16)
 
 
 def _delete(machine: Machine, keys: Iterator[str]) -> int:

@@ -37,6 +37,7 @@ from datasource.fsck.findings import (
     Severity,
     ShardCheck,
 )
+from datasource.fsck.listing import is_directory_marker
 from datasource.fsck.log import Place
 from datasource.fsck.shard import check_shard
 from datasource.fsck.transactions import TransactionsCheck
@@ -109,7 +110,9 @@ def _directories(objects: Objects) -> list[str]:
     return [
         name
         for name in objects.directories()
-        if name[0] not in "_." and next(objects.entries(f"{name}/", limit=1), None) is not None
+        if name[0] not in "_."
+        # Not the first object alone: other tools mark directories by empty ones, such as `a/`.
+        and any(not is_directory_marker(entry) for entry in objects.entries(f"{name}/"))
     ]
 
 

@@ -166,9 +166,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "FOREIGN_DIRECTORY": Kind("warning", _FOREIGN),
     "SHARD_WITHOUT_LOG": Kind("damage", "restore its log/ and floor/, or delete the directory"),
     # --- the log
-    "FOREIGN_LOG_OBJECT": Kind(
-        "damage", "it can hide the newest record: look what it is and move it away"
-    ),
+    "FOREIGN_LOG_OBJECT": Kind("warning", _FOREIGN),
     "RECORD_MISSING": Kind("damage", _LAST_GOOD),
     "HEAD_MISSING": Kind(
         "warning",

@@ -12,17 +12,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from datasource.location import BlobEntry
 from datasource.stores.entry import entry_seqno, is_entry
 from datasource.stores.objects import Objects
 
-__all__ = ["Listing", "list_shard"]
+__all__ = ["Listing", "is_directory_marker", "list_shard"]
 
 _ROLLUP: Final = re.compile(r"([0-7][0-9a-f]{15})-[0-9a-f]{32}")
 _PART: Final = re.compile(r"p[0-9a-f]{32}\.parquet|t[0-9a-f]{32}/.+")
 """Ours, and the files in a directory of its own that Spark's writer made."""
-
-_DEPTH: Final = 2
-"""Slashes in the key of a record."""
 
 
 @dataclass(slots=True)
@@ -65,12 +63,12 @@ def list_shard(objects: Objects, directory: str) -> Listing:
     listing = Listing()
     # By itself, because not every store lists a directory in the order of keys, all at one time.
     for entry in objects.entries(f"{directory}/log/"):
-        if is_entry(entry.key) and entry.key.count("/") == _DEPTH:
+        if is_entry(entry.key):
             listing.records.append(entry_seqno(entry.key))
     for entry in objects.entries(f"{directory}/"):
         kind, name = _kind_of(entry.key), entry.key.split("/", 2)[-1]
         rollup = _ROLLUP.fullmatch(name) if kind == "rollup" else None
-        if kind in ("log", "floor") and "/" not in name and is_entry(entry.key):
+        if kind in ("log", "floor") and is_entry(entry.key):
             if kind == "floor":
                 listing.floors.append(entry_seqno(entry.key))
         elif rollup is not None:
@@ -78,11 +76,16 @@ def list_shard(objects: Objects, directory: str) -> Listing:
             listing.rollup_seqnos[int(rollup[1], 16)] = entry.key
         elif kind == "part" and _PART.fullmatch(name):
             listing.parts[entry.key] = entry.size_bytes
-        else:
+        elif not is_directory_marker(entry):
             listing.foreign.append(entry.key)
     listing.records.sort()
     listing.floors.sort()
     return listing
+
+
+def is_directory_marker(entry: BlobEntry) -> bool:
+    """Whether `entry` only says that there is a directory, as other tools do in a bucket."""
+    return entry.key.endswith("/") and entry.size_bytes == 0
 
 
 def _kind_of(key: str) -> str:

@@ -24,7 +24,7 @@ from datasource.read import first_sort_column, latest_readable
 from datasource.schema import ShardSchema
 from datasource.state import ShardState, is_tombstone
 from datasource.stores.blob import ObjectBlob
-from datasource.stores.entry import entry_seqno, is_entry
+from datasource.stores.entry import entry_seqno, newest_entry
 
 __all__ = ["Looked", "check_shard"]
 
@@ -72,8 +72,8 @@ def check_shard(place: Place, *, deep: bool) -> Looked:
 
 
 def _head(place: Place) -> int:
-    newest = next(place.objects.entries(f"{place.directory}/log/", limit=1), None)
-    return entry_seqno(newest.key) if newest is not None and is_entry(newest.key) else 0
+    newest = newest_entry(place.objects, f"{place.directory}/log/")
+    return 0 if newest is None else entry_seqno(newest.key)
 
 
 def _look(place: Place, *, deep: bool) -> Looked:

@@ -3,6 +3,10 @@
     {prefix}{2**63-1-n:016x}   the key of entry n; keys count down, so the newest is listed first
     magic, version, crc32, token, payload   its bytes; 28 before the payload, big-endian
 
+Other tools leave objects in the same directory: an empty one that marks it in a bucket (`a/log/`),
+a `.DS_Store`, a copy of the whole log in a folder. None of them has the name of an entry, so they
+are passed over wherever a log is listed; fsck names those that hold something.
+
 The checksum covers the entry's place below the shard as well, `log/…` or `floor/…` and the number:
 a copied or renamed entry is foreign. It does not cover the shard, so that a shard's directory may
 be copied whole.
@@ -13,14 +17,26 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from datasource.errors import Corrupt
 
-__all__ = ["decode_entry", "encode_entry", "entry_key", "entry_seqno", "is_entry"]
+if TYPE_CHECKING:
+    from datasource.location import BlobEntry
+    from datasource.stores.objects import Objects
+
+__all__ = [
+    "decode_entry",
+    "encode_entry",
+    "entry_key",
+    "entry_seqno",
+    "is_entry",
+    "newest_entry",
+]
 
 _SEQNO_MAX: Final = 2**63 - 1
-_NAME: Final = re.compile(r"[0-7][0-9a-f]{15}")
+_KEY: Final = re.compile(r"[^/]+/[^/]+/[0-7][0-9a-f]{15}")
+"""Of the shard, its log or floor log, and the entry: what is deeper is somebody's copy."""
 _HEADER: Final = struct.Struct(">4sBxxxI16s")
 _MAGIC: Final = b"SLog"
 _VERSION: Final = 1
@@ -33,7 +49,7 @@ def entry_key(prefix: str, seqno: int) -> str:
 
 def is_entry(key: str) -> bool:
     """Whether `key` can be the key of an entry."""
-    return _NAME.fullmatch(key.rpartition("/")[2]) is not None
+    return _KEY.fullmatch(key) is not None
 
 
 def entry_seqno(key: str) -> int:
@@ -49,6 +65,21 @@ def entry_seqno(key: str) -> int:
             hint="something else wrote into the log's directory: move the object away",
         )
     return _SEQNO_MAX - int(key.rpartition("/")[2], 16)
+
+
+def newest_entry(objects: Objects, prefix: str) -> BlobEntry | None:
+    """The newest entry of the log at `prefix`, such as `orders/log/`; None if it has none.
+
+    Raises:
+        Determinate: The store did not answer.
+    """
+    # One key of one LIST, as long as there is nothing else. "/" is right before the digits: what
+    # other tools leave most often, the marker of a directory and hidden files, sorts before it.
+    first = next(objects.entries(prefix, start_after=f"{prefix}/", limit=1), None)
+    if first is None or is_entry(first.key):
+        return first
+    rest = objects.entries(prefix, start_after=first.key)
+    return next((entry for entry in rest if is_entry(entry.key)), None)
 
 
 def encode_entry(key: str, token: bytes, data: bytes) -> bytes:

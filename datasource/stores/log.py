@@ -47,7 +47,14 @@ from typing_extensions import override
 from datasource.errors import Corrupt, Determinate, Indeterminate, InvalidUsage, ShardError
 from datasource.location import Committed, Consensus, ExpectationMismatch, VersionedData
 from datasource.names import shard_name
-from datasource.stores.entry import decode_entry, encode_entry, entry_key, entry_seqno, is_entry
+from datasource.stores.entry import (
+    decode_entry,
+    encode_entry,
+    entry_key,
+    entry_seqno,
+    is_entry,
+    newest_entry,
+)
 from datasource.stores.objects import CREATED, Unresolved
 
 if TYPE_CHECKING:
@@ -177,7 +184,7 @@ class NumberedLog(Consensus):
     def _cold_head(self, shard: str) -> VersionedData | None:
         for _ in range(_ROUNDS_MAX):
             asked_at = self._clock.elapsed_ms()
-            newest = next(self._objects.entries(f"{shard}/log/", limit=1), None)
+            newest = newest_entry(self._objects, f"{shard}/log/")
             if newest is None:
                 self._saw_head(shard, None, asked_at)
                 return None
@@ -386,7 +393,7 @@ class NumberedLog(Consensus):
         """Whether a grace has passed since the newest floor was published."""
         if self._clock.elapsed_ms() - view.floor_since_ms >= self._grace_ms:
             return True
-        newest = next(self._objects.entries(f"{shard}/floor/", limit=1), None)
+        newest = newest_entry(self._objects, f"{shard}/floor/")
         if newest is None or newest.modified_ms <= 0 or entry_seqno(newest.key) != view.floor_index:
             return False
         age_ms = self._clock.now_ms() - newest.modified_ms
@@ -420,7 +427,7 @@ class NumberedLog(Consensus):
                 return self._saw_floor(shard, index, floor, asked_at)
             index, floor = index + 1, self._decode_floor(key, value)
         asked_at = self._clock.elapsed_ms()
-        newest = next(self._objects.entries(prefix, limit=1), None)
+        newest = newest_entry(self._objects, prefix)
         if newest is not None and entry_seqno(newest.key) != index:
             value = self._objects.get(newest.key) or b""
             index, floor = entry_seqno(newest.key), self._decode_floor(newest.key, value)
@@ -485,8 +492,7 @@ class NumberedLog(Consensus):
         return [
             directory
             for directory in self._objects.directories()
-            if _is_shard(directory)
-            and next(self._objects.entries(f"{directory}/log/", limit=1), None) is not None
+            if _is_shard(directory) and newest_entry(self._objects, f"{directory}/log/") is not None
         ]
 
     def _read(self, shard: str, seqno: int) -> VersionedData | None:

@@ -7,7 +7,7 @@ upper what it has already (`commands.txns`). All that is due to one shard goes i
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 
@@ -22,7 +22,7 @@ from datasource.errors import Determinate
 from datasource.machine import Machine
 from datasource.read import current_schema
 from datasource.schema import ShardSchema
-from datasource.stage import Stager, delete_blobs
+from datasource.stage import Stager, UncommittedParts
 from datasource.txn.home import Home
 from datasource.txn.ledger import Ledger
 from datasource.txn.rows import Row
@@ -86,14 +86,21 @@ def _apply_as_blobs(
     what they have written when they are told so, and after an error leave it to the sweeper.
     """
     flushed_ms = machine.clock.now_ms()
-    flushed = [_flushed(machine, commit) for commit in commits]
-    outcome = machine.apply(partial(command, commits=flushed, flushed_ms=flushed_ms))
-    assert not isinstance(outcome, InlineBackpressure), "nothing inline is left"
-    entered = outcome.entered if isinstance(outcome, Applied) else frozenset()
-    # What was staged for the transaction is the winner's as well, and never ours to delete.
-    shared = _blob_keys(commits)
-    unused = _blob_keys(commit for commit in flushed if commit.at not in entered)
-    delete_blobs(machine.location.blob, sorted(unused - shared))
+    with UncommittedParts(machine.location.blob) as parts:
+        flushed = []
+        for commit in commits:
+            flushed.append(_flushed(machine, commit))
+            parts.add(flushed[-1].runs)
+            # What was staged for the transaction is the winner's as well, and never ours to delete.
+            parts.hand_over(commit.runs)
+        with parts.commit():
+            outcome = machine.apply(partial(command, commits=flushed, flushed_ms=flushed_ms))
+        assert not isinstance(outcome, InlineBackpressure), "nothing inline is left"
+        entered = outcome.entered if isinstance(outcome, Applied) else frozenset()
+        for commit in flushed:
+            if commit.at in entered:
+                parts.hand_over(commit.runs)
+        parts.unused()
     if isinstance(outcome, StagedTooLong):
         raise Determinate(
             f"parts for shard '{machine.name}' were written {outcome.age_ms} ms ago, longer than "
@@ -101,11 +108,6 @@ def _apply_as_blobs(
             code="STAGED_TOO_LONG",
             hint="try again: they are then written again",
         )
-
-
-def _blob_keys(commits: Iterable[Commit]) -> set[str]:
-    parts = (part for commit in commits for run in commit.runs for part in run.parts)
-    return {part.key for part in parts if part.inline is None}
 
 
 def _flushed(machine: Machine, commit: Commit) -> Commit:

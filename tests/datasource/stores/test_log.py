@@ -239,13 +239,45 @@ def test_an_entry_in_another_place_is_foreign(memory_place: Place) -> None:
         memory_place.open().consensus.head("s")
 
 
-def test_a_foreign_object_before_the_head_is_reported(memory_place: Place) -> None:
-    """What sorts before the newest entry would be taken for the head: say what it is instead."""
+@pytest.mark.parametrize("left", ["s/log/", "s/log/.DS_Store", "s/log/$folder$"])
+def test_what_other_tools_leave_most_often_costs_a_cold_head_nothing(
+    memory_place: Place, left: str
+) -> None:
+    """One key of one LIST finds the head, as without it."""
     _fill(memory_place.open().consensus, "s", 1)
-    memory_place.objects().put("s/log/.DS_Store", b"x")
+    memory_place.objects().put(left, b"")
+    consensus = memory_place.open().consensus
+    objects = consensus._objects  # type: ignore[attr-defined]
+    listed, limits = objects.entries, []
 
-    with pytest.raises(Corrupt, match=r"\[FOREIGN_OBJECT\].*\.DS_Store"):
-        memory_place.open().consensus.head("s")
+    def counted(prefix: str, start_after: str = "", limit: int | None = None) -> object:
+        limits.append(limit)
+        return listed(prefix, start_after, limit)
+
+    objects.entries = counted
+    assert consensus.head("s") is not None
+    assert limits == [1]
+
+
+@pytest.mark.parametrize("kind", ["log", "floor"])
+@pytest.mark.parametrize("name", [".DS_Store", "2024.tar", "README", "2024/{}", "{}.bak", "/{}"])
+def test_what_is_no_entry_is_passed_over(memory_place: Place, kind: str, name: str) -> None:
+    """Wherever it sorts: a hidden file, a file, a copy of an entry beside it or in a folder."""
+    first = memory_place.open(grace_ms=0).consensus
+    _fill(first, "s", 5)
+    first.truncate("s", 3)
+    objects = memory_place.objects()
+    old = entry_key("", 1)
+    objects.put(f"s/{kind}/{name.format(old)}", b"x")
+    objects.put("t/log/.DS_Store", b"x")
+
+    cold = memory_place.open(grace_ms=0).consensus
+    assert [cold.head("s")] == _records(5)
+    assert cold.list_shards() == ["s"]
+    assert cold.head("t") is None
+    assert cold.compare_and_set("s", 5, b"record 6") == Committed(6)
+    assert cold.truncate("s", 5) == 2
+    assert objects.get(f"s/{kind}/{name.format(old)}") == b"x"
 
 
 # ------------------------------------------------------------------------- threads and processes
