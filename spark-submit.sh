@@ -195,6 +195,8 @@ pip_failed() {
 # Fills the fresh environment in $env. $1: what to install of the project itself ("-e" or nothing).
 fill_environment() {
   "$base_python" -m venv --clear "$env" || die "$base_python could not make '$env'"
+  # Before anything is installed, so that a ruin says whose it is, too. An archive is nobody's.
+  [[ ${1:-} != -e ]] || echo "$root" >"$env/checkout"
   # Building needs no network and no unpinned tool: its tools come first, with hashes of their own.
   pip --require-hashes -r "$root/requirements-build.lock" || pip_failed requirements-build.lock
   pip --require-hashes -r "$root/requirements.lock" || pip_failed requirements.lock
@@ -229,11 +231,25 @@ make_environment() {
   say "ready in $((SECONDS - seconds)) s"
 }
 
+# Whether the environment in $1 is of this checkout. One of an older script has no record of it, but
+# the link of the installed project to its sources; without either it may be anybody's.
+is_own() {
+  local record
+  for record in "$1/checkout" "$1"/lib/python3.*/site-packages/_shardline.pth; do
+    [[ -f $record ]] || continue
+    [[ $(<"$record") == "$root" ]]
+    return
+  done
+  return 1
+}
+
+# Several checkouts may share the folder, so the environments of others stay, in use or not.
 remove_old_environments() {
   local old
   for old in "$venvs"/*/; do
     old=${old%/}
     [[ $old != "$env" && ${old##*/} =~ ^[0-9a-f]{16}$ ]] || continue
+    is_own "$old" || continue
     # Whoever runs in an environment holds its lock shared, see `use_environment`.
     if [[ -f $old/complete ]] && exec 7<"$old/complete"; then
       if lock_file 7 'LOCK_EX | fcntl.LOCK_NB' "$python"; then rm -f "$old/complete"; fi

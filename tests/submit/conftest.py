@@ -19,6 +19,7 @@ from support.checkout import (
     SetupStory,
     finish,
     kill_all_of,
+    plant_environments,
     wait_until,
 )
 
@@ -40,6 +41,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
 def setup_story(checkout: Checkout) -> SetupStory:
     """Kill a set-up once it installs packages, then start two at the same time."""
     venvs = checkout.root / ".venv"
+    others = plant_environments(venvs, checkout.root)
     killed = checkout.start("setup")
     try:
         wait_until(
@@ -55,7 +57,7 @@ def setup_story(checkout: Checkout) -> SetupStory:
     complete = (ruin / "complete").exists()
     first, second = checkout.start("setup"), checkout.start("setup")
     twins = (finish(first, SETUP_TIMEOUT_S), finish(second, SETUP_TIMEOUT_S))
-    return SetupStory(ruin, complete, twins)
+    return SetupStory(ruin, complete, twins, others)
 
 
 @pytest.fixture(scope="session")

@@ -28,6 +28,12 @@ def test_two_starts_at_the_same_time_make_one_environment(setup_story: SetupStor
     assert (setup_story.ruin / "complete").exists()
 
 
+def test_a_set_up_removes_environments_of_its_own_checkout_only(setup_story: SetupStory) -> None:
+    """Those of others in the same folder stay, and those that do not say whose they are."""
+    assert {env: not env.exists() for env in setup_story.others} == setup_story.others
+    assert (setup_story.ruin / "checkout").is_file()
+
+
 def test_a_second_start_is_offline_and_silent(ready: Checkout) -> None:
     """Once set up, a start downloads nothing, installs nothing and says nothing."""
     again = ready.run("setup")

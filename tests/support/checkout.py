@@ -104,6 +104,33 @@ def kill_all_of(process: subprocess.Popen[str]) -> None:
     process.wait(30)
 
 
+def plant_environments(venvs: Path, root: Path) -> dict[Path, bool]:
+    """Make environments of several checkouts; the one at `root` is to remove some of them."""
+    elsewhere = root.parent / "elsewhere"
+    planted = {}
+    for number, (record, whose, complete, goes) in enumerate(
+        [
+            ("checkout", root, True, True),
+            ("checkout", root, False, True),
+            ("checkout", elsewhere, True, False),
+            ("checkout", elsewhere, False, False),
+            ("lib/python3.11/site-packages/_shardline.pth", root, True, True),
+            ("lib/python3.11/site-packages/_shardline.pth", elsewhere, True, False),
+            (None, root, True, False),
+            (None, root, False, False),
+        ]
+    ):
+        env = venvs / f"{number:016x}"
+        env.mkdir(parents=True)
+        if record is not None:
+            (env / record).parent.mkdir(parents=True, exist_ok=True)
+            (env / record).write_text(f"{whose}\n")
+        if complete:
+            (env / "complete").touch()
+        planted[env] = goes
+    return planted
+
+
 @dataclass(frozen=True, slots=True)
 class SetupStory:
     """What was seen while the environment was made."""
@@ -112,3 +139,5 @@ class SetupStory:
     """The environment that the killed set-up had begun."""
     ruin_was_complete: bool
     twins: tuple[subprocess.CompletedProcess[str], subprocess.CompletedProcess[str]]
+    others: Mapping[Path, bool]
+    """Environments that were there before, and whether the set-up is to remove them."""
