@@ -195,7 +195,14 @@ class Committer:
             return UpperMismatch(Frontier(time), Frontier(least))
         added = [replace(row, at=time) for row in rows.added]
         gone = self._taken_back(ledger, added)
-        outcome = self._append(ledger, time, table_of(added, gone), identity, staged_ms)
+        try:
+            outcome = self._append(ledger, time, table_of(added, gone), identity, staged_ms)
+        except InvalidUsage as error:
+            if error.code in {"SHARD_CHANGED", "SHARD_FINISHED"}:
+                # The transactions shard was dropped, or made again, since its ledger was read. The
+                # caller has named none: what is there now is judged as any other.
+                return None
+            raise
         if isinstance(outcome, Appended):
             self._follow_up(ledger, time, added, gone)
         return None if isinstance(outcome, UpperMismatch) else outcome

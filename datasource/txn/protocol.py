@@ -33,7 +33,7 @@ from datasource.codec import CODE_VERSION
 from datasource.commands.append import AlreadyCommitted, Appended, UpperMismatch
 from datasource.commands.lifecycle import Finalised, Held, initial_state, reinitialise
 from datasource.commands.txns import Marked, finalise_txns, mark, unmark
-from datasource.errors import InvalidUsage
+from datasource.errors import Determinate, InvalidUsage
 from datasource.frontier import Frontier
 from datasource.ids import new_id
 from datasource.state import Registration, ShardState, is_tombstone
@@ -190,6 +190,7 @@ class Transactions:
         identity: Identity | None = None,
         staged_ms: int | None = None,
         judge: Callable[[Ledger], Refused | None] = lambda _: None,
+        was_registered: bool = False,
     ) -> Committed | AlreadyCommitted | UpperMismatch | Refused:
         """Let all `writes` take effect at one time, or none.
 
@@ -199,6 +200,8 @@ class Transactions:
             identity: Makes the commit happen once, however often it is tried.
             staged_ms: When the oldest part was begun.
             judge: May refuse the commit, on a ledger that it would rest upon.
+            was_registered: Whether the caller has seen that all shards were registered. Then one
+                that is not has been forgotten since.
 
         Returns:
             When they took effect; that they have before; a mismatch if `at` is decided already;
@@ -207,6 +210,7 @@ class Transactions:
         Raises:
             InvalidUsage: A shard is not registered.
             Determinate: It certainly did not happen. `STAGED_TOO_LONG`: write the parts again.
+                `REGISTRATION_CHANGED`: a shard was forgotten meanwhile.
             Indeterminate: It may have happened: with an identity, commit again.
         """
         rows = [self._row("append", w.name, w.shard, _encoded(w)) for w in writes]
@@ -217,7 +221,12 @@ class Transactions:
                     raise self._not_registered(write.name)
             return judge(ledger) or Rows(rows)
 
-        outcome = self._committer.commit(judged, at, identity, staged_ms)
+        try:
+            outcome = self._committer.commit(judged, at, identity, staged_ms)
+        except InvalidUsage as error:
+            if was_registered and error.code == "NOT_REGISTERED":
+                raise self.forgotten([write.name for write in writes]) from error
+            raise
         if isinstance(outcome, Appended):
             assert outcome.upper.time is not None, outcome
             return Committed(outcome.upper.time - 1)
@@ -227,7 +236,7 @@ class Transactions:
         """Note that something without effect was done by `identity`; moves no upper."""
         ledger = self.reader.read()
         if ledger is None:
-            raise self._not_registered(identity.writer)
+            raise self.forgotten([])
         upper = Frontier(ledger.upper)
         handle = self._committer.handle(ledger.shard, identity)
         return handle.compare_and_append(None, upper, upper, sequence=identity.sequence)
@@ -356,6 +365,16 @@ class Transactions:
             f"shard '{name}' is registered with transactions shard '{found.txns}'",
             code="REGISTERED_ELSEWHERE",
             hint=f"use client.transactions('{found.txns}')",
+        )
+
+    def forgotten(self, names: Sequence[str]) -> Determinate:
+        """The error for a write that has met the end of a registration of one of its shards."""
+        shards = ", ".join(f"'{name}'" for name in names) or "a shard"
+        return Determinate(
+            f"{shards}: forgotten by transactions shard '{self.name}' while it was written to; "
+            "nothing was written",
+            code="REGISTRATION_CHANGED",
+            hint="write again; or run the transaction again, which registers what it writes to",
         )
 
     def _not_registered(self, name: str) -> InvalidUsage:

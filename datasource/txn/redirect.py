@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from datasource.commands.append import Append, Appended, UpperMismatch, decided_before
-from datasource.errors import Determinate, InvalidUsage
+from datasource.errors import InvalidUsage
 from datasource.frontier import Frontier
 from datasource.state import ShardState
 from datasource.txn.applier import apply_ledger
@@ -64,6 +64,7 @@ def commit_append(txns: Transactions, name: str, request: Append) -> Decided:
         identity=identity,
         staged_ms=request.staged_ms,
         judge=judge,
+        was_registered=True,
     )
     if isinstance(outcome, Refused):
         assert not isinstance(outcome.why, Conflict), outcome
@@ -109,10 +110,5 @@ def _judged(state: ShardState, request: Append) -> Refused | None:
 def _complete(txns: Transactions, name: str) -> None:
     state = txns.home.machine(name).state()
     if state.registered is None:
-        raise Determinate(
-            f"shard '{name}' was forgotten by transactions shard '{txns.name}' while it was "
-            "written to",
-            code="REGISTRATION_CHANGED",
-            hint="write again",
-        )
+        raise txns.forgotten([name])
     txns.register(name)

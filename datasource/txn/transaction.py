@@ -61,6 +61,9 @@ _ISOLATIONS: Final = ("snapshot", "serializable")
 _RUNS_MAX: Final = 32
 """How often `run_transaction` starts again before it gives up."""
 
+_RUN_AGAIN: Final = ("TRANSACTION_CONFLICT", "REGISTRATION_CHANGED")
+"""Errors of a transaction that another run may not meet. A run registers what it touches."""
+
 R = TypeVar("R")
 
 
@@ -266,7 +269,8 @@ class Transaction:
 
         Raises:
             Determinate: It certainly did not happen. `TRANSACTION_CONFLICT`: somebody else has
-                changed what this transaction rests upon.
+                changed what this transaction rests upon. `REGISTRATION_CHANGED`: a shard was
+                forgotten while it ran.
             Indeterminate: It may have happened: with a writer and a sequence, do it again.
         """
         self._check_open()
@@ -292,6 +296,7 @@ class Transaction:
                 identity=self._identity,
                 staged_ms=min(begun, default=None),
                 judge=self._judge,
+                was_registered=True,
             )
         if isinstance(outcome, Committed):
             self.committed_at = outcome.at
@@ -451,7 +456,7 @@ class Transaction:
 def run_transaction(
     home: Home, begin: Callable[[], Transaction], work: Callable[[Transaction], R]
 ) -> R:
-    """What `work` gives, of the first transaction that commits without a conflict.
+    """What `work` gives, of the first transaction that meets no conflict and no forgetting.
 
     Args:
         home: The client.
@@ -468,7 +473,7 @@ def run_transaction(
             with begin() as transaction:
                 return work(transaction)
         except Determinate as error:
-            if error.code != "TRANSACTION_CONFLICT" or not left:
+            if error.code not in _RUN_AGAIN or not left:
                 raise
         backoff.lost(home.clock.elapsed_ms() - began_ms)
     raise AssertionError("the last run returns or raises")
