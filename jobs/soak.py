@@ -3,11 +3,14 @@
     ./spark-submit.sh soak                                  200 rounds on a local folder
     ./spark-submit.sh soak --rounds 2000 --minutes 60 --seed 7
     ./spark-submit.sh soak --no-spark                       writers and maintenance only; fast
+    ./spark-submit.sh soak --faults 5                       5 of 100 requests go wrong
     ./spark-submit.sh soak --location s3://bucket/empty --option s3.endpoint=http://127.0.0.1:9000
 
 Writers append known rows, two streaming queries copy them, a keeper merges, collects and truncates.
 Each round kills a writer and, as chance has it, the driver's JVM or Python, a planner, a worker, an
-executor or the keeper. Prints what the store and the processes take at every comparison.
+executor or the keeper. With faults, requests of writers and the keeper fail before and after their
+effect, happen late, are refused though they happened, and what is read back of them is damaged.
+Prints what the store and the processes take at every comparison.
 
 Status 0: all shards were always right, and every bound held; 1: not so; 2: it cannot run as asked.
 """
@@ -33,6 +36,9 @@ from datasource.errors import ShardError
 
 __all__ = ["main"]
 
+_FAULTS_MAX = 25
+"""Of 100. One request in so many comes through six attempts often enough for a soak to go on."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run with `arguments` (those of the process by default); the exit status."""
@@ -53,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         compare_every=given.compare_every,
         masters=() if given.no_spark else given.master or MASTERS,
         patience_ms=given.patience * 1000,
+        faults=given.faults / 100,
     )
     console.print(f"./spark-submit.sh soak {shlex.join(arguments or sys.argv[1:])}")
     try:
@@ -117,6 +124,13 @@ def _conclude(console: Console, result: Result) -> None:
         console.print(f"  {line}")
 
 
+def _percent(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= _FAULTS_MAX:
+        raise argparse.ArgumentTypeError(f"{text} is not in 0 to {_FAULTS_MAX}")
+    return value
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="spark-submit.sh soak",
@@ -132,6 +146,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--master", action="append", help="of sessions; may be repeated")
     parser.add_argument("--no-spark", action="store_true", help="no session and no queries")
     parser.add_argument("--patience", type=float, default=240.0, help="seconds without progress")
+    parser.add_argument("--faults", type=_percent, default=0.0, help="of 100 requests go wrong")
     parser.add_argument("--folder", default="data/soak", help="working folder; is emptied first")
     parser.add_argument("--location", help="an empty place; default: in the working folder")
     add_option_argument(parser)

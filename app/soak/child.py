@@ -21,12 +21,17 @@ from typing import Any
 import msgspec
 
 from datasource.client import ShardClient
-from datasource.clock import Clock
+from datasource.clock import Clock, SystemClock, SystemIds
 from datasource.settings import ShardSettings
+from datasource.stores.faulty import Faulty
+from datasource.stores.open import compose_location, open_objects
 
 __all__ = ["Child", "Place", "Task", "said", "say", "take_task"]
 
 _ROOT = Path(__file__).resolve().parents[2]
+
+_SLOW_MS = 200.0
+"""What a request takes that is slow on purpose."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -39,6 +44,8 @@ class Place(msgspec.Struct, frozen=True):
         lease_ms: How long readers are believed to live; short, so that leases of killed ones end
             within a round or two.
         rollup_every: Records between rollups.
+        faults: The part of a client's requests that goes wrong, in [0, 1], in all the ways of
+            `datasource.stores.faulty`. Queries of a session have clients of their own, without.
     """
 
     url: str
@@ -46,15 +53,22 @@ class Place(msgspec.Struct, frozen=True):
     folder: str
     lease_ms: int
     rollup_every: int
+    faults: float = 0.0
 
     def client(self, clock: Clock | None = None) -> ShardClient:
         """A client with the soak's settings."""
         settings = ShardSettings(
             lease_ms=self.lease_ms, rollup_every=self.rollup_every, inline_state_bytes=64 << 10
         )
-        return ShardClient.open(
-            self.url, self.storage, create=False, settings=settings, clock=clock
-        )
+        clock, ids = clock or SystemClock(), SystemIds()
+        objects = open_objects(self.url, self.storage, clock=clock, ids=ids)
+        if self.faults:
+            # Below the repetitions, where a wire is.
+            objects = Faulty(
+                objects, clock=clock, ids=ids, probability=self.faults, slow_ms=_SLOW_MS
+            )
+        location = compose_location(objects, clock=clock, ids=ids)
+        return ShardClient(location, settings, clock, ids)
 
 
 class Task(msgspec.Struct, frozen=True):

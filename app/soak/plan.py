@@ -42,6 +42,7 @@ class Plan:
         rollup_every: Records between rollups.
         patience_ms: Longest wait for progress: a JVM and its Python processes start within a
             minute on a busy machine, and come back from a kill or two meanwhile.
+        faults: The part of the requests of writers and the keeper that goes wrong, in [0, 1].
     """
 
     url: str
@@ -65,6 +66,7 @@ class Plan:
     lease_ms: int = 10_000
     rollup_every: int = 64
     patience_ms: float = 240_000.0
+    faults: float = 0.0
 
 
 @dataclass(slots=True)

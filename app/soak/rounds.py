@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from typing_extensions import override
 
 from app.soak import keeper, session, writer
@@ -110,6 +111,8 @@ class _Soak:
             grace_ms=_GRACE_MS,
         )
         self._client = self._place.client()
+        # The soak itself looks at what is stored, and is not misled.
+        self._unreliable = msgspec.structs.replace(self._place, faults=plan.faults)
         for name in SHARDS:
             self._client.create(name, known_schema(), key=KEY)
         self._writers = [_Writer(f"w{n}") for n in range(plan.writers)]
@@ -221,13 +224,13 @@ class _Soak:
             if one.child is None or not one.child.lives:
                 self._expect_killed(one.name, one.child)
                 task = Task(
-                    self._place, one.name, first=one.known + 1, pause_ms=self._plan.pause_ms
+                    self._unreliable, one.name, first=one.known + 1, pause_ms=self._plan.pause_ms
                 )
                 one.child = self._start(writer, task)
         self._hear_keeper()
         if self._keeper is None or not self._keeper.lives:
             self._expect_killed("keeper", self._keeper)
-            self._keeper = self._start(keeper, Task(self._place))
+            self._keeper = self._start(keeper, Task(self._unreliable))
         if self._plan.masters:
             self._revive_session(self._plan.masters)
 
@@ -348,7 +351,7 @@ class _Soak:
             self._result.kills["writer"] += 1
         self._hear_writer(one)
         number = one.known + 1
-        one.child = self._start(writer, Task(self._place, one.name, first=number, last=number))
+        one.child = self._start(writer, Task(self._unreliable, one.name, first=number, last=number))
         status = one.child.wait(self._plan.patience_ms / 1000)
         self._hear_writer(one)
         if status or one.known != number:

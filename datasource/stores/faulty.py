@@ -128,7 +128,7 @@ class Faulty(Objects):
         self._script: dict[Operation, deque[Fault]] = defaultdict(deque)
         self._late: list[Callable[[], object]] = []
         self._injected: dict[Fault, int] = defaultdict(int)
-        self._unread: dict[str, Fault] = {}
+        self._damaged_once: dict[str, Fault] = {}
 
     def fail(self, operation: Operation, *faults: Fault) -> None:
         """The next calls of `operation` fail like this, in this order."""
@@ -199,7 +199,7 @@ class Faulty(Objects):
             return Unresolved("injected: AccessDenied (403)", refusal)
         if fault in _DAMAGE:
             with self._lock:
-                self._unread[key] = fault
+                self._damaged_once[key] = fault
         if fault is Fault.SLOW:
             return outcome
         return Unresolved("injected: acknowledgement lost")
@@ -284,7 +284,7 @@ class Faulty(Objects):
     def _arrived(self, key: str, value: bytes | None, fault: Fault | None) -> bytes | None:
         """What a reader gets of the object that `value` was read of."""
         with self._lock:
-            fault = self._unread.pop(key, fault)
+            fault = self._damaged_once.pop(key, fault)
         if fault is Fault.UNREADABLE:
             raise self._unreadable(key)
         return damaged(value) if fault is Fault.DAMAGED and value else value

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections import Counter
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from app.soak.known import contents_of, difference, updates
+from app.soak.child import Place
+from app.soak.known import contents_of, difference, known_schema, updates
 from app.soak.measured import Footprint, Sample, broken
 from app.soak.plan import FailedError, Plan, Result
 from app.soak.rounds import soak
+from datasource.client import ShardClient
+from datasource.errors import Determinate
 from jobs.soak import main
 from support.fault_proxy import fault_proxy
 from support.s3_server import options_for, s3_server
@@ -104,6 +109,36 @@ def test_writers_and_the_keeper_are_killed_over_an_unreliable_store(tmp_path: Pa
     assert result.broken == []
     assert result.appended >= 3
     assert proxy.injected["lost_response"] > 0
+
+
+@pytest.mark.slow
+def test_writers_and_the_keeper_meet_faults_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command with faults: creates are refused, read-backs damaged, and contents right."""
+    status = main(
+        ["--rounds", "1", "--compare-every", "1", "--writers", "2", "--no-spark", "--faults", "20",
+         "--pause-ms", "10", "--folder", str(tmp_path / "soak"), "--seed", "3"]
+    )  # fmt: skip
+    said = capsys.readouterr().out
+    assert status == 0, said
+    assert "every bound held" in said
+
+
+def test_a_place_with_faults_has_a_store_that_fails(tmp_path: Path) -> None:
+    """Of the place itself, and of one that was sent to a process; without, nothing ever fails."""
+    url = str(tmp_path / "lake")
+    ShardClient.open(url).create("s", known_schema())
+    failed = []
+    for faults in (0.0, 0.25):
+        place = Place(url, {}, str(tmp_path), lease_ms=10_000, rollup_every=64, faults=faults)
+        client = msgspec.json.decode(msgspec.json.encode(place), type=Place).client()
+        for _ in range(60):
+            with contextlib.suppress(Determinate):
+                client.location.consensus.head("s")
+        failed.append(sum(one.errors for one in client.location.statistics().operations))
+    assert failed[0] == 0
+    assert failed[1] > 0
 
 
 @pytest.mark.slow
