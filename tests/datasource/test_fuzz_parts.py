@@ -51,7 +51,8 @@ def test_damaged_parts(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     found = work(tmp_path, 0, rounds)
     outcomes = found["outcomes"]
     assert found["wrong"] == [], found
-    assert outcomes["file: refused"] > rounds / 5, outcomes
+    assert outcomes["file: refused"] > rounds / 10, outcomes
+    assert outcomes["file without a checksum: refused"] > rounds / 20, outcomes
     assert outcomes["message: refused"] > rounds / 10, outcomes
     assert found["peak_bytes"] < 1 << 30, found
 

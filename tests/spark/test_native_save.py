@@ -12,6 +12,8 @@ from hypothesis import given
 
 import datasource
 from datasource.client import ShardClient
+from datasource.errors import Corrupt
+from datasource.partfile import footer_of
 from datasource.schema import ShardSchema
 from datasource.stats import bounds
 from support.native import TYPES, arrow_of, client_at, collected, few, put
@@ -87,6 +89,27 @@ def test_statistics_of_saved_parts(spark: SparkSession, location: str) -> None:
         "n": ("10", "999"),
     }
     assert part.stats.columns["n"].nulls == 10
+
+
+def test_a_damaged_footer_of_a_saved_part_is_an_error(spark: SparkSession, location: str) -> None:
+    """Its checksum is in the state: to Arrow it is damage, to Spark's reader no end of the JVM."""
+    frame = spark.range(0, 1000, 1, 1).selectExpr("id", "double(id) AS f")
+    datasource.save(frame, f"{location}/in")
+    client = client_at(location)
+    (part,) = [p for b in client.state("in").trace.batches for p in b.parts]
+    file = Path(location) / part.key
+    whole = file.read_bytes()
+    assert part.footer == footer_of(whole)
+    assert part.nan_safe
+    at = len(whole) - part.footer.size_bytes + 2
+    file.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+
+    with client.reader("in") as reader, pytest.raises(Corrupt, match=part.key):
+        reader.snapshot()
+    with pytest.raises(Exception, match=Path(part.key).name):
+        datasource.snapshot(spark, f"{location}/in").collect()
+    file.write_bytes(whole)
+    assert datasource.snapshot(spark, f"{location}/in").where("f >= 990").count() == 10
 
 
 def test_a_numbered_save_happens_once(spark: SparkSession, location: str) -> None:
