@@ -260,6 +260,7 @@ class ShardClient:
         isolation: Isolation = "snapshot",
         writer: str | None = None,
         sequence: int | None = None,
+        covers: str = "",
     ) -> Transaction:
         """A transaction over any shards of the location, which it registers at their first use.
 
@@ -268,12 +269,21 @@ class ShardClient:
                 overwritten, upserted or deleted from; "serializable" also one that was read.
             writer: With `sequence`, a number that grows: the transaction happens once, however
                 often it is tried.
+            covers: What is done under that number (`datasource.covers`), if that is known: the
+                same number for something else is refused then.
 
         Raises:
             InvalidUsage: The arguments contradict each other.
         """
         txns = self.transactions()
-        return Transaction(txns, self.door, isolation=isolation, writer=writer, sequence=sequence)
+        return Transaction(
+            txns,
+            self.door,
+            isolation=isolation,
+            writer=writer,
+            sequence=sequence,
+            covers=covers,
+        )
 
     def run_transaction(
         self, work: Callable[[Transaction], R], *, isolation: Isolation = "serializable"

@@ -53,7 +53,8 @@ CODE_VERSION: Final = (1, 4)
 1.1 added `cleaned_seqno`; code that drops it makes the next collector begin further back.
 1.2 was never used: code of 1.1 would read it, drop `registered`, and write past transactions.
 1.3 added `claims`, `retain_ms`, `swept_ms` and `registered`.
-1.4 added a part's `footer` and `nan_safe`; code that drops them reads on as before it had them."""
+1.4 added a part's `footer` and `nan_safe`, and `covers` of a writer; code that drops them reads on
+as before it had them, and a number counts as committed for any range."""
 
 _ROLLUP_MAGIC: Final = b"SHRDROL1"
 

@@ -24,7 +24,7 @@ from datasource.commands.append import AlreadyCommitted, Appended, UpperMismatch
 from datasource.contents import Contents
 from datasource.errors import Determinate, InvalidUsage
 from datasource.fetch import BATCH_ROWS
-from datasource.frontier import TIME_MIN, Frontier
+from datasource.frontier import TIME_MIN
 from datasource.merge import Run
 from datasource.plan import PlannedPart, TimeFilter, plan_changes
 from datasource.read import current_schema, open_reader
@@ -92,9 +92,9 @@ def _committed(
     handle: WriteHandle, difference: Difference, *, sequence: int, attempt: str
 ) -> Appended | AlreadyCommitted:
     machine = handle.machine
-    entry = machine.state().writers.get(handle.writer)
-    if entry is not None and sequence <= entry.last:
-        return AlreadyCommitted(Frontier(entry.upper), "")
+    done = handle.committed(sequence)
+    if done is not None:
+        return AlreadyCommitted(done.upper, "")
     with (
         UncommittedParts(machine.location.blob) as parts,
         open_reader(machine, purpose=f"write by {handle.writer}") as reader,

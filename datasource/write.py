@@ -10,7 +10,8 @@ Three ways to say where in time the updates go:
 Exactly once: every append of a handle has a number. With a durable writer (named by its user) and a
 sequence number of the user's, repeating an append after a crash is answered `AlreadyCommitted`.
 Within a call, lost acknowledgements are resolved the same way; a call that still raises
-`Indeterminate` can be repeated with the same sequence number.
+`Indeterminate` can be repeated with the same sequence number. A handle that says what its numbers
+cover (`covers`) gets an error where one of them was committed for something else.
 
 A refusal (`UpperMismatch`, …) is a return value. After one, and after an error whose class says
 that it certainly did not happen, the parts that the call had staged are deleted; after any other
@@ -37,10 +38,12 @@ from datasource.commands.append import (
     Appended,
     AppendResult,
     InlineBackpressure,
+    OtherRange,
     Redirected,
     StagedTooLong,
     UpperMismatch,
     abandon,
+    committed_before,
     compare_and_append,
 )
 from datasource.commands.transition import Transition
@@ -53,14 +56,16 @@ from datasource.schema import ShardSchema
 from datasource.stage import Staged, Stager, UncommittedParts
 from datasource.state import Registration, ShardState
 
-__all__ = ["Decided", "Redirect", "Updates", "WriteHandle", "WriteResult"]
+__all__ = ["Decided", "Redirect", "Updates", "WriteHandle", "WriteResult", "other_range"]
 
 Updates: TypeAlias = pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch | pa.Table]
 """Rows with the shard's columns by name, and optionally `_ts` and `_diff`."""
 
 WriteResult = Appended | AlreadyCommitted | UpperMismatch
 
-Decided: TypeAlias = Appended | AlreadyCommitted | UpperMismatch | StagedTooLong | Abandoned
+Decided: TypeAlias = (
+    Appended | AlreadyCommitted | OtherRange | UpperMismatch | StagedTooLong | Abandoned
+)
 
 Redirect: TypeAlias = Callable[[Append, Registration], Decided]
 """Makes an append by a transaction of one shard. Idempotent; errors as those of an append."""
@@ -83,6 +88,8 @@ class WriteHandle:
         sequence: Number of the writer's last append that this handle knows of.
         txns: Id of the transactions shard whose protocol this handle is part of.
         redirect: Takes appends to a registered shard; None refuses them.
+        covers: What its appends cover (`datasource.covers`); empty if that is not known. Of a
+            handle that is made for one append.
 
     Appends of one handle are committed one after the other: a number that overtook another would
     make the other one look as if it had happened. Threads whose appends are to be committed
@@ -99,6 +106,7 @@ class WriteHandle:
     sequence: int = 0
     txns: str = ""
     redirect: Redirect | None = None
+    covers: str = ""
     _turn: threading.Lock = field(default_factory=threading.Lock)
     _stagers: dict[tuple[int, bool], Stager] = field(default_factory=dict)
 
@@ -227,6 +235,18 @@ class WriteHandle:
             )
         )
 
+    def committed(self, sequence: int) -> AlreadyCommitted | None:
+        """Whether the number was committed before, as far as this process knows.
+
+        Raises:
+            InvalidUsage: It was committed for another range than `covers`.
+        """
+        entry = self.machine.state().writers.get(self.writer)
+        found = committed_before(entry, sequence=sequence, covers=self.covers)
+        if isinstance(found, OtherRange):
+            raise other_range(self.machine.name, self.writer, sequence, found)
+        return found
+
     def upper(self) -> Frontier:
         """The shard's upper, no older than this call."""
         return self.machine.state().upper
@@ -263,6 +283,7 @@ class WriteHandle:
             earliest=earliest,
             inline_max_bytes=self.machine.settings.inline_state_bytes,
             txns=self.txns,
+            covers=self.covers,
         )
         with self._uncommitted(staged) as parts:
             with self._turn, parts.commit():
@@ -278,10 +299,15 @@ class WriteHandle:
                 if outcome.attempt not in {"", request.attempt}:
                     parts.unused()
                 return outcome
+            if isinstance(outcome, OtherRange) and not outcome.attempt:
+                # Passed by another number: nobody knows any more whose parts are in use.
+                raise other_range(self.machine.name, self.writer, number, outcome)
             if keep and isinstance(outcome, UpperMismatch):
                 parts.hand_over(staged.runs)
             parts.unused()
         match outcome:
+            case OtherRange():
+                raise other_range(self.machine.name, self.writer, number, outcome)
             case UpperMismatch():
                 return outcome
             case StagedTooLong(age_ms):
@@ -293,7 +319,8 @@ class WriteHandle:
                 )
             case Abandoned():
                 raise Determinate(
-                    f"attempt {attempt} to append to shard '{self.machine.name}' was given up",
+                    f"attempt {request.attempt} to append to shard '{self.machine.name}' was given "
+                    "up",
                     code="ABANDONED",
                     hint="another attempt of the same work has taken over",
                 )
@@ -340,8 +367,7 @@ class WriteHandle:
                     raise unknown from error
                 raise
             else:
-                if unknown is not None and isinstance(outcome, StagedTooLong):
-                    # An earlier attempt began in time, and may yet arrive.
+                if unknown is not None and _leaves_earlier_unknown(outcome):
                     raise unknown
                 return outcome, request.runs
         assert unknown is not None
@@ -372,6 +398,28 @@ class WriteHandle:
             code="SHARD_FINISHED",
             hint="write to another shard, or make this one again after dropping it",
         )
+
+
+def _leaves_earlier_unknown(outcome: Decided) -> bool:
+    """Whether what came of one attempt says nothing of an earlier one of the same call."""
+    if isinstance(outcome, OtherRange):
+        # It may have arrived before the writer went on to greater numbers.
+        return not outcome.attempt
+    # It began in time, and may yet arrive.
+    return isinstance(outcome, StagedTooLong)
+
+
+def other_range(shard: str, writer: str, sequence: int, found: OtherRange) -> InvalidUsage:
+    """The error of a number that was committed for another range."""
+    return InvalidUsage(
+        f"number {sequence} of writer '{writer}' now covers another range than what was committed "
+        f"to shard '{shard}': its last commit is number {found.last}, right before the upper "
+        f"{found.upper}; nothing was written, as rows would be lost or doubled",
+        code="OTHER_RANGE",
+        hint="a checkpoint was rolled back, restored from a copy or made anew: put back the one "
+        "that has the last commit, offsets and commits; or begin with a new checkpoint (and a new "
+        "txnAppId) where the shard's rows end; or, to write all rows again, into another shard",
+    )
 
 
 def _append_remembered(

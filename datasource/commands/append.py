@@ -5,6 +5,20 @@ the shard remembers the last sequence of each writer. A repeated append with a s
 happened is answered `AlreadyCommitted`, before the upper is even looked at and in the same
 transition, so a lost acknowledgement and a crashed process look the same and are both harmless.
 
+The same number is the same append only if it covers the same range of its source. A writer that
+knows its range says it (`covers`), and the shard remembers that of its last commit:
+
+    the number is    it covers            the answer
+    new              anything             the append happens
+    the last one     the same             `AlreadyCommitted`: a repetition, a replay
+    the last one     something else       `OtherRange`: a checkpoint was rolled back, and rows that
+                                          nobody has committed would be taken for committed
+    an earlier one   the same             `AlreadyCommitted`: of several numbers for one range
+    an earlier one   something else       `OtherRange`: what it covered is not remembered any more,
+                                          and a query's own replay never goes behind its last one
+    not new          nothing, or it is    `AlreadyCommitted`, as far as anybody knows
+                     not remembered
+
 An append either names the interval `[lower, upper)` that it fills, or leaves it to the commit:
 then it takes effect at `max(upper, now)`, and parts without a time are stamped with that, by
 metadata only. Stamping inside the transition means that contention costs a retry of the
@@ -19,6 +33,7 @@ import msgspec
 
 from datasource.batch import Batch, Part, Run, stamp
 from datasource.commands.transition import Transition
+from datasource.covers import may_cover_same
 from datasource.description import Description
 from datasource.errors import InvalidUsage
 from datasource.frontier import TIME_MAX, Frontier
@@ -32,10 +47,12 @@ __all__ = [
     "AppendResult",
     "Appended",
     "InlineBackpressure",
+    "OtherRange",
     "Redirected",
     "StagedTooLong",
     "UpperMismatch",
     "abandon",
+    "committed_before",
     "compare_and_append",
     "decided_before",
 ]
@@ -63,6 +80,21 @@ class AlreadyCommitted:
             the writer has appended since: then nobody knows any more whose parts are in use.
     """
 
+    upper: Frontier
+    attempt: str
+
+
+@dataclass(frozen=True, slots=True)
+class OtherRange:
+    """The number, or a greater one, was committed for another range. Nothing was appended.
+
+    Attributes:
+        last: The writer's last number.
+        upper: The shard's upper right after that commit.
+        attempt: As of `AlreadyCommitted`.
+    """
+
+    last: int
     upper: Frontier
     attempt: str
 
@@ -102,6 +134,7 @@ class Redirected:
 AppendResult = (
     Appended
     | AlreadyCommitted
+    | OtherRange
     | UpperMismatch
     | InlineBackpressure
     | StagedTooLong
@@ -132,6 +165,7 @@ class Append:
         inline_max_bytes: Limit of all inline parts in the state.
         txns: Id of the transactions shard by whose protocol this append is made; empty for a
             direct one, which a registered shard refuses.
+        covers: What the append covers (`datasource.covers`); empty if that is not known.
     """
 
     shard: str
@@ -147,6 +181,7 @@ class Append:
     earliest: int | None = None
     inline_max_bytes: int = 1 << 20
     txns: str = ""
+    covers: str = ""
 
 
 def compare_and_append(
@@ -192,6 +227,7 @@ def compare_and_append(
         lease_ms=None if append.durable else append.lease_ms,
         attempt=append.attempt,
         abandoned=_still_abandoned(entry, append.sequence),
+        covers=append.covers,
     )
     state = msgspec.structs.replace(
         state, trace=trace, writers={**state.writers, append.writer: writer}
@@ -199,11 +235,37 @@ def compare_and_append(
     return Transition(state, Appended(desc.lower, desc.upper_frontier))
 
 
-def decided_before(entry: Writer | None, append: Append) -> AlreadyCommitted | Abandoned | None:
+def committed_before(
+    entry: Writer | None, *, sequence: int, covers: str, attempt: str = ""
+) -> AlreadyCommitted | OtherRange | None:
+    """What a writer's entry says of a number; None if it is new. The table is the module's.
+
+    Args:
+        entry: The writer's; None if it has none.
+        sequence: The number.
+        covers: What is to be appended under it.
+        attempt: Id of the attempt that would append it; empty before there is one.
+    """
+    if entry is None or sequence > entry.last:
+        return None
+    upper = Frontier(entry.upper)
+    done_by = entry.attempt if sequence == entry.last else ""
+    # An attempt is made for one range only: the one that has committed is never another one.
+    ours = bool(attempt) and attempt == done_by
+    if ours or may_cover_same(entry.covers, covers):
+        return AlreadyCommitted(upper, done_by)
+    return OtherRange(entry.last, upper, done_by)
+
+
+def decided_before(
+    entry: Writer | None, append: Append
+) -> AlreadyCommitted | OtherRange | Abandoned | None:
     """What is known of this very append, by its writer's entry; None if it is new."""
-    if entry is not None and append.sequence <= entry.last:
-        attempt = entry.attempt if append.sequence == entry.last else ""
-        return AlreadyCommitted(Frontier(entry.upper), attempt)
+    found = committed_before(
+        entry, sequence=append.sequence, covers=append.covers, attempt=append.attempt
+    )
+    if found is not None:
+        return found
     if entry is not None and append.attempt in entry.abandoned:
         return Abandoned()
     return None

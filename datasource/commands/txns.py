@@ -72,6 +72,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
         writer: Whose append it is, if the shard is to remember that; empty for nobody's.
         sequence: Number of the append among those of `writer`.
         attempt: Which attempt staged the runs.
+        covers: What the append covers.
     """
 
     at: int
@@ -80,6 +81,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     writer: str = ""
     sequence: int = 0
     attempt: str = ""
+    covers: str = ""
 
 
 def mark(state: ShardState, now_ms: int, *, registration: Registration) -> Transition[Marked]:
@@ -168,7 +170,11 @@ def _applied(state: ShardState, now_ms: int, commit: Commit) -> ShardState:
     writers = state.writers
     if commit.writer:
         entry = Writer(
-            last=commit.sequence, upper=commit.at + 1, heartbeat_ms=now_ms, attempt=commit.attempt
+            last=commit.sequence,
+            upper=commit.at + 1,
+            heartbeat_ms=now_ms,
+            attempt=commit.attempt,
+            covers=commit.covers,
         )
         writers = {**writers, commit.writer: entry}
     registered = None if commit.forget else state.registered

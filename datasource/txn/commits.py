@@ -25,7 +25,14 @@ import pyarrow as pa
 
 from datasource.backoff import Backoff
 from datasource.batch import stamp
-from datasource.commands.append import Abandoned, AlreadyCommitted, Appended, UpperMismatch
+from datasource.commands.append import (
+    Abandoned,
+    AlreadyCommitted,
+    Appended,
+    OtherRange,
+    UpperMismatch,
+    committed_before,
+)
 from datasource.compact import compact
 from datasource.errors import Determinate, InvalidUsage, ShardError
 from datasource.frontier import Frontier
@@ -38,7 +45,7 @@ from datasource.txn.applier import apply_ledger, is_applied
 from datasource.txn.home import Home
 from datasource.txn.ledger import Ledger, LedgerReader
 from datasource.txn.rows import KEY, Row, schema, table_of
-from datasource.write import WriteHandle
+from datasource.write import WriteHandle, other_range
 
 __all__ = ["Committer", "Conflict", "Identity", "Judge", "Outcome", "Refused", "Rows"]
 
@@ -62,12 +69,14 @@ class Identity:
     Attributes:
         durable: Whether the name is remembered for ever.
         attempt: Id of this attempt; empty makes one up.
+        covers: What is committed under the number (`datasource.covers`); empty if not known.
     """
 
     writer: str
     sequence: int
     durable: bool = True
     attempt: str = ""
+    covers: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +91,7 @@ class Conflict:
 class Refused:
     """The commit was judged, and nothing was committed."""
 
-    why: Abandoned | AlreadyCommitted | Conflict | UpperMismatch
+    why: Abandoned | AlreadyCommitted | Conflict | OtherRange | UpperMismatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +176,7 @@ class Committer:
             writer=new_id("w", self.home.ids) if identity is None else identity.writer,
             durable=identity is not None and identity.durable,
             txns=shard,
+            covers="" if identity is None else identity.covers,
         )
         if anonymous:
             self._anonymous = made
@@ -183,7 +193,7 @@ class Committer:
                 code="NOT_REGISTERED",
                 hint="register shards first (client.transactions().register)",
             )
-        known = None if identity is None else self._known(identity)
+        known = None if identity is None else self.committed_before(identity)
         if known is not None:
             return known
         rows = judge(ledger)
@@ -207,14 +217,22 @@ class Committer:
             self._follow_up(ledger, time, added, gone)
         return None if isinstance(outcome, UpperMismatch) else outcome
 
-    def _known(self, identity: Identity) -> AlreadyCommitted | None:
-        """Whether it has happened, by the state that the ledger was just read from, or a newer."""
+    def committed_before(self, identity: Identity) -> AlreadyCommitted | None:
+        """Whether it has happened, by the state that the ledger was just read from, or a newer.
+
+        Raises:
+            InvalidUsage: Its number was committed for another range.
+        """
         state = self.machine.cached
-        entry = None if state is None else state.writers.get(identity.writer)
-        if entry is None or identity.sequence > entry.last:
-            return None
-        attempt = entry.attempt if identity.sequence == entry.last else ""
-        return AlreadyCommitted(Frontier(entry.upper), attempt)
+        found = committed_before(
+            None if state is None else state.writers.get(identity.writer),
+            sequence=identity.sequence,
+            covers=identity.covers,
+            attempt=identity.attempt,
+        )
+        if isinstance(found, OtherRange):
+            raise other_range(self.machine.name, identity.writer, identity.sequence, found)
+        return found
 
     def _taken_back(self, ledger: Ledger, added: Sequence[Row]) -> list[Row]:
         applied = [row for row in ledger.pending() if is_applied(self.home, row)]

@@ -63,6 +63,7 @@ class Write:
         writer: Whose append it is, if the data shard is to remember it; empty for nobody's.
         sequence: Its number.
         attempt: Id of the attempt that staged it.
+        covers: What the append covers (`datasource.covers`).
     """
 
     name: str
@@ -71,6 +72,7 @@ class Write:
     writer: str = ""
     sequence: int = 0
     attempt: str = ""
+    covers: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +234,14 @@ class Transactions:
             return Committed(outcome.upper.time - 1)
         return outcome
 
+    def committed_before(self, identity: Identity) -> AlreadyCommitted | None:
+        """Whether this process knows that `identity` has committed.
+
+        Raises:
+            InvalidUsage: Its number was committed for another range.
+        """
+        return self._committer.committed_before(identity)
+
     def remember(self, identity: Identity) -> Appended | AlreadyCommitted | UpperMismatch:
         """Note that something without effect was done by `identity`; moves no upper."""
         ledger = self.reader.read()
@@ -386,4 +396,5 @@ class Transactions:
 
 
 def _encoded(write: Write) -> bytes:
-    return Payload(write.runs, write.writer, write.sequence, write.attempt).encode()
+    said = Payload(write.runs, write.writer, write.sequence, write.attempt, write.covers)
+    return said.encode()

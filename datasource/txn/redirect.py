@@ -46,6 +46,7 @@ def commit_append(txns: Transactions, name: str, request: Append) -> Decided:
         request.sequence,
         durable=request.durable,
         attempt=request.attempt,
+        covers=request.covers,
     )
 
     def judge(ledger: Ledger) -> Refused | None:
@@ -58,7 +59,15 @@ def commit_append(txns: Transactions, name: str, request: Append) -> Decided:
     if request.upper is not None:
         return _nothing(txns, request, identity, judge)
     keep = request.writer if request.durable else ""
-    write = Write(name, request.shard, request.runs, keep, request.sequence, request.attempt)
+    write = Write(
+        name,
+        request.shard,
+        request.runs,
+        keep,
+        request.sequence,
+        request.attempt,
+        request.covers,
+    )
     outcome = txns.commit(
         [write] if request.runs else [],
         identity=identity,

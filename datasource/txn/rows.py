@@ -61,6 +61,7 @@ class Payload(msgspec.Struct, frozen=True, omit_defaults=True):
     writer: str = ""
     sequence: int = 0
     attempt: str = ""
+    covers: str = ""
 
     def encode(self) -> bytes:
         """As it stands in a row."""
@@ -118,6 +119,7 @@ class Row:
             writer=said.writer,
             sequence=said.sequence,
             attempt=said.attempt,
+            covers=said.covers,
         )
 
 

@@ -106,6 +106,7 @@ class Transaction:
         isolation: Isolation = "snapshot",
         writer: str | None = None,
         sequence: int | None = None,
+        covers: str = "",
     ) -> None:
         """Begin, without I/O; `ShardClient.transaction` says what the arguments mean."""
         if isolation not in _ISOLATIONS:
@@ -126,7 +127,7 @@ class Transaction:
         self._identity = None
         if writer is not None and sequence is not None:
             name = f"txn:{check_owner_name('writer', writer)}"
-            self._identity = Identity(name, sequence, attempt=self._attempt)
+            self._identity = Identity(name, sequence, attempt=self._attempt, covers=covers)
         self._read_time: int | None = None
         self._touched: dict[str, _Touched] = {}
         self._parts = UncommittedParts(self._home.location.blob)
@@ -222,12 +223,15 @@ class Transaction:
     # -- what was staged elsewhere -------------------------------------------------------------
 
     def done_before(self) -> bool:
-        """Whether this very transaction was committed before; costs a look, the first time."""
+        """Whether this very transaction was committed before; costs a look, the first time.
+
+        Raises:
+            InvalidUsage: Its number was committed for another range.
+        """
         self._check_open()
         if self._identity is not None and not self.already and not self._touched:
-            state = self._txns.reader.machine.refresh()
-            entry = None if state is None else state.writers.get(self._identity.writer)
-            self.already = entry is not None and self._identity.sequence <= entry.last
+            self._txns.reader.machine.refresh()
+            self.already = self._txns.committed_before(self._identity) is not None
         return self.already
 
     def stager(self, name: str) -> Stager:

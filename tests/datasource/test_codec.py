@@ -224,18 +224,26 @@ MAINTAINING = msgspec.structs.replace(
         registered=None,
     ),
 )
-assert MAINTAINING.diff is not None
 SUMMED_PART = msgspec.structs.replace(BLOB, footer=Footer(567, 4294967294), nan_safe=True)
 SUMMED_BATCH = Batch(Description(10, 20, 4), (Run((SUMMED_PART, BLOB)),), level=2)
-SUMMED = msgspec.structs.replace(
+NEWEST = msgspec.structs.replace(
     MAINTAINED,
     version=(1, 4),
     trace=msgspec.structs.replace(MAINTAINED.trace, batches=(FIRST, SUMMED_BATCH, LAST)),
+    writers={
+        **MAINTAINED.writers,
+        "query:1": Writer(3, 20, 1_700_000_000_041, attempt="t2", covers="query:0123:4567"),
+    },
 )
-SUMMING = msgspec.structs.replace(
+assert MAINTAINING.diff is not None
+NEWEST_DIFF = msgspec.structs.replace(
     MAINTAINING,
     version=(1, 4),
-    diff=msgspec.structs.replace(MAINTAINING.diff, batches=Splice(1, 2, (SUMMED_BATCH, LAST))),
+    diff=msgspec.structs.replace(
+        MAINTAINING.diff,
+        batches=Splice(1, 2, (SUMMED_BATCH, LAST)),
+        writers={"query:1": Writer(4, 21, 5, attempt="t9", covers="query:0123:")},
+    ),
 )
 
 FILES = {
@@ -249,8 +257,8 @@ FILES = {
     GOLDEN_1_3 / "record-whole.json": msgspec.structs.replace(
         WHOLE, version=(1, 3), state=MAINTAINED
     ),
-    GOLDEN_1_4 / "record-diff.json": SUMMING,
-    GOLDEN_1_4 / "record-whole.json": msgspec.structs.replace(WHOLE, version=(1, 4), state=SUMMED),
+    GOLDEN_1_4 / "record-diff.json": NEWEST_DIFF,
+    GOLDEN_1_4 / "record-whole.json": msgspec.structs.replace(WHOLE, version=(1, 4), state=NEWEST),
 }
 
 
@@ -271,7 +279,7 @@ def test_records_of_every_version_stay_readable(path: Path, request: pytest.Fixt
 
 @pytest.mark.parametrize(
     ("folder", "state"),
-    [(GOLDEN, STATE), (GOLDEN_1_1, COLLECTED), (GOLDEN_1_3, MAINTAINED), (GOLDEN_1_4, SUMMED)],
+    [(GOLDEN, STATE), (GOLDEN_1_1, COLLECTED), (GOLDEN_1_3, MAINTAINED), (GOLDEN_1_4, NEWEST)],
 )
 def test_rollups_of_every_version_stay_readable(
     folder: Path, state: ShardState, request: pytest.FixtureRequest
