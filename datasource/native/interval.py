@@ -12,7 +12,8 @@ frame is: what is derived from other shards has their times, and is right at eac
     staged.append(lower, upper)   one record; refused if the shard's upper is not `lower`
 
 Invariants:
-    An append happens once for each number of its writer, however often it is tried.
+    An append happens once for each number of its writer, however often it is tried. A number that
+    was committed for another interval is an error.
     An append that was refused leaves no files behind.
 """
 
@@ -28,6 +29,7 @@ from pyspark.sql import DataFrame
 from datasource.batch import stamp
 from datasource.client import ShardClient
 from datasource.commands.append import UpperMismatch
+from datasource.covers import of_interval
 from datasource.errors import InvalidUsage
 from datasource.frontier import Frontier
 from datasource.ids import check_owner_name, new_id
@@ -130,7 +132,7 @@ def compare_and_append(
         lower: The upper that the shard must have.
         upper: Its upper afterwards; None says that nothing more will ever come.
         writer: Name of a durable writer, and a number greater than all it used before: a number
-            that was committed is not written again.
+            that was committed for this interval is not written again.
         location: URL of the persist location.
         shard: Name of the shard; it must be there.
         storage: Options of the store, such as `s3.endpoint`.
@@ -140,14 +142,16 @@ def compare_and_append(
         that the shard has, if it is another one. Only the first has written anything.
 
     Raises:
-        InvalidUsage: There is no such shard, the frame does not fit it, or a time is outside.
+        InvalidUsage: There is no such shard, the frame does not fit it, a time is outside, or the
+            number was committed for another interval (`OTHER_RANGE`).
         Determinate: It certainly did not happen.
         Indeterminate: It may have happened: call again with the same writer and number.
     """
     name, sequence = writer
     given = _given(path, location, shard, storage)
     staged = stage_interval(frame, given)
-    return staged.append(lower, upper, writer=name, sequence=sequence)
+    covers = of_interval(lower, upper)
+    return staged.append(lower, upper, writer=name, sequence=sequence, covers=covers)
 
 
 def _given(
@@ -281,6 +285,7 @@ class StagedInterval:
         writer: str,
         sequence: int,
         at: int | None = None,
+        covers: str = "",
     ) -> WriteResult:
         """Make them the contents of `[lower, upper)`; as `compare_and_append`.
 
@@ -289,6 +294,7 @@ class StagedInterval:
 
         Args:
             at: When rows without `_ts` take effect; None for `lower`.
+            covers: What the number stands for (`datasource.covers`), if it does not say so itself.
         """
         handle = WriteHandle(
             machine=self.client.machine(self.name),
@@ -299,6 +305,7 @@ class StagedInterval:
             writer=check_owner_name("writer", writer),
             durable=True,
             redirect=self.client.redirect(self.name),
+            covers=covers,
         )
         placed = replace(self.staged, runs=stamp(self.staged.runs, lower if at is None else at))
         with self.uncommitted as parts:

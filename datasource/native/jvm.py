@@ -29,12 +29,14 @@ __all__ = [
     "WRITTEN_TIME",
     "File",
     "MicroBatch",
+    "MicroBatchLog",
     "Options",
     "Token",
     "delete_directory",
     "has_class",
     "known_nullability",
     "local_rows",
+    "micro_batch_under_way",
     "micro_batches",
     "relation",
     "session_with",
@@ -303,6 +305,52 @@ def micro_batches(frame: DataFrame, number: int) -> list[MicroBatch]:
         for scan in _leaves(execution.executedPlan(), "MicroBatchScanExec")
         if scan.stream().getClass().getSimpleName().startswith("PythonMicroBatchStream")
     ]
+
+
+def micro_batch_under_way(spark: SparkSession) -> MicroBatchLog | None:
+    """The micro-batch that the calling thread runs for; None outside of `foreachBatch`."""
+    context = spark.sparkContext
+    query_id = context.getLocalProperty("sql.streaming.queryId")
+    number = context.getLocalProperty("streaming.sql.batchId")
+    if query_id is None or number is None:
+        return None
+    key = _class(spark, "java.util.UUID").fromString(query_id)
+    shared = spark._jsparkSession.sharedState()  # noqa: SLF001 - no public door
+    return MicroBatchLog(query_id, int(number), spark, shared.activeStreamingQueries().get(key))
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatchLog:
+    """Where the query of a micro-batch writes down what it does.
+
+    Attributes:
+        query: The query's id.
+        number: The micro-batch's.
+    """
+
+    query: str
+    number: int
+    _spark: SparkSession
+    _execution: Any
+
+    def read(self, name: str) -> bytes | None:
+        """A file of the checkpoint, in whatever file system; None if it cannot be read."""
+        if self._execution is None:
+            return None
+        conf = self._spark._jsc.hadoopConfiguration()  # noqa: SLF001 - no public door
+        try:
+            path = _class(self._spark, f"{_HADOOP}.Path")(
+                f"{self._execution.resolvedCheckpointRoot()}/{name}"
+            )
+            stream = path.getFileSystem(conf).open(path)
+        except Py4JError:
+            return None
+        try:
+            return bytes(stream.readAllBytes())
+        except Py4JError:
+            return None
+        finally:
+            stream.close()
 
 
 def _leaves(plan: Any, kind: str) -> list[Any]:

@@ -11,15 +11,16 @@ where they are until the micro-batch has been committed.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from datasource.errors import InvalidUsage
 from datasource.native.frames import native_frame
-from datasource.native.jvm import MicroBatch, micro_batches
+from datasource.native.jvm import MicroBatch, micro_batch_under_way, micro_batches
+from datasource.shard_sink.micro_batch_range import micro_batch_covers
 from datasource.shard_source.options import SourceOptions, parse_source
 from datasource.shard_source.partition import ShardPartition
 
-__all__ = ["micro_batch", "source_of"]
+__all__ = ["covers_of", "micro_batch", "source_of"]
 
 
 def micro_batch(frame: DataFrame, batch_id: int, *, shard: str | None = None) -> DataFrame:
@@ -65,6 +66,15 @@ def source_of(frame: DataFrame, batch_id: int, shard: str | None = None) -> Micr
             "of several sources name one by its shard",
         )
     return found[0]
+
+
+def covers_of(spark: SparkSession) -> str:
+    """What the micro-batch covers that the calling thread runs for, as `datasource.covers` has it.
+
+    Empty outside of `foreachBatch`.
+    """
+    log = micro_batch_under_way(spark)
+    return "" if log is None else micro_batch_covers(log.query, log.number, log.read)
 
 
 def _options(source: MicroBatch) -> SourceOptions | None:

@@ -26,12 +26,14 @@ from pyspark.sql.types import LongType, StructField
 
 from datasource.batch import Part, Run
 from datasource.client import ShardClient
+from datasource.covers import of_text
 from datasource.errors import InvalidUsage
 from datasource.ids import check_owner_name, new_id
 from datasource.location import BlobEntry
 from datasource.names import shard_directory
 from datasource.native.footers import Describer
 from datasource.native.jvm import delete_directory, session_with, with_session
+from datasource.native.microbatch import covers_of
 from datasource.native.place import hadoop_url
 from datasource.native.types import in_place, project, quoted, readable, sql_name, struct_of
 from datasource.schema import DIFF, TS, ShardSchema
@@ -110,7 +112,9 @@ def save(
         shard: Name of the shard.
         mode: "append"; or "overwrite": replace the contents by one atomic difference.
         txn: Name of a durable writer, and a number greater than all it used before. A number that
-            was committed is not written again.
+            was committed is not written again. In `foreachBatch` it stands for the micro-batch's
+            range of the query: with another range it is an error (`OTHER_RANGE`). Option `txnRange`
+            says what it stands for elsewhere.
         key: The shard's key, if this write makes it.
         merge_schema: Evolve the shard's schema to take new columns and wider types.
         storage: Options of the store, such as `s3.endpoint`.
@@ -129,6 +133,11 @@ def save(
     given |= {"mergeSchema": "true"} if merge_schema else {}
     given |= {"txnAppId": txn[0], "txnVersion": str(txn[1])} if txn is not None else {}
     parsed = parse_sink(given)
+    if txn is not None and parsed.txn_range is None and not parsed.txn_covers:
+        # Tasks and helper processes have no way to the query's checkpoint but a folder's name.
+        covers = covers_of(frame.sparkSession)
+        given |= {"txnCovers": covers} if covers else {}
+        parsed = parse_sink(given)
     if mode == "append" and parsed.save_mode in (None, "append"):
         saving = native_saving(frame, parsed)
         if saving is not None:
@@ -182,8 +191,7 @@ class Saving:
         attempt = new_id("t", self.client.ids)
         handle = self._handle(attempt)
         sequence = self.options.txn_version or 0
-        entry = handle.machine.state().writers.get(handle.writer)
-        if handle.durable and entry is not None and sequence <= entry.last:
+        if handle.durable and handle.committed(sequence) is not None:
             return
         staged = self.stage(attempt)
         timed = self.target.frame.timed
@@ -212,6 +220,7 @@ class Saving:
             writer=check_owner_name("writer", f"app:{name}") if durable else f"job:{attempt}",
             durable=durable,
             redirect=self.client.redirect(self.options.shard),
+            covers=self.options.txn_covers or of_text(self.options.txn_range or ""),
         )
 
     def _write(self, url: str) -> None:

@@ -29,6 +29,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from datasource.ids import new_id
+from datasource.native.microbatch import covers_of
 from datasource.native.reading import snapshot
 from datasource.native.saving import native_saving
 from datasource.shard_sink.frame import read_frame
@@ -59,7 +60,8 @@ def transaction(
         spark: The session to read and write with.
         location: URL of the persist location; made if it is not there.
         txn: Name of a writer, and a number greater than all it used before: a transaction that was
-            committed with them is not run again.
+            committed with them is not run again. In `foreachBatch` the number stands for the
+            micro-batch's range of the query: with another range it is an error (`OTHER_RANGE`).
         isolation: "snapshot" refuses to commit if others have changed a shard that is overwritten;
             "serializable" also one that was read.
         storage: Options of the store, such as `s3.endpoint`.
@@ -70,7 +72,12 @@ def transaction(
     given = {"location": location, **(storage or {})}
     client = open_client(parse_sink({**given, "shard": _ANY}), create=True)
     writer, sequence = (None, None) if txn is None else txn
-    begun = client.transaction(isolation=isolation, writer=writer, sequence=sequence)
+    begun = client.transaction(
+        isolation=isolation,
+        writer=writer,
+        sequence=sequence,
+        covers="" if txn is None else covers_of(spark),
+    )
     return FrameTransaction(spark, given, begun)
 
 

@@ -12,7 +12,6 @@ from typing import Final
 from datasource.commands.append import AlreadyCommitted, Appended, UpperMismatch
 from datasource.errors import Determinate, InvalidUsage
 from datasource.stage import Staged
-from datasource.state import ShardState
 from datasource.write import WriteHandle
 
 __all__ = ["append"]
@@ -39,7 +38,7 @@ def append(
     if timed and not staged.runs:
         return _nothing(handle, sequence)
     if timed:
-        _check_times(handle, handle.machine.state(), staged, sequence)
+        _check_times(handle, staged, sequence)
     return handle.commit(staged, sequence=sequence, attempt=attempt)
 
 
@@ -59,11 +58,12 @@ def _nothing(handle: WriteHandle, sequence: int) -> Appended | AlreadyCommitted:
     )
 
 
-def _check_times(handle: WriteHandle, state: ShardState, staged: Staged, sequence: int) -> None:
+def _check_times(handle: WriteHandle, staged: Staged, sequence: int) -> None:
     """Refuse times before the upper, unless this very append has happened before."""
+    state = handle.machine.state()
     entry = state.writers.get(handle.writer)
     if entry is not None and sequence <= entry.last:
-        return
+        return  # the append itself tells what that means
     times = [part.ts_min for run in staged.runs for part in run.parts if part.ts_min is not None]
     upper = state.upper.time
     if upper is not None and times and min(times) < upper:

@@ -3,7 +3,18 @@
 Spark makes a writer in a helper process for every micro-batch, ships a pickled copy to the tasks,
 and makes yet another one to commit: they share nothing but the messages. An attempt's id therefore
 travels in the writer that the tasks get, and comes back in their messages; so does what the tasks
-took the shard for.
+took the shard for, and what Spark has told them of the query that they are part of.
+
+A numbered commit says what its number stands for, where that can be known:
+
+    a stream's sink                 the range of the micro-batch, from the query's checkpoint
+    a batch write, txnRange         what the user says
+    a batch write in foreachBatch   the range, if `checkpointLocation` is an option of the write or
+                                    of the session; otherwise which query it was
+    any other batch write           nothing: the number alone
+
+The checkpoint is read when the micro-batch commits, on the driver: Spark has written the offsets
+before the micro-batch ran.
 """
 
 from __future__ import annotations
@@ -23,6 +34,7 @@ from typing_extensions import override
 
 from datasource.client import ShardClient
 from datasource.clock import SystemIds
+from datasource.covers import of_text
 from datasource.errors import InvalidUsage
 from datasource.ids import check_owner_name, new_id
 from datasource.names import shard_directory
@@ -31,6 +43,12 @@ from datasource.schema import ShardSchema
 from datasource.shard_sink.append import append
 from datasource.shard_sink.envelope import Unwrapper
 from datasource.shard_sink.frame import read_frame
+from datasource.shard_sink.micro_batch_range import (
+    BATCH_PROPERTY,
+    QUERY_PROPERTY,
+    checkpoint_files,
+    micro_batch_covers,
+)
 from datasource.shard_sink.target import Target, find, resolve
 from datasource.shard_source.options import SinkOptions, parse_sink
 from datasource.shard_source.planner import open_client
@@ -50,7 +68,9 @@ class StagedMessage(WriterCommitMessage):
         attempt: The attempt that it belongs to.
         shard: Id of the shard that they are for.
         schema_id: The shard's schema that the rows were fitted to.
-        query: Id of the streaming query; empty in a batch write.
+        query: Id of the streaming query; empty outside of one.
+        batch: Number of its micro-batch.
+        checkpoint: Where its checkpoint is, by the session alone; empty if that does not say.
     """
 
     staged: Staged
@@ -58,6 +78,8 @@ class StagedMessage(WriterCommitMessage):
     shard: str
     schema_id: int
     query: str
+    batch: int = 0
+    checkpoint: str = ""
 
 
 Messages = list[WriterCommitMessage | None]
@@ -121,7 +143,7 @@ class _Writer:
         self._replace = replace
         self._attempt = new_id("t", SystemIds())
 
-    def _stage(self, rows: Iterator[pa.RecordBatch], query: str) -> StagedMessage:
+    def _stage(self, rows: Iterator[pa.RecordBatch]) -> StagedMessage:
         """Stage a task's rows. Runs in an executor, once per task attempt."""
         client = open_client(self._options)
         target, unwrapper = self._target, self._target.unwrapper
@@ -136,7 +158,10 @@ class _Writer:
             ids=client.ids,
         )
         staged = stager.stage(map(unwrapper.unwrap, rows))
-        return StagedMessage(staged, self._attempt, target.shard, target.schema_id, query)
+        query, batch, checkpoint = _running_query(self._options)
+        return StagedMessage(
+            staged, self._attempt, target.shard, target.schema_id, query, batch, checkpoint
+        )
 
     def _append(self, messages: Messages, writer: str | None, sequence: int) -> None:
         """Commit what all tasks of an attempt staged."""
@@ -147,6 +172,7 @@ class _Writer:
         (attempt,) = attempts
         staged = _together([message.staged for message in known])
         handle = self._handle(writer, known[0])
+        handle.covers = self._covers(known[0], sequence)
         frame = self._target.frame
         unwrapper = Unwrapper(frame, handle.schema, handle.key)
         if self._replace:
@@ -192,6 +218,15 @@ class _Writer:
             redirect=client.redirect(self._options.shard),
         )
 
+    def _covers(self, message: StagedMessage, sequence: int) -> str:
+        """What the number `sequence` stands for."""
+        raise NotImplementedError
+
+    def _micro_batch_covers(self, message: StagedMessage, number: int) -> str:
+        folder = self._options.checkpoint or message.checkpoint
+        files = checkpoint_files(folder, self._options) if folder else None
+        return micro_batch_covers(message.query, number, files)
+
     def _schema(self, client: ShardClient, schema_id: int) -> ShardSchema:
         """The schema that the tasks fitted rows to; this writer may have found a newer one."""
         if schema_id == self._target.schema_id:
@@ -205,15 +240,13 @@ class ShardStreamWriter(_Writer, DataSourceStreamArrowWriter):
     @override
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage a task's rows; the query's id comes from Spark's local properties."""
-        context = TaskContext.get()
-        query = context.getLocalProperty("sql.streaming.queryId") if context else None
-        if not query:
+        if not _running_query(self._options)[0]:
             raise InvalidUsage(
                 "a streaming write outside of a streaming query",
                 code="NO_QUERY",
                 hint="from foreachBatch use df.write with txnAppId and txnVersion",
             )
-        return self._stage(iterator, query)
+        return self._stage(iterator)
 
     @override
     def commit(self, messages: Messages, batchId: int) -> None:
@@ -226,6 +259,10 @@ class ShardStreamWriter(_Writer, DataSourceStreamArrowWriter):
         if _known(messages):
             self._give_up(messages, _query_writer(messages), batchId)
 
+    @override
+    def _covers(self, message: StagedMessage, sequence: int) -> str:
+        return self._micro_batch_covers(message, sequence)
+
 
 class ShardBatchWriter(_Writer, DataSourceArrowWriter):
     """Writes one frame: as one append, or as one difference to what is there."""
@@ -233,11 +270,11 @@ class ShardBatchWriter(_Writer, DataSourceArrowWriter):
     @override
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage a task's rows."""
-        return self._stage(iterator, "")
+        return self._stage(iterator)
 
     def stage(self, rows: Iterator[pa.RecordBatch]) -> Staged:
         """As `write`, for whoever commits by other means."""
-        return self._stage(rows, "").staged
+        return self._stage(rows).staged
 
     @override
     def commit(self, messages: Messages) -> None:
@@ -255,6 +292,17 @@ class ShardBatchWriter(_Writer, DataSourceArrowWriter):
             return None, 0
         return check_owner_name("writer", f"app:{options.txn_app_id}"), options.txn_version
 
+    @override
+    def _covers(self, message: StagedMessage, sequence: int) -> str:
+        options = self._options
+        if options.txn_app_id is None:
+            return ""
+        if options.txn_covers:
+            return options.txn_covers
+        if options.txn_range is not None:
+            return of_text(options.txn_range)
+        return self._micro_batch_covers(message, message.batch)
+
 
 class NoWriter(DataSourceArrowWriter):
     """Writes nothing: the shard is there already, and the write is to be ignored then."""
@@ -263,6 +311,24 @@ class NoWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Leave the rows unread."""
         return WriterCommitMessage()
+
+
+def _running_query(options: SinkOptions) -> tuple[str, int, str]:
+    """Which query a task runs for: its id, the micro-batch, and the session's checkpoint of it.
+
+    The session's settings travel with a task as Spark's local properties do.
+    """
+    context = TaskContext.get()
+    query = context.getLocalProperty(QUERY_PROPERTY) if context else None
+    if context is None or not query:
+        return "", 0, ""
+    batch = context.getLocalProperty(BATCH_PROPERTY) or ""
+    parent = context.getLocalProperty("spark.sql.streaming.checkpointLocation")
+    # Spark begins the description of such a job with the query's name.
+    described = context.getLocalProperty("spark.job.description") or ""
+    name = options.query_name or described.partition("\n")[0]
+    checkpoint = f"{parent}/{name}" if parent and name else ""
+    return query, int(batch) if batch.isdigit() else 0, checkpoint
 
 
 def _known(messages: Messages) -> list[StagedMessage]:

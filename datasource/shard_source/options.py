@@ -186,6 +186,15 @@ class SinkOptions(ShardOptions):
         txn_app_id: `txnAppId`: name of a durable writer; a write with a `txnVersion` that this
             writer has committed before does nothing.
         txn_version: `txnVersion`: number of the write; greater than all before.
+        txn_range: `txnRange`: what the number stands for, in any words: the same number with
+            other words is an error. Empty: the number says it all. Default: within a streaming
+            query the range of the micro-batch, as far as it can be known.
+        txn_covers: `txnCovers`: the same as this project writes it down (`datasource.covers`);
+            handed from the driver to the tasks, and no option for users.
+        checkpoint: `checkpointLocation`: where the streaming query that writes has its checkpoint,
+            which tells the range of a micro-batch.
+        query_name: `queryName`: its name; the folder's, where only the session has a checkpoint
+            location.
     """
 
     key: tuple[str, ...] | None = None
@@ -198,6 +207,10 @@ class SinkOptions(ShardOptions):
     save_mode: SaveMode | None = None
     txn_app_id: str | None = None
     txn_version: int | None = None
+    txn_range: str | None = None
+    txn_covers: str = ""
+    checkpoint: str | None = None
+    query_name: str | None = None
 
 
 _SOURCE: Final = (
@@ -234,6 +247,8 @@ _SINK: Final = (
     "saveMode",
     "txnAppId",
     "txnVersion",
+    "txnRange",
+    "txnCovers",
 )
 
 
@@ -311,7 +326,17 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
         save_mode=given.choice("saveMode", get_args(SaveMode)),
         txn_app_id=given.text("txnAppId"),
         txn_version=given.value("txnVersion", int),
+        txn_range=given.text("txnRange"),
+        txn_covers=given.text("txnCovers") or "",
+        checkpoint=given.text("checkpointLocation"),
+        query_name=given.text("queryName"),
     )
+    if parsed.txn_range is not None and parsed.txn_app_id is None:
+        raise InvalidUsage(
+            "option 'txnRange' means nothing without a 'txnVersion'",
+            code="INVALID_OPTION",
+            hint="it says what that number stands for: set 'txnAppId' and 'txnVersion', too",
+        )
     if (parsed.txn_app_id is None) != (parsed.txn_version is None):
         raise InvalidUsage(
             "options 'txnAppId' and 'txnVersion' go together, and only one is set",

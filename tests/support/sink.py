@@ -41,9 +41,8 @@ _OPTIONS: Final = {
 class FakeContext:
     """What a task sees of its query."""
 
-    def getLocalProperty(self, key: str) -> str:  # noqa: N802 - Spark's name
-        assert key == "sql.streaming.queryId"
-        return "query-1"
+    def getLocalProperty(self, key: str) -> str | None:  # noqa: N802 - Spark's name
+        return "query-1" if key == "sql.streaming.queryId" else None
 
 
 class Engine:

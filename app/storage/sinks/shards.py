@@ -62,7 +62,9 @@ class ShardTarget:
 
     def write(self, rows: DataFrame, interval: Interval) -> Written:
         """Append the rows under the interval's number."""
-        options: dict[str, Any] = dict(self._given)
+        # The number is a time of the input, and the rows are those from where the shard is: however
+        # Spark has cut them into micro-batches, and in whichever checkpoint, does not count.
+        options: dict[str, Any] = {**self._given, "txnRange": ""}
         with kept(rows.drop(TS) if DELETED in rows.columns else rows) as frame:
             save(frame, txn=(self._app, interval.number), options=options)
             count = frame.count()
