@@ -341,6 +341,9 @@ class In(Predicate):
             # A hash tells the zeros apart.
             wanted += [-value for value in wanted if value == 0]
         found = pc.is_in(values, pa.array(wanted, values.type))
+        if any(value != value for value in wanted):  # noqa: PLR0124 - only NaN differs
+            # It tells NaNs apart, too: that of 0.0 / 0.0 has a sign.
+            found = pc.or_(found, pc.fill_null(pc.is_nan(values), False))
         unknown = pc.is_null(values)
         if self.null:
             unknown = pc.or_(unknown, pc.invert(found))

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from datasource.batch import Part
@@ -29,20 +30,23 @@ from datasource.predicate import (
     Not,
     Operator,
     Or,
+    Path,
     Predicate,
     StartsWith,
 )
 from datasource.prune import Pruner
 from datasource.rowgroups import RowGroups
 from datasource.schema import ShardSchema
+from datasource.sparktype import Atomic
 from datasource.stats import encode_stats
 from datasource.stats_collect import collect, kind_of
-from datasource.where import Where
+from datasource.where import Condition, Where
 from support.strategies import PLAIN_TYPES, Case, bounded, cases, plain, values
 
 Answer = bool | None
 
 OPERATORS: tuple[Operator, ...] = ("=", "<", "<=", ">", ">=")
+FLIPPED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 AMPLE = 1 << 20
 
 
@@ -132,7 +136,7 @@ def leaves(draw: st.DrawFn, case: Case) -> Predicate:
         case 2 | 3:
             found = draw(st.lists(literals, max_size=3))
             return In(column, kind, tuple(found), draw(st.booleans()))
-        case 4 if kind == "str":
+        case 4 | 5 | 6 if kind == "str":
             text = draw(literals)
             return StartsWith(column, text[: draw(st.integers(0, 3))])
     return Compare(column, kind, draw(st.sampled_from(OPERATORS)), draw(literals))
@@ -170,6 +174,96 @@ def test_every_row_gets_sqls_answer(some: Filtered) -> None:
     passed = [row for row, one in zip(some.case.rows, some.answers, strict=True) if one]
     for batch in some.case.table.combine_chunks().to_batches():
         assert Where("", some.predicate).passes(batch).num_rows == len(passed)
+
+
+# --- as text -------------------------------------------------------------------------------------
+
+SPELLABLE = (
+    *("boolean", "byte", "short", "integer", "long", "float", "double"),
+    *("decimal(9,4)", "decimal(38,10)", "string", "binary"),
+)
+
+
+def literal_sql(value: Any, kind: str) -> str:
+    """A value of a column as SQL; refused if SQL cannot say it without escapes."""
+    match kind:
+        case "boolean":
+            return str(value).lower()
+        case "float" | "double":
+            return f"double('{value!r}')"
+        case "decimal":
+            return format(value, "f")
+        case "string":
+            assume(not set(value) & set("\\'$"))
+            return f"'{value}'"
+        case "binary":
+            return f"X'{value.hex()}'"
+    return str(value)
+
+
+@st.composite
+def spellings(draw: st.DrawFn, predicate: Predicate, case: Case) -> str:  # noqa: C901, PLR0912
+    """One of the ways to write a predicate."""
+
+    def spelt(inner: Predicate) -> str:
+        return draw(spellings(inner, case))
+
+    def literal(column: Path, value: Any) -> str:
+        field = next(one for one in case.schema.record.fields if one.name == column[0])
+        assert isinstance(field.type, Atomic)
+        return literal_sql(value, field.type.name.partition("(")[0])
+
+    match predicate:
+        case Constant(value):
+            ways = [str(value).lower() if value is not None else "null"]
+        case And(parts) | Or(parts):
+            word = " and " if isinstance(predicate, And) else " or "
+            ways = [word.join(f"({spelt(part)})" for part in parts)]
+        case IsNull(column):
+            ways = [f"{column[0]} is null", f"isnull({column[0]})", f"{column[0]} <=> null"]
+        case Compare(column, _, sign, value):
+            text = literal(column, value)
+            ways = [f"{column[0]} {sign} {text}", f"{text} {FLIPPED[sign]} {column[0]}"]
+        case In(column, _, some, null):
+            listed = [*(literal(column, one) for one in some), *(["null"] if null else [])]
+            assume(listed)
+            ways = [f"{column[0]} in ({', '.join(listed)})"]
+        case StartsWith(column, prefix):
+            ways = [f"startswith({column[0]}, {literal(column, prefix)})"]
+            if not set(prefix) & set("%_"):
+                ways.append(f"{column[0]} like {literal(column, prefix + '%')}")
+        case Not(part):
+            ways = [f"not ({spelt(part)})", f"not {spelt(part)}"]
+            if isinstance(part, And | Or | Not):
+                ways.pop()
+            text = spelt(part)
+            for word in ("in", "like"):
+                before = f"{next(iter(part.columns), '')} {word} "
+                if text.startswith(before):
+                    ways.append(text.replace(f" {word} ", f" not {word} ", 1))
+            if isinstance(part, IsNull):
+                ways.append(f"{part.column[0]} is not null")
+            if isinstance(part, Compare) and part.operator == "=":
+                ways.append(f"{part.column[0]} <> {literal(part.column, part.value)}")
+    return draw(st.sampled_from(ways))
+
+
+@st.composite
+def written(draw: st.DrawFn) -> tuple[Filtered, str]:
+    case = draw(cases(st.sampled_from([*SPELLABLE, *["string"] * 4]), most=8))
+    predicate = draw(trees(case) | st.builds(Not, leaves(case)))
+    text = draw(spellings(predicate, case))
+    assume(text.strip("()") != "null")  # which is no condition
+    return Filtered(case, predicate), text
+
+
+@given(written())
+@settings(bounded, max_examples=150, derandomize=True)
+def test_every_spelling_gets_sqls_answer(some: tuple[Filtered, str]) -> None:
+    """What is written is what is meant, in every way to write it: NOT in all of its places, too."""
+    filtered_rows, text = some
+    where = Condition(text).bind(filtered_rows.case.schema)
+    assert where.predicate.mask(filtered_rows.case.table).to_pylist() == filtered_rows.answers
 
 
 def test_a_part_that_is_left_out_has_no_row_that_passes() -> None:
@@ -369,5 +463,8 @@ def test_a_row_is_one_of_a_list_of_its_type() -> None:
     table = pa.table({"a": pa.array([0.0, -0.0, math.nan, 1.0, None])})
     found = In(("a",), "float", (-0.0, math.nan)).mask(table)
     assert found.to_pylist() == [True, True, True, False, None]
+    signed = pa.table({"a": pa.array(np.copysign([math.nan, 1.0], -1))})
+    assert In(("a",), "float", (math.nan,)).mask(signed).to_pylist() == [True, False]
+    assert In(("a",), "float", (-math.nan, 2.0)).mask(table)[2].as_py() is True
     with_null = In(("a",), "float", (1.0,), null=True).mask(table)
     assert with_null.to_pylist() == [None, None, None, True, None]
