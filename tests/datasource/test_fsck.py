@@ -326,13 +326,15 @@ class Unordered(Metered):
     def __init__(self, inner: Objects, play: Play) -> None:
         super().__init__(inner, play.world.clock)
         self._play = play
+        self._looking = False
 
     @override
     def entries(
         self, prefix: str, start_after: str = "", limit: int | None = None
     ) -> Iterator[BlobEntry]:
         found = list(super().entries(prefix, start_after, limit))
-        if prefix == f"{SHARD}/" and limit is None:
+        self._looking |= prefix == f"{SHARD}/log/"
+        if prefix == f"{SHARD}/" and self._looking:
             self._play.append(30)
             log = super().entries(f"{SHARD}/log/")
             found = [e for e in found if "/log/" not in e.key] + list(log)
