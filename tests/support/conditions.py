@@ -224,8 +224,6 @@ _NUMBERS: Final = [
     "int('5')",
     "null",
     "-(5)",
-]
-_NUMBERS += [
     "cast('nan' as double)",
     "cast('1e400' as double)",
     "cast(1e39 as float)",
