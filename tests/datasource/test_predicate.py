@@ -245,6 +245,8 @@ def spellings(draw: st.DrawFn, predicate: Predicate, case: Case) -> str:  # noqa
                 ways.append(f"{part.column[0]} is not null")
             if isinstance(part, Compare) and part.operator == "=":
                 ways.append(f"{part.column[0]} <> {literal(part.column, part.value)}")
+        case _:
+            raise AssertionError(predicate)
     return draw(st.sampled_from(ways))
 
 
