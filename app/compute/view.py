@@ -35,6 +35,7 @@ from app.compute.maintain.steps import Done, Linear, Output, Quiet, Recompute, n
 from app.compute.meaning import meaning_of
 from app.compute.onetask import OneTask
 from app.compute.view_sink import ViewSink
+from app.failure import gist
 from app.project.overchanges import NotLinear, over_changes
 from app.protocol.objects import Strategy, ViewDescription
 from app.rendering import Host, Incarnation
@@ -318,11 +319,11 @@ class View:
 
     def _doubt(self, session: SparkSession, query: str, inputs: dict[str, DataFrame]) -> str:
         """Why the rewritten query does not mean what the view's does; "" if it does."""
+        columns = {name: frame.schema for name, frame in inputs.items()}
         try:
-            result = analysed(session, query, inputs)
+            return refusal(session, self._description.query, query, columns, self._schema)
         except Exception as error:  # noqa: BLE001 - whatever it is, there is the other way
-            return str(error).splitlines()[0]
-        return refusal(result, self._schema)
+            return gist(error)
 
     @cached_property
     def _options(self) -> SinkOptions:
@@ -438,7 +439,9 @@ class View:
             namespace="compute",
             status="running" if error is None else "stalled",
             error=error or "",
-            hint="" if error is None else "change the query, or take back the rows it fails at",
+            hint=""
+            if error is None
+            else "change the query, or correct the rows it fails at, or take them back",
         )
         if health != self._health:
             self._health = health

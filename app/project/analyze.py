@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from app.project.catalyst import Catalyst, Culprit, QueryPlan, Refused
 from app.project.columns import columns_problem, contents_json, names_of, spelled
 from app.project.determinism import special_literal, undetermined
+from app.project.hidden import compare_plans
 from app.project.overchanges import NotLinear, over_changes
 from app.project.problems import Problem, Wrong
 from app.project.references import Bound, Query, read_query
@@ -253,7 +254,8 @@ def _not_over_changes(query: str, plan: QueryPlan, catalyst: Catalyst) -> str:
         return rewritten.reason
     try:
         read = read_query(rewritten)
-        changed = catalyst.query(read.bind(catalyst.changes(read.inputs)).text)
+        with catalyst.changes(read.inputs):
+            changed = catalyst.query(read.bind(catalyst.views).text)
     except Wrong as wrong:
         return f"its text over changes: {wrong.message}"
     except Refused as refused:
@@ -265,7 +267,7 @@ def _not_over_changes(query: str, plan: QueryPlan, catalyst: Catalyst) -> str:
     if found != [*wanted, (TS, "long"), (DIFF, "long")]:
         names = ", ".join(name for name, _ in found)
         return f"its columns over changes: {names}"
-    return choose(changed.tree)[1]
+    return choose(changed.tree)[1] or compare_plans(plan.tree, changed.tree)
 
 
 def _spoken(one: Written, bound: Bound, refused: Refused, catalyst: Catalyst) -> Problem:

@@ -102,7 +102,6 @@ class Catalyst:
         self._prefix = f"_check_{ids.token().hex()}"
         self._stack = contextlib.ExitStack()
         self._schemas: dict[str, str] = {}
-        self._changes: dict[str, str] = {}
         self.views: dict[str, str] = {}
 
     def __enter__(self) -> Self:
@@ -111,7 +110,7 @@ class Catalyst:
 
     def __exit__(self, *_: object) -> None:
         with self._stack:
-            for view in (*self.views.values(), *self._changes.values()):
+            for view in self.views.values():
                 self._spark.catalog.dropTempView(view)
 
     def add(self, name: str, schema: str) -> None:
@@ -119,18 +118,26 @@ class Catalyst:
         self._schemas[name] = schema
         self.views[name] = self._empty(schema, f"{self._prefix}_{len(self.views)}")
 
-    def changes(self, names: Iterable[str]) -> dict[str, str]:
-        """Empty views of objects' changes: their columns, and the time and diff of each row."""
-        for name in names:
-            if name not in self._changes:
+    @contextlib.contextmanager
+    def changes(self, names: Iterable[str]) -> Iterator[None]:
+        """Let objects' views have the time and diff of each row behind their columns, meanwhile.
+
+        Under the same names: what is analysed in the one way and in the other differs in nothing
+        but these columns.
+        """
+        names = list(names)
+        try:
+            for name in names:
                 columns = json.loads(self._schemas[name])
                 columns["fields"] += [
                     {"name": own, "type": "long", "nullable": False, "metadata": {}}
                     for own in (TS, DIFF)
                 ]
-                view = f"{self.views[name]}_changes"
-                self._changes[name] = self._empty(json.dumps(columns), view)
-        return self._changes
+                self._empty(json.dumps(columns), self.views[name])
+            yield
+        finally:
+            for name in names:
+                self._empty(self._schemas[name], self.views[name])
 
     def _empty(self, schema: str, view: str) -> str:
         columns = self._jvm.org.apache.spark.sql.types.DataType.fromJson(schema)

@@ -3,6 +3,7 @@
     root = plan_tree(json)
     root.kind, root.children        "Filter", (…,)
     root.expressions                every expression of this operator, and plans inside of them
+    root.trees                      the same by field: {"projections": [[…], […]]}
 
 Spark's `TreeNode.toJSON` lists nodes in pre-order, each with the number of its children; what a
 node holds besides is in its fields, and trees among those are lists of the same form.
@@ -30,14 +31,19 @@ class Node:
         family: Last part of its package: "logical", "expressions", "aggregate".
         fields: What Spark writes of it, trees apart.
         children: Its children in Spark's sense.
-        expressions: Trees in its fields.
+        trees: Its fields that hold trees, each with these in lists as Spark nests them.
     """
 
     kind: str
     family: str
     fields: dict[str, Any]
     children: tuple[Node, ...]
-    expressions: tuple[Node, ...]
+    trees: dict[str, Any]
+
+    @property
+    def expressions(self) -> tuple[Node, ...]:
+        """All trees in its fields, one after the other."""
+        return tuple(tree for nested in self.trees.values() for tree in _flat(nested))
 
     def walk(self) -> Iterator[Node]:
         """It and everything below it, in pre-order; subqueries included."""
@@ -66,23 +72,27 @@ def _tree(nodes: list[dict[str, Any]]) -> Node:
 
 
 def _node(raw: dict[str, Any], children: tuple[Node, ...]) -> Node:
-    expressions: list[Node] = []
+    trees: dict[str, Any] = {}
     fields: dict[str, Any] = {}
     for name, value in raw.items():
-        trees = list(_trees(value))
-        expressions += trees
-        if not trees:
-            fields[name] = value
+        nested = _nested(value)
+        (trees if any(True for _ in _flat(nested)) else fields)[name] = nested
     *_, family, kind = raw["class"].split(".")
-    return Node(kind, family, fields, children, tuple(expressions))
+    return Node(kind, family, fields, children, trees)
 
 
-def _trees(value: Any) -> Iterator[Node]:
-    """Trees in a field: one, a list of them, or lists of lists."""
+def _nested(value: Any) -> Any:
+    """A field with each tree in it as a node: one, a list of them, or lists of lists."""
     if not isinstance(value, list) or not value:
-        return
+        return value
     if isinstance(value[0], dict) and "num-children" in value[0]:
-        yield _tree(value)
-    else:
-        for inner in value:
-            yield from _trees(inner)
+        return _tree(value)
+    return [_nested(inner) for inner in value]
+
+
+def _flat(nested: Any) -> Iterator[Node]:
+    if isinstance(nested, Node):
+        yield nested
+    elif isinstance(nested, list):
+        for inner in nested:
+            yield from _flat(inner)

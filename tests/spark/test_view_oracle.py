@@ -2,54 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-import random
-from collections import Counter
 from collections.abc import Iterator
-from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-import duckdb
-import pyarrow as pa
 import pytest
-from msgspec.structs import replace
 
-from app.compute.view import View
-from app.project.project import Project
-from app.protocol.objects import ViewDescription
-from app.reports import Measured
-from datasource.native.interval import Interval
-from support.views import Bench, Input, Row, comparable, contents, no_fence
+from support.view_world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-
-START = 10
-TIMES = (10, 20, 40)
-"""When inputs change."""
-
-LATE = 20
-"""At this time, and a little after it, in one part."""
-
-END = 50
-
-ORDERS = pa.schema(
-    [
-        ("id", pa.int64()),
-        ("who", pa.string()),
-        ("price", pa.int32()),
-        ("weight", pa.float64()),
-        ("cost", pa.decimal128(10, 2)),
-        ("tags", pa.list_(pa.string())),
-    ]
-)
-PEOPLE = pa.schema([("name", pa.string()), ("city", pa.string())])
-VISITS = pa.schema([("who", pa.string()), ("day", pa.int32())])
 
 
 class Case(NamedTuple):
@@ -196,113 +160,17 @@ CASES = {
 @pytest.fixture(scope="module")
 def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Inputs with a history, which all cases share."""
-    folder = tmp_path_factory.mktemp("oracle")
-    bench = Bench(spark, str(folder / "lake"), folder / "checkpoints")
-    made = World(bench)
+    made = World(spark, tmp_path_factory.mktemp("oracle"))
     yield made
     made.close()
-
-
-class World:
-    """Three inputs that were updated at random, and a session to run views in."""
-
-    def __init__(self, bench: Bench) -> None:
-        self.bench = bench
-        self.session = bench.spark.newSession()
-        draw = random.Random(7)
-        makers: dict[str, Callable[[random.Random], Row]] = {
-            "orders": _order,
-            "people": lambda draw: (_who(draw), draw.choice([None, "Rome", "Oslo"])),
-            "visits": lambda draw: (_who(draw), draw.randrange(5)),
-        }
-        schemas = {"orders": ORDERS, "people": PEOPLE, "visits": VISITS}
-        self._ducks: dict[int, duckdb.DuckDBPyConnection] = {}
-        self.inputs: dict[str, Input] = {}
-        for name, make in makers.items():
-            self.inputs[name] = found = bench.input(name, schemas[name])
-            for time in TIMES:
-                rows = [(make(draw), 1) for _ in range(6 if time == START else 2)]
-                there = found.at(time - 1)
-                gone = [(row, -1) for row in draw.sample(there, min(2, len(there)))]
-                late = [0, 3] if time == LATE else [0]
-                changes = [(time + draw.choice(late), row, d) for row, d in rows + gone]
-                found.append(changes, time + 5)
-            found.idle(END)
-
-    def kept(self, name: str, query: str) -> ViewDescription:
-        """The view as a project that is checked keeps it."""
-        project = Project().view(name, query)
-        for source, found in self.inputs.items():
-            project.source(source, "csv", options={"path": "later"}, schema=_ddl(found))
-        kept = project.check(self.bench.spark).descriptions[name]
-        assert isinstance(kept, ViewDescription)
-        return kept
-
-    def expected(self, query: str, time: int) -> Counter[Row]:
-        """What DuckDB makes of the model's rows at `time`."""
-        if time not in self._ducks:
-            self._ducks[time] = self._duck(time)
-        return Counter(comparable(row) for row in self._ducks[time].execute(query).fetchall())
-
-    def close(self) -> None:
-        """End DuckDB's part."""
-        for connection in self._ducks.values():
-            connection.close()
-
-    def _duck(self, time: int) -> duckdb.DuckDBPyConnection:
-        connection = duckdb.connect()
-        for name, found in self.inputs.items():
-            rows = found.at(time)
-            table = pa.Table.from_pylist(
-                [dict(zip(found.schema.names, row, strict=True)) for row in rows], found.schema
-            )
-            connection.register(f"{name}_rows", table)
-            connection.table(f"{name}_rows").create(name)
-        return connection
-
-
-def _ddl(found: Input) -> str:
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    types = from_arrow_schema(found.schema)
-    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in types)
-
-
-def _who(draw: random.Random) -> str | None:
-    return draw.choice([None, "ada", "bob", "cyd", "dan"])
-
-
-def _order(draw: random.Random) -> Row:
-    return (
-        draw.randrange(6),
-        _who(draw),
-        draw.randrange(5, 30),
-        draw.choice([None, math.nan, 0.25, 1.5, -2.0]),
-        draw.choice([None, Decimal("1.10"), Decimal("20.05")]),
-        draw.choice([None, (), ("x",), ("x", "y", "x")]),
-    )
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_contents_at_every_time(world: World, name: str) -> None:
     """Its view holds at each time what DuckDB says, and is kept as its project said."""
     case = CASES[name]
-    bench, kept = world.bench, world.kept(f"v_{name}", case.query)
-    name = kept.name
-    # Whatever is said, the change alone is tried: where that is right, it is what is said.
-    tried = replace(kept, strategy="linear")
-    run = View(bench.host, bench.incarnation(name, START), tried, no_fence)
-    cuts = [START + 1, 22, END]
-    run.advance(world.session, Interval(START, cuts[0], starts=True))
-    for lower, upper in itertools.pairwise(cuts):
-        run.advance(world.session, Interval(lower, upper))
-
-    for time in sorted({t + d for t in TIMES for d in (0, 2, 3)} | {END - 1}):
-        found = contents(bench.client, name, time)
-        assert found == world.expected(case.duck or case.query, time), time
-    steps = [o for o in bench.seen if isinstance(o, Measured) and o.id == name]
-    linear = [o for o in steps if "evaluations_linear" in o.added]
-    assert bool(linear) == (case.how == LINEAR)
+    kept = world.kept(f"v_{name}", case.query)
+    linear = world.follow(kept, partial(world.by_duck, case.duck or case.query))
+    assert linear == (case.how == LINEAR)
     assert kept.strategy == case.how
     assert (kept.reason == "") == (case.how == LINEAR)
-    assert not world.session.catalog.listTables()

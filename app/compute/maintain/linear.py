@@ -1,45 +1,80 @@
-"""Whether what a query over changes gives is the change of its view: the last look, at run time.
+"""Decides at run time whether a query over changes gives the change of its view: the last look.
 
-A project's check has decided that a view is linear (`app.project.strategy`), by the same list of
-operators, over inputs of the same columns. Here Spark's plan over the very inputs is held against
-it: a session in which the query means something else recomputes the view, which is always right.
+A project's check has decided that a view is linear (`app.project.analyze`), by the same questions,
+over inputs of the same columns. Here they are asked again in the very session and of the very
+columns: where the query means something else now, the view is recomputed, which is always right.
 
 Invariants:
     Rows that are used have the view's columns, then `_ts` and `_diff`.
+    Nothing is run: plans are those over tables without rows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from app.compute.evaluate import analysed
+from app.project.hidden import compare_plans
+from app.project.plantree import Node, plan_tree
 from app.project.strategy import INPUT, LINEAR
 from datasource.schema import DIFF, TS
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 __all__ = ["refusal"]
 
 
-def refusal(result: DataFrame, columns: StructType) -> str:
+def refusal(
+    session: SparkSession,
+    query: str,
+    over_changes: str,
+    inputs: Mapping[str, StructType],
+    columns: StructType,
+) -> str:
     """Why a query over changes does not give the change of a view; "" if it does.
 
     Args:
-        result: The query over inputs that are temporary views.
+        session: That in which the view runs.
+        query: The view's.
+        over_changes: Its text over changes.
+        inputs: Columns of the changes of each input: its own, then `_ts` and `_diff`.
         columns: Of the view.
     """
+    changes = {name: session.createDataFrame([], schema) for name, schema in inputs.items()}
+    result = analysed(session, over_changes, changes)
     # Without what may be null inside of values: the text that columns are kept as does not say it.
     wanted = [(field.name, field.dataType.simpleString()) for field in columns.fields]
     found = [(field.name, field.dataType.simpleString()) for field in result.schema.fields]
     if found[: len(wanted)] != wanted or result.columns[len(wanted) :] != [TS, DIFF]:
         return f"its columns are {', '.join(result.columns)}"
-    plan: Any = result._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public door
+    plan = _plan(result)
     if not plan.deterministic():
         return "an expression that is not deterministic"
     if not plan.subqueriesAll().isEmpty():
         return "a subquery in an expression"
-    return ", ".join(sorted(_operators(plan) - LINEAR))
+    unknown = ", ".join(sorted(_operators(plan) - LINEAR))
+    if unknown:
+        return unknown
+    contents = {
+        name: session.createDataFrame([], type(schema)(_visible(schema)))
+        for name, schema in inputs.items()
+    }
+    return compare_plans(_tree(analysed(session, query, contents)), _tree(result))
+
+
+def _visible(schema: StructType) -> list[Any]:
+    return [field for field in schema.fields if field.name not in (TS, DIFF)]
+
+
+def _plan(frame: DataFrame) -> Any:
+    return frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public door
+
+
+def _tree(frame: DataFrame) -> Node:
+    return plan_tree(_plan(frame).toJSON())
 
 
 def _operators(plan: Any) -> set[str]:

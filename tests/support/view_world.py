@@ -1,0 +1,175 @@
+"""A world of inputs with a history, and what views of them hold at each time by other engines."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections import Counter
+from decimal import Decimal
+from typing import TYPE_CHECKING, Final
+
+import duckdb
+import pyarrow as pa
+from msgspec.structs import replace
+
+from app.compute.view import View
+from app.project.project import Project
+from app.protocol.objects import ViewDescription
+from app.reports import Measured
+from datasource.native.interval import Interval
+from support.strategies import plain_rows
+from support.views import Bench, Input, Row, comparable, contents, no_fence
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+__all__ = ["START", "World"]
+
+START: Final = 10
+TIMES: Final = (10, 20, 40)
+"""When inputs change."""
+
+LATE: Final = 20
+"""At this time, and a little after it, in one part."""
+
+END: Final = 50
+
+ORDERS: Final = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("who", pa.string()),
+        ("price", pa.int32()),
+        ("weight", pa.float64()),
+        ("cost", pa.decimal128(10, 2)),
+        ("tags", pa.list_(pa.string())),
+    ]
+)
+PEOPLE: Final = pa.schema([("name", pa.string()), ("city", pa.string())])
+VISITS: Final = pa.schema([("who", pa.string()), ("day", pa.int32())])
+
+
+NUMBERS: Final = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("c", pa.int64())])
+
+
+class World:
+    """Inputs that were updated at random, and a session to run views in."""
+
+    def __init__(self, spark: SparkSession, folder: Path, times: Sequence[int] = TIMES) -> None:
+        """Inputs in a location in `folder` that change at `times`, some of `TIMES`."""
+        self.bench = bench = Bench(spark, str(folder / "lake"), folder / "checkpoints")
+        self.session = spark.newSession()
+        self._plain = spark.newSession()
+        self._times = times
+        draw = random.Random(7)
+        makers: dict[str, Callable[[random.Random], Row]] = {
+            "orders": _order,
+            "people": lambda draw: (_who(draw), draw.choice([None, "Rome", "Oslo"])),
+            "visits": lambda draw: (_who(draw), draw.randrange(5)),
+            "numbers": _numbers,
+        }
+        schemas = {"orders": ORDERS, "people": PEOPLE, "visits": VISITS, "numbers": NUMBERS}
+        self._ducks: dict[int, duckdb.DuckDBPyConnection] = {}
+        self.inputs: dict[str, Input] = {}
+        for name, make in makers.items():
+            self.inputs[name] = found = bench.input(name, schemas[name])
+            for time in times:
+                rows = [(make(draw), 1) for _ in range(6 if time == START else 2)]
+                there = found.at(time - 1)
+                gone = [(row, -1) for row in draw.sample(there, min(2, len(there)))]
+                late = [0, 3] if time == LATE else [0]
+                changes = [(time + draw.choice(late), row, d) for row, d in rows + gone]
+                found.append(changes, time + 5)
+            found.idle(END)
+
+    def kept(self, name: str, query: str) -> ViewDescription:
+        """The view as a project that is checked keeps it."""
+        project = Project().view(name, query)
+        for source, found in self.inputs.items():
+            project.source(source, "csv", options={"path": "later"}, schema=_ddl(found))
+        kept = project.check(self.bench.spark).descriptions[name]
+        assert isinstance(kept, ViewDescription)
+        return kept
+
+    def follow(self, kept: ViewDescription, expected: Callable[[int], Counter[Row]]) -> bool:
+        """Keep a view through all of history, and compare its contents at each time.
+
+        Whatever it says of itself, the change alone is tried first.
+
+        Returns:
+            Whether the change alone was taken.
+        """
+        bench, name = self.bench, kept.name
+        tried = replace(kept, strategy="linear")
+        run = View(bench.host, bench.incarnation(name, START), tried, no_fence)
+        cuts = [START + 1, 22, END]
+        run.advance(self.session, Interval(START, cuts[0], starts=True))
+        for lower, upper in itertools.pairwise(cuts):
+            run.advance(self.session, Interval(lower, upper))
+        for time in sorted({t + d for t in self._times for d in (0, 2, 3)} | {END - 1}):
+            assert contents(bench.client, name, time) == expected(time), time
+        assert not self.session.catalog.listTables()
+        steps = [o for o in bench.seen if isinstance(o, Measured) and o.id == name]
+        return any("evaluations_linear" in one.added for one in steps)
+
+    def by_duck(self, query: str, time: int) -> Counter[Row]:
+        """What DuckDB makes of the model's rows at `time`."""
+        if time not in self._ducks:
+            self._ducks[time] = self._duck(time)
+        return Counter(comparable(row) for row in self._ducks[time].execute(query).fetchall())
+
+    def by_spark(self, query: str, time: int) -> Counter[Row]:
+        """What Spark makes of the model's rows at `time`, as plain tables without a history."""
+        for name, found in self.inputs.items():
+            self._plain.createDataFrame(_table(found, time)).createOrReplaceTempView(name)
+        rows = plain_rows(self._plain.sql(query).toArrow())
+        return Counter(comparable(row) for row in rows)
+
+    def close(self) -> None:
+        """End DuckDB's part."""
+        for connection in self._ducks.values():
+            connection.close()
+
+    def _duck(self, time: int) -> duckdb.DuckDBPyConnection:
+        connection = duckdb.connect()
+        for name, found in self.inputs.items():
+            connection.register(f"{name}_rows", _table(found, time))
+            connection.table(f"{name}_rows").create(name)
+        return connection
+
+
+def _table(found: Input, time: int) -> pa.Table:
+    rows = found.at(time)
+    return pa.Table.from_pylist(
+        [dict(zip(found.schema.names, row, strict=True)) for row in rows], found.schema
+    )
+
+
+def _ddl(found: Input) -> str:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    types = from_arrow_schema(found.schema)
+    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in types)
+
+
+def _who(draw: random.Random) -> str | None:
+    return draw.choice([None, "ada", "bob", "cyd", "dan"])
+
+
+def _order(draw: random.Random) -> Row:
+    return (
+        draw.randrange(6),
+        _who(draw),
+        draw.randrange(5, 30),
+        draw.choice([None, math.nan, 0.25, 1.5, -2.0]),
+        draw.choice([None, Decimal("1.10"), Decimal("20.05")]),
+        draw.choice([None, (), ("x",), ("x", "y", "x")]),
+    )
+
+
+def _numbers(draw: random.Random) -> Row:
+    # 1 is a diff, and the tens are times: what mistakes one for a value finds it.
+    return tuple(draw.choice([None, -1, 0, 1, 2, 10, 20, 40]) for _ in NUMBERS)
