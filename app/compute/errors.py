@@ -6,7 +6,9 @@ is part of the view's contents: a row in the view's errors shard, from the time 
 to the first one at which it works. All other failures are of the moment: the view is restarted.
 
 Spark tells them apart by SQLSTATE: class 22 is about data, 21 about the number of rows (a scalar
-subquery with several), P0 is what a query raises itself.
+subquery with several), P0 is what a query raises itself. Some that depend on rows have a state that
+others share, and are known by name. What a Python function raises has one condition with whatever
+else ends its process: its stack trace decides (`app.compute.functions`).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from app.compute.functions import raised_at_rows
 from app.failure import explain
 from app.rendering import Incarnation
 from app.reports import Failed
@@ -27,6 +30,25 @@ ERRORS_SCHEMA: Final = ShardSchema(Record((Field("error", Atomic("string"), null
 """Of the errors shard of a view: one row for the reason for which its query fails."""
 
 _CLASSES: Final = ("22", "21", "P0")
+
+_BY_NAME: Final = frozenset(
+    {
+        "COLLECTION_SIZE_LIMIT_EXCEEDED",  # an array as long as a row says
+        "DUPLICATED_MAP_KEY",
+        "EXCEED_LIMIT_LENGTH",
+        "FAILED_EXECUTE_UDF",  # a function of the JVM
+        "INCONSISTENT_BEHAVIOR_CROSS_VERSION",  # a date that older versions read otherwise
+        "RECURSION_LEVEL_LIMIT_EXCEEDED",
+        "RECURSION_ROW_LIMIT_EXCEEDED",
+        "WINDOW_FUNCTION_PARTITION_SIZE_EXCEEDS_LIMIT",
+    }
+)
+"""Conditions that rows decide although their SQLSTATE does not say so."""
+
+_OF_THE_MOMENT: Final = re.compile(r"failed due to: java\.(?:io|net|nio)\.|OutOfMemoryError")
+"""What a function of the JVM lacks: says nothing about rows."""
+
+_PYTHON: Final = "PYTHON_EXCEPTION"
 
 _OURS: Final = ("[NEGATIVE_MULTIPLICITY]", "[DIFF_OVERFLOW]", "[NULL_VALUE]", "[REFRESHED]")
 """What reads and writes of shards raise inside of Spark: damage, and nothing that a query did."""
@@ -44,11 +66,25 @@ def data_error(error: BaseException) -> str | None:
 
     The same for the same rows: without the place in the query and the stack, which Spark adds.
     """
-    for match in _CONDITION.finditer(str(error)):
-        about_data = match["state"].startswith(_CLASSES)
-        if about_data and not match["text"].startswith(_OURS):
-            return " ".join(f"[{match['code']}] {match['text']}".split())[:_LENGTH_MAX]
+    text = str(error)
+    raised = raised_at_rows(text)
+    if raised is not None:
+        return _kept(_PYTHON, raised)
+    for match in _CONDITION.finditer(text):
+        if _is_about_rows(match) and not match["text"].startswith(_OURS):
+            return _kept(match["code"], match["text"])
     return None
+
+
+def _is_about_rows(match: re.Match[str]) -> bool:
+    if match["state"].startswith(_CLASSES):
+        return True
+    name = match["code"].partition(".")[0]
+    return name in _BY_NAME and _OF_THE_MOMENT.search(match["text"]) is None
+
+
+def _kept(code: str, said: str) -> str:
+    return " ".join(f"[{code}] {said}".split())[:_LENGTH_MAX]
 
 
 def failure(incarnation: Incarnation, error: BaseException | None) -> Failed:

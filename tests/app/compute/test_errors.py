@@ -19,6 +19,9 @@ ZERO = (
         (f"Job aborted.\n\tat x.y(z.java:1)\nCaused by: S: {ZERO}", None),
         ("[SCALAR_SUBQUERY_TOO_MANY_ROWS] More than one row. SQLSTATE: 21000", None),
         ("[USER_RAISED_EXCEPTION] no such city SQLSTATE: P0001", None),
+        ("[DUPLICATED_MAP_KEY] Duplicate map key 1. SQLSTATE: 23505", None),
+        ("[COLLECTION_SIZE_LIMIT_EXCEEDED.PARAMETER] too many. SQLSTATE: 54000", None),
+        ("[FAILED_EXECUTE_UDF] failed due to: a.Unlucky: 13. SQLSTATE: 39000", None),
         ("[CAST_INVALID_INPUT] " + "x" * 5000 + " SQLSTATE: 22018", None),
     ],
 )
@@ -38,6 +41,8 @@ def test_errors_about_rows_are_kept(text: str, kept: str | None) -> None:
         "[UNRESOLVED_COLUMN] no column x. SQLSTATE: 42703",
         "[FAILED_READ_FILE.NO_HINT] a file is gone. SQLSTATE: KD001",
         "[USER_RAISED_EXCEPTION] [NEGATIVE_MULTIPLICITY] a row was removed SQLSTATE: P0001",
+        "[FAILED_EXECUTE_UDF] failed due to: java.io.IOException: no disk. SQLSTATE: 39000",
+        "[DUPLICATE_KEY] a clause is there twice. SQLSTATE: 23505",
         "no condition at all",
         "[STORE_UNAVAILABLE] the store did not answer — hint: try again",
     ],

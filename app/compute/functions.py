@@ -1,0 +1,124 @@
+"""Tells what a user's Python function has raised at a row from what has befallen its process.
+
+    raised_at_rows(str(error)) -> "ValueError: no such city"     None: it is of another kind
+
+Spark runs Python in processes beside its tasks: functions of the user's, but also our own fetches
+and writes of parts where Spark cannot do them. Whatever ends there reaches the driver as one
+condition with a stack trace. A function that raises at a row does so for everybody who calls it
+with this row; a process that was killed, a part that is missing or a package that is not installed
+says nothing about rows, and is tried again.
+
+Invariants:
+    What is raised by our own code, by Spark's while it loads a function or talks to the JVM, or by
+    what a process lacks (memory, files, network, modules) is never taken for a property of rows.
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import datasource
+
+__all__ = ["raised_at_rows"]
+
+_END: Final = r"SQLSTATE: 38000|\n\s*at [\w.$]+\(|\n(?:JVM|Driver) stacktrace:|\nCaused by: |\Z"
+"""What stands behind the text of a process, depending on the way by which it has come."""
+
+_THROWN: Final = re.compile(
+    rf"An exception was thrown from the Python worker:\s*(?P<trace>.*?)\s*(?={_END})", re.DOTALL
+)
+_FRAME: Final = re.compile(
+    r'^ +File "(?P<file>[^"\n]+)", line \d+, in (?P<function>.+)$', re.MULTILINE
+)
+_RAISED: Final = re.compile(r"^(?P<kind>[^\W\d][\w.]*)(?:: (?P<said>[^\n]*))?$", re.MULTILINE)
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
+
+_OF_THE_MOMENT: Final = (
+    GeneratorExit,
+    ImportError,
+    KeyboardInterrupt,
+    MemoryError,
+    OSError,
+    SystemExit,
+)
+"""What a process lacks, or what ends it: the same row may pass the next time."""
+
+_EVALUATION: Final = "process"
+"""The function of Spark's worker below which rows go through functions, and not before."""
+
+
+def raised_at_rows(text: str) -> str | None:
+    """The class and message of what a user's function has raised at a row; None if none has.
+
+    Args:
+        text: An error of Spark, with all that it says.
+    """
+    for thrown in _THROWN.finditer(text):
+        raised = _at_rows(thrown["trace"])
+        if raised is not None:
+            return raised
+    return None
+
+
+def _at_rows(trace: str) -> str | None:
+    frames = [(found["file"], found["function"]) for found in _FRAME.finditer(trace)]
+    raised = list(_exceptions(trace))
+    if not raised or any(_is_of_the_moment(kind) for kind, _ in raised):
+        return None
+    if any(kind.startswith("datasource.") for kind, _ in raised):
+        return None
+    if any(_is_ours(file) for file, _ in frames) or _is_of_worker(frames, raised[-1][0]):
+        return None
+    kind, said = raised[-1]
+    return _ADDRESS.sub("", f"{kind}: {said}" if said else kind)
+
+
+def _exceptions(trace: str) -> Iterator[tuple[str, str]]:
+    """Class and first line of each exception of a chain, the last one last.
+
+    What is raised stands behind the frames, at the beginning of a line; its message may go on.
+    """
+    for piece in trace.split("Traceback (most recent call last):"):
+        frames = list(_FRAME.finditer(piece))
+        found = _RAISED.search(piece, frames[-1].end() if frames else 0)
+        if found is not None:
+            yield found["kind"], found["said"] or ""
+
+
+def _is_of_the_moment(kind: str) -> bool:
+    """Whether a class, by its name, is one of those that say nothing about rows.
+
+    Classes of modules that are not loaded here are not known: they are taken for a user's.
+    """
+    module, _, name = kind.rpartition(".")
+    owner = sys.modules.get(module) if module else builtins
+    found = getattr(owner, name, None)
+    return isinstance(found, type) and issubclass(found, _OF_THE_MOMENT)
+
+
+def _is_ours(file: str) -> bool:
+    """Whether a file is one of our package, wherever that is on the machine of the process."""
+    package = Path(datasource.__file__).parent
+    _, inside, rest = file.rpartition(f"/{package.name}/")
+    return bool(inside) and (package / rest).is_file()
+
+
+def _is_of_worker(frames: list[tuple[str, str]], kind: str) -> bool:
+    """Whether Spark's own part of the process has failed: before it had rows, or at its socket."""
+    if not frames:
+        return False
+    if frames[0][0].startswith("<frozen importlib") or any("pyarrow/ipc" in f for f, _ in frames):
+        return True
+    own = [(file, function) for file, function in frames if "/pyspark/" in file]
+    if len(own) < len(frames):
+        return bool(own) and own[0] == frames[0] and not _evaluates(own)
+    return kind == "EOFError" or not _evaluates(own)
+
+
+def _evaluates(own: list[tuple[str, str]]) -> bool:
+    return any(file.endswith("/worker.py") and function == _EVALUATION for file, function in own)
