@@ -213,6 +213,7 @@ def spellings(draw: st.DrawFn, predicate: Predicate, case: Case) -> str:  # noqa
         assert isinstance(field.type, Atomic)
         return literal_sql(value, field.type.name.partition("(")[0])
 
+    ways: list[str] = []
     match predicate:
         case Constant(value):
             ways = [str(value).lower() if value is not None else "null"]
