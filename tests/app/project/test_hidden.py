@@ -71,6 +71,10 @@ def expanded(below: Nodes, output: list[tuple[str, int]], *rows: list[tuple[str,
     )
 
 
+def generated(below: Nodes, output: tuple[str, int]) -> Nodes:
+    return op("Generate", below, unrequiredChildIndex=[], generatorOutput=[column(*output)])
+
+
 def union(*branches: Nodes) -> Nodes:
     return op("Union", *branches, byName=False)
 
@@ -137,6 +141,12 @@ def test_columns_may_be_handed_on(plain: Nodes, changed: Nodes) -> None:
         (select(PLAIN, A), select(CHANGES, A, DIFF, TS), "not handed on at the end"),
         (select(PLAIN, A), select(CHANGES, A), "not handed on at the end"),
         (select(PLAIN, A), select(CHANGES, TS, A, TS, DIFF), "among those of the query"),
+        (
+            select(PLAIN, A),
+            select(CHANGES, A, alias(column(*TS), "x", 8), alias(column(*DIFF), "_diff", 9)),
+            "x, which would mean something else",
+        ),
+        (generated(PLAIN, ("v", 5)), generated(CHANGES, ("v", 3)), "a name that means a column"),
         (select(PLAIN, A), select(CHANGES, B, TS, DIFF), "b, which would mean something else"),
         (
             select(PLAIN, alias(column(*A), "_ts", 5)),
