@@ -19,8 +19,10 @@ before the micro-batch ran.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -34,7 +36,7 @@ from typing_extensions import override
 
 from datasource.client import ShardClient
 from datasource.clock import SystemIds
-from datasource.covers import of_text
+from datasource.covers import of_query, of_text
 from datasource.errors import InvalidUsage
 from datasource.ids import check_owner_name, new_id
 from datasource.names import shard_directory
@@ -81,6 +83,8 @@ class StagedMessage(WriterCommitMessage):
     batch: int = 0
     checkpoint: str = ""
 
+
+_log = logging.getLogger(__name__)
 
 Messages = list[WriterCommitMessage | None]
 
@@ -261,7 +265,11 @@ class ShardStreamWriter(_Writer, DataSourceStreamArrowWriter):
 
     @override
     def _covers(self, message: StagedMessage, sequence: int) -> str:
-        return self._micro_batch_covers(message, sequence)
+        covers = self._micro_batch_covers(message, sequence)
+        folder = self._options.checkpoint or message.checkpoint
+        if folder and covers == of_query(message.query, None):
+            _warn_unreadable(folder)
+        return covers
 
 
 class ShardBatchWriter(_Writer, DataSourceArrowWriter):
@@ -329,6 +337,14 @@ def _running_query(options: SinkOptions) -> tuple[str, int, str]:
     name = options.query_name or described.partition("\n")[0]
     checkpoint = f"{parent}/{name}" if parent and name else ""
     return query, int(batch) if batch.isdigit() else 0, checkpoint
+
+
+@cache
+def _warn_unreadable(folder: str) -> None:
+    _log.warning(
+        "the checkpoint of a query cannot be read here: if it is rolled back, rows may be lost",
+        extra={"context": {"checkpoint": folder}},
+    )
 
 
 def _known(messages: Messages) -> list[StagedMessage]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from datasource.commands.append import (
@@ -17,7 +18,8 @@ from datasource.commands.append import (
 )
 from datasource.commands.append import compare_and_append as transition
 from datasource.covers import may_cover_same, of_interval, of_query, of_text
-from datasource.errors import InvalidUsage
+from datasource.errors import Indeterminate, InvalidUsage
+from datasource.machine import Machine
 from support.commands import first_state
 from support.shards import SETTINGS, World, dangling, rows, schema_of, table
 
@@ -155,6 +157,32 @@ def test_a_refused_number_leaves_no_parts(world: World, client: ShardClient) -> 
         assert rows(reader.snapshot()) == rows(SOME)
 
 
+def test_an_unknown_outcome_stays_unknown(
+    world: World, client: ShardClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It landed unheard, another driver went on, and the repetition is refused: nobody deletes."""
+    late = client.writer(SHARD, "query")
+    late.covers = HERE
+    apply, calls = Machine.apply, list[str]()
+
+    def unheard(self: Machine, command: Any) -> Any:
+        calls.append(self.name)
+        outcome: object = apply(self, command)
+        if len(calls) > 1:
+            return outcome
+        other = world.client(BLOBS).writer(SHARD, "query")
+        other.covers = OTHER[0]
+        other.append_now(table((3, "c")), sequence=6)
+        raise Indeterminate("nobody heard", code="OUTCOME_UNKNOWN", hint="repeat it")
+
+    monkeypatch.setattr(Machine, "apply", unheard)
+    with pytest.raises(Indeterminate, match="OUTCOME_UNKNOWN"):
+        late.append_now(SOME, sequence=5)
+    monkeypatch.undo()
+    with world.client().reader(SHARD) as reader:
+        assert rows(reader.snapshot()) == rows(SOME) + rows(table((3, "c")))
+
+
 # --- transactions --------------------------------------------------------------------------------
 
 
@@ -184,12 +212,12 @@ def test_a_range_is_known_across_registering_and_forgetting(
 ) -> None:
     """Committed directly or by a transaction, refused by the other one."""
 
-    def append(covers: str, sequence: int) -> object:
+    def append(covers: str, sequence: int, added: pa.Table | None = SOME) -> object:
         mine = world.client(BLOBS)
         writer = mine.writer(SHARD, "query")
         writer.redirect = mine.redirect(SHARD)
         writer.covers = covers
-        return writer.append_now(SOME, sequence=sequence)
+        return writer.append_now(added, sequence=sequence)
 
     txns = client.transactions()
     for number in range(4):
@@ -201,5 +229,11 @@ def test_a_range_is_known_across_registering_and_forgetting(
         assert isinstance(append(HERE, number), AlreadyCommitted)
         with pytest.raises(InvalidUsage, match=r"\[OTHER_RANGE\]"):
             append(OTHER[0], number)
+    txns.register(SHARD)
+    # Without rows it is known to the transactions shard alone.
+    assert isinstance(append(HERE, 4, None), Appended)
+    assert isinstance(append(HERE, 4), AlreadyCommitted)
+    with pytest.raises(InvalidUsage, match=r"\[OTHER_RANGE\]"):
+        append(OTHER[0], 4)
     with world.client().reader(SHARD) as reader:
         assert rows(reader.snapshot()) == Counter({row: 4 * n for row, n in rows(SOME).items()})

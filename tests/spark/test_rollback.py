@@ -74,13 +74,6 @@ def run_complete(frame: DataFrame, out: str, checkpoint: str) -> None:
     run_sink(frame.groupBy("id").agg({"*": "count"}).select("id"), out, checkpoint, "complete")
 
 
-def run_upsert(frame: DataFrame, out: str, checkpoint: str) -> None:
-    """Each micro-batch replaces the rows of its keys."""
-    writer = frame.selectExpr("id", "id as v").writeStream.format("shard")
-    writer = writer.options(envelope="upsert", key="id", path=out)
-    finish(writer.option("checkpointLocation", checkpoint))
-
-
 def run_batches(frame: DataFrame, out: str, checkpoint: str) -> None:
     """A numbered batch write in `foreachBatch`, which says where the checkpoint is."""
 
@@ -176,13 +169,12 @@ def forget_last_commit(checkpoint: str) -> None:
 WAYS: list[tuple[Run, type[Source]]] = [
     (run_sink, Shard),
     (run_sink, Files),
-    (run_complete, Shard),
-    (run_upsert, Files),
+    (run_complete, Files),
     (run_batches, Files),
     (run_save, Shard),
     (run_arrow_save, Files),
-    (run_transaction, Shard),
-    (run_registered, Shard),
+    (run_transaction, Files),
+    (run_registered, Files),
 ]
 
 
@@ -241,7 +233,7 @@ def test_an_older_number_is_an_error(
     spark: SparkSession, out: str, checkpoint: str, make: Callable[[type[Source]], Source]
 ) -> None:
     """A checkpoint restored from a copy that is several micro-batches old: nothing is lost."""
-    source = make(Shard)
+    source = make(Files)
     for number in range(4):
         source.put(number)
         run_sink(source.load(), out, checkpoint)
@@ -259,7 +251,7 @@ def test_several_numbers_of_one_micro_batch(
     spark: SparkSession, out: str, checkpoint: str, make: Callable[[type[Source]], Source]
 ) -> None:
     """The earlier of two numbers for one range is known by the later one: a replay goes on."""
-    source = make(Shard)
+    source = make(Files)
 
     def run() -> None:
         def each(rows: DataFrame, number: int) -> None:
@@ -284,7 +276,7 @@ def test_a_name_of_another_query(
 
     A batch write that does not say where the checkpoint is knows the query all the same.
     """
-    source = make(Shard)
+    source = make(Files)
 
     def run(folder: str, **options: str) -> None:
         def each(rows: DataFrame, number: int) -> None:
@@ -310,7 +302,7 @@ def test_the_checkpoint_location_of_the_session(
     spark: SparkSession, out: str, checkpoint: str, make: Callable[[type[Source]], Source]
 ) -> None:
     """Tasks know it, and so a batch write does, too; and a sink whose query has a name."""
-    source = make(Shard)
+    source = make(Files)
 
     def run_named(name: str) -> None:
         def each(rows: DataFrame, number: int) -> None:

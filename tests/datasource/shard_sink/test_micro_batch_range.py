@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from datasource.clock import SystemClock, SystemIds
 from datasource.covers import may_cover_same, of_query
 from datasource.errors import InvalidUsage
 from datasource.shard_sink.micro_batch_range import checkpoint_files, micro_batch_covers
 from datasource.shard_source.options import parse_sink
+from datasource.stores.open import open_objects
+from support.s3_server import s3_server
 from support.shards import TINY, dangling, rows, table
 from support.sink import SHARD, engine
 
@@ -130,6 +133,28 @@ def test_places_that_cannot_be_read(tmp_path: Path) -> None:
     assert micro_batch_covers("", 1, None) == ""
 
 
+@pytest.mark.s3
+def test_a_checkpoint_in_the_shards_bucket(tmp_path: Path) -> None:
+    """Where the store's options open it, it says the same; a store that is gone says nothing."""
+    folder = checkpoint(tmp_path)
+    with s3_server() as server:
+        bucket = server.new_bucket()
+        place = f"s3://{bucket}/checkpoint"
+        objects = open_objects(place, server.options, clock=SystemClock(), ids=SystemIds())
+        for path in folder.rglob("*"):
+            if path.is_file():
+                objects.put(str(path.relative_to(folder)), path.read_bytes())
+        given = {"location": f"s3://{bucket}/lake", "shard": SHARD, **server.options}
+        options = parse_sink(given)
+        for url in (place, f"s3a://{bucket}/checkpoint/"):
+            found = micro_batch_covers(QUERY, 1, checkpoint_files(url, options))
+            assert found == covers(folder)
+        missing = checkpoint_files(f"s3://{bucket}/elsewhere", options)
+        assert micro_batch_covers(QUERY, 1, missing) == of_query(QUERY, None)
+        denied = checkpoint_files(f"s3://{bucket}-not-there/checkpoint", options)
+        assert micro_batch_covers(QUERY, 1, denied) == of_query(QUERY, None)
+
+
 def test_a_compacted_log_of_files(tmp_path: Path) -> None:
     """Every tenth file of the log has the entries of those before it."""
     folder = checkpoint(tmp_path)
@@ -199,6 +224,21 @@ def test_a_micro_batch_with_news_under_its_number(tmp_path: Path, name: str) -> 
         assert dangling(spark.client.machine(SHARD)) == []
 
 
+def test_a_checkpoint_that_cannot_be_read_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, as nothing tells that it is rolled back. Nobody does that to a temporary one."""
+    for given in ({}, {"checkpointLocation": str(checkpoint(tmp_path))}):
+        with engine(FIRST.schema, given) as spark:
+            spark.micro_batch(1, FIRST)
+    assert caplog.records == []
+    with engine(FIRST.schema, {"checkpointLocation": "hdfs://host/c"}) as spark:
+        spark.micro_batch(1, FIRST)
+        spark.micro_batch(2, FIRST)
+    (record,) = caplog.records
+    assert "the checkpoint of a query cannot be read" in record.getMessage()
+
+
 def contents(spark: Engine) -> Any:
     with spark.world.client(TINY).reader(SHARD) as reader:
         return rows(reader.snapshot())
@@ -224,6 +264,7 @@ def test_batch_writes_say_what_their_numbers_stand_for(tmp_path: Path) -> None:
         put(folder, "offsets/0", offset_log('{"logOffset":0}', '{"orders":{"0":6,"1":7}}'))
         with pytest.raises(InvalidUsage, match=r"\[OTHER_RANGE\]"):
             save("query", 1, checkpointLocation=str(folder))
+        save("query", 1, checkpointLocation=str(folder / "nowhere"))
         with pytest.raises(InvalidUsage, match=r"\[INVALID_OPTION\] option 'txnRange'"):
             spark.save(FIRST, txnRange="monday")
         assert {n: c * 2 for n, c in rows(FIRST).items()} == contents(spark)
