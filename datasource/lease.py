@@ -13,6 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ from datasource.machine import Machine
 from datasource.state import ShardState
 
 __all__ = ["Heart", "Lease", "take_lease"]
+
+_log = logging.getLogger(__name__)
 
 
 def take_lease(
@@ -129,9 +132,17 @@ class Lease:
         self.since, self.seqno = outcome.since, outcome.seqno
 
     def release(self) -> None:
-        """Give the lease up; harmless if it is gone. Out of the store's reach it expires."""
-        with contextlib.suppress(Determinate, Indeterminate):
-            self.machine.apply(partial(expire_leased, reader=self.reader))
+        """Give the lease up; harmless if it is gone. What cannot be given up expires.
+
+        Raises nothing of the store's: this ends reads and writes that have succeeded, and an error
+        of it (that a token has expired: "nothing was done") would be taken for one of theirs.
+        """
+        try:
+            with contextlib.suppress(Determinate, Indeterminate):
+                self.machine.apply(partial(expire_leased, reader=self.reader))
+        except Exception:  # noqa: BLE001 - of any kind
+            context = {"shard": self.machine.name, "lease": self.reader}
+            _log.warning("lease not given up", exc_info=True, extra={"context": context})
 
     def check(self, state: ShardState) -> None:
         """Make sure that `state` knows of this lease, so that what it refers to stays.

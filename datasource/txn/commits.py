@@ -34,7 +34,7 @@ from datasource.commands.append import (
     committed_before,
 )
 from datasource.compact import compact
-from datasource.errors import Determinate, InvalidUsage, ShardError
+from datasource.errors import Determinate, InvalidUsage
 from datasource.frontier import Frontier
 from datasource.gc import collect_garbage
 from datasource.ids import new_id
@@ -291,7 +291,7 @@ class Committer:
             if added:
                 apply_ledger(self.home, now, {row.shard for row in added})
             self.upkeep()
-        except ShardError:
+        except Exception:  # noqa: BLE001 - of any kind: it is committed
             # Readers and the next commit will do it.
             _log.warning(
                 "a transaction was committed and not applied yet",

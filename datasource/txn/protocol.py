@@ -33,7 +33,7 @@ from datasource.codec import CODE_VERSION
 from datasource.commands.append import AlreadyCommitted, Appended, UpperMismatch
 from datasource.commands.lifecycle import Finalised, Held, initial_state, reinitialise
 from datasource.commands.txns import Marked, finalise_txns, mark, unmark
-from datasource.errors import Determinate, InvalidUsage
+from datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
 from datasource.frontier import Frontier
 from datasource.ids import new_id
 from datasource.state import Registration, ShardState, is_tombstone
@@ -118,6 +118,7 @@ class Transactions:
 
         Raises:
             InvalidUsage: There is no such shard, it is finished, or it is registered elsewhere.
+            Indeterminate: It may have happened: call it again.
         """
         self._create()
 
@@ -141,6 +142,7 @@ class Transactions:
 
         Raises:
             InvalidUsage: There is no such shard, or it is registered elsewhere.
+            Indeterminate: It may have happened: call it again.
         """
         for name in names:
             self._undo_orphan(name)
@@ -315,7 +317,14 @@ class Transactions:
         if at is None and not judge(ledger).added:
             return ledger.upper
         upper = self._upper_of(self._committer.commit(judge, at))
-        self.apply()
+        try:
+            self.apply()
+        except ShardError as error:
+            raise Indeterminate(
+                f"what is registered with transactions shard '{self.name}' was changed, and its "
+                f"shards could not be told: {error.detail}",
+                hint="call it again",
+            ) from error
         return upper
 
     @staticmethod
