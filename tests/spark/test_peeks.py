@@ -222,6 +222,28 @@ def test_other_queries_are_answered_by_spark(desk: Desk, spark: SparkSession) ->
     assert set(desk.strategies()) == {"standard"}
 
 
+@pytest.mark.parametrize("indexed", [False, True])
+def test_stars_are_the_columns_of_the_object(
+    desk: Desk, spark: SparkSession, indexed: bool
+) -> None:
+    """No expression over all columns sees a time or a diff, of a shard or of an index."""
+    running = None
+    if indexed:
+        on = IndexDescription(name="i", on="flights", key=("carrier",))
+        running = run_index(
+            desk.place.host, incarnation("i", 5), on, desk.indexes, IndexSettings(poll_ms=2)
+        )
+        desk.place.next(Hydrated)
+    for query in (
+        "SELECT xxhash64(*) AS h, to_json(struct(*)) AS j FROM flights",
+        "SELECT number, typeof(struct(f.*)) AS t FROM flights f WHERE pmod(hash(f.*), 2) = 0",
+    ):
+        assert plain(desk.rows(query, 9, "flights")) == plain(oracle(spark, query, 9)), query
+    assert set(desk.strategies()) == {"standard"}
+    if running is not None:
+        running.stop()
+
+
 def test_a_query_over_objects_and_relations_sees_one_time(desk: Desk) -> None:
     """Joins of several objects at one time equal DuckDB; `introspection` joins in."""
     query = (
