@@ -351,6 +351,15 @@ def test_a_writer_that_slept_before_its_create_is_refused_cleanly(world: World) 
     assert sleeper.compare_and_set("s", 9, b"10") == Committed(10)
 
 
+def _build_upon_second(world: World, other: NumberedLog) -> None:
+    """Whoever finds record 2 commits after it, and truncates past it for good."""
+    other.head("s")
+    _fill(other, 3, 9)
+    other.truncate("s", 8)
+    world.clock.advance(_GRACE_MS)
+    other.truncate("s", 8)
+
+
 def test_a_late_answer_to_a_genuine_commit_is_not_trusted_either(world: World) -> None:
     """The record was committed, built upon and truncated before its writer woke: it must look."""
     other = world.log()
@@ -359,14 +368,7 @@ def test_a_late_answer_to_a_genuine_commit_is_not_trusted_either(world: World) -
     sleeper = world.log(objects=store)
     sleeper.head("s")
 
-    def later() -> None:
-        other.head("s")
-        _fill(other, 3, 9)
-        other.truncate("s", 8)
-        world.clock.advance(_GRACE_MS)
-        other.truncate("s", 8)
-
-    store.after = later
+    store.after = lambda: _build_upon_second(world, other)
     with pytest.raises(Indeterminate, match="truncated beyond it"):
         sleeper.compare_and_set("s", 1, b"2")
 
@@ -383,11 +385,7 @@ def test_anothers_record_below_the_floor_is_no_proof_of_a_lost_race(world: World
     sleeper.head("s")
 
     def later() -> None:
-        other.head("s")
-        _fill(other, 3, 9)
-        other.truncate("s", 8)
-        world.clock.advance(_GRACE_MS)
-        other.truncate("s", 8)
+        _build_upon_second(world, other)
         key = entry_key("s/log/", 2)
         assert world.raw.create(key, encode_entry(key, b"t" * 16, b"zombie")) is CREATED
 
