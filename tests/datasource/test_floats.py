@@ -118,9 +118,9 @@ def test_names_with_dots_do_not_hide_nan() -> None:
 
 
 @pytest.mark.parametrize("inline", [False, True])
-def test_parts_say_what_their_files_are(inline: bool) -> None:
+def test_parts_say_what_their_files_are(world: World, inline: bool) -> None:
     """A part in a file is trusted, one in the state has no file yet, and one that left it has."""
-    client = World().client(replace(SETTINGS, inline_part_bytes=1 << 16 if inline else 0))
+    client = world.client(replace(SETTINGS, inline_part_bytes=1 << 16 if inline else 0))
     table = pa.table({"f": [1.0, math.nan]})
     client.create("s", ShardSchema.from_arrow(table.schema))
     handle = client.writer("s")
