@@ -67,6 +67,21 @@ class LooksThenWrites(MemoryObjects):
         return CREATED
 
 
+class DamagesOnce(MemoryObjects):
+    """What is read for the `at`-th time, of what is there, has a byte changed on its way."""
+
+    at = -1
+    reads = 0
+
+    @override
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes | None:
+        value = super().get(key, start, end)
+        if value is None:
+            return None
+        self.reads += 1
+        return value if self.reads - 1 != self.at else value[:40] + b"\xff" + value[41:]
+
+
 @pytest.mark.parametrize("kind", [IgnoresConditions, ReportsAndOverwrites, LooksThenWrites])
 def test_a_store_that_does_not_honour_conditions_is_refused(kind: type[MemoryObjects]) -> None:
     """Two writers could both believe that they committed: nothing may be written there."""
@@ -131,6 +146,23 @@ def test_a_location_is_created_through_faults(seed: int) -> None:
         return
     faulty.probability = 0.0
     assert location.id == _compose(raw, "refuse").id
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_damage_on_the_way_refuses_no_good_store(*, lost: bool) -> None:
+    """Neither of a probe nor of the marker, whichever of them is read back damaged."""
+    at, reads = 0, 1
+    while at < reads:
+        raw = _memory(DamagesOnce)
+        assert isinstance(raw, DamagesOnce)
+        raw.at = at
+        faulty = Faulty(raw, clock=ManualClock(), ids=SeededIds())
+        faulty.fail("create", *[Fault.AFTER] * 99 * lost)
+        location = _compose(faulty)
+        at, reads = at + 1, raw.reads
+        raw.at = -1
+        assert location.id == _compose(raw, "refuse").id
+    assert reads > 1
 
 
 def test_a_bad_store_is_found_through_lost_acknowledgements() -> None:
