@@ -345,8 +345,11 @@ class WriteHandle:
                 one may have, or may yet.
         """
         unknown: Indeterminate | None = None
-        append = partial(_append_remembered, self.machine.clock, self.machine.clock.elapsed_ms())
+        clock, known = self.machine.clock, self.machine.cached
+        first = partial(_append_remembered, clock, clock.elapsed_ms())
+        again = partial(first, doubted=-1 if known is None else known.seqno)
         for _ in range(_ATTEMPTS):
+            append = first if unknown is None else again
             try:
                 outcome = self.machine.apply(partial(append, append=request))
                 if isinstance(outcome, InlineBackpressure):
@@ -423,18 +426,31 @@ def other_range(shard: str, writer: str, sequence: int, found: OtherRange) -> In
 
 
 def _append_remembered(
-    clock: Clock, began_ms: float, state: ShardState, now_ms: int, *, append: Append
+    clock: Clock,
+    began_ms: float,
+    state: ShardState,
+    now_ms: int,
+    *,
+    append: Append,
+    doubted: int | None = None,
 ) -> Transition[AppendResult]:
     """As `compare_and_append`, if the shard would still know of an earlier attempt.
 
-    An anonymous writer is forgotten some time after its append. One that was suspended for longer,
-    with an answer on its way, must not take that for "it did not happen".
+    An anonymous writer is forgotten some time after its append, by the clock of whoever commits.
+    One that was suspended for longer, with an answer on its way, must not take that for "it did not
+    happen"; nor one whose clock is behind, whom any other commit may forget at once.
+
+    Args:
+        doubted: Newest seqno that was known before an attempt of unknown outcome; None if there
+            was none. While nothing came after it, that attempt has not happened either.
 
     Raises:
         Determinate: This attempt comes too late; earlier ones may have happened.
     """
     late_ms = clock.elapsed_ms() - began_ms
-    if not append.durable and append.writer not in state.writers and late_ms > append.lease_ms / 2:
+    forgotten = not append.durable and append.writer not in state.writers
+    passed = doubted is not None and state.seqno > doubted
+    if forgotten and (passed or late_ms > append.lease_ms / 2):
         raise Determinate(
             f"an append to shard '{state.name}' was begun {late_ms:.0f} ms ago, and its writer is "
             "forgotten",

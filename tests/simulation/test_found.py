@@ -53,17 +53,30 @@ class Lost(Faulty):
         raise Determinate("no answer")
 
 
+@pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize("writer", [None, "etl"])
-def test_an_append_that_was_forgotten_is_not_made_again(writer: str | None) -> None:
-    """Whoever wakes up after its memory was dropped says that it does not know (seed 2043)."""
+def test_an_append_that_was_forgotten_is_not_made_again(
+    writer: str | None, *, behind: bool
+) -> None:
+    """Whoever wakes up after its memory was dropped says that it does not know (seed 2043).
+
+    So does who did not sleep, but has a clock that is behind those of others (seed 3637).
+    """
     world = World()
     store = Lost(world.objects(), clock=world.clock, ids=world.ids)
     client, other = world.client(objects=store), world.client()
     client.create(SHARD, schema_of())
     handle = client.writer(SHARD, writer)
 
+    lease_ms = client.settings.writer_lease_ms
+    if behind:
+        world.clock.set_back(2 * lease_ms)
+
     def meanwhile() -> None:
-        world.clock.advance(2 * client.settings.writer_lease_ms)
+        if behind:
+            world.clock.set_back(-2 * lease_ms)  # whoever comes now has the right time
+        else:
+            world.clock.advance(2 * lease_ms)
         other.writer(SHARD).append_now(table((2, "other")))
         other.compact(SHARD, force=True)
 
