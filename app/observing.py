@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from app.compute.answering import Strategy
 from app.introspection.events import (
     Dropped,
     Event,
@@ -54,6 +53,7 @@ from app.lane.commands import Dropped as Gone
 from app.lane.fleet import Phase as LanePhase
 from app.lane.fleet import PhaseChange
 from app.lane.state import LaneState
+from app.protocol.compute import PeekStrategy
 from app.redaction import bare, shown
 from app.reports import Observation
 from datasource.client import ShardClient
@@ -69,7 +69,7 @@ __all__ = ["Observing"]
 
 _log = logging.getLogger(__name__)
 
-_PATHS: dict[Strategy, PeekPath] = {
+_PATHS: dict[PeekStrategy, PeekPath] = {
     "constant": "constant",
     "index": "index",
     "shard": "persist",
@@ -186,7 +186,7 @@ class Observing:
         if not self._paused:
             self.sink.put(event)
 
-    def decided(self, uuid: str, strategy: Strategy) -> None:
+    def decided(self, uuid: str, strategy: PeekStrategy) -> None:
         """It is decided how a peek is answered."""
         self.put(PeekDecided(uuid=uuid, path=_PATHS[strategy]))
 

@@ -466,7 +466,14 @@ class Runtime(Observer):
         self, host: Host, incarnation: Incarnation, description: Description
     ) -> Running:
         assert isinstance(description, Dataflow), description
-        running = render_dataflow(host, incarnation, description, self, self._bounds)
+        running = render_dataflow(
+            host,
+            incarnation,
+            description,
+            self,
+            indexes=self._bounds.indexes,
+            subscribes=self._bounds.subscribes,
+        )
         # Bounds may have changed meanwhile.
         if isinstance(running, RunningIndex):
             self._indexes[incarnation.id] = running

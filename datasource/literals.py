@@ -29,8 +29,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from datasource.predicate import Compare, In, Not, Operator, Path, Predicate
 from datasource.sparktype import Atomic, Field, decimal_of, path_text, type_text
-from datasource.stats import Bound, Kind
-from datasource.stats_collect import kind_of
+from datasource.stats import Bound, Kind, kind_of
 
 __all__ = [
     "DIGITS_MAX",

@@ -17,8 +17,7 @@ import msgspec
 
 from datasource.predicate import ABSENT, Known, Path, field_at
 from datasource.schema import ShardSchema
-from datasource.stats import Bound, Kind
-from datasource.stats_collect import kind_of
+from datasource.stats import Bound, Kind, kind_of
 from datasource.where import Where
 
 if TYPE_CHECKING:

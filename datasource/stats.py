@@ -5,6 +5,7 @@
     bounds(stats, path) -> (lo, hi)               None where nothing is known
     may_overlap(a, b, columns) -> bool            False is a proof that they share no row
     stats_size(stats) -> int                      bytes in a shard's state
+    kind_of(field) -> Kind                        None for types without an order
 
 Per column, or per leaf of a struct (by its path, as Spark spells it): the number of nulls, and for
 types with a natural order the least and the greatest value. Lists, maps and variants have the
@@ -20,11 +21,13 @@ Invariants:
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final, Literal
 
 import msgspec
+
+from datasource.sparktype import Atomic, Field
 
 __all__ = [
     "BUDGET_BYTES",
@@ -37,6 +40,7 @@ __all__ = [
     "decode_stats",
     "decoded",
     "encode_stats",
+    "kind_of",
     "may_overlap",
     "merge_stats",
     "stats_size",
@@ -49,6 +53,25 @@ Bound = int | float | Decimal | str | bytes
 Kind = Literal[
     "bool", "int", "float", "dec", "str", "coll", "bin", "date", "ts", "ntz", "dt", "time"
 ]
+
+
+_KINDS: Final[Mapping[str, Kind]] = {
+    "boolean": "bool",
+    "byte": "int",
+    "short": "int",
+    "integer": "int",
+    "long": "int",
+    "float": "float",
+    "double": "float",
+    "string": "str",
+    "binary": "bin",
+    "date": "date",
+    "timestamp": "ts",
+    "timestamp_ntz": "ntz",
+    "decimal": "dec",
+    "time": "time",
+    "interval": "dt",
+}
 
 
 class ColumnStats(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -195,3 +218,13 @@ def _outermost(
 ) -> int | str | None:
     known = [w for w in written if w is not None]
     return choose(known, key=lambda w: decoded(kind, w)) if len(known) == len(written) else None
+
+
+def kind_of(field: Field) -> Kind | None:
+    """How bounds of the column are written; None for types without an order."""
+    if not isinstance(field.type, Atomic):
+        return None
+    name = field.type.name
+    if name.startswith("string collate") or (name == "string" and field.collations != "null"):
+        return "coll"
+    return _KINDS.get(name.partition("(")[0].partition(" ")[0])

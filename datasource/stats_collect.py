@@ -2,7 +2,6 @@
 
     collect(table, schema, keep) -> PartStats
     exact(table, schema) -> PartStats             of everything, nothing shortened
-    kind_of(field) -> Kind                        None for types without an order
 
 The bounds of text are shortened first, the lower one to a prefix, the upper one to a prefix that
 has been incremented, so that they stay bounds; then whole columns go, the largest first. Time-like
@@ -26,10 +25,10 @@ import pyarrow.compute as pc
 
 from datasource.rowkey import surrogate
 from datasource.schema import ShardSchema
-from datasource.sparktype import Atomic, Field, Record, path_text
-from datasource.stats import BUDGET_BYTES, ColumnStats, Kind, PartStats, stats_size
+from datasource.sparktype import Field, Record, path_text
+from datasource.stats import BUDGET_BYTES, ColumnStats, Kind, PartStats, kind_of, stats_size
 
-__all__ = ["collect", "exact", "kind_of"]
+__all__ = ["collect", "exact"]
 
 _TEXT_BYTES: Final = (64, 32, 16, 8)
 """How long a bound of text may be, tried in turn until the budget is met."""
@@ -134,35 +133,6 @@ def _least_and_most(column: pa.ChunkedArray) -> tuple[Any, Any]:
         column = pa.chunked_array([surrogate(chunk) for chunk in column.chunks], kind)
     found = pc.min_max(column)
     return found["min"].as_py(), found["max"].as_py()
-
-
-_KINDS: Final[Mapping[str, Kind]] = {
-    "boolean": "bool",
-    "byte": "int",
-    "short": "int",
-    "integer": "int",
-    "long": "int",
-    "float": "float",
-    "double": "float",
-    "string": "str",
-    "binary": "bin",
-    "date": "date",
-    "timestamp": "ts",
-    "timestamp_ntz": "ntz",
-    "decimal": "dec",
-    "time": "time",
-    "interval": "dt",
-}
-
-
-def kind_of(field: Field) -> Kind | None:
-    """How bounds of the column are written; None for types without an order."""
-    if not isinstance(field.type, Atomic):
-        return None
-    name = field.type.name
-    if name.startswith("string collate") or (name == "string" and field.collations != "null"):
-        return "coll"
-    return _KINDS.get(name.partition("(")[0].partition(" ")[0])
 
 
 # --- the written form --------------------------------------------------------------------------

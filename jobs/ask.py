@@ -22,11 +22,12 @@ from pathlib import Path
 from rich.console import Console
 
 from app.asking import act, ask_sql, follow
-from app.compute.results import as_csv, as_json, as_text
+from app.compute.results import as_csv, as_json
 from app.config import load
 from app.discovery import Whereabouts, find
 from app.duration import duration_ms
 from app.introspection.status import ObjectStatus, fetch_status, show_status, status_table
+from app.result_table import result_table
 from app.terminal import open_console
 from datasource.clock import SystemClock
 from datasource.errors import InvalidUsage, ShardError
@@ -74,7 +75,7 @@ def _sql(where: Whereabouts, given: argparse.Namespace, console: Console) -> Non
     table = ask_sql(where, given.query, duration_ms(given.timeout))
     match given.format:
         case "table":
-            console.print(as_text(table))
+            console.print(result_table(table))
         case "json":
             for line in as_json(table):
                 print(line)

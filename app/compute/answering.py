@@ -22,7 +22,7 @@ from app.compute.following import Catalog, Followed, error_shards, live_errors, 
 from app.compute.index import Index, Indexes
 from app.compute.results import too_large
 from app.compute.selecting import Select, keys_of, simple_select, spark_schema
-from app.protocol.compute import Peek
+from app.protocol.compute import Peek, PeekStrategy
 from app.rendering import Host
 from app.tuning import Knob, Knobs, count, size_bytes
 from datasource.errors import InvalidUsage
@@ -45,16 +45,13 @@ __all__ = [
     "Means",
     "PeekSettings",
     "Relations",
-    "Strategy",
     "Task",
 ]
-
-Strategy: TypeAlias = Literal["constant", "index", "shard", "standard"]
 
 Bind: TypeAlias = Callable[[str, Mapping[str, str]], str]
 """A query, and the view to read in the place of each object or `introspection.<relation>`."""
 
-Decided: TypeAlias = Callable[[str, Strategy], None]
+Decided: TypeAlias = Callable[[str, PeekStrategy], None]
 """Is told how the peek of an id is answered, once that is decided; returns at once."""
 
 _RELATIONS: Final = "introspection."
@@ -133,7 +130,7 @@ class Task:
     came_ms: int
     number: int = 0
     cancelled: threading.Event = field(default_factory=threading.Event)
-    strategy: Strategy | Literal[""] = ""
+    strategy: PeekStrategy | Literal[""] = ""
 
     @property
     def group(self) -> str:
@@ -391,7 +388,7 @@ class Answer:
         frame.where("true").createTempView(name)
         return name
 
-    def _decide(self, strategy: Strategy) -> None:
+    def _decide(self, strategy: PeekStrategy) -> None:
         self._task.strategy = strategy
         self._means.decided(self._peek.uuid, strategy)
         # Who cancels looks at the strategy after having said so: one of both sees the other.

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from app.compute.answering import Strategy
 from app.compute.following import Followed
 from app.compute.selecting import Select, keys_of, simple_select, spark_schema
+from app.protocol.compute import PeekStrategy
 from app.protocol.objects import IndexDescription
 from datasource.client import ShardClient
 from datasource.plan import volume_of
@@ -29,7 +29,7 @@ __all__ = ["Explained", "explain_peek"]
 class Explained:
     """A strategy of `answering`, and the reason for it."""
 
-    strategy: Strategy
+    strategy: PeekStrategy
     reason: str
 
 

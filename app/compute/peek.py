@@ -45,14 +45,13 @@ from app.compute.answering import (
     Means,
     PeekSettings,
     Relations,
-    Strategy,
     Task,
 )
 from app.compute.following import Catalog
 from app.compute.index import INDEXES, Indexes
 from app.compute.results import to_ipc
 from app.failure import sentence
-from app.protocol.compute import Peek, PeekResponse
+from app.protocol.compute import Peek, PeekResponse, PeekStrategy
 from app.rendering import Host
 
 __all__ = ["ActivePeek", "PeekDuration", "PeekSettings", "Peeks"]
@@ -74,7 +73,7 @@ class ActivePeek:
 
     uuid: str
     objects: tuple[str, ...]
-    strategy: Strategy | Literal[""]
+    strategy: PeekStrategy | Literal[""]
     as_of: int
     since_ms: int
 
@@ -89,7 +88,7 @@ class PeekDuration:
         count: How many took so long, and longer than the bucket before.
     """
 
-    strategy: Strategy
+    strategy: PeekStrategy
     duration_ns: int
     count: int
 
@@ -129,7 +128,7 @@ class Peeks:
         self._free = set(range(settings.threads))
         self._threads: dict[int, threading.Thread] = {}
         self._stopped = False
-        self._durations: Counter[tuple[Strategy, int]] = Counter()
+        self._durations: Counter[tuple[PeekStrategy, int]] = Counter()
 
     def start(self, peek: Peek) -> None:
         """Run `peek`; returns at once. One that runs already is not run again."""

@@ -8,9 +8,8 @@ Invariants:
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
-from app.bounds import Bounds
 from app.compute.following import UNCONNECTED, Catalog
 from app.protocol.objects import (
     Dataflow,
@@ -20,6 +19,10 @@ from app.protocol.objects import (
 )
 from app.rendering import Host, Incarnation, Running
 
+if TYPE_CHECKING:
+    from app.compute.index import IndexSettings
+    from app.compute.subscribe import SubscribeSettings
+
 __all__ = ["render"]
 
 
@@ -28,7 +31,9 @@ def render(
     incarnation: Incarnation,
     description: Dataflow,
     catalog: Catalog = UNCONNECTED,
-    bounds: Bounds | None = None,
+    *,
+    indexes: IndexSettings | None = None,
+    subscribes: SubscribeSettings | None = None,
 ) -> Running:
     """Start a dataflow at the incarnation's as_of; may take seconds.
 
@@ -37,13 +42,13 @@ def render(
         incarnation: Its life.
         description: What it is.
         catalog: Knows what objects are made of: their errors end a subscription.
-        bounds: Of indexes and subscriptions; None for the defaults.
+        indexes: Bounds of an index; None for the defaults.
+        subscribes: Bounds of a subscription; None for the defaults.
 
     Raises:
         InvalidUsage: An input is not there, or the definition cannot be kept.
         ShardError: A store's.
     """
-    chosen = bounds or Bounds()
     # Each kind is loaded when it is first used: a runtime without indexes does not pay for them.
     match description:
         case ViewDescription(inputs=()):
@@ -55,11 +60,13 @@ def render(
 
             return run_view(host, incarnation, description)
         case IndexDescription():
-            from app.compute.index import run_index  # noqa: PLC0415
+            from app.compute.index import IndexSettings, run_index  # noqa: PLC0415
 
-            return run_index(host, incarnation, description, settings=chosen.indexes)
+            return run_index(host, incarnation, description, settings=indexes or IndexSettings())
         case SubscribeDescription():
-            from app.compute.subscribe import run_subscribe  # noqa: PLC0415
+            from app.compute.subscribe import SubscribeSettings, run_subscribe  # noqa: PLC0415
 
-            return run_subscribe(host, incarnation, description, catalog, chosen.subscribes)
+            return run_subscribe(
+                host, incarnation, description, catalog, subscribes or SubscribeSettings()
+            )
     assert_never(description)

@@ -1,9 +1,9 @@
-"""Results of reads on their way: Arrow tables as bytes for a protocol, as text for people.
+"""Results of reads on their way: Arrow tables as bytes for a protocol, as text for programs.
 
     to_ipc(table), from_ipc(data)      an Arrow IPC stream: what responses carry
     as_json(table)                     a line of JSON for each row
     as_csv(table)                      a header, then a line for each row
-    as_text(table)                     a table for a terminal
+    rows_of(table), value_text(value)  the rows as Python values; one value as a person reads it
     too_large(limit_bytes)             the error for more than was asked for
 
 Invariants:
@@ -21,16 +21,13 @@ import io
 import json
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from datasource.errors import InvalidUsage
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-__all__ = ["as_csv", "as_json", "as_text", "from_ipc", "to_ipc", "too_large"]
+__all__ = ["as_csv", "as_json", "from_ipc", "rows_of", "to_ipc", "too_large", "value_text"]
 
 _ROWS_AT_ONCE: Final = 1 << 12
 
@@ -57,7 +54,7 @@ def as_json(table: pa.Table) -> Iterator[str]:
     dates and times are as SQL writes them; a map is a list of `{"key", "value"}`.
     """
     names = table.column_names
-    for row in _rows(table):
+    for row in rows_of(table):
         values = [_plain(value) for value in row]
         yield json.dumps(_object(names, values), ensure_ascii=False)
 
@@ -67,40 +64,12 @@ def as_csv(table: pa.Table) -> str:
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(table.column_names)
-    for row in _rows(table):
-        writer.writerow(["" if value is None else _text(value) for value in row])
+    for row in rows_of(table):
+        writer.writerow(["" if value is None else value_text(value) for value in row])
     return out.getvalue()
 
 
-def as_text(table: pa.Table, rows_max: int = 1000) -> Table:
-    """A table for a terminal; numbers to the right, null as `NULL`.
-
-    Args:
-        table: What to show.
-        rows_max: At most so many rows; the caption says how many more there are.
-    """
-    # Only people look at it.
-    from rich.markup import escape  # noqa: PLC0415
-
-    from app.tables import plain_table  # noqa: PLC0415
-
-    # By position: a result may have two columns of one name.
-    view = plain_table(*map(escape, table.column_names))
-    for column, field in zip(view.columns, table.schema, strict=True):
-        column.justify = "right" if _is_number(field.type) else "left"
-    for row in _rows(table.slice(0, rows_max)):
-        view.add_row(*("NULL" if value is None else escape(_text(value)) for value in row))
-    more = table.num_rows - rows_max
-    view.caption = f"and {more:,} more" if more > 0 else None
-    return view
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
-
-
-def _rows(table: pa.Table) -> Iterator[tuple[Any, ...]]:
+def rows_of(table: pa.Table) -> Iterator[tuple[Any, ...]]:
     """The rows as Python values, some at a time: they are many times larger than Arrow's."""
     columns = [_speakable(column) for column in table.columns]
     for start in range(0, table.num_rows, _ROWS_AT_ONCE):
@@ -141,7 +110,7 @@ def _plain(value: Any) -> Any:
             return [_plain(inner) for inner in value]
         case (key, inner):  # an entry of a map, as Arrow gives it
             return {"key": _plain(key), "value": _plain(inner)}
-    return _text(value)
+    return value_text(value)
 
 
 def _float(value: float) -> str:
@@ -150,7 +119,7 @@ def _float(value: float) -> str:
     return "Infinity" if value > 0 else "-Infinity"
 
 
-def _text(value: Any) -> str:
+def value_text(value: Any) -> str:
     """A value as a person reads it."""
     match value:
         case bool():

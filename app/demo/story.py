@@ -23,7 +23,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from app.application import Application
-from app.compute.results import as_text, from_ipc
+from app.compute.results import from_ipc
 from app.config import Settings
 from app.demo.check import Check
 from app.demo.data import FLIGHTS, unpack
@@ -36,6 +36,7 @@ from app.introspection.status import fetch_status, status_table, verdict
 from app.project.explain import plan_view
 from app.protocol.compute import SubscribeDropped
 from app.protocol.objects import SourceDescription
+from app.result_table import result_table
 from app.serving import serving
 from app.session import open_session
 from app.tables import age, plain_table, utc
@@ -94,7 +95,7 @@ class _Cast:
         """A query, shown with its result."""
         self.console.print(Padding(Text(query, style="cyan"), (1, 0, 0, 2)))
         result = self.application.sql(query)
-        self.console.print(as_text(result))
+        self.console.print(result_table(result))
         return result
 
 
@@ -327,7 +328,7 @@ def _show_changes(cast: _Cast, changes: pa.Table) -> None:
     shown = shown.sort_by([("_ts", "ascending"), ("_diff", "ascending")])
     columns = ["carrier", "_ts", "_diff", "flights", "cancelled", "arr_delay_sum"]
     last = shown.slice(max(shown.num_rows - _SHOWN_CHANGES, 0))
-    cast.console.print(as_text(last.select(columns)))
+    cast.console.print(result_table(last.select(columns)))
 
 
 def _show_index(cast: _Cast) -> None:

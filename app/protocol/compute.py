@@ -15,7 +15,7 @@ each `Peek` has exactly one `PeekResponse`; the batches of a subscription are co
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -35,11 +35,15 @@ __all__ = [
     "InitializationComplete",
     "Peek",
     "PeekResponse",
+    "PeekStrategy",
     "Schedule",
     "SubscribeDropped",
     "SubscribeResponse",
     "UpdateConfiguration",
 ]
+
+PeekStrategy: TypeAlias = Literal["constant", "index", "shard", "standard"]
+"""How a query is answered: without reading, from an index, from one shard's parts, by Spark."""
 
 # --- commands --------------------------------------------------------------------------------
 

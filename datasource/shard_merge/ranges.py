@@ -28,8 +28,7 @@ from datasource.batch import Part
 from datasource.predicate import FALSE, TRUE, Known, Lookup, Outcomes, Predicate
 from datasource.rowkey import contiguous, surrogate
 from datasource.sparktype import Field, path_text
-from datasource.stats import Bound, Kind, bounds
-from datasource.stats_collect import kind_of
+from datasource.stats import Bound, Kind, bounds, kind_of
 
 __all__ = ["Piece", "RowRange", "cut", "cut_kind", "known_of_part", "piece_of", "plan_cuts"]
 

@@ -38,8 +38,8 @@ from datasource.prune import Pruner
 from datasource.rowgroups import RowGroups
 from datasource.schema import ShardSchema
 from datasource.sparktype import Atomic
-from datasource.stats import encode_stats
-from datasource.stats_collect import collect, kind_of
+from datasource.stats import encode_stats, kind_of
+from datasource.stats_collect import collect
 from datasource.where import Condition, Where
 from support.strategies import PLAIN_TYPES, Case, bounded, cases, plain, values
 

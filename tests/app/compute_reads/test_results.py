@@ -10,7 +10,8 @@ from decimal import Decimal
 import pyarrow as pa
 from rich.console import Console
 
-from app.compute.results import as_csv, as_json, as_text, from_ipc, to_ipc
+from app.compute.results import as_csv, as_json, from_ipc, to_ipc
+from app.result_table import result_table
 
 TABLE = pa.table(
     {
@@ -83,7 +84,7 @@ def test_a_terminal_shows_what_fits() -> None:
     """Markup in values is text, numbers stand to the right, and what is left out is counted."""
     table = pa.table({"n": [1, 22], "s": ["[red]x", None]})
     out = io.StringIO()
-    Console(file=out, width=60).print(as_text(table, rows_max=1))
+    Console(file=out, width=60).print(result_table(table, rows_max=1))
     text = " ".join(out.getvalue().split())
     assert "[red]x" in text
     assert "22" not in text

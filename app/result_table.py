@@ -1,0 +1,38 @@
+"""Shows the rows of a query as a table on a terminal.
+
+result_table(table)     at most a thousand rows, with a caption that counts the others
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from rich.markup import escape
+from rich.table import Table
+
+from app.compute.results import rows_of, value_text
+from app.tables import plain_table
+
+__all__ = ["result_table"]
+
+
+def result_table(table: pa.Table, rows_max: int = 1000) -> Table:
+    """A table for a terminal; numbers to the right, null as `NULL`.
+
+    Args:
+        table: What to show.
+        rows_max: At most so many rows; the caption says how many more there are.
+    """
+    # By position: a result may have two columns of one name.
+    view = plain_table(*map(escape, table.column_names))
+    for column, field in zip(view.columns, table.schema, strict=True):
+        column.justify = "right" if _is_number(field.type) else "left"
+    for row in rows_of(table.slice(0, rows_max)):
+        view.add_row(*("NULL" if value is None else escape(value_text(value)) for value in row))
+    more = table.num_rows - rows_max
+    view.caption = f"and {more:,} more" if more > 0 else None
+    return view
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
