@@ -56,7 +56,7 @@ from app.wanted import check_unread, complete, living
 from datasource.client import ShardClient
 from datasource.clock import Clock, IdGenerator
 from datasource.errors import Determinate, InvalidUsage, ShardError, unknown_name
-from datasource.maintenance import Maintainer
+from datasource.maintainer import Maintainer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -60,7 +60,7 @@ from datasource.client import ShardClient
 from datasource.clock import Clock
 from datasource.compact import observe_merges
 from datasource.machine import Machine
-from datasource.maintenance import Maintained
+from datasource.maintainer import Maintained
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -73,6 +73,6 @@ def __getattr__(name: str) -> object:
 def register(spark: SparkSession) -> None:
     """Make `format("shard")` known to `spark`; for sessions that did not find it by themselves."""
     # Imported here because the package itself must not need pyspark.
-    from datasource.shard_source.source import ShardDataSource  # noqa: PLC0415
+    from datasource.format import ShardDataSource  # noqa: PLC0415
 
     spark.dataSource.register(ShardDataSource)

@@ -28,7 +28,6 @@ from datasource.commands.lifecycle import Held, finalise, initial_state, reiniti
 from datasource.commands.readers import SinceExceeded
 from datasource.commands.retention import checked_retention
 from datasource.compact import compact
-from datasource.critical import SinceHandle, open_since
 from datasource.errors import Fenced, InvalidUsage, ShardError
 from datasource.gc import collect_garbage
 from datasource.ids import check_owner_name, new_id, owner
@@ -39,6 +38,7 @@ from datasource.read import ReadHandle, current_schema, history_gone, open_reade
 from datasource.retention import set_retention
 from datasource.schema import ShardSchema
 from datasource.settings import ShardSettings
+from datasource.since_hold import SinceHandle, open_since
 from datasource.sparktype import Field, type_text
 from datasource.state import ShardState, is_tombstone
 from datasource.stores.open import open_location

@@ -26,7 +26,7 @@ from app.storage_options import add_option_argument, storage_options
 from app.tables import size, utc
 from datasource.client import ShardClient
 from datasource.errors import InvalidUsage, ShardError
-from datasource.maintenance import Maintained, Maintainer
+from datasource.maintainer import Maintained, Maintainer
 
 __all__ = ["main"]
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from app.bench.rounds import Measured, alternate
 from datasource.client import ShardClient
 from datasource.clock import Clock
-from datasource.maintenance import Maintainer
+from datasource.maintainer import Maintainer
 from datasource.schema import ShardSchema
 from datasource.settings import ShardSettings
 

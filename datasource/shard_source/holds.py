@@ -36,12 +36,12 @@ from datasource.commands.readers import (
     pin_critical,
 )
 from datasource.commands.transition import Transition
-from datasource.critical import SinceHandle, open_since
 from datasource.errors import LeaseExpired
 from datasource.frontier import Frontier
 from datasource.lease import Heart, Lease, take_lease
 from datasource.machine import Machine
 from datasource.read import history_gone
+from datasource.since_hold import SinceHandle, open_since
 from datasource.state import ShardState
 
 __all__ = ["StreamHolds"]

@@ -16,7 +16,7 @@ from datasource.compact import compact_inline
 from datasource.errors import Indeterminate, ShardError
 from datasource.frontier import Frontier
 from datasource.fuel import Tank
-from datasource.maintenance import maintain
+from datasource.maintainer import maintain
 from datasource.merger import weigh
 from datasource.stores.metered import Metered
 from support.merging import SHARD, contents, expected, filled, next_merge, sizes

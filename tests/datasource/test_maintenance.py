@@ -13,9 +13,9 @@ import pytest
 from typing_extensions import override
 
 import datasource.compact
-from datasource import maintenance
+from datasource import maintainer as maintenance
 from datasource.errors import Determinate, InvalidUsage, ShardError
-from datasource.maintenance import Maintainer, Memory, collection_due, maintain
+from datasource.maintainer import Maintainer, Memory, collection_due, maintain
 from datasource.merger import weigh
 from datasource.retention import set_retention
 from support.merging import SHARD, contents, expected, filled, next_merge, sizes

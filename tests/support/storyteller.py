@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
     from datasource.batch import Batch
     from datasource.client import ShardClient
-    from datasource.critical import SinceHandle
     from datasource.lease import Lease
     from datasource.read import ReadHandle
+    from datasource.since_hold import SinceHandle
     from datasource.stores.objects import CreateOutcome
     from datasource.write import WriteHandle
     from support.datadriven import Directive

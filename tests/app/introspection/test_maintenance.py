@@ -9,7 +9,7 @@ import pytest
 
 from app.observing import Observing
 from datasource.compact import observe_merges
-from datasource.maintenance import Maintainer
+from datasource.maintainer import Maintainer
 from support.merging import SHARD, filled
 from support.shards import SETTINGS, World, schema_of, table
 
