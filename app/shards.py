@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from app.protocol.objects import SourceDescription, ViewDescription
 from datasource.client import ShardClient
-from datasource.schema import ShardSchema
+from datasource.types.schema import ShardSchema
 
 __all__ = ["make_shard", "schema_of"]
 

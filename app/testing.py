@@ -44,7 +44,7 @@ from datasource.errors import Determinate, InvalidUsage, unknown_name
 from datasource.frontier import Frontier
 from datasource.native.interval import Interval
 from datasource.native.types import struct_of
-from datasource.schema import DIFF, TS
+from datasource.types.schema import DIFF, TS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

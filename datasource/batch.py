@@ -20,7 +20,7 @@ from typing import Literal
 import msgspec
 
 from datasource.description import Description
-from datasource.stats import NO_STATS, PartStats, decode_stats
+from datasource.types.stats import NO_STATS, PartStats, decode_stats
 
 __all__ = ["Batch", "Footer", "Part", "Run", "Volume", "stamp"]
 

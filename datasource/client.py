@@ -36,10 +36,8 @@ from datasource.machine import Machine
 from datasource.names import shard_name
 from datasource.read import ReadHandle, current_schema, history_gone, open_reader
 from datasource.retention import set_retention
-from datasource.schema import ShardSchema
 from datasource.settings import ShardSettings
 from datasource.since_hold import SinceHandle, open_since
-from datasource.sparktype import Field, type_text
 from datasource.state import ShardState, is_tombstone
 from datasource.stores.open import open_location
 from datasource.sweep import Swept, sweep
@@ -48,6 +46,8 @@ from datasource.txn.protocol import Transactions
 from datasource.txn.redirect import commit_append
 from datasource.txn.rows import TRANSACTIONS
 from datasource.txn.transaction import Isolation, Transaction, run_transaction
+from datasource.types.schema import ShardSchema
+from datasource.types.spark_types import Field, type_text
 from datasource.usage import ShardUsage, shard_usage
 from datasource.write import Redirect, WriteHandle
 

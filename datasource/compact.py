@@ -43,10 +43,10 @@ from datasource.frontier import Frontier
 from datasource.ids import owner
 from datasource.machine import Machine
 from datasource.merger import Merged, Merger, check_read, sources, span, weigh
-from datasource.schema import ShardSchema
 from datasource.stage import Stager, UncommittedParts
 from datasource.state import Claim, ShardState, is_tombstone
 from datasource.trace import due_merges, level_of, worn_past
+from datasource.types.schema import ShardSchema
 
 __all__ = [
     "apply_merged",

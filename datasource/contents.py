@@ -18,7 +18,7 @@ from datasource.errors import InvalidUsage
 from datasource.fetch import BATCH_ROWS, Fetcher
 from datasource.merge import merge_snapshot
 from datasource.plan import PlannedPart
-from datasource.schema import DIFF, TS, ShardSchema
+from datasource.types.schema import DIFF, TS, ShardSchema
 from datasource.update import expand, sort_rows
 
 __all__ = ["Contents"]

@@ -20,14 +20,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datasource.batch import Part
-from datasource.convert import convert, migrate
 from datasource.errors import Corrupt, InvalidUsage, MissingBlob
 from datasource.location import Blob
 from datasource.partfile import damaged, decode_inline, open_part, part_schema
 from datasource.plan import PlannedPart, TimeFilter
 from datasource.prune import audited
 from datasource.rowgroups import RowGroups
-from datasource.schema import DIFF, TS, ShardSchema
+from datasource.types.cast_to_schema import convert, migrate
+from datasource.types.schema import DIFF, TS, ShardSchema
 from datasource.where import Where
 
 if TYPE_CHECKING:

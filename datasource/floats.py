@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datasource.batch import Part
-from datasource.sparktype import Atomic, Field, Record, path_text
+from datasource.types.spark_types import Atomic, Field, Record, path_text
 
 __all__ = ["bounded_columns", "float_paths", "trusts_bounds"]
 

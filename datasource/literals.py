@@ -28,8 +28,8 @@ from typing import Literal as OneOf
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from datasource.predicate import Compare, In, Not, Operator, Path, Predicate
-from datasource.sparktype import Atomic, Field, decimal_of, path_text, type_text
-from datasource.stats import Bound, Kind, kind_of
+from datasource.types.spark_types import Atomic, Field, decimal_of, path_text, type_text
+from datasource.types.stats import Bound, Kind, kind_of
 
 __all__ = [
     "DIGITS_MAX",

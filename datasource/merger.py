@@ -34,9 +34,9 @@ from datasource.description import Description
 from datasource.fetch import BATCH_ROWS, Fetcher
 from datasource.merge import merge
 from datasource.plan import PlannedPart, TimeFilter
-from datasource.schema import DIFF, ShardSchema
 from datasource.stage import Stager, UncommittedParts
 from datasource.state import ShardState
+from datasource.types.schema import DIFF, ShardSchema
 from datasource.update import sort_rows
 
 __all__ = [

@@ -21,9 +21,9 @@ from datasource.machine import Machine
 from datasource.merge import Run, merge
 from datasource.plan import PlannedPart
 from datasource.read import contents_of
-from datasource.schema import TS
 from datasource.stage import Staged, UncommittedParts
 from datasource.state import ShardState
+from datasource.types.schema import TS
 from datasource.update import negate
 from datasource.write import WriteHandle
 

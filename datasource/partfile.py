@@ -17,11 +17,11 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datasource.arrays import unmasked
 from datasource.batch import Footer, Part
 from datasource.errors import Corrupt
 from datasource.floats import bounded_columns
-from datasource.schema import DIFF, TS, ShardSchema
+from datasource.types.nested_arrays import unmasked
+from datasource.types.schema import DIFF, TS, ShardSchema
 
 __all__ = [
     "damaged",

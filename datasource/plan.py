@@ -31,9 +31,9 @@ from typing import Any, Final
 import msgspec
 
 from datasource.batch import Batch, Part, Volume
-from datasource.sparktype import path_text
 from datasource.state import ShardState
-from datasource.stats import bounds
+from datasource.types.spark_types import path_text
+from datasource.types.stats import bounds
 
 __all__ = [
     "PlannedPart",

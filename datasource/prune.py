@@ -28,9 +28,9 @@ import msgspec
 from datasource.batch import Part
 from datasource.plan import PlannedPart, SnapshotPlan
 from datasource.predicate import ABSENT, Known, Path, field_at
-from datasource.schema import ShardSchema
-from datasource.sparktype import path_text
-from datasource.stats import PartStats, decoded
+from datasource.types.schema import ShardSchema
+from datasource.types.spark_types import path_text
+from datasource.types.stats import PartStats, decoded
 from datasource.where import Where
 
 __all__ = ["Pruner", "audited"]

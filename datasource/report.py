@@ -24,9 +24,9 @@ from datasource.batch import Batch, Part
 from datasource.frontier import Frontier, meet
 from datasource.referenced import dropped as gone
 from datasource.referenced import part_blobs
-from datasource.schema import ShardSchema
-from datasource.sparktype import Array, Atomic, Field, Map, Record, SparkType
 from datasource.state import CriticalReader, LeasedReader, ShardState, is_tombstone, last_update
+from datasource.types.schema import ShardSchema
+from datasource.types.spark_types import Array, Atomic, Field, Map, Record, SparkType
 
 __all__ = [
     "DroppedPart",

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from datasource.predicate import ABSENT, Known, Path, field_at
-from datasource.schema import ShardSchema
-from datasource.stats import Bound, Kind, kind_of
+from datasource.types.schema import ShardSchema
+from datasource.types.stats import Bound, Kind, kind_of
 from datasource.where import Where
 
 if TYPE_CHECKING:

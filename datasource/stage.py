@@ -26,15 +26,15 @@ import pyarrow as pa
 
 from datasource.batch import Part, Run
 from datasource.clock import Clock, IdGenerator
-from datasource.convert import check_data
 from datasource.errors import Determinate, InvalidUsage, ShardError
 from datasource.ids import new_id
 from datasource.location import Blob
 from datasource.partfile import decode_inline, encode_inline, encode_parquet, footer_of
-from datasource.schema import DIFF, TS, ShardSchema
 from datasource.settings import ShardSettings
-from datasource.stats import encode_stats
 from datasource.stats_collect import collect
+from datasource.types.cast_to_schema import check_data
+from datasource.types.schema import DIFF, TS, ShardSchema
+from datasource.types.stats import encode_stats
 from datasource.update import sort_rows
 
 __all__ = ["Staged", "Stager", "UncommittedParts", "delete_blobs"]

@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 
 from datasource.errors import Corrupt, InvalidUsage
 from datasource.ordering import Order, order_rows, take
-from datasource.schema import DIFF, TS
+from datasource.types.schema import DIFF, TS
 
 __all__ = [
     "DIFF",

@@ -43,12 +43,12 @@ from datasource.ordering import order_rows, take
 from datasource.plan import PlannedPart
 from datasource.predicate import FALSE, TRUE, Known, Lookup, Outcomes, Path, Predicate
 from datasource.read import current_schema
-from datasource.rowkey import contiguous, surrogate
-from datasource.schema import DIFF, TS, ShardSchema
-from datasource.sparktype import Atomic, Field, Record, SparkType, path_text
 from datasource.stage import Staged
 from datasource.state import ShardState
-from datasource.stats import Bound, PartStats, bounds, may_overlap
+from datasource.types.row_keys import contiguous, surrogate
+from datasource.types.schema import DIFF, TS, ShardSchema
+from datasource.types.spark_types import Atomic, Field, Record, SparkType, path_text
+from datasource.types.stats import Bound, PartStats, bounds, may_overlap
 from datasource.update import consolidate
 from datasource.where import Where
 from datasource.write import WriteHandle

@@ -46,10 +46,10 @@ from datasource.predicate import (
     StartsWith,
     may_be_true,
 )
-from datasource.schema import ShardSchema
-from datasource.sparktype import Record, path_text
 from datasource.sqlliteral import literal_of
 from datasource.sqltree import NotUnderstood, kind_of_node, parse_sql
+from datasource.types.schema import ShardSchema
+from datasource.types.spark_types import Record, path_text
 
 if TYPE_CHECKING:
     import pyarrow as pa

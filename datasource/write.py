@@ -52,9 +52,9 @@ from datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardErr
 from datasource.frontier import Frontier
 from datasource.ids import new_id
 from datasource.machine import Machine
-from datasource.schema import ShardSchema
 from datasource.stage import Staged, Stager, UncommittedParts
 from datasource.state import Registration, ShardState
+from datasource.types.schema import ShardSchema
 
 __all__ = ["Decided", "Redirect", "Updates", "WriteHandle", "WriteResult", "other_range"]
 

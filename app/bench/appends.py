@@ -13,7 +13,7 @@ from app.bench.rounds import Measured, alternate, rates
 from datasource.client import ShardClient
 from datasource.clock import Clock
 from datasource.location import Committed
-from datasource.schema import ShardSchema
+from datasource.types.schema import ShardSchema
 
 __all__ = ["measure_appends", "measure_contention", "measure_opening"]
 

@@ -14,8 +14,8 @@ from app.bench.rounds import Measured, alternate
 from datasource.client import ShardClient
 from datasource.clock import Clock
 from datasource.maintainer import Maintainer
-from datasource.schema import ShardSchema
 from datasource.settings import ShardSettings
+from datasource.types.schema import ShardSchema
 
 __all__ = ["measure_maintenance"]
 

@@ -22,7 +22,7 @@ from datasource.batch import Part, Run
 from datasource.client import ShardClient
 from datasource.clock import SystemClock
 from datasource.commands.append import Append, Appended, compare_and_append
-from datasource.schema import ShardSchema
+from datasource.types.schema import ShardSchema
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit

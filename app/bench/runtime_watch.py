@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from datasource.client import ShardClient
 from datasource.clock import Clock
 from datasource.errors import InvalidUsage
-from datasource.schema import TS
+from datasource.types.schema import TS
 
 __all__ = ["LOOK_MS", "Looks", "Watch", "freshness", "stamps_of", "unreadable"]
 

@@ -22,7 +22,7 @@ from app.bench.processes import below, cpu_seconds, find, processes
 from app.bench.rounds import Measured, quantile
 from datasource.client import ShardClient
 from datasource.clock import Clock
-from datasource.schema import ShardSchema
+from datasource.types.schema import ShardSchema
 
 __all__ = ["measure_queries", "measure_waiting"]
 

@@ -29,8 +29,8 @@ from datasource.errors import InvalidUsage
 from datasource.frontier import meet
 from datasource.plan import volume_of
 from datasource.read import not_yet
-from datasource.schema import ShardSchema
 from datasource.state import ShardState
+from datasource.types.schema import ShardSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -33,8 +33,8 @@ from app.compute.results import too_large
 from datasource.errors import InvalidUsage
 from datasource.frontier import Frontier
 from datasource.ordering import take
-from datasource.rowkey import contiguous, surrogate
-from datasource.schema import DIFF, TS, ShardSchema
+from datasource.types.row_keys import contiguous, surrogate
+from datasource.types.schema import DIFF, TS, ShardSchema
 from datasource.update import advance, consolidate, consolidate_snapshot, expand, update_schema
 
 __all__ = ["Arrangement", "View"]

@@ -5,7 +5,7 @@
 This is what makes views correct themselves: whatever the output holds, and whoever wrote it, what
 is appended is what it lacks and what it has too much.
 
-Two rows are the same here exactly when they are for a shard (`datasource.rowkey`): Spark's own
+Two rows are the same here exactly when they are for a shard (`datasource.types.row_keys`): Spark's own
 grouping takes -0.0 for 0.0, takes strings of a collation for equal that are not, and cannot group
 maps. So rows are grouped by columns that tell all of these apart, and keep their values.
 
@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 )
 
 from datasource.errors import InvalidUsage
-from datasource.schema import DIFF
+from datasource.types.schema import DIFF
 
 __all__ = ["check_comparable", "difference"]
 

@@ -21,8 +21,8 @@ from app.failure import explain
 from app.rendering import Incarnation
 from app.reports import Failed
 from datasource.errors import Fenced, ShardError
-from datasource.schema import ShardSchema
-from datasource.sparktype import Atomic, Field, Record
+from datasource.types.schema import ShardSchema
+from datasource.types.spark_types import Atomic, Field, Record
 
 __all__ = ["ERRORS_SCHEMA", "data_error", "failure"]
 

@@ -20,7 +20,7 @@ from app.protocol.compute import PeekStrategy
 from app.protocol.objects import IndexDescription
 from datasource.client import ShardClient
 from datasource.plan import volume_of
-from datasource.schema import ShardSchema
+from datasource.types.schema import ShardSchema
 
 __all__ = ["Explained", "explain_peek"]
 

@@ -39,8 +39,8 @@ from datasource.read import (
     first_sort_column,
     history_gone,
 )
-from datasource.schema import DIFF, ShardSchema
 from datasource.state import ShardState, is_tombstone
+from datasource.types.schema import DIFF, ShardSchema
 from datasource.where import Where
 
 __all__ = [

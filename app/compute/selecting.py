@@ -25,8 +25,8 @@ import pyarrow as pa
 
 from datasource.errors import InvalidUsage
 from datasource.predicate import And, Compare, In, Predicate
-from datasource.schema import ShardSchema
 from datasource.sqltree import NotUnderstood, kind_of_node, parse_sql
+from datasource.types.schema import ShardSchema
 from datasource.where import Condition, Where, bind_tree
 
 if TYPE_CHECKING:

@@ -35,8 +35,8 @@ from datasource.errors import InvalidUsage
 from datasource.frontier import TIME_MAX, Frontier
 from datasource.native.interval import StagedInterval
 from datasource.read import current_schema
-from datasource.schema import ShardSchema
 from datasource.state import ShardState
+from datasource.types.schema import ShardSchema
 from datasource.write import WriteHandle
 
 __all__ = ["ViewSink", "writer_name"]

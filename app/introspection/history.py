@@ -29,7 +29,7 @@ from datasource.client import ShardClient
 from datasource.commands.append import Appended
 from datasource.errors import Fenced, ShardError
 from datasource.frontier import Frontier
-from datasource.schema import DIFF, ShardSchema
+from datasource.types.schema import DIFF, ShardSchema
 
 __all__ = ["HISTORY_SHARD", "HistoryKeeper"]
 

@@ -43,7 +43,7 @@ from datasource.commands.append import UpperMismatch
 from datasource.commands.readers import expire_leased
 from datasource.errors import Corrupt, Determinate, Fenced, Indeterminate, ShardError
 from datasource.frontier import Frontier
-from datasource.schema import DIFF, TS, ShardSchema
+from datasource.types.schema import DIFF, TS, ShardSchema
 from datasource.write import WriteHandle
 
 __all__ = ["LANE_SHARD", "LaneLog", "Row", "read_lane"]

@@ -36,7 +36,7 @@ from app.protocol.objects import (
 )
 from app.storage.formats import KNOWN, OWN_SINKS, Use, missing_option, package_of, unknown_options
 from datasource.errors import InvalidUsage, nearest
-from datasource.schema import DIFF, TS
+from datasource.types.schema import DIFF, TS
 
 __all__ = ["Analysed", "Analysis", "analyse"]
 

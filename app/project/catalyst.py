@@ -30,7 +30,7 @@ from app.project.determinism import computed_times, reads_clock
 from app.project.plantree import Node, plan_tree
 from app.project.sparkerrors import Said, spark_says
 from datasource.clock import IdGenerator
-from datasource.schema import DIFF, TS
+from datasource.types.schema import DIFF, TS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

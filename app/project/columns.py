@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from app.project.problems import did_you_mean
 from app.protocol.objects import SourceDescription
 from datasource.errors import InvalidUsage
-from datasource.schema import RESERVED, ShardSchema
+from datasource.types.schema import RESERVED, ShardSchema
 
 __all__ = ["Flaw", "columns_problem", "contents_json", "names_of", "spelled"]
 

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from app.project.plantree import Node
 from app.project.strategy import INPUT
-from datasource.schema import DIFF, TS
+from datasource.types.schema import DIFF, TS
 
 __all__ = ["compare_plans"]
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from sqlglot import Token, TokenType
 
 from app.project.tokens import query_tokens
-from datasource.schema import DIFF, TS
+from datasource.types.schema import DIFF, TS
 
 __all__ = ["NotLinear", "over_changes"]
 

@@ -34,8 +34,8 @@ from datasource.client import ShardClient
 from datasource.commands.append import UpperMismatch
 from datasource.errors import Determinate, InvalidUsage
 from datasource.frontier import Frontier
-from datasource.schema import DIFF, TS, ShardSchema
 from datasource.state import ShardState
+from datasource.types.schema import DIFF, TS, ShardSchema
 
 __all__ = ["ERRORS", "live_count", "live_errors", "open_errors", "retract_errors"]
 

@@ -36,7 +36,7 @@ from datasource.client import ShardClient
 from datasource.commands.append import UpperMismatch
 from datasource.errors import InvalidUsage
 from datasource.frontier import Frontier
-from datasource.schema import DIFF, TS, ShardSchema
+from datasource.types.schema import DIFF, TS, ShardSchema
 from datasource.write import WriteHandle
 
 __all__ = ["NOTHING", "Binding", "Bound", "Origin", "Remap", "SourceFile", "next_time"]

@@ -79,7 +79,7 @@ from datasource.native.jvm import micro_batches
 from datasource.native.microbatch import micro_batch
 from datasource.plan import plan_changes
 from datasource.read import latest_readable
-from datasource.schema import TS
+from datasource.types.schema import TS
 
 if TYPE_CHECKING:
     from datasource.client import ShardClient

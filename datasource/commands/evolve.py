@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import msgspec
 
 from datasource.commands.transition import Transition
-from datasource.evolution import Incompatible, evolve
-from datasource.schema import ShardSchema
 from datasource.state import ShardState
+from datasource.types.schema import ShardSchema
+from datasource.types.schema_evolution import Incompatible, evolve
 
 __all__ = ["Evolved", "SchemaMismatch", "SchemaRefused", "evolve_schema"]
 

@@ -15,9 +15,9 @@ from datasource.batch import Batch
 from datasource.commands.transition import Transition
 from datasource.description import Description
 from datasource.frontier import TIME_MIN
-from datasource.schema import ShardSchema
 from datasource.state import ShardState, expire, is_tombstone
 from datasource.trace import Trace
+from datasource.types.schema import ShardSchema
 
 __all__ = ["Finalised", "Held", "finalise", "initial_state", "reinitialise"]
 

@@ -21,10 +21,10 @@ from datasource.names import shard_name
 from datasource.ordering import compare_rows
 from datasource.plan import plan_snapshot
 from datasource.read import first_sort_column, latest_readable
-from datasource.schema import ShardSchema
 from datasource.state import ShardState, is_tombstone
 from datasource.stores.blob import ObjectBlob
 from datasource.stores.entry import entry_seqno, newest_entry
+from datasource.types.schema import ShardSchema
 
 __all__ = ["Looked", "check_shard"]
 

@@ -14,7 +14,6 @@ from datasource.errors import ShardError
 from datasource.frontier import TIME_MIN, Frontier
 from datasource.fsck.findings import Findings
 from datasource.names import shard_directory
-from datasource.schema import ShardSchema
 from datasource.state import (
     CriticalReader,
     LeasedReader,
@@ -23,6 +22,7 @@ from datasource.state import (
     is_tombstone,
     seqno_since,
 )
+from datasource.types.schema import ShardSchema
 
 __all__ = ["check_fit", "check_state", "schemas_of"]
 

@@ -13,8 +13,8 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from datasource.errors import Corrupt, InvalidUsage
 from datasource.native.types import quoted
-from datasource.schema import DIFF, ShardSchema
-from datasource.sparktype import Array, Atomic, Field, Record, SparkType
+from datasource.types.schema import DIFF, ShardSchema
+from datasource.types.spark_types import Array, Atomic, Field, Record, SparkType
 
 __all__ = ["consolidate", "consolidates", "repeat"]
 

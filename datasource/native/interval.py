@@ -37,13 +37,13 @@ from datasource.native.microbatch import source_of
 from datasource.native.saving import Saving, native_saving
 from datasource.native.small import ROWS_MAX, collected, staged_here
 from datasource.native.transaction import staged_by_tasks
-from datasource.schema import ShardSchema
 from datasource.shard_sink.frame import read_frame
 from datasource.shard_sink.target import Target, find, resolve
 from datasource.shard_source.offsets import Start, parse_offset
 from datasource.shard_source.options import SinkOptions, parse_sink
 from datasource.shard_source.planner import open_client
 from datasource.stage import Staged, UncommittedParts
+from datasource.types.schema import ShardSchema
 from datasource.write import WriteHandle, WriteResult
 
 __all__ = [

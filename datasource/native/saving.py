@@ -36,7 +36,6 @@ from datasource.native.jvm import delete_directory, session_with, with_session
 from datasource.native.microbatch import covers_of
 from datasource.native.place import hadoop_url
 from datasource.native.types import in_place, project, quoted, readable, sql_name, struct_of
-from datasource.schema import DIFF, TS, ShardSchema
 from datasource.shard_sink.append import append
 from datasource.shard_sink.envelope import spelled
 from datasource.shard_sink.frame import read_frame
@@ -44,6 +43,7 @@ from datasource.shard_sink.target import Target, find, resolve
 from datasource.shard_source.options import SinkOptions, parse_sink
 from datasource.shard_source.planner import open_client
 from datasource.stage import Staged, delete_blobs
+from datasource.types.schema import DIFF, TS, ShardSchema
 from datasource.write import WriteHandle
 
 __all__ = ["Mode", "Saving", "native_saving", "save"]

@@ -28,8 +28,8 @@ from datasource.native.types import (
     struct_of,
 )
 from datasource.plan import PlannedPart, TimeFilter
-from datasource.schema import DIFF, TS, ShardSchema
-from datasource.sparktype import Record
+from datasource.types.schema import DIFF, TS, ShardSchema
+from datasource.types.spark_types import Record
 
 __all__ = ["FLOAT_OPTIONS", "READ_OPTIONS", "Scanner", "counted"]
 

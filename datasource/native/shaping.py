@@ -8,8 +8,8 @@ from pyspark.sql.types import StructType
 
 from datasource.native.consolidate import repeat
 from datasource.native.types import quoted
-from datasource.schema import DIFF, TS
 from datasource.shard_source.shape import INPUT, Shape
+from datasource.types.schema import DIFF, TS
 
 __all__ = ["shaped"]
 

@@ -23,8 +23,8 @@ from pyspark.sql.types import StructType
 
 from datasource.names import shard_directory
 from datasource.native.saving import Saving
-from datasource.schema import DIFF, TS, ShardSchema
 from datasource.stage import Staged, Stager
+from datasource.types.schema import DIFF, TS, ShardSchema
 
 __all__ = ["BYTES_MAX", "ROWS_MAX", "collected", "same_arrow", "staged_here"]
 

@@ -18,8 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import StructField, StructType
 
 from datasource.native.jvm import known_nullability
-from datasource.schema import ShardSchema
-from datasource.sparktype import Array, Atomic, Field, Map, Record, SparkType, record_json
+from datasource.types.schema import ShardSchema
+from datasource.types.spark_types import Array, Atomic, Field, Map, Record, SparkType, record_json
 
 __all__ = [
     "conform",

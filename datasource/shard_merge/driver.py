@@ -35,7 +35,6 @@ from datasource.merger import Merged, Source, Tally, merge_since, sources, span,
 from datasource.partfile import read_metadata
 from datasource.predicate import Known
 from datasource.rowgroups import RowGroups
-from datasource.schema import ShardSchema
 from datasource.shard_merge.ranges import (
     Piece,
     RowRange,
@@ -47,7 +46,8 @@ from datasource.shard_merge.ranges import (
 )
 from datasource.shard_merge.task import MergeTask, RangeMerged, merge_range
 from datasource.state import Claim, ShardState
-from datasource.stats import Kind
+from datasource.types.schema import ShardSchema
+from datasource.types.stats import Kind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

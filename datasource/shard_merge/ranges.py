@@ -26,9 +26,9 @@ from typing_extensions import override
 
 from datasource.batch import Part
 from datasource.predicate import FALSE, TRUE, Known, Lookup, Outcomes, Predicate
-from datasource.rowkey import contiguous, surrogate
-from datasource.sparktype import Field, path_text
-from datasource.stats import Bound, Kind, bounds, kind_of
+from datasource.types.row_keys import contiguous, surrogate
+from datasource.types.spark_types import Field, path_text
+from datasource.types.stats import Bound, Kind, bounds, kind_of
 
 __all__ = ["Piece", "RowRange", "cut", "cut_kind", "known_of_part", "piece_of", "plan_cuts"]
 

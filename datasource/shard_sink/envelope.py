@@ -18,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datasource.convert import check_data, migrate
 from datasource.errors import InvalidUsage
-from datasource.rowkey import surrogate
-from datasource.schema import DIFF, TS, ShardSchema
 from datasource.shard_sink.frame import AFTER, BEFORE, OP, Frame
-from datasource.sparktype import Field, Record
+from datasource.types.cast_to_schema import check_data, migrate
+from datasource.types.row_keys import surrogate
+from datasource.types.schema import DIFF, TS, ShardSchema
+from datasource.types.spark_types import Field, Record
 from datasource.upsert import LIVE, ORDER, carrier_schema
 
 __all__ = ["Unwrapper", "spelled"]

@@ -23,9 +23,9 @@ from pyspark.sql.types import (
 )
 
 from datasource.errors import InvalidUsage, nearest, unknown_name
-from datasource.schema import DIFF, RESERVED, TS, ShardSchema
 from datasource.shard_source.options import Envelope, SinkOptions
-from datasource.sparktype import SparkType
+from datasource.types.schema import DIFF, RESERVED, TS, ShardSchema
+from datasource.types.spark_types import SparkType
 from datasource.upsert import ORDER
 
 __all__ = ["AFTER", "BEFORE", "OP", "Frame", "read_frame"]

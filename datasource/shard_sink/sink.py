@@ -41,7 +41,6 @@ from datasource.errors import InvalidUsage
 from datasource.ids import check_owner_name, new_id
 from datasource.names import shard_directory
 from datasource.overwrite import overwrite
-from datasource.schema import ShardSchema
 from datasource.shard_sink.append import append
 from datasource.shard_sink.envelope import Unwrapper
 from datasource.shard_sink.frame import read_frame
@@ -55,6 +54,7 @@ from datasource.shard_sink.target import Target, find, resolve
 from datasource.shard_source.options import SinkOptions, parse_sink
 from datasource.shard_source.planner import open_client
 from datasource.stage import Staged, Stager, UncommittedParts
+from datasource.types.schema import ShardSchema
 from datasource.upsert import CARRIER_ID, upsert
 from datasource.write import WriteHandle
 

@@ -13,14 +13,14 @@ import pyarrow as pa
 
 from datasource.client import ShardClient
 from datasource.errors import InvalidUsage, nearest
-from datasource.evolution import Incompatible, evolve
 from datasource.read import current_schema
-from datasource.schema import ShardSchema
 from datasource.shard_sink.envelope import Unwrapper, spelled
 from datasource.shard_sink.frame import AFTER, BEFORE, Frame
 from datasource.shard_source.options import SinkOptions
-from datasource.sparktype import Field, Record, type_text
 from datasource.state import ShardState, is_tombstone
+from datasource.types.schema import ShardSchema
+from datasource.types.schema_evolution import Incompatible, evolve
+from datasource.types.spark_types import Field, Record, type_text
 
 __all__ = ["Target", "find", "resolve"]
 

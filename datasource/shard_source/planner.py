@@ -22,7 +22,7 @@ from datasource.shard_source.options import ShardOptions, SourceOptions
 from datasource.shard_source.partition import Guard, Kind, ShardPartition
 from datasource.shard_source.shape import Shape
 from datasource.state import ShardState
-from datasource.stats import NO_STATS
+from datasource.types.stats import NO_STATS
 from datasource.where import Where
 
 __all__ = ["Planner", "batch_guard", "open_client"]

@@ -21,11 +21,11 @@ from datasource.compact import compact_inline, flush_inline
 from datasource.errors import Determinate
 from datasource.machine import Machine
 from datasource.read import current_schema
-from datasource.schema import ShardSchema
 from datasource.stage import Stager, UncommittedParts
 from datasource.txn.home import Home
 from datasource.txn.ledger import Ledger
 from datasource.txn.rows import Row
+from datasource.types.schema import ShardSchema
 
 __all__ = ["apply_ledger", "is_applied"]
 

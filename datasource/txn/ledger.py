@@ -24,9 +24,9 @@ from datasource.frontier import Frontier
 from datasource.machine import Machine
 from datasource.plan import plan_changes
 from datasource.read import contents_of, current_schema
-from datasource.schema import DIFF
 from datasource.state import ShardState, is_tombstone
 from datasource.txn.rows import Row, schema
+from datasource.types.schema import DIFF
 
 __all__ = ["Ledger", "LedgerReader", "fold"]
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 from datasource.batch import Run
 from datasource.commands.txns import Commit
 from datasource.errors import Corrupt
-from datasource.schema import DIFF, ShardSchema
+from datasource.types.schema import DIFF, ShardSchema
 
 __all__ = ["KEY", "TRANSACTIONS", "Payload", "Row", "RowKind", "schema", "table_of"]
 

@@ -37,8 +37,8 @@ from datasource.state import (
     ShardState,
     Writer,
 )
-from datasource.stats import ColumnStats, PartStats, encode_stats
 from datasource.trace import Trace
+from datasource.types.stats import ColumnStats, PartStats, encode_stats
 from support.commands import SCHEMAS, first_state, histories
 from support.strategies import bounded
 

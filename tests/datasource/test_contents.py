@@ -17,9 +17,9 @@ from datasource.client import ShardClient
 from datasource.errors import InvalidUsage
 from datasource.frontier import Frontier
 from datasource.overwrite import overwrite
-from datasource.schema import ShardSchema
 from datasource.settings import ShardSettings
-from datasource.sparktype import Field, Record, parse_record, record_json
+from datasource.types.schema import ShardSchema
+from datasource.types.spark_types import Field, Record, parse_record, record_json
 from support.shards import SETTINGS, TINY, World, schema_of
 from support.strategies import (
     Case,

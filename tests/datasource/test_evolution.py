@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datasource.convert import check_data, migrate
 from datasource.errors import InvalidUsage
-from datasource.evolution import Incompatible, evolve
 from datasource.ordering import order_rows
-from datasource.schema import ShardSchema
+from datasource.types.cast_to_schema import check_data, migrate
+from datasource.types.schema import ShardSchema
+from datasource.types.schema_evolution import Incompatible, evolve
 from datasource.update import sort_rows, stamp
 from support.strategies import (
     Case,

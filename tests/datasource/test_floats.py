@@ -19,11 +19,11 @@ from datasource.client import ShardClient
 from datasource.floats import bounded_columns, float_paths, trusts_bounds
 from datasource.fsck import check_location
 from datasource.partfile import encode_parquet
-from datasource.schema import ShardSchema
 from datasource.settings import ShardSettings
-from datasource.stats import NO_STATS, encode_stats
 from datasource.stats_collect import collect
 from datasource.stores.open import open_objects
+from datasource.types.schema import ShardSchema
+from datasource.types.stats import NO_STATS, encode_stats
 from support.clock import ManualClock, SeededIds
 from support.shards import SETTINGS, World
 from support.strategies import Case, bounded, cases, json_types

@@ -22,8 +22,8 @@ from datasource.plan import (
     volume_of,
 )
 from datasource.state import ShardState
-from datasource.stats import ColumnStats, PartStats, encode_stats
 from datasource.trace import Trace
+from datasource.types.stats import ColumnStats, PartStats, encode_stats
 from support.commands import first_state, part
 from support.shards import SETTINGS, World, schema_of, updates
 from support.strategies import bounded

@@ -36,10 +36,10 @@ from datasource.predicate import (
 )
 from datasource.prune import Pruner
 from datasource.rowgroups import RowGroups
-from datasource.schema import ShardSchema
-from datasource.sparktype import Atomic
-from datasource.stats import encode_stats, kind_of
 from datasource.stats_collect import collect
+from datasource.types.schema import ShardSchema
+from datasource.types.spark_types import Atomic
+from datasource.types.stats import encode_stats, kind_of
 from datasource.where import Condition, Where
 from support.strategies import PLAIN_TYPES, Case, bounded, cases, plain, values
 

@@ -23,9 +23,9 @@ from datasource.partfile import encode_parquet
 from datasource.plan import PlannedPart, TimeFilter, pack, plan_changes, plan_snapshot
 from datasource.prune import Pruner, audited
 from datasource.read import contents_of, first_sort_column
-from datasource.schema import ShardSchema
 from datasource.state import ShardState
-from datasource.stats import ColumnStats, PartStats, encode_stats
+from datasource.types.schema import ShardSchema
+from datasource.types.stats import ColumnStats, PartStats, encode_stats
 from datasource.where import Condition, Where
 from support.commands import part
 from support.shards import SETTINGS, TINY, World, rows, schema_of, table, updates

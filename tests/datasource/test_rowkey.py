@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasource import rowkey
 from datasource.ordering import compare_rows, order_rows, take
-from datasource.schema import ShardSchema
+from datasource.types import row_keys as rowkey
+from datasource.types.schema import ShardSchema
 from support.strategies import (
     PLAIN_TYPES,
     Case,

@@ -11,7 +11,7 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from datasource.errors import InvalidUsage
-from datasource.schema import ShardSchema
+from datasource.types.schema import ShardSchema
 from support.strategies import bounded, schemas
 
 DAY_TIME = [t.DayTimeIntervalType(a, b) for a in range(4) for b in range(a, 4)]

@@ -14,7 +14,7 @@ from pyspark.sql.types import (
 )
 
 from datasource.native.small import same_arrow
-from datasource.schema import ShardSchema
+from datasource.types.schema import ShardSchema
 
 SHARD = ShardSchema.from_arrow(
     pa.schema([("who", pa.string()), ("made", pa.timestamp("us", "UTC"))])

@@ -12,8 +12,8 @@ from sqlglot.dialects.spark import Spark
 
 from app.compute.selecting import simple_select
 from datasource.errors import InvalidUsage
-from datasource.schema import ShardSchema
 from datasource.sqltree import READ, NotUnderstood, parse_sql
+from datasource.types.schema import ShardSchema
 from datasource.where import Condition
 
 if TYPE_CHECKING:

@@ -12,9 +12,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasource.schema import ShardSchema
-from datasource.sparktype import Record, SparkType, path_text
-from datasource.stats import (
+from datasource.stats_collect import collect
+from datasource.types.schema import ShardSchema
+from datasource.types.spark_types import Record, SparkType, path_text
+from datasource.types.stats import (
     ColumnStats,
     PartStats,
     bounds,
@@ -24,7 +25,6 @@ from datasource.stats import (
     merge_stats,
     stats_size,
 )
-from datasource.stats_collect import collect
 from support.strategies import (
     PLAIN_TYPES,
     Case,

@@ -13,7 +13,7 @@ import pytest
 
 from datasource.errors import InvalidUsage
 from datasource.predicate import Compare
-from datasource.schema import ShardSchema
+from datasource.types.schema import ShardSchema
 from datasource.where import Condition
 
 ZONE = "Europe/Berlin"

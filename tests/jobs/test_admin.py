@@ -14,7 +14,7 @@ from app.admin.command import VERBS
 from app.duration import duration_ms
 from datasource.client import ShardClient
 from datasource.errors import InvalidUsage
-from datasource.schema import ShardSchema
+from datasource.types.schema import ShardSchema
 from jobs.admin import main
 
 if TYPE_CHECKING:

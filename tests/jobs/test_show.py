@@ -12,8 +12,8 @@ import pytest
 
 from datasource.client import ShardClient
 from datasource.frontier import Frontier
-from datasource.schema import ShardSchema
 from datasource.settings import ShardSettings
+from datasource.types.schema import ShardSchema
 from jobs.show import main
 
 if TYPE_CHECKING:

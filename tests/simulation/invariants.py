@@ -21,9 +21,9 @@ import pyarrow.parquet as pq
 from datasource.codec import apply_diff, decode_record
 from datasource.frontier import Frontier
 from datasource.partfile import decode_inline
-from datasource.schema import ShardSchema
 from datasource.state import ShardState, Writer, check, holders_since, is_tombstone
 from datasource.stores.entry import decode_entry, entry_key, entry_seqno
+from datasource.types.schema import ShardSchema
 from simulation.model import Model, Row
 from simulation.scheduler import Violation
 

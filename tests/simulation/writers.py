@@ -14,9 +14,9 @@ from datasource.commands.append import AlreadyCommitted, Appended, UpperMismatch
 from datasource.errors import Indeterminate, LeaseExpired, MissingBlob, ShardError
 from datasource.frontier import Frontier
 from datasource.overwrite import overwrite
-from datasource.schema import ShardSchema
 from datasource.stage import Stager
 from datasource.state import is_tombstone
+from datasource.types.schema import ShardSchema
 from datasource.upsert import CARRIER_ID, LIVE, carrier_schema, upsert
 from simulation.actors import Actor
 from simulation.model import Attempt, Model, Row, Update

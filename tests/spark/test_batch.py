@@ -16,7 +16,7 @@ from chispa import assert_df_equality
 import datasource
 from datasource.client import ShardClient
 from datasource.frontier import Frontier
-from datasource.schema import ShardSchema
+from datasource.types.schema import ShardSchema
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -26,14 +26,14 @@ from datasource.clock import SystemIds
 from datasource.commands.claims import release
 from datasource.errors import ShardError
 from datasource.frontier import Frontier
-from datasource.rowkey import contiguous, surrogate
-from datasource.schema import ShardSchema
 from datasource.settings import ShardSettings
 from datasource.shard_merge import driver
 from datasource.shard_merge.driver import compact_on_spark, plan_tasks
 from datasource.shard_merge.ranges import Piece, cut, cut_kind, known_of_part, piece_of, plan_cuts
-from datasource.stats import encode_stats
 from datasource.stats_collect import collect
+from datasource.types.row_keys import contiguous, surrogate
+from datasource.types.schema import ShardSchema
+from datasource.types.stats import encode_stats
 from jobs.compact import merge_shards
 from support.clock import ManualClock
 from support.shards import rows

@@ -12,7 +12,7 @@ from app.compute.onetask import OneTask
 from datasource.batch import Volume
 from datasource.frontier import Frontier
 from datasource.native.reading import times_of_changes
-from datasource.schema import ShardSchema
+from datasource.types.schema import ShardSchema
 from support.native import client_at
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import datasource
 from datasource.client import ShardClient
 from datasource.errors import Corrupt
 from datasource.partfile import footer_of
-from datasource.schema import ShardSchema
-from datasource.stats import bounds
+from datasource.types.schema import ShardSchema
+from datasource.types.stats import bounds
 from support.native import TYPES, arrow_of, client_at, collected, few, put
 from support.strategies import Case, cases, plain_rows, row_identity
 

@@ -22,8 +22,8 @@ from app.reports import Hydrated
 from datasource.client import ShardClient
 from datasource.errors import InvalidUsage
 from datasource.frontier import Frontier
-from datasource.schema import ShardSchema
 from datasource.settings import ShardSettings
+from datasource.types.schema import ShardSchema
 from datasource.where import Condition
 from support.conditions import conditions, rows_sql
 from support.reads import Inputs, Place, incarnation

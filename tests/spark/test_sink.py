@@ -123,7 +123,7 @@ def test_rows_replace_rows_by_key(
 def schema_of(columns: str) -> Any:
     from pyspark.sql.types import StructType
 
-    from datasource.schema import ShardSchema
+    from datasource.types.schema import ShardSchema
 
     return ShardSchema.parse(StructType.fromDDL(columns).json())
 

@@ -25,7 +25,7 @@ from app.storage.sink import drop_sink, run_sink
 from app.storage.sinks.others import forget_collected
 from datasource.errors import InvalidUsage
 from datasource.frontier import Frontier
-from datasource.schema import ShardSchema
+from datasource.types.schema import ShardSchema
 from support.checkout import ROOT
 from support.sink_worker import CHANGES, described, incarnation
 from support.sinks import SCHEMA, Input, diffs, host_of, life, parquet, parts, read, running

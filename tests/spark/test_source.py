@@ -14,8 +14,8 @@ from typing_extensions import override
 
 from datasource.client import ShardClient
 from datasource.frontier import Frontier
-from datasource.schema import ShardSchema
 from datasource.settings import ShardSettings
+from datasource.types.schema import ShardSchema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -32,9 +32,9 @@ from datasource.commands.transition import Transition
 from datasource.description import Description
 from datasource.errors import InvalidUsage
 from datasource.frontier import EMPTY, Frontier
-from datasource.schema import ShardSchema
 from datasource.state import RollupRef, ShardState, check, expire, is_tombstone
-from datasource.stats import ColumnStats, PartStats, encode_stats
+from datasource.types.schema import ShardSchema
+from datasource.types.stats import ColumnStats, PartStats, encode_stats
 
 __all__ = ["SCHEMAS", "advance", "first_state", "histories", "part", "steps"]
 

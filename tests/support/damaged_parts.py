@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datasource.stats import encode_stats
+from datasource.types.stats import encode_stats
 from support.damage import SHARD, Lake
 from support.damages import DAMAGES, damage
 from support.shards import schema_of

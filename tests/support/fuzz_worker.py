@@ -29,7 +29,7 @@ from datasource.fetch import Fetcher
 from datasource.partfile import decode_inline
 from datasource.plan import PlannedPart, TimeFilter
 from datasource.read import contents_of
-from datasource.schema import ShardSchema
+from datasource.types.schema import ShardSchema
 from datasource.verify import verify
 from support.fuzz import damaged_bytes
 from support.shards import SETTINGS, World

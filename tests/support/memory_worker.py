@@ -25,9 +25,9 @@ from datasource.fetch import Fetcher
 from datasource.location import Blob
 from datasource.plan import PlannedPart, TimeFilter, pack, plan_changes, plan_snapshot
 from datasource.prune import Pruner
-from datasource.schema import ShardSchema
-from datasource.stats import ColumnStats, PartStats, encode_stats
 from datasource.trace import Trace
+from datasource.types.schema import ShardSchema
+from datasource.types.stats import ColumnStats, PartStats, encode_stats
 from datasource.where import Condition
 from support.commands import first_state
 

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, settings
 
 from datasource.client import ShardClient
 from datasource.frontier import Frontier
-from datasource.schema import ShardSchema
 from datasource.settings import ShardSettings
+from datasource.types.schema import ShardSchema
 from support.strategies import Case, json_types, plain, row_identity
 
 if TYPE_CHECKING:

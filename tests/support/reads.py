@@ -17,9 +17,9 @@ from app.reports import Observation
 from datasource.client import ShardClient
 from datasource.clock import SystemClock, SystemIds
 from datasource.frontier import Frontier
-from datasource.schema import ShardSchema
 from datasource.settings import ShardSettings
 from datasource.stores.memory import forget
+from datasource.types.schema import ShardSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

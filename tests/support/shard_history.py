@@ -19,8 +19,8 @@ from datasource.commands.append import Appended, UpperMismatch
 from datasource.errors import Determinate, Indeterminate, InvalidUsage
 from datasource.frontier import Frontier
 from datasource.partfile import decode_inline
-from datasource.schema import ShardSchema
 from datasource.settings import ShardSettings
+from datasource.types.schema import ShardSchema
 from support.linearizability import UNKNOWN, Call, Kind
 
 if TYPE_CHECKING:

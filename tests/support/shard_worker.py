@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from datasource.client import ShardClient
 from datasource.commands.append import Appended
-from datasource.schema import ShardSchema
 from datasource.settings import ShardSettings
+from datasource.types.schema import ShardSchema
 
 __all__ = ["SHARD", "Task", "rows_of", "schema", "work"]
 

@@ -19,11 +19,11 @@ from typing_extensions import override
 
 from datasource.client import ShardClient
 from datasource.errors import Determinate, Indeterminate
-from datasource.schema import ShardSchema
 from datasource.settings import ShardSettings
 from datasource.stores.memory import MemoryObjects, forget
 from datasource.stores.objects import CreateOutcome, Objects, Unresolved
 from datasource.stores.open import compose_location
+from datasource.types.schema import ShardSchema
 from support.clock import ManualClock, SeededIds
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from app.storage.sink import run_sink
 from datasource.client import ShardClient
 from datasource.clock import SystemClock, SystemIds
 from datasource.frontier import Frontier
-from datasource.schema import ShardSchema
+from datasource.types.schema import ShardSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

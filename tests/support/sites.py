@@ -20,7 +20,7 @@ from app.project.project import Resolved
 from app.project.statements import Kept
 from app.protocol.objects import IndexDescription, SourceDescription
 from datasource.client import ShardClient
-from datasource.schema import ShardSchema
+from datasource.types.schema import ShardSchema
 from support.checkout import wait_until
 from support.reads import Place, Row
 

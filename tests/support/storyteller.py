@@ -31,10 +31,10 @@ from datasource.commands.append import AlreadyCommitted, Appended, UpperMismatch
 from datasource.errors import ShardError
 from datasource.frontier import EMPTY, Frontier
 from datasource.overwrite import overwrite
-from datasource.schema import ShardSchema
 from datasource.settings import ShardSettings
 from datasource.state import is_tombstone
 from datasource.stores.faulty import Fault, Faulty, Operation
+from datasource.types.schema import ShardSchema
 from support.shards import SETTINGS, World
 
 if TYPE_CHECKING:

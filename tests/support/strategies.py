@@ -21,8 +21,8 @@ import pyarrow as pa
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from datasource.schema import ShardSchema
-from datasource.sparktype import Array, Atomic, Map, Record, SparkType
+from datasource.types.schema import ShardSchema
+from datasource.types.spark_types import Array, Atomic, Map, Record, SparkType
 from datasource.update import update_schema
 
 if TYPE_CHECKING:

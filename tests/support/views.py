@@ -17,7 +17,7 @@ from datasource.client import ShardClient
 from datasource.clock import SystemClock, SystemIds
 from datasource.commands.append import Appended
 from datasource.frontier import Frontier
-from datasource.schema import ShardSchema
+from datasource.types.schema import ShardSchema
 from support.strategies import plain_rows
 
 if TYPE_CHECKING:

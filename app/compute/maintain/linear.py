@@ -18,7 +18,7 @@ from app.compute.evaluate import analysed
 from app.project.hidden import compare_plans
 from app.project.plantree import Node, plan_tree
 from app.project.strategy import INPUT, LINEAR
-from datasource.schema import DIFF, TS
+from datasource.types.schema import DIFF, TS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -30,7 +30,7 @@ from datasource.commands.append import UpperMismatch
 from datasource.errors import Fenced
 from datasource.frontier import EMPTY, Frontier
 from datasource.read import current_schema
-from datasource.schema import DIFF, TS, ShardSchema
+from datasource.types.schema import DIFF, TS, ShardSchema
 
 __all__ = ["SinkProgress"]
 

@@ -27,7 +27,7 @@ from app.protocol.objects import SinkDescription
 from datasource.errors import InvalidUsage, unknown_name
 from datasource.native.consolidate import repeat
 from datasource.native.types import quoted
-from datasource.schema import DIFF, TS
+from datasource.types.schema import DIFF, TS
 
 __all__ = ["DELETED", "RETRACTION", "as_messages", "shaped"]
 

@@ -24,9 +24,9 @@ from app.storage.sinks.target import Written, kept
 from datasource.client import ShardClient
 from datasource.frontier import Frontier
 from datasource.native.saving import save
-from datasource.schema import TS
 from datasource.shard_source.options import parse_sink
 from datasource.shard_source.planner import open_client
+from datasource.types.schema import TS
 
 __all__ = ["ShardTarget"]
 

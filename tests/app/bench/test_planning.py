@@ -6,7 +6,7 @@ import pytest
 
 from app.bench.planning import make_shard, sample_rows
 from datasource.partfile import part_schema
-from datasource.schema import ShardSchema
+from datasource.types.schema import ShardSchema
 from support.shards import World
 
 

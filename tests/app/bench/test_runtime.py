@@ -11,7 +11,7 @@ from app.bench.runtime_load import STAMPED, resting, streaming
 from app.bench.runtime_watch import Watch, freshness, stamps_of, unreadable
 from app.project.project import Project
 from datasource.frontier import Frontier
-from datasource.schema import ShardSchema
+from datasource.types.schema import ShardSchema
 from support.clock import ManualClock
 from support.shards import World
 

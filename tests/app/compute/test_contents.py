@@ -13,7 +13,7 @@ from datasource.client import ShardClient
 from datasource.commands.append import Appended
 from datasource.frontier import Frontier
 from datasource.native.small import ROWS_MAX
-from datasource.schema import ShardSchema
+from datasource.types.schema import ShardSchema
 from support.shards import World
 
 ROWS = pa.schema([("who", pa.string()), ("total", pa.float64())])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from app.compute.arrangement import Arrangement
 from datasource.errors import InvalidUsage
 from datasource.frontier import EMPTY, Frontier
-from datasource.schema import ShardSchema
+from datasource.types.schema import ShardSchema
 from support.reads import Row, contents, model_at, updates_of
 
 SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.string()), ("v", pa.float64())])

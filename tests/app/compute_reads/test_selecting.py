@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from app.compute.selecting import keys_of, simple_select, spark_schema
-from datasource.schema import ShardSchema
+from datasource.types.schema import ShardSchema
 
 SCHEMA = ShardSchema.from_arrow(
     pa.schema(

@@ -12,7 +12,7 @@ from app.introspection.poll import ShardPoller
 from app.protocol.objects import errors_shard
 from datasource.client import ShardClient
 from datasource.errors import Fenced, InvalidUsage
-from datasource.schema import ShardSchema
+from datasource.types.schema import ShardSchema
 from support.introspection import DELAYS, FLIGHTS, World
 
 SCHEMA = ShardSchema.from_arrow(pa.schema([("a", pa.int64())]))

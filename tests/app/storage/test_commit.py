@@ -21,7 +21,7 @@ from app.storage.resume import Planned
 from datasource.client import ShardClient
 from datasource.errors import Determinate, Fenced
 from datasource.native.interval import StagedInterval
-from datasource.schema import ShardSchema
+from datasource.types.schema import ShardSchema
 from support.clock import ManualClock, SeededIds
 
 _numbers = count()

@@ -18,7 +18,7 @@ from app.storage.sinks.target import guarantee, interval_ms, options_of
 from datasource.client import ShardClient
 from datasource.errors import Fenced, InvalidUsage
 from datasource.frontier import EMPTY, Frontier
-from datasource.schema import ShardSchema
+from datasource.types.schema import ShardSchema
 from support.sinks import SCHEMA
 
 

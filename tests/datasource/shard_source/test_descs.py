@@ -7,10 +7,10 @@ import pytest
 
 from datasource.client import ShardClient
 from datasource.frontier import EMPTY, Frontier
-from datasource.schema import ShardSchema
 from datasource.settings import ShardSettings
 from datasource.shard_source.descs import Limits, horizon, news, next_frontier
 from datasource.state import ShardState
+from datasource.types.schema import ShardSchema
 
 
 def shard(name: str, *batches: tuple[int, int, int]) -> ShardState:

@@ -10,7 +10,7 @@ import pytest
 
 from datasource.errors import Determinate, InvalidUsage
 from datasource.frontier import Frontier
-from datasource.schema import ShardSchema
+from datasource.types.schema import ShardSchema
 from support.engine import STEPS, Checkpoint, Killed, Query, consolidated, options_of
 from support.shards import World, schema_of, table, updates
 from support.streams import BLOBS, churn, fill, lose_leases

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from datasource.errors import InvalidUsage
-from datasource.schema import ShardSchema
-from datasource.sparktype import (
+from datasource.types.schema import ShardSchema
+from datasource.types.spark_types import (
     Array,
     Atomic,
     Field,

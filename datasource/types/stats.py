@@ -27,7 +27,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from datasource.sparktype import Atomic, Field
+from datasource.types.spark_types import Atomic, Field
 
 __all__ = [
     "BUDGET_BYTES",

@@ -19,7 +19,16 @@ from typing import Final
 import pyarrow as pa
 
 from datasource.errors import InvalidUsage
-from datasource.sparktype import Array, Atomic, Field, Map, Record, SparkType, arrow_type, path_text
+from datasource.types.spark_types import (
+    Array,
+    Atomic,
+    Field,
+    Map,
+    Record,
+    SparkType,
+    arrow_type,
+    path_text,
+)
 
 __all__ = ["neutral", "spark_record"]
 
