@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 from datasource.batch import Part
 from datasource.errors import InvalidUsage
 from datasource.fetch import BATCH_ROWS, Fetcher
-from datasource.merge import merge_snapshot
 from datasource.plan import PlannedPart
+from datasource.rows.merge_runs import merge_snapshot
+from datasource.rows.updates import expand, sort_rows
 from datasource.types.schema import DIFF, TS, ShardSchema
-from datasource.update import expand, sort_rows
 
 __all__ = ["Contents"]
 

@@ -25,12 +25,12 @@ from datasource.contents import Contents
 from datasource.errors import Determinate, InvalidUsage
 from datasource.fetch import BATCH_ROWS
 from datasource.frontier import TIME_MIN
-from datasource.merge import Run
 from datasource.plan import PlannedPart, TimeFilter, plan_changes
 from datasource.read import current_schema, open_reader
+from datasource.rows.merge_runs import Run
+from datasource.rows.updates import sort_rows
 from datasource.stage import Staged, UncommittedParts
 from datasource.state import ShardState
-from datasource.update import sort_rows
 from datasource.write import WriteHandle
 
 __all__ = ["Difference", "commit_difference", "runs_of", "staged_parts"]

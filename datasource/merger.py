@@ -32,12 +32,12 @@ from datasource.commands.merge import not_conserved, same_sum, sum_of_diffs
 from datasource.contents import Contents
 from datasource.description import Description
 from datasource.fetch import BATCH_ROWS, Fetcher
-from datasource.merge import merge
 from datasource.plan import PlannedPart, TimeFilter
+from datasource.rows.merge_runs import merge
+from datasource.rows.updates import sort_rows
 from datasource.stage import Stager, UncommittedParts
 from datasource.state import ShardState
 from datasource.types.schema import DIFF, ShardSchema
-from datasource.update import sort_rows
 
 __all__ = [
     "Merged",

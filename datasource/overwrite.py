@@ -18,13 +18,13 @@ from datasource.difference import Difference, commit_difference, runs_of, staged
 from datasource.errors import InvalidUsage
 from datasource.frontier import TIME_MIN
 from datasource.machine import Machine
-from datasource.merge import Run, merge
 from datasource.plan import PlannedPart
 from datasource.read import contents_of
+from datasource.rows.merge_runs import Run, merge
+from datasource.rows.updates import negate
 from datasource.stage import Staged, UncommittedParts
 from datasource.state import ShardState
 from datasource.types.schema import TS
-from datasource.update import negate
 from datasource.write import WriteHandle
 
 __all__ = ["overwrite", "replacement"]

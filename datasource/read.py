@@ -33,9 +33,9 @@ from datasource.lease import Heart, Lease, take_lease
 from datasource.location import Blob
 from datasource.machine import Machine
 from datasource.plan import SnapshotPlan, plan_changes, plan_snapshot
+from datasource.rows.updates import update_schema
 from datasource.state import ShardState, is_tombstone, last_update
 from datasource.types.schema import ShardSchema
-from datasource.update import update_schema
 
 __all__ = [
     "ListenStep",

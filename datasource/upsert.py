@@ -38,18 +38,18 @@ from datasource.errors import InvalidUsage
 from datasource.fetch import Fetcher
 from datasource.frontier import TIME_MIN
 from datasource.machine import Machine
-from datasource.merge import merge
-from datasource.ordering import order_rows, take
 from datasource.plan import PlannedPart
 from datasource.predicate import FALSE, TRUE, Known, Lookup, Outcomes, Path, Predicate
 from datasource.read import current_schema
+from datasource.rows.merge_runs import merge
+from datasource.rows.sorting import order_rows, take
+from datasource.rows.updates import consolidate
 from datasource.stage import Staged
 from datasource.state import ShardState
 from datasource.types.row_keys import contiguous, surrogate
 from datasource.types.schema import DIFF, TS, ShardSchema
 from datasource.types.spark_types import Atomic, Field, Record, SparkType, path_text
 from datasource.types.stats import Bound, PartStats, bounds, may_overlap
-from datasource.update import consolidate
 from datasource.where import Where
 from datasource.write import WriteHandle
 

@@ -32,10 +32,16 @@ import pyarrow.compute as pc
 from app.compute.results import too_large
 from datasource.errors import InvalidUsage
 from datasource.frontier import Frontier
-from datasource.ordering import take
+from datasource.rows.sorting import take
+from datasource.rows.updates import (
+    advance,
+    consolidate,
+    consolidate_snapshot,
+    expand,
+    update_schema,
+)
 from datasource.types.row_keys import contiguous, surrogate
 from datasource.types.schema import DIFF, TS, ShardSchema
-from datasource.update import advance, consolidate, consolidate_snapshot, expand, update_schema
 
 __all__ = ["Arrangement", "View"]
 

@@ -51,10 +51,10 @@ from datasource.native.interval import (
 )
 from datasource.native.reading import every_update, times_of_changes
 from datasource.native.small import ROWS_MAX
+from datasource.rows.updates import consolidate
 from datasource.shard_source.options import SinkOptions, parse_sink
 from datasource.state import ShardState
 from datasource.types.schema import DIFF, TS
-from datasource.update import consolidate
 
 __all__ = ["View"]
 

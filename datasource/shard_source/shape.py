@@ -30,10 +30,10 @@ from pyspark.sql.types import (
 )
 
 from datasource.errors import InvalidUsage, unknown_name
+from datasource.rows.updates import expand
 from datasource.shard_source.options import Feed, SourceOptions
 from datasource.types.schema import DIFF, TS, ShardSchema
 from datasource.types.spark_types import type_text
-from datasource.update import expand
 
 __all__ = ["INPUT", "Shape"]
 

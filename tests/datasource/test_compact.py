@@ -19,8 +19,8 @@ from datasource.compact import compact, merge_batches
 from datasource.description import Description
 from datasource.errors import Corrupt, Indeterminate, MissingBlob
 from datasource.frontier import EMPTY, Frontier
-from datasource.merge import merge
 from datasource.merger import sources
+from datasource.rows.merge_runs import merge
 from datasource.stage import Staged
 from datasource.state import ShardState
 from datasource.stores.faulty import Fault, Faulty

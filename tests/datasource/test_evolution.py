@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datasource.errors import InvalidUsage
-from datasource.ordering import order_rows
+from datasource.rows.sorting import order_rows
+from datasource.rows.updates import sort_rows, stamp
 from datasource.types.cast_to_schema import check_data, migrate
 from datasource.types.schema import ShardSchema
 from datasource.types.schema_evolution import Incompatible, evolve
-from datasource.update import sort_rows, stamp
 from support.strategies import (
     Case,
     bounded,

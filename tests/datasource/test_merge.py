@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datasource.errors import Corrupt
-from datasource.merge import merge, merge_snapshot
-from datasource.ordering import order_rows
-from datasource.update import (
+from datasource.rows.merge_runs import merge, merge_snapshot
+from datasource.rows.sorting import order_rows
+from datasource.rows.updates import (
     advance,
     consolidate,
     consolidate_snapshot,

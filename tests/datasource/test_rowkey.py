@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasource.ordering import compare_rows, order_rows, take
+from datasource.rows.sorting import compare_rows, order_rows, take
 from datasource.types import row_keys as rowkey
 from datasource.types.schema import ShardSchema
 from support.strategies import (

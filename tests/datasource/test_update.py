@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datasource.errors import Corrupt, InvalidUsage
-from datasource.ordering import order_rows
-from datasource.update import (
+from datasource.rows.sorting import order_rows
+from datasource.rows.updates import (
     advance,
     consolidate,
     consolidate_snapshot,

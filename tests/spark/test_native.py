@@ -20,8 +20,8 @@ from datasource.frontier import Frontier
 from datasource.lease import Lease, take_lease
 from datasource.native.interval import Interval
 from datasource.native.keep import KEEPER, Keeper
+from datasource.rows.updates import stamp
 from datasource.types.schema import ShardSchema
-from datasource.update import stamp
 from support.checkout import wait_until
 from support.clock import ManualClock
 from support.native import TYPES, arrow_of, client_at, collected, few, ids, put

@@ -21,8 +21,8 @@ from datasource.frontier import TIME_MIN
 from datasource.native.small import BYTES_MAX, ROWS_MAX
 from datasource.plan import plan_changes, volume_of
 from datasource.read import contents_of
+from datasource.rows.updates import consolidate, negate, update_schema
 from datasource.types.schema import TS
-from datasource.update import consolidate, negate, update_schema
 
 __all__ = ["Contents", "correction"]
 

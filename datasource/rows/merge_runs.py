@@ -29,8 +29,8 @@ import numpy as np
 import pyarrow as pa
 
 from datasource.errors import Corrupt
-from datasource.ordering import compare_rows, take
-from datasource.update import advance, consolidate, consolidate_snapshot, row_columns
+from datasource.rows.sorting import compare_rows, take
+from datasource.rows.updates import advance, consolidate, consolidate_snapshot, row_columns
 
 __all__ = ["ROWS_OUT", "Run", "merge", "merge_snapshot"]
 

@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datasource.errors import Corrupt, InvalidUsage
-from datasource.ordering import Order, order_rows, take
+from datasource.rows.sorting import Order, order_rows, take
 from datasource.types.schema import DIFF, TS
 
 __all__ = [
