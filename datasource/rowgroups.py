@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from datasource.predicate import ABSENT, Known, Path, field_at
+from datasource.filters.parser import Where
+from datasource.filters.predicates import ABSENT, Known, Path, field_at
 from datasource.types.schema import ShardSchema
 from datasource.types.stats import Bound, Kind, kind_of
-from datasource.where import Where
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

@@ -36,10 +36,11 @@ from datasource.contents import Contents
 from datasource.difference import Difference, commit_difference, runs_of, staged_parts
 from datasource.errors import InvalidUsage
 from datasource.fetch import Fetcher
+from datasource.filters.parser import Where
+from datasource.filters.predicates import FALSE, TRUE, Known, Lookup, Outcomes, Path, Predicate
 from datasource.frontier import TIME_MIN
 from datasource.machine import Machine
 from datasource.plan import PlannedPart
-from datasource.predicate import FALSE, TRUE, Known, Lookup, Outcomes, Path, Predicate
 from datasource.read import current_schema
 from datasource.rows.merge_runs import merge
 from datasource.rows.sorting import order_rows, take
@@ -50,7 +51,6 @@ from datasource.types.row_keys import contiguous, surrogate
 from datasource.types.schema import DIFF, TS, ShardSchema
 from datasource.types.spark_types import Atomic, Field, Record, SparkType, path_text
 from datasource.types.stats import Bound, PartStats, bounds, may_overlap
-from datasource.where import Where
 from datasource.write import WriteHandle
 
 __all__ = ["CARRIER_ID", "LIVE", "ORDER", "carrier_schema", "replacements", "upsert"]

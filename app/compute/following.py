@@ -29,6 +29,7 @@ from app.protocol.objects import errors_shard
 from datasource.client import ShardClient
 from datasource.clock import Clock
 from datasource.errors import Determinate, InvalidUsage
+from datasource.filters.parser import Where
 from datasource.frontier import Frontier
 from datasource.plan import SnapshotPlan, plan_changes, plan_snapshot
 from datasource.prune import Pruner
@@ -41,7 +42,6 @@ from datasource.read import (
 )
 from datasource.state import ShardState, is_tombstone
 from datasource.types.schema import DIFF, ShardSchema
-from datasource.where import Where
 
 __all__ = [
     "UNCONNECTED",

@@ -6,7 +6,7 @@
     spark_schema(schema)                        what `toArrow` would give; None: it is not sure
 
 Taken is `SELECT * | column [AS name], … FROM object [AS alias] [WHERE …] [LIMIT n]` alone, where
-the condition is one that `datasource.where` understands: its semantics are Spark's.
+the condition is one that `datasource.filters.parser` understands: its semantics are Spark's.
 
 Invariants:
     For what is taken Spark would give the same rows under the same schema; where that is not
@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from datasource.errors import InvalidUsage
-from datasource.predicate import And, Compare, In, Predicate
-from datasource.sqltree import NotUnderstood, kind_of_node, parse_sql
+from datasource.filters.parser import Condition, Where, bind_tree
+from datasource.filters.predicates import And, Compare, In, Predicate
+from datasource.filters.sql_tree import NotUnderstood, kind_of_node, parse_sql
 from datasource.types.schema import ShardSchema
-from datasource.where import Condition, Where, bind_tree
 
 if TYPE_CHECKING:
     from sqlglot import exp

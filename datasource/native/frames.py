@@ -26,6 +26,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import LongType, StructField, StructType
 
 from datasource.errors import InvalidUsage
+from datasource.filters.parser import Condition
 from datasource.floats import float_paths
 from datasource.native.arrow import fetched_by_tasks, fetched_here
 from datasource.native.consolidate import consolidate, consolidates, repeat
@@ -38,7 +39,6 @@ from datasource.plan import PlannedPart, volume_of
 from datasource.shard_source.partition import Kind, ShardPartition
 from datasource.shard_source.planner import open_client
 from datasource.types.schema import DIFF, TS, ShardSchema
-from datasource.where import Condition
 
 __all__ = ["Native", "native_frame"]
 

@@ -28,12 +28,12 @@ from datasource.claim import MergeClaim, Superseded
 from datasource.client import ShardClient
 from datasource.compact import apply_merged, is_there, merge_batches, merge_in_turn
 from datasource.errors import Corrupt, InvalidUsage, ShardError
+from datasource.filters.predicates import Known
 from datasource.ids import owner
 from datasource.location import Blob
 from datasource.machine import Machine
 from datasource.merger import Merged, Source, Tally, merge_since, sources, span, weigh
 from datasource.partfile import read_metadata
-from datasource.predicate import Known
 from datasource.rowgroups import RowGroups
 from datasource.shard_merge.ranges import (
     Piece,

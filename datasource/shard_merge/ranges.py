@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from typing_extensions import override
 
 from datasource.batch import Part
-from datasource.predicate import FALSE, TRUE, Known, Lookup, Outcomes, Predicate
+from datasource.filters.predicates import FALSE, TRUE, Known, Lookup, Outcomes, Predicate
 from datasource.types.row_keys import contiguous, surrogate
 from datasource.types.spark_types import Field, path_text
 from datasource.types.stats import Bound, Kind, bounds, kind_of

@@ -15,12 +15,12 @@ from datasource.client import shared_client
 from datasource.contents import Contents
 from datasource.description import Description
 from datasource.fetch import Fetcher
+from datasource.filters.parser import Where
 from datasource.merger import Merger, Source, Tally
 from datasource.settings import ShardSettings
 from datasource.shard_merge.ranges import RowRange
 from datasource.stage import Stager
 from datasource.types.schema import ShardSchema
-from datasource.where import Where
 
 __all__ = ["MergeTask", "RangeMerged", "merge_range"]
 

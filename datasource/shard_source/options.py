@@ -11,6 +11,7 @@ from typing import Final, Literal, get_args
 from zoneinfo import ZoneInfo
 
 from datasource.errors import InvalidUsage
+from datasource.filters.parser import Condition
 from datasource.settings import ShardSettings
 from datasource.shard_source.given import (
     Given,
@@ -21,7 +22,6 @@ from datasource.shard_source.given import (
     parse_size,
     parse_time,
 )
-from datasource.where import Condition
 
 __all__ = [
     "Envelope",

@@ -21,12 +21,12 @@ from datasource.commands.readers import heartbeat
 from datasource.contents import Contents
 from datasource.errors import Corrupt, MissingBlob, ShardError
 from datasource.fetch import Fetcher
+from datasource.filters.parser import Where
 from datasource.plan import PlannedPart
 from datasource.readahead import read_ahead
 from datasource.shard_source.options import ShardOptions
 from datasource.shard_source.shape import Shape
 from datasource.types.schema import ShardSchema
-from datasource.where import Where
 
 __all__ = ["Guard", "Kind", "ShardPartition", "fetch_partition", "read_partition"]
 

@@ -13,6 +13,7 @@ import msgspec
 
 from datasource.client import ShardClient, owner, shared_client
 from datasource.commands.readers import SinceExceeded
+from datasource.filters.parser import Where
 from datasource.frontier import Frontier
 from datasource.lease import Lease, take_lease
 from datasource.plan import PlannedPart, SnapshotPlan, pack
@@ -23,7 +24,6 @@ from datasource.shard_source.partition import Guard, Kind, ShardPartition
 from datasource.shard_source.shape import Shape
 from datasource.state import ShardState
 from datasource.types.stats import NO_STATS
-from datasource.where import Where
 
 __all__ = ["Planner", "batch_guard", "open_client"]
 

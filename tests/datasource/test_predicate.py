@@ -17,8 +17,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from datasource.batch import Part
-from datasource.partfile import encode_parquet
-from datasource.predicate import (
+from datasource.filters.parser import Condition, Where
+from datasource.filters.predicates import (
     FALSE,
     NULL,
     TRUE,
@@ -34,13 +34,13 @@ from datasource.predicate import (
     Predicate,
     StartsWith,
 )
+from datasource.partfile import encode_parquet
 from datasource.prune import Pruner
 from datasource.rowgroups import RowGroups
 from datasource.stats_collect import collect
 from datasource.types.schema import ShardSchema
 from datasource.types.spark_types import Atomic
 from datasource.types.stats import encode_stats, kind_of
-from datasource.where import Condition, Where
 from support.strategies import PLAIN_TYPES, Case, bounded, cases, plain, values
 
 Answer = bool | None

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from datasource.contents import Contents
 from datasource.errors import Corrupt
+from datasource.filters.parser import Condition, Where
 from datasource.frontier import Frontier
 from datasource.partfile import encode_parquet
 from datasource.plan import PlannedPart, TimeFilter, pack, plan_changes, plan_snapshot
@@ -26,7 +27,6 @@ from datasource.read import contents_of, first_sort_column
 from datasource.state import ShardState
 from datasource.types.schema import ShardSchema
 from datasource.types.stats import ColumnStats, PartStats, encode_stats
-from datasource.where import Condition, Where
 from support.commands import part
 from support.shards import SETTINGS, TINY, World, rows, schema_of, table, updates
 from support.strategies import bounded

@@ -12,9 +12,9 @@ from sqlglot.dialects.spark import Spark
 
 from app.compute.selecting import simple_select
 from datasource.errors import InvalidUsage
-from datasource.sqltree import READ, NotUnderstood, parse_sql
+from datasource.filters.parser import Condition
+from datasource.filters.sql_tree import READ, NotUnderstood, parse_sql
 from datasource.types.schema import ShardSchema
-from datasource.where import Condition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

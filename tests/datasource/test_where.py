@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from datasource.errors import InvalidUsage
-from datasource.predicate import Compare
+from datasource.filters.parser import Condition
+from datasource.filters.predicates import Compare
 from datasource.types.schema import ShardSchema
-from datasource.where import Condition
 
 ZONE = "Europe/Berlin"
 

@@ -10,8 +10,8 @@ from hypothesis import Phase, given, settings
 from pyspark.errors import PySparkException
 
 from datasource.errors import InvalidUsage
+from datasource.filters.parser import Condition
 from datasource.types.schema import ShardSchema
-from datasource.where import Condition
 from support.conditions import FORMS, conditions, rows_sql
 from support.strategies import bounded
 

@@ -21,10 +21,10 @@ from app.protocol.objects import IndexDescription
 from app.reports import Hydrated
 from datasource.client import ShardClient
 from datasource.errors import InvalidUsage
+from datasource.filters.parser import Condition
 from datasource.frontier import Frontier
 from datasource.settings import ShardSettings
 from datasource.types.schema import ShardSchema
-from datasource.where import Condition
 from support.conditions import conditions, rows_sql
 from support.reads import Inputs, Place, incarnation
 from support.strategies import bounded

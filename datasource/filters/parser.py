@@ -27,14 +27,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from datasource.errors import InvalidUsage, unknown_name
-from datasource.literals import (
+from datasource.filters.comparisons import (
     Column,
     Literal,
     Unfit,
     compare,
     is_among,
 )
-from datasource.predicate import (
+from datasource.filters.predicates import (
     And,
     Constant,
     IsNull,
@@ -46,8 +46,8 @@ from datasource.predicate import (
     StartsWith,
     may_be_true,
 )
-from datasource.sqlliteral import literal_of
-from datasource.sqltree import NotUnderstood, kind_of_node, parse_sql
+from datasource.filters.sql_literals import literal_of
+from datasource.filters.sql_tree import NotUnderstood, kind_of_node, parse_sql
 from datasource.types.schema import ShardSchema
 from datasource.types.spark_types import Record, path_text
 

@@ -27,7 +27,7 @@ from typing import Final, NoReturn
 from typing import Literal as OneOf
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from datasource.predicate import Compare, In, Not, Operator, Path, Predicate
+from datasource.filters.predicates import Compare, In, Not, Operator, Path, Predicate
 from datasource.types.spark_types import Atomic, Field, decimal_of, path_text, type_text
 from datasource.types.stats import Bound, Kind, kind_of
 
