@@ -31,15 +31,15 @@ from datasource.compact import compact
 from datasource.errors import Fenced, InvalidUsage, ShardError
 from datasource.gc import collect_garbage
 from datasource.ids import check_owner_name, new_id, owner
-from datasource.location import Location
 from datasource.machine import Machine
-from datasource.names import shard_name
 from datasource.read import ReadHandle, current_schema, history_gone, open_reader
 from datasource.retention import set_retention
 from datasource.settings import ShardSettings
 from datasource.since_hold import SinceHandle, open_since
 from datasource.state import ShardState, is_tombstone
+from datasource.stores.location import Location
 from datasource.stores.open import open_location
+from datasource.stores.shard_names import shard_name
 from datasource.sweep import Swept, sweep
 from datasource.txn.door import Door
 from datasource.txn.protocol import Transactions

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from datasource.commands.transition import Transition
-from datasource.location import Committed, ExpectationMismatch
 from datasource.state import ShardState
+from datasource.stores.location import Committed, ExpectationMismatch
 
 __all__ = ["Answer", "Command", "Flight", "Pending", "answer_all"]
 

@@ -12,9 +12,7 @@ from __future__ import annotations
 from datasource.clock import Clock, SystemIds
 from datasource.errors import Corrupt, MissingBlob, ShardError
 from datasource.history import states_from
-from datasource.location import Location
 from datasource.machine import Machine
-from datasource.names import shard_name
 from datasource.referenced import wholes
 from datasource.report import (
     DroppedPart,
@@ -26,6 +24,8 @@ from datasource.report import (
 )
 from datasource.settings import ShardSettings
 from datasource.state import ShardState, seqno_since
+from datasource.stores.location import Location
+from datasource.stores.shard_names import shard_name
 
 __all__ = ["inspect_location", "inspect_shard"]
 

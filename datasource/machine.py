@@ -55,11 +55,11 @@ from datasource.errors import (
 )
 from datasource.fuel import Tank
 from datasource.group_commit import Answer, Command, Flight, Pending, answer_all
-from datasource.location import Committed, ExpectationMismatch, Location, VersionedData
-from datasource.names import shard_directory, shard_name
 from datasource.replay import SCAN_MAX, LogReader
 from datasource.settings import ShardSettings
 from datasource.state import RollupRef, ShardState, check, expire, is_tombstone
+from datasource.stores.location import Committed, ExpectationMismatch, Location, VersionedData
+from datasource.stores.shard_names import shard_directory, shard_name
 
 __all__ = ["Command", "Machine"]
 

@@ -30,11 +30,11 @@ from datasource.errors import Determinate, InvalidUsage
 from datasource.fetch import Fetcher
 from datasource.frontier import EMPTY, Frontier
 from datasource.lease import Heart, Lease, take_lease
-from datasource.location import Blob
 from datasource.machine import Machine
 from datasource.plan import SnapshotPlan, plan_changes, plan_snapshot
 from datasource.rows.updates import update_schema
 from datasource.state import ShardState, is_tombstone, last_update
+from datasource.stores.location import Blob
 from datasource.types.schema import ShardSchema
 
 __all__ = [

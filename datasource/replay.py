@@ -16,8 +16,8 @@ from typing import Final
 
 from datasource.codec import Record, apply_diff, decode_record, decode_rollup
 from datasource.errors import Corrupt
-from datasource.location import Location, VersionedData
 from datasource.state import RollupRef, ShardState
+from datasource.stores.location import Location, VersionedData
 
 __all__ = ["SCAN_MAX", "LogReader"]
 

@@ -42,11 +42,11 @@ from datasource.clock import Clock
 from datasource.commands.sweep import SWEEP_AGE_MS, fence, note_swept, sweep_due
 from datasource.errors import InvalidUsage, MissingBlob
 from datasource.history import states_from
-from datasource.location import BlobEntry, Location
 from datasource.machine import Machine
-from datasource.names import shard_directory, shard_name
 from datasource.referenced import Amount, part_blobs
 from datasource.state import ShardState
+from datasource.stores.location import BlobEntry, Location
+from datasource.stores.shard_names import shard_directory, shard_name
 
 __all__ = ["Swept", "nothing", "sweep", "sweep_due", "sweep_orphans"]
 

@@ -34,9 +34,7 @@ from datasource.commands.rollups import oldest_whole
 from datasource.commands.sweep import SWEEP_AGE_MS
 from datasource.errors import InvalidUsage, MissingBlob, ShardError
 from datasource.history import states_from
-from datasource.location import BlobEntry, Location
 from datasource.machine import Machine
-from datasource.names import shard_name
 from datasource.referenced import Amount, dropped, needed_until, part_blobs, wholes
 from datasource.report import ProblemReport
 from datasource.settings import ShardSettings
@@ -48,6 +46,8 @@ from datasource.state import (
     is_tombstone,
     seqno_since,
 )
+from datasource.stores.location import BlobEntry, Location
+from datasource.stores.shard_names import shard_name
 
 __all__ = [
     "HolderUsage",

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from datasource.batch import Part
 from datasource.errors import Corrupt, MissingBlob, ShardError
-from datasource.location import Blob
 from datasource.partfile import damaged, open_part
+from datasource.stores.location import Blob
 
 __all__ = ["verify"]
 

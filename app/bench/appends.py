@@ -12,7 +12,7 @@ import pyarrow as pa
 from app.bench.rounds import Measured, alternate, rates
 from datasource.client import ShardClient
 from datasource.clock import Clock
-from datasource.location import Committed
+from datasource.stores.location import Committed
 from datasource.types.schema import ShardSchema
 
 __all__ = ["measure_appends", "measure_contention", "measure_opening"]

@@ -41,9 +41,9 @@ from datasource.fsck.listing import is_directory_marker
 from datasource.fsck.log import Place
 from datasource.fsck.shard import check_shard
 from datasource.fsck.transactions import TransactionsCheck
-from datasource.names import shard_directory, shard_name
 from datasource.stores.objects import Objects
 from datasource.stores.probe import ensure_location
+from datasource.stores.shard_names import shard_directory, shard_name
 
 __all__ = [
     "KINDS",

@@ -23,12 +23,12 @@ from datasource.batch import Part
 from datasource.errors import Corrupt, InvalidUsage, MissingBlob
 from datasource.floats import float_paths, trusts_bounds
 from datasource.fsck.findings import Findings
-from datasource.location import Blob
 from datasource.partfile import decode_inline, open_part, part_schema
 from datasource.rowgroups import RowGroups
 from datasource.rows.sorting import compare_rows, order_rows, take
 from datasource.rows.updates import row_columns
 from datasource.stats_collect import exact
+from datasource.stores.location import Blob
 from datasource.types.cast_to_schema import convert
 from datasource.types.schema import DIFF, TS, ShardSchema
 from datasource.types.spark_types import path_text

@@ -13,7 +13,6 @@ from datasource.batch import Batch, Part
 from datasource.errors import ShardError
 from datasource.frontier import TIME_MIN, Frontier
 from datasource.fsck.findings import Findings
-from datasource.names import shard_directory
 from datasource.state import (
     CriticalReader,
     LeasedReader,
@@ -22,6 +21,7 @@ from datasource.state import (
     is_tombstone,
     seqno_since,
 )
+from datasource.stores.shard_names import shard_directory
 from datasource.types.schema import ShardSchema
 
 __all__ = ["check_fit", "check_state", "schemas_of"]

@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 
 from datasource.batch import Part
 from datasource.errors import MissingBlob
-from datasource.location import Blob, BlobEntry
 from datasource.partfile import footer_of, read_footer
 from datasource.stats_collect import collect
+from datasource.stores.location import Blob, BlobEntry
 from datasource.types.schema import DIFF, TS, ShardSchema
 from datasource.types.spark_types import Atomic, Field, arrow_field, path_text
 from datasource.types.stats import PartStats, encode_stats

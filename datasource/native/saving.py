@@ -29,8 +29,6 @@ from datasource.client import ShardClient
 from datasource.covers import of_text
 from datasource.errors import InvalidUsage
 from datasource.ids import check_owner_name, new_id
-from datasource.location import BlobEntry
-from datasource.names import shard_directory
 from datasource.native.footers import Describer
 from datasource.native.jvm import delete_directory, session_with, with_session
 from datasource.native.microbatch import covers_of
@@ -43,6 +41,8 @@ from datasource.shard_sink.target import Target, find, resolve
 from datasource.shard_source.options import SinkOptions, parse_sink
 from datasource.shard_source.planner import open_client
 from datasource.stage import Staged, delete_blobs
+from datasource.stores.location import BlobEntry
+from datasource.stores.shard_names import shard_directory
 from datasource.types.schema import DIFF, TS, ShardSchema
 from datasource.write import WriteHandle
 

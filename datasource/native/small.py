@@ -21,9 +21,9 @@ from pyspark.errors import PySparkTypeError, UnsupportedOperationException
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from datasource.names import shard_directory
 from datasource.native.saving import Saving
 from datasource.stage import Staged, Stager
+from datasource.stores.shard_names import shard_directory
 from datasource.types.schema import DIFF, TS, ShardSchema
 
 __all__ = ["BYTES_MAX", "ROWS_MAX", "collected", "same_arrow", "staged_here"]

@@ -30,7 +30,6 @@ from datasource.compact import apply_merged, is_there, merge_batches, merge_in_t
 from datasource.errors import Corrupt, InvalidUsage, ShardError
 from datasource.filters.predicates import Known
 from datasource.ids import owner
-from datasource.location import Blob
 from datasource.machine import Machine
 from datasource.merger import Merged, Source, Tally, merge_since, sources, span, weigh
 from datasource.partfile import read_metadata
@@ -46,6 +45,7 @@ from datasource.shard_merge.ranges import (
 )
 from datasource.shard_merge.task import MergeTask, RangeMerged, merge_range
 from datasource.state import Claim, ShardState
+from datasource.stores.location import Blob
 from datasource.types.schema import ShardSchema
 from datasource.types.stats import Kind
 

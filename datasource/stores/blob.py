@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from datasource.errors import InvalidUsage
-from datasource.location import Blob, BlobEntry
-from datasource.names import check_segments, has_control
+from datasource.stores.location import Blob, BlobEntry
+from datasource.stores.shard_names import check_segments, has_control
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from datasource.errors import Corrupt
 
 if TYPE_CHECKING:
-    from datasource.location import BlobEntry
+    from datasource.stores.location import BlobEntry
     from datasource.stores.objects import Objects
 
 __all__ = [

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from datasource.clock import Clock, IdGenerator
-    from datasource.location import BlobEntry
+    from datasource.stores.location import BlobEntry
 
 __all__ = ["Fault", "Faulty", "Operation", "damaged"]
 

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Final
 from typing_extensions import override
 
 from datasource.errors import Corrupt, Determinate, Indeterminate, InvalidUsage, ShardError
-from datasource.location import BlobEntry
+from datasource.stores.location import BlobEntry
 from datasource.stores.objects import CREATED, EXISTS, CreateOutcome, Objects, Unresolved
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from fsspec.spec import AbstractFileSystem
 from typing_extensions import override
 
 from datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
-from datasource.location import BlobEntry
+from datasource.stores.location import BlobEntry
 from datasource.stores.objects import CREATED, EXISTS, CreateOutcome, Objects, Unresolved
 from datasource.stores.ranged import open_ranged
 

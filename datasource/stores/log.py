@@ -45,8 +45,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from typing_extensions import override
 
 from datasource.errors import Corrupt, Determinate, Indeterminate, InvalidUsage, ShardError
-from datasource.location import Committed, Consensus, ExpectationMismatch, VersionedData
-from datasource.names import shard_name
 from datasource.stores.entry import (
     decode_entry,
     encode_entry,
@@ -55,7 +53,9 @@ from datasource.stores.entry import (
     is_entry,
     newest_entry,
 )
+from datasource.stores.location import Committed, Consensus, ExpectationMismatch, VersionedData
 from datasource.stores.objects import CREATED, Unresolved
+from datasource.stores.shard_names import shard_name
 
 if TYPE_CHECKING:
     from datasource.clock import Clock, IdGenerator

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from datasource.location import BlobEntry
+from datasource.stores.location import BlobEntry
 from datasource.stores.objects import CREATED, EXISTS, CreateOutcome, Objects
 
 if TYPE_CHECKING:

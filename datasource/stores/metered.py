@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
-from datasource.location import OperationStatistics, StoreStatistics
+from datasource.stores.location import OperationStatistics, StoreStatistics
 from datasource.stores.objects import EXISTS, CreateOutcome, Objects, Unresolved
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from datasource.clock import Clock
-    from datasource.location import BlobEntry
+    from datasource.stores.location import BlobEntry
 
 __all__ = ["Metered"]
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from datasource.errors import InvalidUsage
-    from datasource.location import BlobEntry
+    from datasource.stores.location import BlobEntry
 
 __all__ = ["CREATED", "EXISTS", "Answer", "CreateOutcome", "Objects", "Unresolved"]
 

@@ -22,14 +22,14 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from datasource.errors import InvalidUsage
-from datasource.location import Location
-from datasource.names import check_segments, has_control
 from datasource.stores.blob import ObjectBlob
+from datasource.stores.location import Location
 from datasource.stores.log import GRACE_MS, NumberedLog
 from datasource.stores.metered import Metered
 from datasource.stores.options import parse_options
 from datasource.stores.probe import ensure_location
 from datasource.stores.retry import Retrying
+from datasource.stores.shard_names import check_segments, has_control
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from datasource.clock import Clock, IdGenerator
-    from datasource.location import BlobEntry
+    from datasource.stores.location import BlobEntry
 
 __all__ = ["ATTEMPTS_MAX", "PATIENCE_MS", "Retrying"]
 

@@ -37,7 +37,7 @@ from aiobotocore.httpsession import AIOHTTPSession  # type: ignore[import-untype
 from typing_extensions import override
 
 from datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
-from datasource.location import BlobEntry
+from datasource.stores.location import BlobEntry
 from datasource.stores.objects import CREATED, EXISTS, CreateOutcome, Objects, Unresolved
 from datasource.stores.ranged import open_ranged
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from datasource.clock import Clock, IdGenerator
-from datasource.location import Location
 from datasource.machine import Machine
 from datasource.settings import ShardSettings
+from datasource.stores.location import Location
 
 __all__ = ["Home"]
 

@@ -22,17 +22,17 @@ from datasource.frontier import Frontier
 from datasource.fsck import check_location
 from datasource.fsck.findings import Findings
 from datasource.fsck.states import check_state
-from datasource.names import shard_directory
 from datasource.state import RollupRef, ShardState, is_tombstone
 from datasource.stores.entry import encode_entry, entry_key
 from datasource.stores.metered import Metered
+from datasource.stores.shard_names import shard_directory
 from support.commands import histories
 from support.damage import OTHER, SHARD, Lake
 from support.shards import TINY, Crash, Mortal, World, schema_of, table
 
 if TYPE_CHECKING:
     from datasource.client import ShardClient
-    from datasource.location import BlobEntry
+    from datasource.stores.location import BlobEntry
     from datasource.stores.objects import Objects
 
 _HOUR_MS = 3_600_000

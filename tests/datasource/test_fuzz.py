@@ -24,7 +24,6 @@ import pytest
 from datasource.codec import apply_diff, decode_record, decode_rollup
 from datasource.errors import InvalidUsage, ShardError
 from datasource.ids import check_owner_name
-from datasource.names import shard_directory, shard_name
 from datasource.settings import ShardSettings
 from datasource.shard_source.offsets import ShardOffset, check_advance, check_shards, parse_offset
 from datasource.shard_source.options import parse_sink, parse_source
@@ -34,6 +33,7 @@ from datasource.stores.log import NumberedLog
 from datasource.stores.memory import MemoryObjects
 from datasource.stores.open import canonical_url, compose_location
 from datasource.stores.options import parse_options
+from datasource.stores.shard_names import shard_directory, shard_name
 from datasource.types.schema import ShardSchema
 from support.clock import ManualClock, SeededIds
 from support.fuzz import damaged_bytes, damaged_json, damaged_text, within

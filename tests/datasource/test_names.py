@@ -9,7 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datasource.errors import InvalidUsage
-from datasource.names import NAME_BYTES_MAX, check_segments, shard_directory, shard_name
+from datasource.stores.shard_names import (
+    NAME_BYTES_MAX,
+    check_segments,
+    shard_directory,
+    shard_name,
+)
 
 _NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=15).filter(
     lambda name: name.strip() and name.strip("./") and ".." not in name.split("/")

@@ -20,10 +20,10 @@ from datasource.commands.sweep import SWEEP_AGE_MS, note_swept, sweep_due
 from datasource.commands.transition import Transition
 from datasource.errors import Determinate, InvalidUsage, ShardError
 from datasource.history import state_at
-from datasource.location import BlobEntry
 from datasource.stage import Staged
 from datasource.state import STAGE_LIFE_MS, Registration, ShardState
 from datasource.stores.file import FileObjects
+from datasource.stores.location import BlobEntry
 from datasource.sweep import Swept, sweep, sweep_orphans
 from support.commands import advance, first_state
 from support.leftovers import (

@@ -19,10 +19,10 @@ from datasource.client import ShardClient
 from datasource.commands.readers import pin_critical
 from datasource.commands.sweep import SWEEP_AGE_MS
 from datasource.errors import ShardError
-from datasource.location import BlobEntry
 from datasource.overwrite import overwrite
 from datasource.referenced import Amount
 from datasource.stores.file import FileObjects
+from datasource.stores.location import BlobEntry
 from datasource.stores.objects import CreateOutcome
 from datasource.usage import LocationUsage, ShardUsage, location_usage
 from support.clock import ManualClock

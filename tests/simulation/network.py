@@ -14,8 +14,8 @@ import pyarrow as pa
 from typing_extensions import override
 
 from datasource.errors import Corrupt, Determinate, Indeterminate, InvalidUsage
-from datasource.location import BlobEntry
 from datasource.stores.faulty import damaged
+from datasource.stores.location import BlobEntry
 from datasource.stores.objects import EXISTS, CreateOutcome, Objects, Unresolved
 from simulation.knobs import DAMAGE, WRITES
 from support.shards import Crash

@@ -14,7 +14,7 @@ from typing import Any
 
 from datasource.clock import SystemClock, SystemIds
 from datasource.errors import Indeterminate
-from datasource.location import Committed, Consensus
+from datasource.stores.location import Committed, Consensus
 from datasource.stores.open import open_location
 from support.check_log import Ack
 

@@ -23,9 +23,9 @@ from datasource.codec import decode_rollup, encode_rollup
 from datasource.description import Description
 from datasource.fetch import Fetcher
 from datasource.filters.parser import Condition
-from datasource.location import Blob
 from datasource.plan import PlannedPart, TimeFilter, pack, plan_changes, plan_snapshot
 from datasource.prune import Pruner
+from datasource.stores.location import Blob
 from datasource.trace import Trace
 from datasource.types.schema import ShardSchema
 from datasource.types.stats import ColumnStats, PartStats, encode_stats

@@ -15,7 +15,7 @@ from datasource.stores.log import GRACE_MS
 from datasource.stores.open import open_location, open_objects
 
 if TYPE_CHECKING:
-    from datasource.location import Location
+    from datasource.stores.location import Location
     from datasource.stores.objects import Objects
 
 __all__ = ["Place"]

@@ -29,9 +29,9 @@ from support.clock import ManualClock, SeededIds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from datasource.location import BlobEntry
     from datasource.machine import Machine
     from datasource.state import ShardState
+    from datasource.stores.location import BlobEntry
 
 __all__ = [
     "SETTINGS",

@@ -11,9 +11,9 @@ import pytest
 
 from datasource.clock import SystemClock, SystemIds
 from datasource.errors import Corrupt, Determinate, Indeterminate, ShardError
-from datasource.location import Committed, ExpectationMismatch, VersionedData
 from datasource.stores import s3 as s3_module
 from datasource.stores.faulty import Fault, Faulty
+from datasource.stores.location import Committed, ExpectationMismatch, VersionedData
 from datasource.stores.log import NumberedLog
 from datasource.stores.memory import MemoryObjects
 from datasource.stores.objects import CREATED, Unresolved
@@ -28,7 +28,7 @@ from support.s3_server import S3Server, free_port, options_for
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from datasource.location import Location
+    from datasource.stores.location import Location
     from support.places import Place
 
 _CREATE_FAULTS = [

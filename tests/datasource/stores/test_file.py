@@ -12,9 +12,9 @@ import pytest
 
 from datasource.clock import SystemClock, SystemIds
 from datasource.errors import Determinate, Indeterminate, InvalidUsage
-from datasource.location import Committed
 from datasource.stores import file as file_store
 from datasource.stores.file import FileObjects
+from datasource.stores.location import Committed
 from datasource.stores.log import NumberedLog
 from datasource.stores.objects import CREATED, EXISTS, Unresolved
 from datasource.stores.open import open_location

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from datasource.clock import SystemClock, SystemIds
 from datasource.errors import Determinate, InvalidUsage
-from datasource.location import Committed, Location
+from datasource.stores.location import Committed, Location
 from datasource.stores.objects import CREATED, EXISTS, Objects
 from datasource.stores.open import open_location, open_objects
 

@@ -10,8 +10,8 @@ import pytest
 
 from datasource.clock import SystemClock
 from datasource.errors import Corrupt, InvalidUsage
-from datasource.location import Committed, ExpectationMismatch, VersionedData
 from datasource.stores.entry import entry_key
+from datasource.stores.location import Committed, ExpectationMismatch, VersionedData
 from support.check_log import Ack, HeadRead, check_log
 from support.log_worker import append_many
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
 
-    from datasource.location import Consensus
+    from datasource.stores.location import Consensus
     from support.places import Place
 
 _PROCESS_S = 60

@@ -13,9 +13,9 @@ from typing_extensions import override
 
 from datasource.clock import SystemIds
 from datasource.errors import Indeterminate
-from datasource.location import Committed, VersionedData
 from datasource.stores.entry import decode_entry, entry_seqno
 from datasource.stores.faulty import Fault, Faulty
+from datasource.stores.location import Committed, VersionedData
 from datasource.stores.log import NumberedLog
 from datasource.stores.memory import MemoryObjects, forget
 from datasource.stores.retry import Retrying

@@ -15,7 +15,7 @@ from datasource.stores.retry import Retrying
 from support.clock import ManualClock, SeededIds
 
 if TYPE_CHECKING:
-    from datasource.location import OperationStatistics
+    from datasource.stores.location import OperationStatistics
     from support.places import Place
 
 

@@ -18,7 +18,7 @@ from datasource.stores.open import compose_location, open_location
 from support.clock import ManualClock, SeededIds
 
 if TYPE_CHECKING:
-    from datasource.location import Location
+    from datasource.stores.location import Location
     from datasource.stores.probe import IfMissing
     from support.places import Place
 

@@ -11,7 +11,7 @@ import pytest
 
 from datasource.clock import SystemClock, SystemIds
 from datasource.errors import InvalidUsage
-from datasource.location import Committed, VersionedData
+from datasource.stores.location import Committed, VersionedData
 from datasource.stores.open import open_location
 
 if TYPE_CHECKING:

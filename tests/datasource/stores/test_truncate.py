@@ -9,9 +9,9 @@ import pytest
 from typing_extensions import override
 
 from datasource.errors import Indeterminate
-from datasource.location import Committed, ExpectationMismatch, VersionedData
 from datasource.stores.entry import encode_entry, entry_key
 from datasource.stores.faulty import Fault, Faulty
+from datasource.stores.location import Committed, ExpectationMismatch, VersionedData
 from datasource.stores.log import CLOCKS_MS, NumberedLog
 from datasource.stores.objects import CREATED
 from support.clock import ManualClock, SeededIds
@@ -19,7 +19,7 @@ from support.clock import ManualClock, SeededIds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from datasource.location import BlobEntry
+    from datasource.stores.location import BlobEntry
     from datasource.stores.objects import CreateOutcome, Objects
     from support.places import Place
 
