@@ -59,8 +59,8 @@ from app.reports import Observation
 from datasource.client import ShardClient
 from datasource.clock import Clock
 from datasource.compact import observe_merges
-from datasource.machine import Machine
 from datasource.maintainer import Maintained
+from datasource.shard.machine import Machine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -39,11 +39,11 @@ from app.rendering import Host, Incarnation
 from app.shards import make_shard, schema_of
 from datasource.client import ShardClient
 from datasource.clock import SystemClock, SystemIds
-from datasource.commands.append import Appended
 from datasource.errors import Determinate, InvalidUsage, unknown_name
 from datasource.frontier import Frontier
 from datasource.native.interval import Interval
 from datasource.native.types import struct_of
+from datasource.shard.commands.append import Appended
 from datasource.types.schema import DIFF, TS
 
 if TYPE_CHECKING:

@@ -22,21 +22,21 @@ from functools import partial
 from typing import TypeVar
 
 from datasource.clock import Clock, IdGenerator, SystemClock, SystemIds
-from datasource.codec import CODE_VERSION
-from datasource.commands.evolve import Evolved, SchemaMismatch, SchemaRefused, evolve_schema
-from datasource.commands.lifecycle import Held, finalise, initial_state, reinitialise
-from datasource.commands.readers import SinceExceeded
-from datasource.commands.retention import checked_retention
 from datasource.compact import compact
 from datasource.errors import Fenced, InvalidUsage, ShardError
 from datasource.gc import collect_garbage
 from datasource.ids import check_owner_name, new_id, owner
-from datasource.machine import Machine
 from datasource.read import ReadHandle, current_schema, history_gone, open_reader
 from datasource.retention import set_retention
 from datasource.settings import ShardSettings
+from datasource.shard.codec import CODE_VERSION
+from datasource.shard.commands.evolve import Evolved, SchemaMismatch, SchemaRefused, evolve_schema
+from datasource.shard.commands.lifecycle import Held, finalise, initial_state, reinitialise
+from datasource.shard.commands.readers import SinceExceeded
+from datasource.shard.commands.retention import checked_retention
+from datasource.shard.machine import Machine
+from datasource.shard.state import ShardState, is_tombstone
 from datasource.since_hold import SinceHandle, open_since
-from datasource.state import ShardState, is_tombstone
 from datasource.stores.location import Location
 from datasource.stores.open import open_location
 from datasource.stores.shard_names import shard_name
@@ -269,7 +269,7 @@ class ShardClient:
                 overwritten, upserted or deleted from; "serializable" also one that was read.
             writer: With `sequence`, a number that grows: the transaction happens once, however
                 often it is tried.
-            covers: What is done under that number (`datasource.covers`), if that is known: the
+            covers: What is done under that number (`datasource.shard.covered_range`), if that is known: the
                 same number for something else is refused then.
 
         Raises:

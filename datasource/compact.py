@@ -32,20 +32,20 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
 
-from datasource.batch import Batch, Part
 from datasource.claim import MergeClaim, Superseded
-from datasource.commands.claims import live_claims
-from datasource.commands.merge import apply_merge
-from datasource.description import Description
 from datasource.errors import MissingBlob
 from datasource.floats import float_paths, trusts_bounds
 from datasource.frontier import Frontier
 from datasource.ids import owner
-from datasource.machine import Machine
 from datasource.merger import Merged, Merger, check_read, sources, span, weigh
+from datasource.shard.batch import Batch, Part
+from datasource.shard.commands.claims import live_claims
+from datasource.shard.commands.merge import apply_merge
+from datasource.shard.description import Description
+from datasource.shard.machine import Machine
+from datasource.shard.state import Claim, ShardState, is_tombstone
+from datasource.shard.trace import due_merges, level_of, worn_past
 from datasource.stage import Stager, UncommittedParts
-from datasource.state import Claim, ShardState, is_tombstone
-from datasource.trace import due_merges, level_of, worn_past
 from datasource.types.schema import ShardSchema
 
 __all__ = [

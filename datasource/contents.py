@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datasource.batch import Part
 from datasource.errors import InvalidUsage
 from datasource.fetch import BATCH_ROWS, Fetcher
-from datasource.plan import PlannedPart
 from datasource.rows.merge_runs import merge_snapshot
 from datasource.rows.updates import expand, sort_rows
+from datasource.shard.batch import Part
+from datasource.shard.plan import PlannedPart
 from datasource.types.schema import DIFF, TS, ShardSchema
 
 __all__ = ["Contents"]

@@ -19,13 +19,13 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datasource.batch import Part
 from datasource.errors import Corrupt, InvalidUsage, MissingBlob
 from datasource.filters.parser import Where
 from datasource.partfile import damaged, decode_inline, open_part, part_schema
-from datasource.plan import PlannedPart, TimeFilter
 from datasource.prune import audited
 from datasource.rowgroups import RowGroups
+from datasource.shard.batch import Part
+from datasource.shard.plan import PlannedPart, TimeFilter
 from datasource.stores.location import Blob
 from datasource.types.cast_to_schema import convert, migrate
 from datasource.types.schema import DIFF, TS, ShardSchema

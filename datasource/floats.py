@@ -22,7 +22,7 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datasource.batch import Part
+from datasource.shard.batch import Part
 from datasource.types.spark_types import Atomic, Field, Record, path_text
 
 __all__ = ["bounded_columns", "float_paths", "trusts_bounds"]

@@ -35,13 +35,13 @@ from typing import Final
 
 import msgspec
 
-from datasource.commands.gc import give_up, note_cleaned
-from datasource.commands.rollups import oldest_whole
 from datasource.errors import MissingBlob
-from datasource.history import rebuild
-from datasource.machine import Machine
-from datasource.referenced import dropped, part_blobs, wholes
-from datasource.state import ShardState, expire, seqno_since
+from datasource.shard.commands.gc import give_up, note_cleaned
+from datasource.shard.commands.rollups import oldest_whole
+from datasource.shard.machine import Machine
+from datasource.shard.references import dropped, part_blobs, wholes
+from datasource.shard.state import ShardState, expire, seqno_since
+from datasource.shard.state_history import rebuild
 
 __all__ = ["collect_garbage"]
 

@@ -11,9 +11,6 @@ from __future__ import annotations
 
 from datasource.clock import Clock, SystemIds
 from datasource.errors import Corrupt, MissingBlob, ShardError
-from datasource.history import states_from
-from datasource.machine import Machine
-from datasource.referenced import wholes
 from datasource.report import (
     DroppedPart,
     LocationReport,
@@ -23,7 +20,10 @@ from datasource.report import (
     report_shard,
 )
 from datasource.settings import ShardSettings
-from datasource.state import ShardState, seqno_since
+from datasource.shard.machine import Machine
+from datasource.shard.references import wholes
+from datasource.shard.state import ShardState, seqno_since
+from datasource.shard.state_history import states_from
 from datasource.stores.location import Location
 from datasource.stores.shard_names import shard_name
 

@@ -22,7 +22,10 @@ from functools import partial
 import msgspec
 
 from datasource.clock import Clock
-from datasource.commands.readers import (
+from datasource.errors import Determinate, Indeterminate, LeaseExpired, ShardError
+from datasource.frontier import Frontier
+from datasource.ids import new_id
+from datasource.shard.commands.readers import (
     ReaderMissing,
     Registered,
     SinceExceeded,
@@ -31,12 +34,9 @@ from datasource.commands.readers import (
     heartbeat,
     register_leased,
 )
-from datasource.commands.transition import Transition
-from datasource.errors import Determinate, Indeterminate, LeaseExpired, ShardError
-from datasource.frontier import Frontier
-from datasource.ids import new_id
-from datasource.machine import Machine
-from datasource.state import ShardState
+from datasource.shard.commands.transition import Transition
+from datasource.shard.machine import Machine
+from datasource.shard.state import ShardState
 
 __all__ = ["Heart", "Lease", "take_lease"]
 

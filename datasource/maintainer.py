@@ -42,9 +42,9 @@ from datasource.client import ShardClient
 from datasource.compact import compact
 from datasource.errors import InvalidUsage, ShardError
 from datasource.gc import collect_garbage
-from datasource.machine import Machine
 from datasource.retention import retain
-from datasource.state import ShardState, expire, is_tombstone, seqno_since
+from datasource.shard.machine import Machine
+from datasource.shard.state import ShardState, expire, is_tombstone, seqno_since
 from datasource.sweep import Swept, nothing, sweep, sweep_due
 
 __all__ = ["Maintained", "Maintainer", "Memory", "collection_due", "maintain"]

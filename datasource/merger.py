@@ -27,16 +27,16 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from datasource.batch import Batch, Part, Run
-from datasource.commands.merge import not_conserved, same_sum, sum_of_diffs
 from datasource.contents import Contents
-from datasource.description import Description
 from datasource.fetch import BATCH_ROWS, Fetcher
-from datasource.plan import PlannedPart, TimeFilter
 from datasource.rows.merge_runs import merge
 from datasource.rows.updates import sort_rows
+from datasource.shard.batch import Batch, Part, Run
+from datasource.shard.commands.merge import not_conserved, same_sum, sum_of_diffs
+from datasource.shard.description import Description
+from datasource.shard.plan import PlannedPart, TimeFilter
+from datasource.shard.state import ShardState
 from datasource.stage import Stager, UncommittedParts
-from datasource.state import ShardState
 from datasource.types.schema import DIFF, ShardSchema
 
 __all__ = [

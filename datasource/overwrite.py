@@ -13,17 +13,17 @@ from dataclasses import dataclass
 import pyarrow as pa
 from typing_extensions import override
 
-from datasource.commands.append import AlreadyCommitted, Appended
 from datasource.difference import Difference, commit_difference, runs_of, staged_parts
 from datasource.errors import InvalidUsage
 from datasource.frontier import TIME_MIN
-from datasource.machine import Machine
-from datasource.plan import PlannedPart
 from datasource.read import contents_of
 from datasource.rows.merge_runs import Run, merge
 from datasource.rows.updates import negate
+from datasource.shard.commands.append import AlreadyCommitted, Appended
+from datasource.shard.machine import Machine
+from datasource.shard.plan import PlannedPart
+from datasource.shard.state import ShardState
 from datasource.stage import Staged, UncommittedParts
-from datasource.state import ShardState
 from datasource.types.schema import TS
 from datasource.write import WriteHandle
 

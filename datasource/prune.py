@@ -25,10 +25,10 @@ from typing import Final
 
 import msgspec
 
-from datasource.batch import Part
 from datasource.filters.parser import Where
 from datasource.filters.predicates import ABSENT, Known, Path, field_at
-from datasource.plan import PlannedPart, SnapshotPlan
+from datasource.shard.batch import Part
+from datasource.shard.plan import PlannedPart, SnapshotPlan
 from datasource.types.schema import ShardSchema
 from datasource.types.spark_types import path_text
 from datasource.types.stats import PartStats, decoded

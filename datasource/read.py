@@ -24,16 +24,16 @@ from typing import Self
 
 import pyarrow as pa
 
-from datasource.commands.readers import SinceExceeded
 from datasource.contents import Contents
 from datasource.errors import Determinate, InvalidUsage
 from datasource.fetch import Fetcher
 from datasource.frontier import EMPTY, Frontier
 from datasource.lease import Heart, Lease, take_lease
-from datasource.machine import Machine
-from datasource.plan import SnapshotPlan, plan_changes, plan_snapshot
 from datasource.rows.updates import update_schema
-from datasource.state import ShardState, is_tombstone, last_update
+from datasource.shard.commands.readers import SinceExceeded
+from datasource.shard.machine import Machine
+from datasource.shard.plan import SnapshotPlan, plan_changes, plan_snapshot
+from datasource.shard.state import ShardState, is_tombstone, last_update
 from datasource.stores.location import Blob
 from datasource.types.schema import ShardSchema
 

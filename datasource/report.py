@@ -20,11 +20,17 @@ from typing import Literal
 
 import msgspec
 
-from datasource.batch import Batch, Part
 from datasource.frontier import Frontier, meet
-from datasource.referenced import dropped as gone
-from datasource.referenced import part_blobs
-from datasource.state import CriticalReader, LeasedReader, ShardState, is_tombstone, last_update
+from datasource.shard.batch import Batch, Part
+from datasource.shard.references import dropped as gone
+from datasource.shard.references import part_blobs
+from datasource.shard.state import (
+    CriticalReader,
+    LeasedReader,
+    ShardState,
+    is_tombstone,
+    last_update,
+)
 from datasource.types.schema import ShardSchema
 from datasource.types.spark_types import Array, Atomic, Field, Map, Record, SparkType
 

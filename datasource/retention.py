@@ -3,7 +3,7 @@
     retain(machine)                      does what the shard's policy says, if it is worth a record
     set_retention(machine, 86_400_000)   makes the policy; None leaves the since to readers
 
-What the policy means is said in `datasource.commands.retention`. Anybody may call `retain` at any
+What the policy means is said in `datasource.shard.commands.retention`. Anybody may call `retain` at any
 time, any number of times, from any process: it is one transition.
 
 Invariants:
@@ -16,9 +16,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from datasource.commands import retention
-from datasource.machine import Machine
-from datasource.state import ShardState, expire, since_bound
+from datasource.shard.commands import retention
+from datasource.shard.machine import Machine
+from datasource.shard.state import ShardState, expire, since_bound
 
 __all__ = ["retain", "set_retention"]
 

@@ -17,7 +17,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from datasource.commands.readers import (
+from datasource.errors import Fenced, LeaseExpired
+from datasource.frontier import Frontier
+from datasource.ids import check_owner_name
+from datasource.shard.commands.readers import (
     Fencing,
     HoldMissing,
     Registered,
@@ -27,10 +30,7 @@ from datasource.commands.readers import (
     expire_critical,
     register_critical,
 )
-from datasource.errors import Fenced, LeaseExpired
-from datasource.frontier import Frontier
-from datasource.ids import check_owner_name
-from datasource.machine import Machine
+from datasource.shard.machine import Machine
 
 __all__ = ["SinceHandle", "open_since"]
 

@@ -31,7 +31,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from typing_extensions import override
 
-from datasource.commands.append import AlreadyCommitted, Appended
 from datasource.contents import Contents
 from datasource.difference import Difference, commit_difference, runs_of, staged_parts
 from datasource.errors import InvalidUsage
@@ -39,14 +38,15 @@ from datasource.fetch import Fetcher
 from datasource.filters.parser import Where
 from datasource.filters.predicates import FALSE, TRUE, Known, Lookup, Outcomes, Path, Predicate
 from datasource.frontier import TIME_MIN
-from datasource.machine import Machine
-from datasource.plan import PlannedPart
 from datasource.read import current_schema
 from datasource.rows.merge_runs import merge
 from datasource.rows.sorting import order_rows, take
 from datasource.rows.updates import consolidate
+from datasource.shard.commands.append import AlreadyCommitted, Appended
+from datasource.shard.machine import Machine
+from datasource.shard.plan import PlannedPart
+from datasource.shard.state import ShardState
 from datasource.stage import Staged
-from datasource.state import ShardState
 from datasource.types.row_keys import contiguous, surrogate
 from datasource.types.schema import DIFF, TS, ShardSchema
 from datasource.types.spark_types import Atomic, Field, Record, SparkType, path_text

@@ -30,15 +30,14 @@ from typing import Final, Literal
 import msgspec
 
 from datasource.clock import Clock, SystemIds
-from datasource.commands.rollups import oldest_whole
-from datasource.commands.sweep import SWEEP_AGE_MS
 from datasource.errors import InvalidUsage, MissingBlob, ShardError
-from datasource.history import states_from
-from datasource.machine import Machine
-from datasource.referenced import Amount, dropped, needed_until, part_blobs, wholes
 from datasource.report import ProblemReport
 from datasource.settings import ShardSettings
-from datasource.state import (
+from datasource.shard.commands.rollups import oldest_whole
+from datasource.shard.commands.sweep import SWEEP_AGE_MS
+from datasource.shard.machine import Machine
+from datasource.shard.references import Amount, dropped, needed_until, part_blobs, wholes
+from datasource.shard.state import (
     CriticalReader,
     LeasedReader,
     ShardState,
@@ -46,6 +45,7 @@ from datasource.state import (
     is_tombstone,
     seqno_since,
 )
+from datasource.shard.state_history import states_from
 from datasource.stores.location import BlobEntry, Location
 from datasource.stores.shard_names import shard_name
 

@@ -12,9 +12,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from datasource.batch import Part
 from datasource.errors import Corrupt, MissingBlob, ShardError
 from datasource.partfile import damaged, open_part
+from datasource.shard.batch import Part
 from datasource.stores.location import Blob
 
 __all__ = ["verify"]

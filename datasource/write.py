@@ -29,9 +29,13 @@ from typing import TypeAlias
 import msgspec
 import pyarrow as pa
 
-from datasource.batch import Run, stamp
 from datasource.clock import Clock
-from datasource.commands.append import (
+from datasource.compact import compact_inline, flush_inline
+from datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
+from datasource.frontier import Frontier
+from datasource.ids import new_id
+from datasource.shard.batch import Run, stamp
+from datasource.shard.commands.append import (
     Abandoned,
     AlreadyCommitted,
     Append,
@@ -46,14 +50,10 @@ from datasource.commands.append import (
     committed_before,
     compare_and_append,
 )
-from datasource.commands.transition import Transition
-from datasource.compact import compact_inline, flush_inline
-from datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
-from datasource.frontier import Frontier
-from datasource.ids import new_id
-from datasource.machine import Machine
+from datasource.shard.commands.transition import Transition
+from datasource.shard.machine import Machine
+from datasource.shard.state import Registration, ShardState
 from datasource.stage import Staged, Stager, UncommittedParts
-from datasource.state import Registration, ShardState
 from datasource.types.schema import ShardSchema
 
 __all__ = ["Decided", "Redirect", "Updates", "WriteHandle", "WriteResult", "other_range"]
@@ -88,7 +88,7 @@ class WriteHandle:
         sequence: Number of the writer's last append that this handle knows of.
         txns: Id of the transactions shard whose protocol this handle is part of.
         redirect: Takes appends to a registered shard; None refuses them.
-        covers: What its appends cover (`datasource.covers`); empty if that is not known. Of a
+        covers: What its appends cover (`datasource.shard.covered_range`); empty if that is not known. Of a
             handle that is made for one append.
 
     Appends of one handle are committed one after the other: a number that overtook another would

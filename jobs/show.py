@@ -21,9 +21,9 @@ from app.tables import location_view, shard_view
 from datasource.clock import Clock, SystemClock, SystemIds
 from datasource.errors import ShardError
 from datasource.inspection import inspect_location, inspect_shard
-from datasource.machine import Machine
 from datasource.report import LocationReport
 from datasource.settings import ShardSettings
+from datasource.shard.machine import Machine
 from datasource.stores.location import Location
 from datasource.stores.open import open_location
 from datasource.usage import LocationUsage, ShardUsage, location_usage, shard_usage

@@ -24,8 +24,8 @@ from app.admin.plans import (
     sweep_plan,
 )
 from datasource.client import ShardClient
-from datasource.commands.readers import expire_readers
-from datasource.state import ShardState, is_tombstone
+from datasource.shard.commands.readers import expire_readers
+from datasource.shard.state import ShardState, is_tombstone
 from datasource.sweep import Swept, sweep_orphans
 
 __all__ = ["Outcome", "compact", "expire", "finalise", "gc", "retain", "sweep"]

@@ -28,8 +28,8 @@ from datasource.client import ShardClient
 from datasource.clock import SystemClock, SystemIds
 from datasource.errors import InvalidUsage, unknown_name
 from datasource.fsck import check_location
-from datasource.history import state_at
 from datasource.inspection import inspect_location, inspect_shard
+from datasource.shard.state_history import state_at
 from datasource.stores.open import open_objects
 from datasource.stores.retry import Retrying
 from datasource.usage import location_usage

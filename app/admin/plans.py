@@ -16,17 +16,17 @@ from typing import Final, Literal
 
 import msgspec
 
-from datasource.batch import Batch
 from datasource.client import ShardClient
-from datasource.codec import CODE_VERSION
-from datasource.commands.claims import live_claims
 from datasource.compact import everything, free_of
-from datasource.description import Description
 from datasource.errors import InvalidUsage, nearest
 from datasource.frontier import Frontier, meet
-from datasource.referenced import Amount
 from datasource.report import report_shard
-from datasource.state import (
+from datasource.shard.batch import Batch
+from datasource.shard.codec import CODE_VERSION
+from datasource.shard.commands.claims import live_claims
+from datasource.shard.description import Description
+from datasource.shard.references import Amount
+from datasource.shard.state import (
     CriticalReader,
     LeasedReader,
     ShardState,
@@ -34,8 +34,8 @@ from datasource.state import (
     seqno_since,
     since_bound,
 )
+from datasource.shard.trace import Trace, due_merges, level_of, worn_past
 from datasource.sweep import sweep_orphans
-from datasource.trace import Trace, due_merges, level_of, worn_past
 
 __all__ = [
     "CompactPlan",

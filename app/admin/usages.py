@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.tables import plain_table, size, utc
-from datasource.referenced import Amount
+from datasource.shard.references import Amount
 from datasource.usage import LocationUsage, OrphanUsage, ShardUsage
 
 __all__ = ["shard_usage_view", "usage_view"]

@@ -28,8 +28,8 @@ from app.admin.plans import (
 )
 from app.tables import age, plain_table, size, utc
 from datasource.fsck import Finding, FsckReport, ShardCheck
-from datasource.referenced import Amount
 from datasource.report import LocationReport
+from datasource.shard.references import Amount
 
 __all__ = ["fsck_view", "holders_view", "outcome_view"]
 

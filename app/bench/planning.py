@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from app.bench.processes import greatest_memory_bytes
 from app.bench.rounds import Measured, quantile
-from datasource.batch import Part, Run
 from datasource.client import ShardClient
 from datasource.clock import SystemClock
-from datasource.commands.append import Append, Appended, compare_and_append
+from datasource.shard.batch import Part, Run
+from datasource.shard.commands.append import Append, Appended, compare_and_append
 from datasource.types.schema import ShardSchema
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 from datasource.client import ShardClient
 from datasource.clock import Clock
 from datasource.errors import ShardError
-from datasource.state import ShardState
+from datasource.shard.state import ShardState
 
 __all__ = ["Advancer", "Follower", "advancer_of"]
 

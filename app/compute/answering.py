@@ -27,9 +27,9 @@ from app.rendering import Host
 from app.tuning import Knob, Knobs, count, size_bytes
 from datasource.errors import InvalidUsage
 from datasource.frontier import meet
-from datasource.plan import volume_of
 from datasource.read import not_yet
-from datasource.state import ShardState
+from datasource.shard.plan import volume_of
+from datasource.shard.state import ShardState
 from datasource.types.schema import ShardSchema
 
 if TYPE_CHECKING:

@@ -52,8 +52,8 @@ from app.starting import start_slot, until_initialised
 from app.turns import TURNS
 from datasource.errors import Fenced, ShardError
 from datasource.native.interval import Interval, interval_between, interval_of
+from datasource.shard.state import ShardState
 from datasource.shard_source.offsets import START
-from datasource.state import ShardState
 
 __all__ = ["ViewRun", "run_view"]
 

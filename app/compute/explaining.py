@@ -19,7 +19,7 @@ from app.compute.selecting import Select, keys_of, simple_select, spark_schema
 from app.protocol.compute import PeekStrategy
 from app.protocol.objects import IndexDescription
 from datasource.client import ShardClient
-from datasource.plan import volume_of
+from datasource.shard.plan import volume_of
 from datasource.types.schema import ShardSchema
 
 __all__ = ["Explained", "explain_peek"]

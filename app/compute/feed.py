@@ -38,7 +38,7 @@ from app.rendering import Host
 from datasource.errors import InvalidUsage
 from datasource.frontier import EMPTY, Frontier, meet
 from datasource.rows.updates import consolidate, update_schema
-from datasource.state import ShardState
+from datasource.shard.state import ShardState
 from datasource.types.schema import DIFF, TS
 
 __all__ = ["Feed"]

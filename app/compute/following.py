@@ -31,7 +31,6 @@ from datasource.clock import Clock
 from datasource.errors import Determinate, InvalidUsage
 from datasource.filters.parser import Where
 from datasource.frontier import Frontier
-from datasource.plan import SnapshotPlan, plan_changes, plan_snapshot
 from datasource.prune import Pruner
 from datasource.read import (
     ReadHandle,
@@ -40,7 +39,8 @@ from datasource.read import (
     first_sort_column,
     history_gone,
 )
-from datasource.state import ShardState, is_tombstone
+from datasource.shard.plan import SnapshotPlan, plan_changes, plan_snapshot
+from datasource.shard.state import ShardState, is_tombstone
 from datasource.types.schema import DIFF, ShardSchema
 
 __all__ = [

@@ -23,9 +23,9 @@ from typing import Final
 
 from app.rendering import Incarnation
 from datasource.client import ShardClient
-from datasource.commands.readers import expire_readers
 from datasource.errors import InvalidUsage
-from datasource.state import is_tombstone
+from datasource.shard.commands.readers import expire_readers
+from datasource.shard.state import is_tombstone
 
 __all__ = [
     "beginning_name",

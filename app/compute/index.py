@@ -42,7 +42,7 @@ from datasource.errors import InvalidUsage, ShardError
 from datasource.frontier import Frontier
 from datasource.read import latest_readable
 from datasource.rows.updates import update_schema
-from datasource.state import ShardState
+from datasource.shard.state import ShardState
 from datasource.types.schema import DIFF
 
 if TYPE_CHECKING:

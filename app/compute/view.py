@@ -40,7 +40,6 @@ from app.project.overchanges import NotLinear, over_changes
 from app.protocol.objects import Strategy, ViewDescription
 from app.rendering import Host, Incarnation
 from app.reports import Health, Hydrated, Measured, Observation, Progress
-from datasource.batch import Volume
 from datasource.errors import Determinate
 from datasource.frontier import meet
 from datasource.native.interval import (
@@ -52,8 +51,9 @@ from datasource.native.interval import (
 from datasource.native.reading import every_update, times_of_changes
 from datasource.native.small import ROWS_MAX
 from datasource.rows.updates import consolidate
+from datasource.shard.batch import Volume
+from datasource.shard.state import ShardState
 from datasource.shard_source.options import SinkOptions, parse_sink
-from datasource.state import ShardState
 from datasource.types.schema import DIFF, TS
 
 __all__ = ["View"]

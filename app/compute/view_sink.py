@@ -30,12 +30,12 @@ from app.compute.maintain.steps import Linear, Output, Quiet, Recompute
 from app.protocol.objects import ViewDescription, errors_shard
 from app.shards import make_shard, schema_of
 from datasource.client import ShardClient
-from datasource.commands.append import Appended
 from datasource.errors import InvalidUsage
 from datasource.frontier import TIME_MAX, Frontier
 from datasource.native.interval import StagedInterval
 from datasource.read import current_schema
-from datasource.state import ShardState
+from datasource.shard.commands.append import Appended
+from datasource.shard.state import ShardState
 from datasource.types.schema import ShardSchema
 from datasource.write import WriteHandle
 

@@ -26,7 +26,7 @@ from app.storage.errors import live_count
 from datasource.client import ShardClient
 from datasource.clock import Clock
 from datasource.errors import ShardError
-from datasource.state import last_update
+from datasource.shard.state import last_update
 
 __all__ = ["Objects", "Patience", "Standing", "Ticker", "all_have", "arrived_at", "look"]
 

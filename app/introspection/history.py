@@ -26,9 +26,9 @@ from app.introspection.events import Remembered
 from app.introspection.facts import Facts
 from app.introspection.sink import Sink
 from datasource.client import ShardClient
-from datasource.commands.append import Appended
 from datasource.errors import Fenced, ShardError
 from datasource.frontier import Frontier
+from datasource.shard.commands.append import Appended
 from datasource.types.schema import DIFF, ShardSchema
 
 __all__ = ["HISTORY_SHARD", "HistoryKeeper"]

@@ -27,11 +27,11 @@ from app.introspection.sink import Sink
 from app.protocol.objects import SourceDescription, ViewDescription, errors_shard
 from datasource.client import ShardClient
 from datasource.errors import ShardError
-from datasource.history import states_from
-from datasource.machine import Machine
-from datasource.referenced import wholes
 from datasource.report import DroppedPart, dropped_parts, report_shard
-from datasource.state import ShardState, is_tombstone, seqno_since
+from datasource.shard.machine import Machine
+from datasource.shard.references import wholes
+from datasource.shard.state import ShardState, is_tombstone, seqno_since
+from datasource.shard.state_history import states_from
 
 __all__ = ["ShardPoller"]
 

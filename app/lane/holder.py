@@ -23,8 +23,8 @@ from datasource.clock import Clock, IdGenerator
 from datasource.errors import InvalidUsage, LeaseExpired, ShardError
 from datasource.frontier import Frontier
 from datasource.lease import Lease, take_lease
-from datasource.machine import Machine
-from datasource.state import ShardState
+from datasource.shard.machine import Machine
+from datasource.shard.state import ShardState
 
 __all__ = ["Liveness", "Pulse", "held_error", "judge", "this_process"]
 

@@ -39,10 +39,10 @@ from app.lane.looks import SharedLook
 from app.lane.settings import LaneSettings
 from app.lane.state import EMPTY_STATE, LaneState, apply, unrepeated
 from datasource.client import ShardClient
-from datasource.commands.append import UpperMismatch
-from datasource.commands.readers import expire_leased
 from datasource.errors import Corrupt, Determinate, Fenced, Indeterminate, ShardError
 from datasource.frontier import Frontier
+from datasource.shard.commands.append import UpperMismatch
+from datasource.shard.commands.readers import expire_leased
 from datasource.types.schema import DIFF, TS, ShardSchema
 from datasource.write import WriteHandle
 

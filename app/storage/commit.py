@@ -30,10 +30,10 @@ from app.rendering import Host
 from app.storage.errors import live_count
 from app.storage.reclock import NOTHING, Binding, Bound, Remap, next_time
 from app.storage.resume import Planned
-from datasource.commands.append import UpperMismatch
 from datasource.errors import Determinate
 from datasource.frontier import Frontier
 from datasource.native.interval import StagedInterval
+from datasource.shard.commands.append import UpperMismatch
 from datasource.write import WriteHandle
 
 __all__ = ["WRITER", "Commit", "Stopped", "Timeline"]

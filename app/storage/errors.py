@@ -31,10 +31,10 @@ import pyarrow.compute as pc
 from app.protocol.objects import errors_shard
 from app.storage.reclock import Bound, Remap
 from datasource.client import ShardClient
-from datasource.commands.append import UpperMismatch
 from datasource.errors import Determinate, InvalidUsage
 from datasource.frontier import Frontier
-from datasource.state import ShardState
+from datasource.shard.commands.append import UpperMismatch
+from datasource.shard.state import ShardState
 from datasource.types.schema import DIFF, TS, ShardSchema
 
 __all__ = ["ERRORS", "live_count", "live_errors", "open_errors", "retract_errors"]

@@ -33,9 +33,9 @@ import pyarrow as pa
 
 from app.protocol.objects import progress_shard
 from datasource.client import ShardClient
-from datasource.commands.append import UpperMismatch
 from datasource.errors import InvalidUsage
 from datasource.frontier import Frontier
+from datasource.shard.commands.append import UpperMismatch
 from datasource.types.schema import DIFF, TS, ShardSchema
 from datasource.write import WriteHandle
 

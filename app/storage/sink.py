@@ -72,13 +72,13 @@ from app.storage.sinks.target import (
     interval_ms,
     options_of,
 )
-from datasource.commands.readers import expire_critical
 from datasource.errors import Determinate, Fenced, InvalidUsage, ShardError
 from datasource.frontier import EMPTY, Frontier
 from datasource.native.jvm import micro_batches
 from datasource.native.microbatch import micro_batch
-from datasource.plan import plan_changes
 from datasource.read import latest_readable
+from datasource.shard.commands.readers import expire_critical
+from datasource.shard.plan import plan_changes
 from datasource.types.schema import TS
 
 if TYPE_CHECKING:

@@ -19,14 +19,14 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from datasource.batch import Batch, Part
-from datasource.codec import CODE_VERSION, Record, apply_diff, decode_record, decode_rollup
-from datasource.commands.rollups import oldest_whole
 from datasource.errors import Corrupt, InvalidUsage, ShardError
 from datasource.fsck.findings import Findings
 from datasource.fsck.listing import Listing
 from datasource.fsck.states import check_fit, check_state
-from datasource.state import CriticalReader, LeasedReader, ShardState, seqno_since
+from datasource.shard.batch import Batch, Part
+from datasource.shard.codec import CODE_VERSION, Record, apply_diff, decode_record, decode_rollup
+from datasource.shard.commands.rollups import oldest_whole
+from datasource.shard.state import CriticalReader, LeasedReader, ShardState, seqno_since
 from datasource.stores.entry import decode_entry, entry_key
 from datasource.stores.objects import Objects
 

@@ -19,7 +19,6 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from datasource.batch import Part
 from datasource.errors import Corrupt, InvalidUsage, MissingBlob
 from datasource.floats import float_paths, trusts_bounds
 from datasource.fsck.findings import Findings
@@ -27,6 +26,7 @@ from datasource.partfile import decode_inline, open_part, part_schema
 from datasource.rowgroups import RowGroups
 from datasource.rows.sorting import compare_rows, order_rows, take
 from datasource.rows.updates import row_columns
+from datasource.shard.batch import Part
 from datasource.stats_collect import exact
 from datasource.stores.location import Blob
 from datasource.types.cast_to_schema import convert

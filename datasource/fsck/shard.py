@@ -8,7 +8,6 @@ from typing import Final
 
 import msgspec
 
-from datasource.batch import Part, Run
 from datasource.contents import Contents
 from datasource.errors import Corrupt, InvalidUsage, ShardError
 from datasource.fetch import Fetcher
@@ -17,10 +16,11 @@ from datasource.fsck.listing import Listing, list_shard
 from datasource.fsck.log import Place, Walked, walk_log
 from datasource.fsck.parts import PartFacts, check_bounds, check_there, examine_parts
 from datasource.fsck.states import schemas_of
-from datasource.plan import plan_snapshot
 from datasource.read import first_sort_column, latest_readable
 from datasource.rows.sorting import compare_rows
-from datasource.state import ShardState, is_tombstone
+from datasource.shard.batch import Part, Run
+from datasource.shard.plan import plan_snapshot
+from datasource.shard.state import ShardState, is_tombstone
 from datasource.stores.blob import ObjectBlob
 from datasource.stores.entry import entry_seqno, newest_entry
 from datasource.stores.shard_names import shard_name

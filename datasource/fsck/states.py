@@ -1,6 +1,6 @@
 """What is wrong with a state, as far as the state alone can tell.
 
-The same invariants as `datasource.state.check` and `datasource.trace.check`, each with a code of
+The same invariants as `datasource.shard.state.check` and `datasource.shard.trace.check`, each with a code of
 its own and none an assertion: a damaged state is described as a whole, not up to its first flaw.
 Whatever those two know and this module does not is `STATE_INVARIANT`.
 """
@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from datasource.batch import Batch, Part
 from datasource.errors import ShardError
 from datasource.frontier import TIME_MIN, Frontier
 from datasource.fsck.findings import Findings
-from datasource.state import (
+from datasource.shard.batch import Batch, Part
+from datasource.shard.state import (
     CriticalReader,
     LeasedReader,
     ShardState,

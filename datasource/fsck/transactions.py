@@ -16,7 +16,7 @@ from datasource.fsck.findings import Findings, ShardCheck
 from datasource.fsck.log import Place
 from datasource.fsck.shard import Looked, check_shard
 from datasource.read import contents_in
-from datasource.state import Registration, ShardState, is_tombstone
+from datasource.shard.state import Registration, ShardState, is_tombstone
 from datasource.stores.blob import ObjectBlob
 from datasource.stores.objects import Objects
 from datasource.stores.shard_names import shard_directory

@@ -18,9 +18,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datasource.batch import Part
 from datasource.errors import MissingBlob
 from datasource.partfile import footer_of, read_footer
+from datasource.shard.batch import Part
 from datasource.stats_collect import collect
 from datasource.stores.location import Blob, BlobEntry
 from datasource.types.schema import DIFF, TS, ShardSchema

@@ -35,7 +35,7 @@ from datasource.native.place import hadoop_url
 from datasource.native.scan import FLOAT_OPTIONS, READ_OPTIONS, Scanner
 from datasource.native.shaping import shaped
 from datasource.native.types import conform, project, sql_name, struct_of
-from datasource.plan import PlannedPart, volume_of
+from datasource.shard.plan import PlannedPart, volume_of
 from datasource.shard_source.partition import Kind, ShardPartition
 from datasource.shard_source.planner import open_client
 from datasource.types.schema import DIFF, TS, ShardSchema

@@ -26,10 +26,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from datasource.batch import stamp
 from datasource.client import ShardClient
-from datasource.commands.append import UpperMismatch
-from datasource.covers import of_interval
 from datasource.errors import InvalidUsage
 from datasource.frontier import Frontier
 from datasource.ids import check_owner_name, new_id
@@ -37,6 +34,9 @@ from datasource.native.microbatch import source_of
 from datasource.native.saving import Saving, native_saving
 from datasource.native.small import ROWS_MAX, collected, staged_here
 from datasource.native.transaction import staged_by_tasks
+from datasource.shard.batch import stamp
+from datasource.shard.commands.append import UpperMismatch
+from datasource.shard.covered_range import of_interval
 from datasource.shard_sink.frame import read_frame
 from datasource.shard_sink.target import Target, find, resolve
 from datasource.shard_source.offsets import Start, parse_offset
@@ -294,7 +294,7 @@ class StagedInterval:
 
         Args:
             at: When rows without `_ts` take effect; None for `lower`.
-            covers: What the number stands for (`datasource.covers`), if it does not say so itself.
+            covers: What the number stands for (`datasource.shard.covered_range`), if it does not say so itself.
         """
         handle = WriteHandle(
             machine=self.client.machine(self.name),

@@ -15,8 +15,8 @@ from datasource.frontier import TIME_MIN, Frontier
 from datasource.lease import Lease
 from datasource.native.frames import native_frame
 from datasource.native.keep import KEEPER
-from datasource.plan import plan_changes, volume_of
 from datasource.read import contents_of, current_schema
+from datasource.shard.plan import plan_changes, volume_of
 from datasource.shard_source.batch_reader import ShardBatchReader
 from datasource.shard_source.options import SourceOptions, parse_source
 from datasource.shard_source.partition import ShardPartition

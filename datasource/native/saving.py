@@ -24,9 +24,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import LongType, StructField
 
-from datasource.batch import Part, Run
 from datasource.client import ShardClient
-from datasource.covers import of_text
 from datasource.errors import InvalidUsage
 from datasource.ids import check_owner_name, new_id
 from datasource.native.footers import Describer
@@ -34,6 +32,8 @@ from datasource.native.jvm import delete_directory, session_with, with_session
 from datasource.native.microbatch import covers_of
 from datasource.native.place import hadoop_url
 from datasource.native.types import in_place, project, quoted, readable, sql_name, struct_of
+from datasource.shard.batch import Part, Run
+from datasource.shard.covered_range import of_text
 from datasource.shard_sink.append import append
 from datasource.shard_sink.envelope import spelled
 from datasource.shard_sink.frame import read_frame

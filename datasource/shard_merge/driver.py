@@ -23,17 +23,18 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from datasource.batch import Batch, Part, Run
 from datasource.claim import MergeClaim, Superseded
 from datasource.client import ShardClient
 from datasource.compact import apply_merged, is_there, merge_batches, merge_in_turn
 from datasource.errors import Corrupt, InvalidUsage, ShardError
 from datasource.filters.predicates import Known
 from datasource.ids import owner
-from datasource.machine import Machine
 from datasource.merger import Merged, Source, Tally, merge_since, sources, span, weigh
 from datasource.partfile import read_metadata
 from datasource.rowgroups import RowGroups
+from datasource.shard.batch import Batch, Part, Run
+from datasource.shard.machine import Machine
+from datasource.shard.state import Claim, ShardState
 from datasource.shard_merge.ranges import (
     Piece,
     RowRange,
@@ -44,7 +45,6 @@ from datasource.shard_merge.ranges import (
     plan_cuts,
 )
 from datasource.shard_merge.task import MergeTask, RangeMerged, merge_range
-from datasource.state import Claim, ShardState
 from datasource.stores.location import Blob
 from datasource.types.schema import ShardSchema
 from datasource.types.stats import Kind

@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from typing_extensions import override
 
-from datasource.batch import Part
 from datasource.filters.predicates import FALSE, TRUE, Known, Lookup, Outcomes, Predicate
+from datasource.shard.batch import Part
 from datasource.types.row_keys import contiguous, surrogate
 from datasource.types.spark_types import Field, path_text
 from datasource.types.stats import Bound, Kind, bounds, kind_of

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from datasource.batch import Run
 from datasource.client import shared_client
 from datasource.contents import Contents
-from datasource.description import Description
 from datasource.fetch import Fetcher
 from datasource.filters.parser import Where
 from datasource.merger import Merger, Source, Tally
 from datasource.settings import ShardSettings
+from datasource.shard.batch import Run
+from datasource.shard.description import Description
 from datasource.shard_merge.ranges import RowRange
 from datasource.stage import Stager
 from datasource.types.schema import ShardSchema

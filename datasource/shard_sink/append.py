@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from datasource.commands.append import AlreadyCommitted, Appended, UpperMismatch
 from datasource.errors import Determinate, InvalidUsage
+from datasource.shard.commands.append import AlreadyCommitted, Appended, UpperMismatch
 from datasource.stage import Staged
 from datasource.write import WriteHandle
 

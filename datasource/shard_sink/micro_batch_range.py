@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from datasource.clock import SystemClock, SystemIds
-from datasource.covers import of_query
 from datasource.errors import InvalidUsage, ShardError
+from datasource.shard.covered_range import of_query
 from datasource.shard_source.offsets import Start, parse_offset
 from datasource.shard_source.options import ShardOptions
 from datasource.stores.open import canonical_url, open_objects
@@ -53,7 +53,7 @@ _FILES_MAX: Final = 64
 
 
 def micro_batch_covers(query: str, number: int, files: Files | None) -> str:
-    """What micro-batch `number` covers, as `datasource.covers` has it.
+    """What micro-batch `number` covers, as `datasource.shard.covered_range` has it.
 
     Args:
         query: The query's id; empty outside of one, which says nothing.

@@ -36,10 +36,10 @@ from typing_extensions import override
 
 from datasource.client import ShardClient
 from datasource.clock import SystemIds
-from datasource.covers import of_query, of_text
 from datasource.errors import InvalidUsage
 from datasource.ids import check_owner_name, new_id
 from datasource.overwrite import overwrite
+from datasource.shard.covered_range import of_query, of_text
 from datasource.shard_sink.append import append
 from datasource.shard_sink.envelope import Unwrapper
 from datasource.shard_sink.frame import read_frame

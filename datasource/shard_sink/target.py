@@ -14,10 +14,10 @@ import pyarrow as pa
 from datasource.client import ShardClient
 from datasource.errors import InvalidUsage, nearest
 from datasource.read import current_schema
+from datasource.shard.state import ShardState, is_tombstone
 from datasource.shard_sink.envelope import Unwrapper, spelled
 from datasource.shard_sink.frame import AFTER, BEFORE, Frame
 from datasource.shard_source.options import SinkOptions
-from datasource.state import ShardState, is_tombstone
 from datasource.types.schema import ShardSchema
 from datasource.types.schema_evolution import Incompatible, evolve
 from datasource.types.spark_types import Field, Record, type_text

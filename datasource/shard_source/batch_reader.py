@@ -13,7 +13,6 @@ from typing_extensions import override
 from datasource.client import ShardClient
 from datasource.errors import InvalidUsage
 from datasource.frontier import Frontier, meet
-from datasource.plan import plan_changes, plan_snapshot
 from datasource.read import (
     current_schema,
     first_sort_column,
@@ -21,11 +20,12 @@ from datasource.read import (
     latest_readable,
     not_yet,
 )
+from datasource.shard.plan import plan_changes, plan_snapshot
+from datasource.shard.state import ShardState
 from datasource.shard_source.options import SourceOptions
 from datasource.shard_source.partition import ShardPartition, read_partition
 from datasource.shard_source.planner import Planner, batch_guard, open_client
 from datasource.shard_source.shape import Shape
-from datasource.state import ShardState
 
 __all__ = ["ShardBatchReader"]
 

@@ -25,9 +25,9 @@ import numpy as np
 import numpy.typing as npt
 
 from datasource.frontier import Frontier, meet
-from datasource.plan import PlannedPart, batch_changes, plan_changes, plan_snapshot
 from datasource.read import first_sort_column
-from datasource.state import ShardState
+from datasource.shard.plan import PlannedPart, batch_changes, plan_changes, plan_snapshot
+from datasource.shard.state import ShardState
 
 __all__ = [
     "Limits",

@@ -23,7 +23,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 
-from datasource.commands.readers import (
+from datasource.errors import LeaseExpired
+from datasource.frontier import Frontier
+from datasource.lease import Heart, Lease, take_lease
+from datasource.read import history_gone
+from datasource.shard.commands.readers import (
     Fencing,
     HoldMissing,
     Registered,
@@ -35,14 +39,10 @@ from datasource.commands.readers import (
     expire_critical,
     pin_critical,
 )
-from datasource.commands.transition import Transition
-from datasource.errors import LeaseExpired
-from datasource.frontier import Frontier
-from datasource.lease import Heart, Lease, take_lease
-from datasource.machine import Machine
-from datasource.read import history_gone
+from datasource.shard.commands.transition import Transition
+from datasource.shard.machine import Machine
+from datasource.shard.state import ShardState
 from datasource.since_hold import SinceHandle, open_since
-from datasource.state import ShardState
 
 __all__ = ["StreamHolds"]
 

@@ -17,13 +17,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from datasource.client import ShardClient, shared_client
-from datasource.commands.readers import heartbeat
 from datasource.contents import Contents
 from datasource.errors import Corrupt, MissingBlob, ShardError
 from datasource.fetch import Fetcher
 from datasource.filters.parser import Where
-from datasource.plan import PlannedPart
 from datasource.readahead import read_ahead
+from datasource.shard.commands.readers import heartbeat
+from datasource.shard.plan import PlannedPart
 from datasource.shard_source.options import ShardOptions
 from datasource.shard_source.shape import Shape
 from datasource.types.schema import ShardSchema

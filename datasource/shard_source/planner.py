@@ -12,17 +12,17 @@ from dataclasses import dataclass
 import msgspec
 
 from datasource.client import ShardClient, owner, shared_client
-from datasource.commands.readers import SinceExceeded
 from datasource.filters.parser import Where
 from datasource.frontier import Frontier
 from datasource.lease import Lease, take_lease
-from datasource.plan import PlannedPart, SnapshotPlan, pack
 from datasource.prune import Pruner
 from datasource.read import current_schema, history_gone
+from datasource.shard.commands.readers import SinceExceeded
+from datasource.shard.plan import PlannedPart, SnapshotPlan, pack
+from datasource.shard.state import ShardState
 from datasource.shard_source.options import ShardOptions, SourceOptions
 from datasource.shard_source.partition import Guard, Kind, ShardPartition
 from datasource.shard_source.shape import Shape
-from datasource.state import ShardState
 from datasource.types.stats import NO_STATS
 
 __all__ = ["Planner", "batch_guard", "open_client"]

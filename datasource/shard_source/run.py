@@ -28,9 +28,10 @@ from typing import Any, Final
 from datasource.client import ShardClient, owner
 from datasource.errors import Determinate, InvalidUsage, MissingBlob
 from datasource.frontier import Frontier, meet
-from datasource.history import state_at
-from datasource.plan import PlannedPart, SnapshotPlan, plan_changes
 from datasource.read import current_schema, history_gone, latest_readable
+from datasource.shard.plan import PlannedPart, SnapshotPlan, plan_changes
+from datasource.shard.state import ShardState
+from datasource.shard.state_history import state_at
 from datasource.shard_source.descs import (
     Limits,
     SnapshotUnit,
@@ -55,7 +56,6 @@ from datasource.shard_source.options import SourceOptions
 from datasource.shard_source.partition import Guard, ShardPartition
 from datasource.shard_source.planner import Planner
 from datasource.shard_source.shape import Shape
-from datasource.state import ShardState
 from datasource.verify import verify
 
 __all__ = ["StreamRun"]

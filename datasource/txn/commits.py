@@ -23,9 +23,15 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from datasource.backoff import Backoff
-from datasource.batch import stamp
-from datasource.commands.append import (
+from datasource.compact import compact
+from datasource.errors import Determinate, InvalidUsage
+from datasource.frontier import Frontier
+from datasource.gc import collect_garbage
+from datasource.ids import new_id
+from datasource.retention import retain
+from datasource.shard.backoff import Backoff
+from datasource.shard.batch import stamp
+from datasource.shard.commands.append import (
     Abandoned,
     AlreadyCommitted,
     Appended,
@@ -33,13 +39,7 @@ from datasource.commands.append import (
     UpperMismatch,
     committed_before,
 )
-from datasource.compact import compact
-from datasource.errors import Determinate, InvalidUsage
-from datasource.frontier import Frontier
-from datasource.gc import collect_garbage
-from datasource.ids import new_id
-from datasource.machine import Machine
-from datasource.retention import retain
+from datasource.shard.machine import Machine
 from datasource.stage import Stager, UncommittedParts
 from datasource.txn.applier import apply_ledger, is_applied
 from datasource.txn.home import Home
@@ -69,7 +69,7 @@ class Identity:
     Attributes:
         durable: Whether the name is remembered for ever.
         attempt: Id of this attempt; empty makes one up.
-        covers: What is committed under the number (`datasource.covers`); empty if not known.
+        covers: What is committed under the number (`datasource.shard.covered_range`); empty if not known.
     """
 
     writer: str

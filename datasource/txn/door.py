@@ -30,12 +30,12 @@ from typing import Final
 
 import msgspec
 
-from datasource.batch import Batch
-from datasource.commands.sweep import fence
-from datasource.description import Description
 from datasource.errors import Determinate
-from datasource.state import ShardState, is_tombstone
-from datasource.trace import push
+from datasource.shard.batch import Batch
+from datasource.shard.commands.sweep import fence
+from datasource.shard.description import Description
+from datasource.shard.state import ShardState, is_tombstone
+from datasource.shard.trace import push
 from datasource.txn.applier import apply_ledger
 from datasource.txn.home import Home
 from datasource.txn.ledger import Ledger, LedgerReader

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from datasource.clock import Clock, IdGenerator
-from datasource.machine import Machine
 from datasource.settings import ShardSettings
+from datasource.shard.machine import Machine
 from datasource.stores.location import Location
 
 __all__ = ["Home"]

@@ -21,10 +21,10 @@ from typing import Final
 from datasource.contents import Contents
 from datasource.errors import InvalidUsage, MissingBlob
 from datasource.frontier import Frontier
-from datasource.machine import Machine
-from datasource.plan import plan_changes
 from datasource.read import contents_of, current_schema
-from datasource.state import ShardState, is_tombstone
+from datasource.shard.machine import Machine
+from datasource.shard.plan import plan_changes
+from datasource.shard.state import ShardState, is_tombstone
 from datasource.txn.rows import Row, schema
 from datasource.types.schema import DIFF
 

@@ -28,15 +28,15 @@ from typing import Final
 
 import msgspec
 
-from datasource.batch import Run
-from datasource.codec import CODE_VERSION
-from datasource.commands.append import AlreadyCommitted, Appended, UpperMismatch
-from datasource.commands.lifecycle import Finalised, Held, initial_state, reinitialise
-from datasource.commands.txns import Marked, finalise_txns, mark, unmark
 from datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
 from datasource.frontier import Frontier
 from datasource.ids import new_id
-from datasource.state import Registration, ShardState, is_tombstone
+from datasource.shard.batch import Run
+from datasource.shard.codec import CODE_VERSION
+from datasource.shard.commands.append import AlreadyCommitted, Appended, UpperMismatch
+from datasource.shard.commands.lifecycle import Finalised, Held, initial_state, reinitialise
+from datasource.shard.commands.txns import Marked, finalise_txns, mark, unmark
+from datasource.shard.state import Registration, ShardState, is_tombstone
 from datasource.txn.applier import apply_ledger, is_applied
 from datasource.txn.commits import Committer, Identity, Outcome, Refused, Rows
 from datasource.txn.door import Door
@@ -63,7 +63,7 @@ class Write:
         writer: Whose append it is, if the data shard is to remember it; empty for nobody's.
         sequence: Its number.
         attempt: Id of the attempt that staged it.
-        covers: What the append covers (`datasource.covers`).
+        covers: What the append covers (`datasource.shard.covered_range`).
     """
 
     name: str

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from datasource.commands.append import Append, Appended, UpperMismatch, decided_before
 from datasource.errors import InvalidUsage
 from datasource.frontier import Frontier
-from datasource.state import ShardState
+from datasource.shard.commands.append import Append, Appended, UpperMismatch, decided_before
+from datasource.shard.state import ShardState
 from datasource.txn.applier import apply_ledger
 from datasource.txn.commits import Conflict, Identity, Refused
 from datasource.txn.ledger import Ledger

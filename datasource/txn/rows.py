@@ -22,9 +22,9 @@ from typing import Any, Final, Literal
 import msgspec
 import pyarrow as pa
 
-from datasource.batch import Run
-from datasource.commands.txns import Commit
 from datasource.errors import Corrupt
+from datasource.shard.batch import Run
+from datasource.shard.commands.txns import Commit
 from datasource.types.schema import DIFF, ShardSchema
 
 __all__ = ["KEY", "TRANSACTIONS", "Payload", "Row", "RowKind", "schema", "table_of"]

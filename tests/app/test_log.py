@@ -56,7 +56,7 @@ def test_an_exception_stays_on_its_line(file: Path) -> None:
     try:
         fail()
     except ValueError:
-        logging.getLogger("datasource.machine").exception("it failed")
+        logging.getLogger("datasource.shard.machine").exception("it failed")
     (line,) = lines(file)
     assert (line["exception"]["class"], line["exception"]["msg"]) == ("ValueError", "two\nlines")
     frames = line["exception"]["stacktrace"]

@@ -13,9 +13,9 @@ from typing_extensions import override
 
 import datasource.compact
 from datasource.claim import CLAIM_LEASE_MS, MergeClaim, Superseded
-from datasource.commands.claims import Claimed, InputsGone, Taken, claim, live_claims, release
-from datasource.commands.merge import apply_merge
 from datasource.errors import Determinate, ShardError
+from datasource.shard.commands.claims import Claimed, InputsGone, Taken, claim, live_claims, release
+from datasource.shard.commands.merge import apply_merge
 from datasource.stores.faulty import Fault, Faulty
 from support.merging import SHARD, contents, filled, sizes
 from support.shards import SETTINGS, Crash, Mortal, World, dangling, schema_of, table

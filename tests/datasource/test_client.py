@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from datasource.client import ShardClient, shared_client
-from datasource.commands.append import Appended
 from datasource.errors import Determinate, Fenced, InvalidUsage, ShardError
 from datasource.frontier import Frontier
 from datasource.settings import ShardSettings
+from datasource.shard.commands.append import Appended
 from support.shards import SETTINGS, World, rows, schema_of, table, updates
 
 SHARD = "orders"

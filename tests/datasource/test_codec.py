@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasource.batch import Batch, Footer, Part, Run
-from datasource.codec import (
+from datasource.errors import Corrupt, InvalidUsage
+from datasource.shard.batch import Batch, Footer, Part, Run
+from datasource.shard.codec import (
     CODE_VERSION,
     Diff,
     Record,
@@ -26,9 +27,8 @@ from datasource.codec import (
     encode_record,
     encode_rollup,
 )
-from datasource.description import Description
-from datasource.errors import Corrupt, InvalidUsage
-from datasource.state import (
+from datasource.shard.description import Description
+from datasource.shard.state import (
     Claim,
     CriticalReader,
     LeasedReader,
@@ -37,7 +37,7 @@ from datasource.state import (
     ShardState,
     Writer,
 )
-from datasource.trace import Trace
+from datasource.shard.trace import Trace
 from datasource.types.stats import ColumnStats, PartStats, encode_stats
 from support.commands import SCHEMAS, first_state, histories
 from support.strategies import bounded

@@ -12,20 +12,20 @@ import pyarrow.parquet as pq
 import pytest
 from typing_extensions import override
 
-from datasource.batch import Batch, Run
 from datasource.client import ShardClient
-from datasource.commands.merge import apply_merge
 from datasource.compact import compact, merge_batches
-from datasource.description import Description
 from datasource.errors import Corrupt, Indeterminate, MissingBlob
 from datasource.frontier import EMPTY, Frontier
 from datasource.merger import sources
 from datasource.rows.merge_runs import merge
+from datasource.shard.batch import Batch, Run
+from datasource.shard.commands.merge import apply_merge
+from datasource.shard.description import Description
+from datasource.shard.state import ShardState
+from datasource.shard.trace import Trace
 from datasource.stage import Staged
-from datasource.state import ShardState
 from datasource.stores.faulty import Fault, Faulty
 from datasource.stores.objects import CreateOutcome
-from datasource.trace import Trace
 from support.commands import part
 from support.shards import SETTINGS, World, dangling, rows, schema_of, table, updates
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import pytest
 from typing_extensions import override
 
-from datasource.commands.append import AlreadyCommitted
 from datasource.compact import compact_inline
 from datasource.errors import Indeterminate, ShardError
 from datasource.frontier import Frontier
-from datasource.fuel import Tank
 from datasource.maintainer import maintain
 from datasource.merger import weigh
+from datasource.shard.commands.append import AlreadyCommitted
+from datasource.shard.merge_budget import Tank
 from datasource.stores.metered import Metered
 from support.merging import SHARD, contents, expected, filled, next_merge, sizes
 from support.shards import SETTINGS, Crash, Mortal, World, dangling, schema_of, table, updates

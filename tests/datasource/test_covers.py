@@ -10,22 +10,22 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from datasource.commands.append import (
+from datasource.errors import Indeterminate, InvalidUsage
+from datasource.shard.commands.append import (
     AlreadyCommitted,
     Append,
     Appended,
     OtherRange,
 )
-from datasource.commands.append import compare_and_append as transition
-from datasource.covers import may_cover_same, of_interval, of_query, of_text
-from datasource.errors import Indeterminate, InvalidUsage
-from datasource.machine import Machine
+from datasource.shard.commands.append import compare_and_append as transition
+from datasource.shard.covered_range import may_cover_same, of_interval, of_query, of_text
+from datasource.shard.machine import Machine
 from support.commands import first_state
 from support.shards import SETTINGS, World, dangling, rows, schema_of, table
 
 if TYPE_CHECKING:
     from datasource.client import ShardClient
-    from datasource.state import ShardState
+    from datasource.shard.state import ShardState
 
 SHARD = "orders"
 BLOBS = replace(SETTINGS, inline_part_bytes=0)

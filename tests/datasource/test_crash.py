@@ -18,11 +18,11 @@ import pyarrow as pa
 import pytest
 
 from datasource.client import ShardClient
-from datasource.commands.append import UpperMismatch
 from datasource.errors import ShardError
 from datasource.frontier import Frontier
 from datasource.overwrite import overwrite
 from datasource.settings import ShardSettings
+from datasource.shard.commands.append import UpperMismatch
 from datasource.stores.file import FileObjects
 from support.shards import (
     SETTINGS,

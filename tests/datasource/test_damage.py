@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datasource.batch import Part
 from datasource.client import ShardClient
 from datasource.errors import Corrupt, MissingBlob
 from datasource.fetch import Fetcher
 from datasource.frontier import Frontier
 from datasource.partfile import decode_inline
 from datasource.read import contents_of
+from datasource.shard.batch import Part
 from datasource.verify import verify
 from support.shards import SETTINGS, World, rows, schema_of, table, updates
 

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from datasource.client import ShardClient
 from datasource.filters.parser import Condition
 from datasource.frontier import Frontier
-from datasource.plan import plan_snapshot
 from datasource.prune import Pruner
 from datasource.read import contents_of, first_sort_column
+from datasource.shard.plan import plan_snapshot
 from datasource.types.schema import DIFF, TS, ShardSchema
 from support.shards import TINY, World, dangling
 from support.strategies import bounded

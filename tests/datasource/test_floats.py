@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 
-from datasource.batch import Part
 from datasource.client import ShardClient
 from datasource.floats import bounded_columns, float_paths, trusts_bounds
 from datasource.fsck import check_location
 from datasource.partfile import encode_parquet
 from datasource.settings import ShardSettings
+from datasource.shard.batch import Part
 from datasource.stats_collect import collect
 from datasource.stores.open import open_objects
 from datasource.types.schema import ShardSchema

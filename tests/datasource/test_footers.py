@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from typing_extensions import override
 
-from datasource.batch import Part
 from datasource.errors import Corrupt
 from datasource.fsck import check_location
 from datasource.partfile import open_part, read_footer
-from datasource.plan import PlannedPart, TimeFilter
 from datasource.read import contents_of
+from datasource.shard.batch import Part
+from datasource.shard.plan import PlannedPart, TimeFilter
 from datasource.stores.memory import MemoryObjects
 from datasource.stores.ranged import open_ranged
 from datasource.verify import verify

@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from datasource.codec import Record, diff, encode_record, encode_rollup
-from datasource.commands.readers import pin_critical
 from datasource.errors import InvalidUsage, ShardError
 from datasource.frontier import Frontier
 from datasource.fsck import check_location
 from datasource.fsck.findings import Findings
 from datasource.fsck.states import check_state
-from datasource.state import RollupRef, ShardState, is_tombstone
+from datasource.shard.codec import Record, diff, encode_record, encode_rollup
+from datasource.shard.commands.readers import pin_critical
+from datasource.shard.state import RollupRef, ShardState, is_tombstone
 from datasource.stores.entry import encode_entry, entry_key
 from datasource.stores.metered import Metered
 from datasource.stores.shard_names import shard_directory

@@ -21,13 +21,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from datasource.codec import apply_diff, decode_record, decode_rollup
 from datasource.errors import InvalidUsage, ShardError
 from datasource.ids import check_owner_name
 from datasource.settings import ShardSettings
+from datasource.shard.codec import apply_diff, decode_record, decode_rollup
+from datasource.shard.state import ShardState
 from datasource.shard_source.offsets import ShardOffset, check_advance, check_shards, parse_offset
 from datasource.shard_source.options import parse_sink, parse_source
-from datasource.state import ShardState
 from datasource.stores.entry import decode_entry, encode_entry
 from datasource.stores.log import NumberedLog
 from datasource.stores.memory import MemoryObjects

@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from datasource.errors import Corrupt
-from datasource.plan import PlannedPart, TimeFilter
 from datasource.read import contents_of
+from datasource.shard.plan import PlannedPart, TimeFilter
 from support.shards import TINY, World, schema_of, table
 
 ROUNDS = 1200

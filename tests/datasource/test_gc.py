@@ -11,13 +11,13 @@ import msgspec
 import pytest
 
 from datasource.client import ShardClient
-from datasource.commands.gc import give_up, note_cleaned
-from datasource.commands.readers import pin_critical
-from datasource.commands.rollups import add_rollup, oldest_whole
 from datasource.errors import InvalidUsage, MissingBlob, ShardError
-from datasource.history import state_at
 from datasource.overwrite import overwrite
-from datasource.state import RollupRef
+from datasource.shard.commands.gc import give_up, note_cleaned
+from datasource.shard.commands.readers import pin_critical
+from datasource.shard.commands.rollups import add_rollup, oldest_whole
+from datasource.shard.state import RollupRef
+from datasource.shard.state_history import state_at
 from datasource.stores.faulty import Fault, Faulty
 from support.commands import advance, first_state
 from support.leftovers import (

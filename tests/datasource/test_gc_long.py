@@ -11,13 +11,13 @@ import msgspec
 import pytest
 
 from datasource.client import ShardClient
-from datasource.commands.readers import pin_critical
-from datasource.commands.sweep import SWEEP_AGE_MS
-from datasource.commands.transition import Transition
 from datasource.errors import ShardError
-from datasource.history import state_at
-from datasource.machine import Machine
-from datasource.state import Claim, ShardState, is_tombstone
+from datasource.shard.commands.readers import pin_critical
+from datasource.shard.commands.sweep import SWEEP_AGE_MS
+from datasource.shard.commands.transition import Transition
+from datasource.shard.machine import Machine
+from datasource.shard.state import Claim, ShardState, is_tombstone
+from datasource.shard.state_history import state_at
 from support.leftovers import BLOBS, HOUR_MS, SHARD, contents, filled, named, stored
 from support.shards import Crash, Effect, Mortal, World, dangling, table
 

@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datasource.client import ShardClient
-from datasource.commands.gc import give_up
-from datasource.commands.lifecycle import finalise, reinitialise
-from datasource.commands.readers import (
+from datasource.errors import InvalidUsage, MissingBlob
+from datasource.frontier import Frontier
+from datasource.shard.commands.gc import give_up
+from datasource.shard.commands.lifecycle import finalise, reinitialise
+from datasource.shard.commands.readers import (
     Fencing,
     HoldMissing,
     Registered,
@@ -22,10 +24,8 @@ from datasource.commands.readers import (
     pin_critical,
     register_critical,
 )
-from datasource.errors import InvalidUsage, MissingBlob
-from datasource.frontier import Frontier
-from datasource.history import rebuild, state_at
-from datasource.state import ShardState, seqno_since
+from datasource.shard.state import ShardState, seqno_since
+from datasource.shard.state_history import rebuild, state_at
 from support.commands import advance, first_state
 from support.shards import SETTINGS, World, dangling, rows, schema_of, table
 from support.strategies import bounded

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from typing_extensions import override
 
-from datasource import machine as machine_module
-from datasource.commands.readers import register_leased
 from datasource.errors import Indeterminate
+from datasource.shard import machine as machine_module
+from datasource.shard.commands.readers import register_leased
 from datasource.stores.objects import CREATED
 from support.shards import SETTINGS, Crash, World, rows, schema_of, table
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
 
     from datasource.client import ShardClient
-    from datasource.group_commit import Command
-    from datasource.machine import Machine
+    from datasource.shard.group_commit import Command
+    from datasource.shard.machine import Machine
 
 SHARD: Final = "orders"
 JOIN_S: Final = 30

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from datasource.client import ShardClient
-from datasource.codec import CODE_VERSION, Record, encode_record, encode_rollup
-from datasource.commands.readers import heartbeat, register_leased
 from datasource.errors import Corrupt, Determinate, Indeterminate, InvalidUsage, MissingBlob
 from datasource.frontier import Frontier
+from datasource.shard.codec import CODE_VERSION, Record, encode_record, encode_rollup
+from datasource.shard.commands.readers import heartbeat, register_leased
 from datasource.stores.entry import encode_entry, entry_key
 from datasource.stores.faulty import Fault, Faulty
 from datasource.stores.objects import Objects

@@ -31,15 +31,15 @@ from hypothesis.stateful import (
 from typing_extensions import override
 
 from datasource.client import ShardClient
-from datasource.commands.append import AlreadyCommitted, UpperMismatch
-from datasource.commands.readers import Registered, SeqnoGone, pin_critical
 from datasource.errors import Determinate, Fenced, InvalidUsage
 from datasource.frontier import Frontier
-from datasource.history import state_at
 from datasource.overwrite import overwrite
 from datasource.read import ReadHandle
+from datasource.shard.commands.append import AlreadyCommitted, UpperMismatch
+from datasource.shard.commands.readers import Registered, SeqnoGone, pin_critical
+from datasource.shard.state import ShardState
+from datasource.shard.state_history import state_at
 from datasource.since_hold import SinceHandle
-from datasource.state import ShardState
 from datasource.stores.faulty import Fault, Faulty
 from support.shards import TINY, World, dangling, schema_of
 

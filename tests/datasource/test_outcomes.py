@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typing_extensions import override
 
-from datasource.commands.append import AlreadyCommitted, Appended, UpperMismatch
 from datasource.compact import compact
 from datasource.errors import Corrupt, Determinate, Indeterminate, InvalidUsage, ShardError
 from datasource.frontier import Frontier
+from datasource.shard.commands.append import AlreadyCommitted, Appended, UpperMismatch
 from datasource.stage import UncommittedParts
 from datasource.stores.faulty import Fault, Faulty
 from datasource.stores.objects import CREATED, Unresolved

@@ -9,11 +9,11 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasource.batch import Batch, Part, Run, Volume
 from datasource.client import ShardClient
-from datasource.description import Description
 from datasource.frontier import Frontier
-from datasource.plan import (
+from datasource.shard.batch import Batch, Part, Run, Volume
+from datasource.shard.description import Description
+from datasource.shard.plan import (
     PlannedPart,
     TimeFilter,
     pack,
@@ -21,8 +21,8 @@ from datasource.plan import (
     plan_snapshot,
     volume_of,
 )
-from datasource.state import ShardState
-from datasource.trace import Trace
+from datasource.shard.state import ShardState
+from datasource.shard.trace import Trace
 from datasource.types.stats import ColumnStats, PartStats, encode_stats
 from support.commands import first_state, part
 from support.shards import SETTINGS, World, schema_of, updates

@@ -30,9 +30,9 @@ from app.soak.child import Child, Place, Task, said
 from app.soak.known import KEY, SHARDS, SOURCE, contents_of, known_schema
 from datasource.client import ShardClient
 from datasource.clock import SystemClock, SystemIds
-from datasource.commands.append import AlreadyCommitted, UpperMismatch
 from datasource.errors import InvalidUsage
 from datasource.frontier import Frontier
+from datasource.shard.commands.append import AlreadyCommitted, UpperMismatch
 from datasource.stores.file import FileObjects
 from datasource.stores.open import open_location
 from support.power_cut import Image, Mutation, Recorder, materialise, recording

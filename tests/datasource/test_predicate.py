@@ -16,7 +16,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from datasource.batch import Part
 from datasource.filters.parser import Condition, Where
 from datasource.filters.predicates import (
     FALSE,
@@ -37,6 +36,7 @@ from datasource.filters.predicates import (
 from datasource.partfile import encode_parquet
 from datasource.prune import Pruner
 from datasource.rowgroups import RowGroups
+from datasource.shard.batch import Part
 from datasource.stats_collect import collect
 from datasource.types.schema import ShardSchema
 from datasource.types.spark_types import Atomic

@@ -21,10 +21,10 @@ from datasource.errors import Corrupt
 from datasource.filters.parser import Condition, Where
 from datasource.frontier import Frontier
 from datasource.partfile import encode_parquet
-from datasource.plan import PlannedPart, TimeFilter, pack, plan_changes, plan_snapshot
 from datasource.prune import Pruner, audited
 from datasource.read import contents_of, first_sort_column
-from datasource.state import ShardState
+from datasource.shard.plan import PlannedPart, TimeFilter, pack, plan_changes, plan_snapshot
+from datasource.shard.state import ShardState
 from datasource.types.schema import ShardSchema
 from datasource.types.stats import ColumnStats, PartStats, encode_stats
 from support.commands import part

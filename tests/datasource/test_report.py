@@ -7,11 +7,11 @@ import json
 import msgspec
 import pytest
 
-from datasource.batch import Batch, Part, Run
-from datasource.description import Description
 from datasource.report import DroppedPart, dropped_parts, report_shard, schema_text
-from datasource.state import CriticalReader, LeasedReader, ShardState, Writer
-from datasource.trace import Trace
+from datasource.shard.batch import Batch, Part, Run
+from datasource.shard.description import Description
+from datasource.shard.state import CriticalReader, LeasedReader, ShardState, Writer
+from datasource.shard.trace import Trace
 
 NOW_MS = 1_000_000
 

@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datasource.client import ShardClient
-from datasource.commands.lifecycle import finalise
-from datasource.commands.readers import downgrade_critical, register_critical, register_leased
-from datasource.commands.retention import retain as retain_step
-from datasource.commands.retention import set_retention as set_step
 from datasource.errors import InvalidUsage, ShardError
 from datasource.frontier import EMPTY, TIME_MAX, Frontier
 from datasource.inspection import inspect_shard
 from datasource.retention import retain
-from datasource.state import ShardState, retained_since, since_bound
+from datasource.shard.commands.lifecycle import finalise
+from datasource.shard.commands.readers import downgrade_critical, register_critical, register_leased
+from datasource.shard.commands.retention import retain as retain_step
+from datasource.shard.commands.retention import set_retention as set_step
+from datasource.shard.state import ShardState, retained_since, since_bound
 from support.commands import advance, first_state, steps
 from support.shards import SETTINGS, Crash, Effect, Mortal, World, rows, schema_of, table
 from support.strategies import bounded

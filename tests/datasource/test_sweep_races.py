@@ -16,10 +16,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from datasource.client import ShardClient
-from datasource.commands.sweep import SWEEP_AGE_MS
 from datasource.errors import Determinate
+from datasource.shard.commands.sweep import SWEEP_AGE_MS
+from datasource.shard.state import STAGE_LIFE_MS
 from datasource.stage import Staged
-from datasource.state import STAGE_LIFE_MS
 from datasource.stores.objects import Objects
 from support.leftovers import (
     BLOBS,

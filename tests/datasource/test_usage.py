@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from datasource.client import ShardClient
-from datasource.commands.readers import pin_critical
-from datasource.commands.sweep import SWEEP_AGE_MS
 from datasource.errors import ShardError
 from datasource.overwrite import overwrite
-from datasource.referenced import Amount
+from datasource.shard.commands.readers import pin_critical
+from datasource.shard.commands.sweep import SWEEP_AGE_MS
+from datasource.shard.references import Amount
 from datasource.stores.file import FileObjects
 from datasource.stores.location import BlobEntry
 from datasource.stores.objects import CreateOutcome

@@ -15,11 +15,11 @@ import pytest
 from typing_extensions import override
 
 from datasource.client import ShardClient
-from datasource.commands.append import AlreadyCommitted, Append, Appended, UpperMismatch
-from datasource.commands.append import compare_and_append as transition
 from datasource.errors import Determinate, Indeterminate, InvalidUsage
 from datasource.frontier import EMPTY, Frontier
-from datasource.state import STAGE_LIFE_MS
+from datasource.shard.commands.append import AlreadyCommitted, Append, Appended, UpperMismatch
+from datasource.shard.commands.append import compare_and_append as transition
+from datasource.shard.state import STAGE_LIFE_MS
 from datasource.stores.faulty import Fault, Faulty
 from datasource.stores.objects import CreateOutcome
 from support.clock import SeededIds
@@ -276,7 +276,7 @@ def test_an_upper_may_be_the_end(client: ShardClient) -> None:
 
 def test_a_schema_that_the_shard_does_not_know_is_refused() -> None:
     """A part refers to its schema by number: one without a schema could never be read."""
-    from datasource.batch import Run
+    from datasource.shard.batch import Run
 
     state = first_state()
     append = Append(

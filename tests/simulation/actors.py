@@ -29,7 +29,7 @@ from datasource.errors import (
     MissingBlob,
     ShardError,
 )
-from datasource.state import ShardState, is_tombstone
+from datasource.shard.state import ShardState, is_tombstone
 from simulation.model import Model, Row
 from simulation.scheduler import Violation
 

@@ -16,18 +16,19 @@ from typing import Any, Final
 
 import msgspec
 
-from datasource import stage, state, sweep
-from datasource.commands import append, gc, readers, rollups
-from datasource.commands.transition import Transition
+from datasource import stage, sweep
 from datasource.errors import ShardError
 from datasource.frontier import Frontier
 from datasource.lease import Lease
-from datasource.machine import Machine
+from datasource.shard import state
+from datasource.shard.commands import append, gc, readers, rollups
+from datasource.shard.commands.transition import Transition
+from datasource.shard.machine import Machine
+from datasource.shard.trace import downgrade
 from datasource.shard_source import run as stream_run
 from datasource.shard_source.descs import first_time
 from datasource.shard_source.holds import StreamHolds
 from datasource.stores.log import NumberedLog
-from datasource.trace import downgrade
 from datasource.txn import applier
 from datasource.txn.ledger import LedgerReader
 from datasource.txn.transaction import Transaction

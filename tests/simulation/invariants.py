@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow.parquet as pq
 
-from datasource.codec import apply_diff, decode_record
 from datasource.frontier import Frontier
 from datasource.partfile import decode_inline
-from datasource.state import ShardState, Writer, check, holders_since, is_tombstone
+from datasource.shard.codec import apply_diff, decode_record
+from datasource.shard.state import ShardState, Writer, check, holders_since, is_tombstone
 from datasource.stores.entry import decode_entry, entry_key, entry_seqno
 from datasource.types.schema import ShardSchema
 from simulation.model import Model, Row
@@ -30,7 +30,7 @@ from simulation.scheduler import Violation
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from datasource.batch import Batch, Part
+    from datasource.shard.batch import Batch, Part
 
 __all__ = ["Observed", "Observer"]
 

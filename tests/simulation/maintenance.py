@@ -8,7 +8,7 @@ import pyarrow as pa
 from typing_extensions import override
 
 from datasource.errors import Fenced, InvalidUsage, MissingBlob, ShardError
-from datasource.state import is_tombstone
+from datasource.shard.state import is_tombstone
 from datasource.types.schema import ShardSchema
 from simulation.actors import Actor
 from support.shards import schema_of

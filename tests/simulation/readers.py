@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from datasource.errors import Fenced, InvalidUsage, LeaseExpired, MissingBlob, ShardError
 from datasource.frontier import Frontier
-from datasource.state import is_tombstone
+from datasource.shard.state import is_tombstone
 from simulation.actors import Actor
 from simulation.rows import changes_of, rows_of
 from simulation.scheduler import Violation

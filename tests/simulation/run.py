@@ -12,9 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from datasource import lease
+from datasource.shard.state import is_tombstone
 from datasource.shard_source import freeze
 from datasource.shard_source import run as stream_run
-from datasource.state import is_tombstone
 from simulation import actors, maintenance, readers, transactions, writers
 from simulation.invariants import Observer
 from simulation.knobs import LEASE_MS, STAGE_LIFE_MS, Plan

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-    from datasource.machine import Machine
+    from datasource.shard.machine import Machine
     from simulation.actors import Actor
     from simulation.invariants import Observer
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from typing_extensions import override
 
-from datasource.commands.append import AlreadyCommitted, Appended, UpperMismatch
 from datasource.errors import Indeterminate, LeaseExpired, MissingBlob, ShardError
 from datasource.frontier import Frontier
 from datasource.overwrite import overwrite
+from datasource.shard.commands.append import AlreadyCommitted, Appended, UpperMismatch
+from datasource.shard.state import is_tombstone
 from datasource.stage import Stager
-from datasource.state import is_tombstone
 from datasource.types.schema import ShardSchema
 from datasource.upsert import CARRIER_ID, LIVE, carrier_schema, upsert
 from simulation.actors import Actor

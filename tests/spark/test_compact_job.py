@@ -19,14 +19,14 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from datasource.batch import Part, Run
 from datasource.claim import CLAIM_LEASE_MS, MergeClaim
 from datasource.client import ShardClient
 from datasource.clock import SystemIds
-from datasource.commands.claims import release
 from datasource.errors import ShardError
 from datasource.frontier import Frontier
 from datasource.settings import ShardSettings
+from datasource.shard.batch import Part, Run
+from datasource.shard.commands.claims import release
 from datasource.shard_merge import driver
 from datasource.shard_merge.driver import compact_on_spark, plan_tasks
 from datasource.shard_merge.ranges import Piece, cut, cut_kind, known_of_part, piece_of, plan_cuts

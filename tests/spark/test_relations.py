@@ -22,7 +22,7 @@ from app.introspection.operators import PHASES
 from app.lane.state import LaneObject
 from app.server.metrics import exposition
 from datasource.errors import ShardError
-from datasource.state import ShardState
+from datasource.shard.state import ShardState
 from support.checkout import wait_until
 from support.projects import QUERIES, Place
 from support.shards import schema_of, table

@@ -14,8 +14,8 @@ import pytest
 
 import datasource
 from datasource.client import ShardClient
-from datasource.commands.append import AlreadyCommitted, Appended
 from datasource.errors import InvalidUsage
+from datasource.shard.commands.append import AlreadyCommitted, Appended
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from datasource.client import ShardClient
-from datasource.commands.readers import expire_critical, expire_leased
+from datasource.shard.commands.readers import expire_critical, expire_leased
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,14 +9,16 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from datasource.batch import Batch, Part, Run
-from datasource.codec import CODE_VERSION
-from datasource.commands.append import Append, abandon, compare_and_append
-from datasource.commands.evolve import evolve_schema
-from datasource.commands.gc import give_up, note_cleaned
-from datasource.commands.lifecycle import finalise, initial_state, reinitialise
-from datasource.commands.merge import apply_merge
-from datasource.commands.readers import (
+from datasource.errors import InvalidUsage
+from datasource.frontier import EMPTY, Frontier
+from datasource.shard.batch import Batch, Part, Run
+from datasource.shard.codec import CODE_VERSION
+from datasource.shard.commands.append import Append, abandon, compare_and_append
+from datasource.shard.commands.evolve import evolve_schema
+from datasource.shard.commands.gc import give_up, note_cleaned
+from datasource.shard.commands.lifecycle import finalise, initial_state, reinitialise
+from datasource.shard.commands.merge import apply_merge
+from datasource.shard.commands.readers import (
     confirm_critical,
     downgrade_critical,
     downgrade_leased,
@@ -27,12 +29,10 @@ from datasource.commands.readers import (
     register_critical,
     register_leased,
 )
-from datasource.commands.rollups import add_rollup
-from datasource.commands.transition import Transition
-from datasource.description import Description
-from datasource.errors import InvalidUsage
-from datasource.frontier import EMPTY, Frontier
-from datasource.state import RollupRef, ShardState, check, expire, is_tombstone
+from datasource.shard.commands.rollups import add_rollup
+from datasource.shard.commands.transition import Transition
+from datasource.shard.description import Description
+from datasource.shard.state import RollupRef, ShardState, check, expire, is_tombstone
 from datasource.types.schema import ShardSchema
 from datasource.types.stats import ColumnStats, PartStats, encode_stats
 

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pyarrow as pa
 
-from datasource.codec import Record, diff, encode_record
-from datasource.commands.readers import expire_critical, expire_leased, pin_critical
 from datasource.frontier import Frontier
 from datasource.fsck import check_location
-from datasource.state import ShardState
+from datasource.shard.codec import Record, diff, encode_record
+from datasource.shard.commands.readers import expire_critical, expire_leased, pin_critical
+from datasource.shard.state import ShardState
 from datasource.stores.entry import encode_entry, entry_key
 from support.shards import SETTINGS, World, schema_of, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from datasource.batch import Batch, Part
     from datasource.fsck import Finding, FsckReport
+    from datasource.shard.batch import Batch, Part
     from datasource.stores.objects import Objects
 
 __all__ = ["OTHER", "SHARD", "Lake"]

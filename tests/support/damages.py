@@ -12,10 +12,10 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from datasource.batch import Batch
-from datasource.codec import CODE_VERSION, Record, decode_rollup, encode_rollup
-from datasource.description import Description
-from datasource.state import Registration, RollupRef
+from datasource.shard.batch import Batch
+from datasource.shard.codec import CODE_VERSION, Record, decode_rollup, encode_rollup
+from datasource.shard.description import Description
+from datasource.shard.state import Registration, RollupRef
 from datasource.txn.rows import Payload, Row, table_of
 from support.damage import OTHER, SHARD, Lake, some
 

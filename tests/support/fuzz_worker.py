@@ -22,13 +22,13 @@ from typing import Any, Final, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from datasource.batch import Part
 from datasource.client import ShardClient
 from datasource.errors import ShardError
 from datasource.fetch import Fetcher
 from datasource.partfile import decode_inline
-from datasource.plan import PlannedPart, TimeFilter
 from datasource.read import contents_of
+from datasource.shard.batch import Part
+from datasource.shard.plan import PlannedPart, TimeFilter
 from datasource.types.schema import ShardSchema
 from datasource.verify import verify
 from support.fuzz import damaged_bytes

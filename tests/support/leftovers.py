@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from datasource.client import ShardClient
     from datasource.settings import ShardSettings
-    from datasource.state import ShardState
+    from datasource.shard.state import ShardState
     from datasource.stores.objects import CreateOutcome, Objects
 
 __all__ = [

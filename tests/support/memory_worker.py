@@ -18,15 +18,15 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datasource.batch import Batch, Part, Run
-from datasource.codec import decode_rollup, encode_rollup
-from datasource.description import Description
 from datasource.fetch import Fetcher
 from datasource.filters.parser import Condition
-from datasource.plan import PlannedPart, TimeFilter, pack, plan_changes, plan_snapshot
 from datasource.prune import Pruner
+from datasource.shard.batch import Batch, Part, Run
+from datasource.shard.codec import decode_rollup, encode_rollup
+from datasource.shard.description import Description
+from datasource.shard.plan import PlannedPart, TimeFilter, pack, plan_changes, plan_snapshot
+from datasource.shard.trace import Trace
 from datasource.stores.location import Blob
-from datasource.trace import Trace
 from datasource.types.schema import ShardSchema
 from datasource.types.stats import ColumnStats, PartStats, encode_stats
 from support.commands import first_state

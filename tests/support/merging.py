@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from datasource.trace import due_merges
+from datasource.shard.trace import due_merges
 from support.shards import rows, schema_of, table
 
 if TYPE_CHECKING:
     from datasource.client import ShardClient
-    from datasource.trace import Trace
+    from datasource.shard.trace import Trace
 
 __all__ = ["SHARD", "contents", "expected", "filled", "next_merge", "sizes"]
 

@@ -15,11 +15,11 @@ import pyarrow as pa
 
 from datasource.client import ShardClient
 from datasource.clock import SystemClock
-from datasource.commands.append import Appended, UpperMismatch
 from datasource.errors import Determinate, Indeterminate, InvalidUsage
 from datasource.frontier import Frontier
 from datasource.partfile import decode_inline
 from datasource.settings import ShardSettings
+from datasource.shard.commands.append import Appended, UpperMismatch
 from datasource.types.schema import ShardSchema
 from support.linearizability import UNKNOWN, Call, Kind
 

@@ -9,8 +9,8 @@ from multiprocessing.connection import Connection
 import pyarrow as pa
 
 from datasource.client import ShardClient
-from datasource.commands.append import Appended
 from datasource.settings import ShardSettings
+from datasource.shard.commands.append import Appended
 from datasource.types.schema import ShardSchema
 
 __all__ = ["SHARD", "Task", "rows_of", "schema", "work"]

@@ -29,8 +29,8 @@ from support.clock import ManualClock, SeededIds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from datasource.machine import Machine
-    from datasource.state import ShardState
+    from datasource.shard.machine import Machine
+    from datasource.shard.state import ShardState
     from datasource.stores.location import BlobEntry
 
 __all__ = [

@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from typing_extensions import override
 
-from datasource.commands.append import AlreadyCommitted, Appended, UpperMismatch
 from datasource.errors import ShardError
 from datasource.frontier import EMPTY, Frontier
 from datasource.overwrite import overwrite
 from datasource.settings import ShardSettings
-from datasource.state import is_tombstone
+from datasource.shard.commands.append import AlreadyCommitted, Appended, UpperMismatch
+from datasource.shard.state import is_tombstone
 from datasource.stores.faulty import Fault, Faulty, Operation
 from datasource.types.schema import ShardSchema
 from support.shards import SETTINGS, World
@@ -40,10 +40,10 @@ from support.shards import SETTINGS, World
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from datasource.batch import Batch
     from datasource.client import ShardClient
     from datasource.lease import Lease
     from datasource.read import ReadHandle
+    from datasource.shard.batch import Batch
     from datasource.since_hold import SinceHandle
     from datasource.stores.objects import CreateOutcome
     from datasource.write import WriteHandle

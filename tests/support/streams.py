@@ -7,8 +7,8 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from datasource.commands.readers import expire_leased
 from datasource.frontier import Frontier
+from datasource.shard.commands.readers import expire_leased
 from support.shards import TINY, schema_of, updates
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from app.rendering import Host, Incarnation
 from app.reports import Observation
 from datasource.client import ShardClient
 from datasource.clock import SystemClock, SystemIds
-from datasource.commands.append import Appended
 from datasource.frontier import Frontier
+from datasource.shard.commands.append import Appended
 from datasource.types.schema import ShardSchema
 from support.strategies import plain_rows
 

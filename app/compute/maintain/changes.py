@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from datasource.batch import Part, Volume
 from datasource.frontier import Frontier, meet
-from datasource.plan import plan_changes
-from datasource.state import ShardState
+from datasource.shard.batch import Part, Volume
+from datasource.shard.plan import plan_changes
+from datasource.shard.state import ShardState
 
 __all__ = ["News", "news_of", "quiet_until"]
 

@@ -26,10 +26,10 @@ import pyarrow as pa
 from app.protocol.objects import SinkDescription, fingerprint, progress_shard
 from app.storage.sinks.interval import Interval
 from datasource.client import ShardClient
-from datasource.commands.append import UpperMismatch
 from datasource.errors import Fenced
 from datasource.frontier import EMPTY, Frontier
 from datasource.read import current_schema
+from datasource.shard.commands.append import UpperMismatch
 from datasource.types.schema import DIFF, TS, ShardSchema
 
 __all__ = ["SinkProgress"]

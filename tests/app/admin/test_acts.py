@@ -20,10 +20,10 @@ from app.admin.plans import (
     RetentionPlan,
     SweepPlan,
 )
-from datasource.codec import CODE_VERSION
-from datasource.commands.readers import pin_critical
 from datasource.errors import InvalidUsage, LeaseExpired
 from datasource.frontier import Frontier
+from datasource.shard.codec import CODE_VERSION
+from datasource.shard.commands.readers import pin_critical
 from datasource.stores.metered import Metered
 from support.damage import Lake
 from support.shards import SETTINGS, World, rows, schema_of, table

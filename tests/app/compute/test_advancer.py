@@ -14,7 +14,7 @@ from support.clock import ManualClock
 from support.shards import World, schema_of
 
 if TYPE_CHECKING:
-    from datasource.state import ShardState
+    from datasource.shard.state import ShardState
 
 
 class Seen:

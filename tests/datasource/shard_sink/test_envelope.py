@@ -10,12 +10,12 @@ import pytest
 
 from datasource.errors import ShardError
 from datasource.frontier import Frontier
-from datasource.machine import Machine
+from datasource.shard.machine import Machine
 from support.shards import TINY, rows, schema_of, table, updates
 from support.sink import SHARD, engine
 
 if TYPE_CHECKING:
-    from datasource.state import ShardState
+    from datasource.shard.state import ShardState
     from support.sink import Engine
 
 ROWS = table((0, "")).schema

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from datasource.clock import SystemClock, SystemIds
-from datasource.covers import may_cover_same, of_query
 from datasource.errors import InvalidUsage
+from datasource.shard.covered_range import may_cover_same, of_query
 from datasource.shard_sink.micro_batch_range import checkpoint_files, micro_batch_covers
 from datasource.shard_source.options import parse_sink
 from datasource.stores.open import open_objects

@@ -11,7 +11,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datasource.commands.append import Appended
+from datasource.shard.commands.append import Appended
 from datasource.write import WriteHandle, WriteResult
 from support.shards import TINY, schema_of, table, updates
 from support.sink import SHARD, engine

@@ -8,8 +8,8 @@ import pytest
 from datasource.client import ShardClient
 from datasource.frontier import EMPTY, Frontier
 from datasource.settings import ShardSettings
+from datasource.shard.state import ShardState
 from datasource.shard_source.descs import Limits, horizon, news, next_frontier
-from datasource.state import ShardState
 from datasource.types.schema import ShardSchema
 
 

@@ -9,9 +9,9 @@ from functools import partial
 
 import pytest
 
-from datasource.commands.readers import expire_critical
 from datasource.errors import Fenced, InvalidUsage, LeaseExpired
 from datasource.frontier import Frontier
+from datasource.shard.commands.readers import expire_critical
 from support.engine import Checkpoint, Query, consolidated, options_of
 from support.shards import World, table, updates
 from support.streams import BLOBS, Row, churn, fill, lose_leases

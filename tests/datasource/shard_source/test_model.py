@@ -18,8 +18,8 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from datasource.client import ShardClient
-from datasource.commands.readers import expire_leased
 from datasource.frontier import Frontier
+from datasource.shard.commands.readers import expire_leased
 from datasource.types.schema import ShardSchema
 from support.engine import STEPS, Checkpoint, Killed, Query, options_of
 from support.shards import TINY, World, schema_of, updates

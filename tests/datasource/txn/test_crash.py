@@ -15,8 +15,8 @@ from typing import Any, Literal
 import pytest
 
 from datasource.client import ShardClient
-from datasource.commands.append import UpperMismatch
 from datasource.errors import InvalidUsage, ShardError
+from datasource.shard.commands.append import UpperMismatch
 from datasource.txn.commits import Committer
 from datasource.txn.rows import TRANSACTIONS
 from datasource.write import WriteHandle

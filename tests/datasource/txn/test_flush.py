@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from datasource.commands.sweep import SWEEP_AGE_MS
 from datasource.errors import Determinate
-from datasource.state import STAGE_LIFE_MS
+from datasource.shard.commands.sweep import SWEEP_AGE_MS
+from datasource.shard.state import STAGE_LIFE_MS
 from datasource.txn.commits import Committer
 from support.shards import SETTINGS, World, dangling, rows, schema_of, table
 

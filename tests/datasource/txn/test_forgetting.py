@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from datasource.commands.append import Append, Appended
 from datasource.errors import Determinate
+from datasource.shard.commands.append import Append, Appended
 from datasource.txn.commits import Committer
 from datasource.txn.redirect import commit_append
 from datasource.txn.rows import TRANSACTIONS
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from datasource.client import ShardClient
-    from datasource.state import Registration
+    from datasource.shard.state import Registration
     from datasource.txn.transaction import Transaction
     from datasource.write import Decided
 

@@ -20,8 +20,8 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from datasource.client import ShardClient
-from datasource.commands.append import Appended
 from datasource.errors import InvalidUsage
+from datasource.shard.commands.append import Appended
 from support.engine import STEPS, Checkpoint, Killed, Query, options_of
 from support.shards import TINY, Crash, Mortal, World, rows, schema_of, table
 

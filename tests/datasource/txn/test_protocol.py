@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from datasource.commands.append import Appended, UpperMismatch
-from datasource.commands.txns import mark
 from datasource.errors import Determinate, InvalidUsage
 from datasource.frontier import Frontier
 from datasource.retention import retain
-from datasource.state import STAGE_LIFE_MS, Registration
+from datasource.shard.commands.append import Appended, UpperMismatch
+from datasource.shard.commands.txns import mark
+from datasource.shard.state import STAGE_LIFE_MS, Registration
 from datasource.txn import protocol
 from datasource.txn.commits import Committer
 from datasource.txn.ledger import Ledger, LedgerReader

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import msgspec
 
-from datasource.commands.transition import Transition
-from datasource.state import STAGE_LIFE_MS, RollupRef, ShardState, is_tombstone
+from datasource.shard.commands.transition import Transition
+from datasource.shard.state import STAGE_LIFE_MS, RollupRef, ShardState, is_tombstone
 
 __all__ = ["add_rollup", "oldest_whole"]
 

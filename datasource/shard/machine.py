@@ -1,6 +1,6 @@
 """The machine: the one loop through which every change of a shard goes.
 
-A command is a pure function of a state (`datasource.commands`). The machine runs it on the newest
+A command is a pure function of a state (`datasource.shard.commands`). The machine runs it on the newest
 state it knows, writes the difference as the next record of the shard's log with a compare-and-set,
 and, when somebody else was first, catches up and runs it again. Nothing else touches Consensus.
 
@@ -33,18 +33,7 @@ from typing import Final, TypeVar, cast
 
 import msgspec
 
-from datasource.backoff import Backoff
 from datasource.clock import Clock, IdGenerator
-from datasource.codec import (
-    CODE_VERSION,
-    Record,
-    apply_diff,
-    diff,
-    encode_record,
-    encode_rollup,
-)
-from datasource.commands.rollups import add_rollup
-from datasource.commands.transition import Transition
 from datasource.errors import (
     Determinate,
     Indeterminate,
@@ -53,11 +42,22 @@ from datasource.errors import (
     ShardError,
     nearest,
 )
-from datasource.fuel import Tank
-from datasource.group_commit import Answer, Command, Flight, Pending, answer_all
-from datasource.replay import SCAN_MAX, LogReader
 from datasource.settings import ShardSettings
-from datasource.state import RollupRef, ShardState, check, expire, is_tombstone
+from datasource.shard.backoff import Backoff
+from datasource.shard.codec import (
+    CODE_VERSION,
+    Record,
+    apply_diff,
+    diff,
+    encode_record,
+    encode_rollup,
+)
+from datasource.shard.commands.rollups import add_rollup
+from datasource.shard.commands.transition import Transition
+from datasource.shard.group_commit import Answer, Command, Flight, Pending, answer_all
+from datasource.shard.merge_budget import Tank
+from datasource.shard.replay import SCAN_MAX, LogReader
+from datasource.shard.state import RollupRef, ShardState, check, expire, is_tombstone
 from datasource.stores.location import Committed, ExpectationMismatch, Location, VersionedData
 from datasource.stores.shard_names import shard_directory, shard_name
 

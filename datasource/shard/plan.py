@@ -30,8 +30,8 @@ from typing import Any, Final
 
 import msgspec
 
-from datasource.batch import Batch, Part, Volume
-from datasource.state import ShardState
+from datasource.shard.batch import Batch, Part, Volume
+from datasource.shard.state import ShardState
 from datasource.types.spark_types import path_text
 from datasource.types.stats import bounds
 

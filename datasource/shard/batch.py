@@ -19,7 +19,7 @@ from typing import Literal
 
 import msgspec
 
-from datasource.description import Description
+from datasource.shard.description import Description
 from datasource.types.stats import NO_STATS, PartStats, decode_stats
 
 __all__ = ["Batch", "Footer", "Part", "Run", "Volume", "stamp"]

@@ -18,15 +18,15 @@ from dataclasses import dataclass
 
 import msgspec
 
-from datasource.batch import Batch, Run, stamp
-from datasource.commands.append import InlineBackpressure, StagedTooLong
-from datasource.commands.lifecycle import Finalised, Held, finalise
-from datasource.commands.transition import Transition
-from datasource.description import Description
 from datasource.errors import Corrupt, InvalidUsage
 from datasource.frontier import Frontier
-from datasource.state import STAGE_LIFE_MS, Registration, ShardState, Writer
-from datasource.trace import level_of, push
+from datasource.shard.batch import Batch, Run, stamp
+from datasource.shard.commands.append import InlineBackpressure, StagedTooLong
+from datasource.shard.commands.lifecycle import Finalised, Held, finalise
+from datasource.shard.commands.transition import Transition
+from datasource.shard.description import Description
+from datasource.shard.state import STAGE_LIFE_MS, Registration, ShardState, Writer
+from datasource.shard.trace import level_of, push
 
 __all__ = [
     "Applied",

@@ -17,8 +17,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from datasource.batch import Batch, Part
-from datasource.state import ShardState
+from datasource.shard.batch import Batch, Part
+from datasource.shard.state import ShardState
 
 __all__ = ["Amount", "dropped", "needed_until", "part_blobs", "wholes"]
 

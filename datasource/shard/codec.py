@@ -23,9 +23,9 @@ import msgspec
 import pyarrow as pa
 from msgspec import UNSET, UnsetType
 
-from datasource.batch import Batch
 from datasource.errors import Corrupt, InvalidUsage
-from datasource.state import (
+from datasource.shard.batch import Batch
+from datasource.shard.state import (
     Claim,
     CriticalReader,
     LeasedReader,

@@ -14,17 +14,17 @@ from dataclasses import dataclass
 
 import msgspec
 
-from datasource.commands.transition import Transition
 from datasource.errors import InvalidUsage
 from datasource.frontier import Frontier
-from datasource.state import (
+from datasource.shard.commands.transition import Transition
+from datasource.shard.state import (
     CriticalReader,
     LeasedReader,
     ShardState,
     is_tombstone,
     since_bound,
 )
-from datasource.trace import downgrade
+from datasource.shard.trace import downgrade
 
 __all__ = [
     "Fencing",

@@ -19,9 +19,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from datasource.batch import Batch
-from datasource.description import Description
 from datasource.frontier import TIME_MIN, Frontier, join
+from datasource.shard.batch import Batch
+from datasource.shard.description import Description
 
 __all__ = [
     "Due",

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from datasource.commands.transition import Transition
-from datasource.state import ShardState
+from datasource.shard.commands.transition import Transition
+from datasource.shard.state import ShardState
 from datasource.types.schema import ShardSchema
 from datasource.types.schema_evolution import Incompatible, evolve
 

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import msgspec
 
-from datasource.commands.transition import Transition
 from datasource.errors import InvalidUsage
 from datasource.frontier import TIME_MAX, Frontier
-from datasource.state import ShardState, expire, is_tombstone, since_bound
-from datasource.trace import downgrade
+from datasource.shard.commands.transition import Transition
+from datasource.shard.state import ShardState, expire, is_tombstone, since_bound
+from datasource.shard.trace import downgrade
 
 __all__ = ["checked_retention", "retain", "set_retention"]
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from datasource.batch import Batch
-from datasource.commands.transition import Transition
-from datasource.description import Description
 from datasource.frontier import TIME_MIN
-from datasource.state import ShardState, expire, is_tombstone
-from datasource.trace import Trace
+from datasource.shard.batch import Batch
+from datasource.shard.commands.transition import Transition
+from datasource.shard.description import Description
+from datasource.shard.state import ShardState, expire, is_tombstone
+from datasource.shard.trace import Trace
 from datasource.types.schema import ShardSchema
 
 __all__ = ["Finalised", "Held", "finalise", "initial_state", "reinitialise"]

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from datasource.commands.transition import Transition
-from datasource.state import ShardState
+from datasource.shard.commands.transition import Transition
+from datasource.shard.state import ShardState
 from datasource.stores.location import Committed, ExpectationMismatch
 
 __all__ = ["Answer", "Command", "Flight", "Pending", "answer_all"]

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from datasource.batch import Batch
-from datasource.commands.merge import find_batches
-from datasource.commands.transition import Transition
-from datasource.description import Description
-from datasource.state import Claim, ShardState, expire
+from datasource.shard.batch import Batch
+from datasource.shard.commands.merge import find_batches
+from datasource.shard.commands.transition import Transition
+from datasource.shard.description import Description
+from datasource.shard.state import Claim, ShardState, expire
 
 __all__ = ["ClaimResult", "Claimed", "InputsGone", "Taken", "claim", "live_claims", "release"]
 
