@@ -34,10 +34,11 @@ from typing import Final, TypeAlias
 
 from datasource.claim import MergeClaim, Superseded
 from datasource.errors import MissingBlob
-from datasource.floats import float_paths, trusts_bounds
 from datasource.frontier import Frontier
 from datasource.ids import owner
-from datasource.merger import Merged, Merger, check_read, sources, span, weigh
+from datasource.parts.merge_parts import Merged, Merger, check_read, sources, span, weigh
+from datasource.parts.nan_bounds import float_paths, trusts_bounds
+from datasource.parts.stage import Stager, UncommittedParts
 from datasource.shard.batch import Batch, Part
 from datasource.shard.commands.claims import live_claims
 from datasource.shard.commands.merge import apply_merge
@@ -45,7 +46,6 @@ from datasource.shard.description import Description
 from datasource.shard.machine import Machine
 from datasource.shard.state import Claim, ShardState, is_tombstone
 from datasource.shard.trace import due_merges, level_of, worn_past
-from datasource.stage import Stager, UncommittedParts
 from datasource.types.schema import ShardSchema
 
 __all__ = [

@@ -19,10 +19,11 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
-from datasource.contents import Contents
 from datasource.errors import Determinate, InvalidUsage
-from datasource.fetch import BATCH_ROWS
 from datasource.frontier import TIME_MIN
+from datasource.parts.contents import Contents
+from datasource.parts.fetch import BATCH_ROWS
+from datasource.parts.stage import Staged, UncommittedParts
 from datasource.read import current_schema, open_reader
 from datasource.rows.merge_runs import Run
 from datasource.rows.updates import sort_rows
@@ -30,7 +31,6 @@ from datasource.shard import batch
 from datasource.shard.commands.append import AlreadyCommitted, Appended, UpperMismatch
 from datasource.shard.plan import PlannedPart, TimeFilter, plan_changes
 from datasource.shard.state import ShardState
-from datasource.stage import Staged, UncommittedParts
 from datasource.write import WriteHandle
 
 __all__ = ["Difference", "commit_difference", "runs_of", "staged_parts"]

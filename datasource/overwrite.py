@@ -16,6 +16,7 @@ from typing_extensions import override
 from datasource.difference import Difference, commit_difference, runs_of, staged_parts
 from datasource.errors import InvalidUsage
 from datasource.frontier import TIME_MIN
+from datasource.parts.stage import Staged, UncommittedParts
 from datasource.read import contents_of
 from datasource.rows.merge_runs import Run, merge
 from datasource.rows.updates import negate
@@ -23,7 +24,6 @@ from datasource.shard.commands.append import AlreadyCommitted, Appended
 from datasource.shard.machine import Machine
 from datasource.shard.plan import PlannedPart
 from datasource.shard.state import ShardState
-from datasource.stage import Staged, UncommittedParts
 from datasource.types.schema import TS
 from datasource.write import WriteHandle
 

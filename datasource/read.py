@@ -24,11 +24,11 @@ from typing import Self
 
 import pyarrow as pa
 
-from datasource.contents import Contents
 from datasource.errors import Determinate, InvalidUsage
-from datasource.fetch import Fetcher
 from datasource.frontier import EMPTY, Frontier
 from datasource.lease import Heart, Lease, take_lease
+from datasource.parts.contents import Contents
+from datasource.parts.fetch import Fetcher
 from datasource.rows.updates import update_schema
 from datasource.shard.commands.readers import SinceExceeded
 from datasource.shard.machine import Machine

@@ -31,13 +31,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from typing_extensions import override
 
-from datasource.contents import Contents
 from datasource.difference import Difference, commit_difference, runs_of, staged_parts
 from datasource.errors import InvalidUsage
-from datasource.fetch import Fetcher
 from datasource.filters.parser import Where
 from datasource.filters.predicates import FALSE, TRUE, Known, Lookup, Outcomes, Path, Predicate
 from datasource.frontier import TIME_MIN
+from datasource.parts.contents import Contents
+from datasource.parts.fetch import Fetcher
+from datasource.parts.stage import Staged
 from datasource.read import current_schema
 from datasource.rows.merge_runs import merge
 from datasource.rows.sorting import order_rows, take
@@ -46,7 +47,6 @@ from datasource.shard.commands.append import AlreadyCommitted, Appended
 from datasource.shard.machine import Machine
 from datasource.shard.plan import PlannedPart
 from datasource.shard.state import ShardState
-from datasource.stage import Staged
 from datasource.types.row_keys import contiguous, surrogate
 from datasource.types.schema import DIFF, TS, ShardSchema
 from datasource.types.spark_types import Atomic, Field, Record, SparkType, path_text

@@ -34,6 +34,7 @@ from datasource.compact import compact_inline, flush_inline
 from datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
 from datasource.frontier import Frontier
 from datasource.ids import new_id
+from datasource.parts.stage import Staged, Stager, UncommittedParts
 from datasource.shard.batch import Run, stamp
 from datasource.shard.commands.append import (
     Abandoned,
@@ -53,7 +54,6 @@ from datasource.shard.commands.append import (
 from datasource.shard.commands.transition import Transition
 from datasource.shard.machine import Machine
 from datasource.shard.state import Registration, ShardState
-from datasource.stage import Staged, Stager, UncommittedParts
 from datasource.types.schema import ShardSchema
 
 __all__ = ["Decided", "Redirect", "Updates", "WriteHandle", "WriteResult", "other_range"]

@@ -31,7 +31,7 @@ from datasource.clock import Clock
 from datasource.errors import Determinate, InvalidUsage
 from datasource.filters.parser import Where
 from datasource.frontier import Frontier
-from datasource.prune import Pruner
+from datasource.parts.prune import Pruner
 from datasource.read import (
     ReadHandle,
     contents_of,

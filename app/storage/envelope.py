@@ -39,13 +39,13 @@ from datasource.native.interval import StagedInterval, stage_interval
 from datasource.native.small import ROWS_MAX
 from datasource.native.transaction import staged_by_tasks
 from datasource.native.types import quoted
+from datasource.parts.stage import Staged, UncommittedParts
 from datasource.read import open_reader
 from datasource.shard.plan import plan_changes
 from datasource.shard_sink.envelope import Unwrapper
 from datasource.shard_sink.frame import AFTER, BEFORE, read_frame
 from datasource.shard_sink.target import find, resolve
 from datasource.shard_source.options import SinkOptions, parse_sink
-from datasource.stage import Staged, UncommittedParts
 from datasource.types.schema import DIFF, ShardSchema
 from datasource.upsert import replacements
 

@@ -20,14 +20,14 @@ import numpy as np
 import pyarrow as pa
 
 from datasource.errors import Corrupt, InvalidUsage, MissingBlob
-from datasource.floats import float_paths, trusts_bounds
 from datasource.fsck.findings import Findings
-from datasource.partfile import decode_inline, open_part, part_schema
-from datasource.rowgroups import RowGroups
+from datasource.parts.collect_stats import exact
+from datasource.parts.nan_bounds import float_paths, trusts_bounds
+from datasource.parts.part_file import decode_inline, open_part, part_schema
+from datasource.parts.row_groups import RowGroups
 from datasource.rows.sorting import compare_rows, order_rows, take
 from datasource.rows.updates import row_columns
 from datasource.shard.batch import Part
-from datasource.stats_collect import exact
 from datasource.stores.location import Blob
 from datasource.types.cast_to_schema import convert
 from datasource.types.schema import DIFF, TS, ShardSchema

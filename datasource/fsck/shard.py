@@ -8,14 +8,14 @@ from typing import Final
 
 import msgspec
 
-from datasource.contents import Contents
 from datasource.errors import Corrupt, InvalidUsage, ShardError
-from datasource.fetch import Fetcher
 from datasource.fsck.findings import Findings, ShardCheck
 from datasource.fsck.listing import Listing, list_shard
 from datasource.fsck.log import Place, Walked, walk_log
 from datasource.fsck.parts import PartFacts, check_bounds, check_there, examine_parts
 from datasource.fsck.states import schemas_of
+from datasource.parts.contents import Contents
+from datasource.parts.fetch import Fetcher
 from datasource.read import first_sort_column, latest_readable
 from datasource.rows.sorting import compare_rows
 from datasource.shard.batch import Part, Run

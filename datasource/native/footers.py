@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datasource.errors import MissingBlob
-from datasource.partfile import footer_of, read_footer
+from datasource.parts.collect_stats import collect
+from datasource.parts.part_file import footer_of, read_footer
 from datasource.shard.batch import Part
-from datasource.stats_collect import collect
 from datasource.stores.location import Blob, BlobEntry
 from datasource.types.schema import DIFF, TS, ShardSchema
 from datasource.types.spark_types import Atomic, Field, arrow_field, path_text

@@ -27,7 +27,6 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from datasource.errors import InvalidUsage
 from datasource.filters.parser import Condition
-from datasource.floats import float_paths
 from datasource.native.arrow import fetched_by_tasks, fetched_here
 from datasource.native.consolidate import consolidate, consolidates, repeat
 from datasource.native.jvm import Options, Token
@@ -35,6 +34,7 @@ from datasource.native.place import hadoop_url
 from datasource.native.scan import FLOAT_OPTIONS, READ_OPTIONS, Scanner
 from datasource.native.shaping import shaped
 from datasource.native.types import conform, project, sql_name, struct_of
+from datasource.parts.nan_bounds import float_paths
 from datasource.shard.plan import PlannedPart, volume_of
 from datasource.shard_source.partition import Kind, ShardPartition
 from datasource.shard_source.planner import open_client

@@ -34,6 +34,7 @@ from datasource.native.microbatch import source_of
 from datasource.native.saving import Saving, native_saving
 from datasource.native.small import ROWS_MAX, collected, staged_here
 from datasource.native.transaction import staged_by_tasks
+from datasource.parts.stage import Staged, UncommittedParts
 from datasource.shard.batch import stamp
 from datasource.shard.commands.append import UpperMismatch
 from datasource.shard.covered_range import of_interval
@@ -42,7 +43,6 @@ from datasource.shard_sink.target import Target, find, resolve
 from datasource.shard_source.offsets import Start, parse_offset
 from datasource.shard_source.options import SinkOptions, parse_sink
 from datasource.shard_source.planner import open_client
-from datasource.stage import Staged, UncommittedParts
 from datasource.types.schema import ShardSchema
 from datasource.write import WriteHandle, WriteResult
 

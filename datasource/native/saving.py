@@ -32,6 +32,7 @@ from datasource.native.jvm import delete_directory, session_with, with_session
 from datasource.native.microbatch import covers_of
 from datasource.native.place import hadoop_url
 from datasource.native.types import in_place, project, quoted, readable, sql_name, struct_of
+from datasource.parts.stage import Staged, delete_blobs
 from datasource.shard.batch import Part, Run
 from datasource.shard.covered_range import of_text
 from datasource.shard_sink.append import append
@@ -40,7 +41,6 @@ from datasource.shard_sink.frame import read_frame
 from datasource.shard_sink.target import Target, find, resolve
 from datasource.shard_source.options import SinkOptions, parse_sink
 from datasource.shard_source.planner import open_client
-from datasource.stage import Staged, delete_blobs
 from datasource.stores.location import BlobEntry
 from datasource.stores.shard_names import shard_directory
 from datasource.types.schema import DIFF, TS, ShardSchema

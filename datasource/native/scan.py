@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
-from datasource.floats import float_paths, trusts_bounds
 from datasource.native.jvm import WRITTEN_TIME, File, Options, known_nullability, relation
 from datasource.native.types import (
     project,
@@ -26,6 +25,7 @@ from datasource.native.types import (
     sql_name,
     struct_of,
 )
+from datasource.parts.nan_bounds import float_paths, trusts_bounds
 from datasource.shard.batch import Part
 from datasource.shard.plan import PlannedPart, TimeFilter
 from datasource.types.schema import DIFF, TS, ShardSchema

@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from datasource.native.saving import Saving
-from datasource.stage import Staged, Stager
+from datasource.parts.stage import Staged, Stager
 from datasource.stores.shard_names import shard_directory
 from datasource.types.schema import DIFF, TS, ShardSchema
 

@@ -32,12 +32,12 @@ from datasource.ids import new_id
 from datasource.native.microbatch import covers_of
 from datasource.native.reading import snapshot
 from datasource.native.saving import native_saving
+from datasource.parts.stage import Staged
 from datasource.shard_sink.frame import read_frame
 from datasource.shard_sink.sink import ShardBatchWriter
 from datasource.shard_sink.target import find, resolve
 from datasource.shard_source.options import SinkOptions, parse_sink
 from datasource.shard_source.planner import open_client
-from datasource.stage import Staged
 from datasource.txn.transaction import Isolation, Transaction
 
 __all__ = ["FrameTransaction", "staged_by_tasks", "transaction"]

@@ -29,9 +29,9 @@ from datasource.compact import apply_merged, is_there, merge_batches, merge_in_t
 from datasource.errors import Corrupt, InvalidUsage, ShardError
 from datasource.filters.predicates import Known
 from datasource.ids import owner
-from datasource.merger import Merged, Source, Tally, merge_since, sources, span, weigh
-from datasource.partfile import read_metadata
-from datasource.rowgroups import RowGroups
+from datasource.parts.merge_parts import Merged, Source, Tally, merge_since, sources, span, weigh
+from datasource.parts.part_file import read_metadata
+from datasource.parts.row_groups import RowGroups
 from datasource.shard.batch import Batch, Part, Run
 from datasource.shard.machine import Machine
 from datasource.shard.state import Claim, ShardState

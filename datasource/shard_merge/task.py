@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from datasource.client import shared_client
-from datasource.contents import Contents
-from datasource.fetch import Fetcher
 from datasource.filters.parser import Where
-from datasource.merger import Merger, Source, Tally
+from datasource.parts.contents import Contents
+from datasource.parts.fetch import Fetcher
+from datasource.parts.merge_parts import Merger, Source, Tally
+from datasource.parts.stage import Stager
 from datasource.settings import ShardSettings
 from datasource.shard.batch import Run
 from datasource.shard.description import Description
 from datasource.shard_merge.ranges import RowRange
-from datasource.stage import Stager
 from datasource.types.schema import ShardSchema
 
 __all__ = ["MergeTask", "RangeMerged", "merge_range"]

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Final
 
 from datasource.errors import Determinate, InvalidUsage
+from datasource.parts.stage import Staged
 from datasource.shard.commands.append import AlreadyCommitted, Appended, UpperMismatch
-from datasource.stage import Staged
 from datasource.write import WriteHandle
 
 __all__ = ["append"]

@@ -39,6 +39,7 @@ from datasource.clock import SystemIds
 from datasource.errors import InvalidUsage
 from datasource.ids import check_owner_name, new_id
 from datasource.overwrite import overwrite
+from datasource.parts.stage import Staged, Stager, UncommittedParts
 from datasource.shard.covered_range import of_query, of_text
 from datasource.shard_sink.append import append
 from datasource.shard_sink.envelope import Unwrapper
@@ -52,7 +53,6 @@ from datasource.shard_sink.micro_batch_range import (
 from datasource.shard_sink.target import Target, find, resolve
 from datasource.shard_source.options import SinkOptions, parse_sink
 from datasource.shard_source.planner import open_client
-from datasource.stage import Staged, Stager, UncommittedParts
 from datasource.stores.shard_names import shard_directory
 from datasource.types.schema import ShardSchema
 from datasource.upsert import CARRIER_ID, upsert

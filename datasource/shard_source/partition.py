@@ -17,11 +17,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from datasource.client import ShardClient, shared_client
-from datasource.contents import Contents
 from datasource.errors import Corrupt, MissingBlob, ShardError
-from datasource.fetch import Fetcher
 from datasource.filters.parser import Where
-from datasource.readahead import read_ahead
+from datasource.parts.contents import Contents
+from datasource.parts.fetch import Fetcher
+from datasource.parts.read_ahead import read_ahead
 from datasource.shard.commands.readers import heartbeat
 from datasource.shard.plan import PlannedPart
 from datasource.shard_source.options import ShardOptions

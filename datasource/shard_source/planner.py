@@ -15,7 +15,7 @@ from datasource.client import ShardClient, owner, shared_client
 from datasource.filters.parser import Where
 from datasource.frontier import Frontier
 from datasource.lease import Lease, take_lease
-from datasource.prune import Pruner
+from datasource.parts.prune import Pruner
 from datasource.read import current_schema, history_gone
 from datasource.shard.commands.readers import SinceExceeded
 from datasource.shard.plan import PlannedPart, SnapshotPlan, pack

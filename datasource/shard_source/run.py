@@ -28,6 +28,7 @@ from typing import Any, Final
 from datasource.client import ShardClient, owner
 from datasource.errors import Determinate, InvalidUsage, MissingBlob
 from datasource.frontier import Frontier, meet
+from datasource.parts.verify import verify
 from datasource.read import current_schema, history_gone, latest_readable
 from datasource.shard.plan import PlannedPart, SnapshotPlan, plan_changes
 from datasource.shard.state import ShardState
@@ -56,7 +57,6 @@ from datasource.shard_source.options import SourceOptions
 from datasource.shard_source.partition import Guard, ShardPartition
 from datasource.shard_source.planner import Planner
 from datasource.shard_source.shape import Shape
-from datasource.verify import verify
 
 __all__ = ["StreamRun"]
 

@@ -15,13 +15,13 @@ import msgspec
 
 from datasource.compact import compact_inline, flush_inline
 from datasource.errors import Determinate
+from datasource.parts.stage import Stager, UncommittedParts
 from datasource.read import current_schema
 from datasource.shard.batch import Run
 from datasource.shard.commands.append import InlineBackpressure, StagedTooLong
 from datasource.shard.commands.transition import Transition
 from datasource.shard.commands.txns import Applied, Commit, apply_commits
 from datasource.shard.machine import Machine
-from datasource.stage import Stager, UncommittedParts
 from datasource.txn.home import Home
 from datasource.txn.ledger import Ledger
 from datasource.txn.rows import Row

@@ -28,6 +28,7 @@ from datasource.errors import Determinate, InvalidUsage
 from datasource.frontier import Frontier
 from datasource.gc import collect_garbage
 from datasource.ids import new_id
+from datasource.parts.stage import Stager, UncommittedParts
 from datasource.retention import retain
 from datasource.shard.backoff import Backoff
 from datasource.shard.batch import stamp
@@ -40,7 +41,6 @@ from datasource.shard.commands.append import (
     committed_before,
 )
 from datasource.shard.machine import Machine
-from datasource.stage import Stager, UncommittedParts
 from datasource.txn.applier import apply_ledger, is_applied
 from datasource.txn.home import Home
 from datasource.txn.ledger import Ledger, LedgerReader

@@ -18,9 +18,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from datasource.contents import Contents
 from datasource.errors import InvalidUsage, MissingBlob
 from datasource.frontier import Frontier
+from datasource.parts.contents import Contents
 from datasource.read import contents_of, current_schema
 from datasource.shard.machine import Machine
 from datasource.shard.plan import plan_changes

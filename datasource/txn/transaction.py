@@ -37,13 +37,13 @@ from datasource.errors import Determinate, InvalidUsage, unknown_name
 from datasource.frontier import TIME_MIN
 from datasource.ids import check_owner_name, new_id
 from datasource.overwrite import replacement
+from datasource.parts.stage import Staged, Stager, UncommittedParts
 from datasource.read import ReadHandle, current_schema, open_reader
 from datasource.shard.backoff import Backoff
 from datasource.shard.batch import Run
 from datasource.shard.commands.append import AlreadyCommitted
 from datasource.shard.plan import plan_changes
 from datasource.shard.state import ShardState
-from datasource.stage import Staged, Stager, UncommittedParts
 from datasource.txn.commits import Conflict, Identity, Refused
 from datasource.txn.door import Door
 from datasource.txn.home import Home

@@ -16,14 +16,14 @@ from datasource.client import ShardClient
 from datasource.compact import compact, merge_batches
 from datasource.errors import Corrupt, Indeterminate, MissingBlob
 from datasource.frontier import EMPTY, Frontier
-from datasource.merger import sources
+from datasource.parts.merge_parts import sources
+from datasource.parts.stage import Staged
 from datasource.rows.merge_runs import merge
 from datasource.shard.batch import Batch, Run
 from datasource.shard.commands.merge import apply_merge
 from datasource.shard.description import Description
 from datasource.shard.state import ShardState
 from datasource.shard.trace import Trace
-from datasource.stage import Staged
 from datasource.stores.faulty import Fault, Faulty
 from datasource.stores.objects import CreateOutcome
 from support.commands import part
@@ -419,7 +419,7 @@ def test_a_merge_that_loses_an_update_is_refused(
             yield merged.slice(1)
 
     with monkeypatch.context() as patch:
-        patch.setattr("datasource.merger.merge", lossy)
+        patch.setattr("datasource.parts.merge_parts.merge", lossy)
         assert_refused(world, client)
     assert client.compact(SHARD, force=True) == 1
 

@@ -15,7 +15,7 @@ from datasource.compact import compact_inline
 from datasource.errors import Indeterminate, ShardError
 from datasource.frontier import Frontier
 from datasource.maintainer import maintain
-from datasource.merger import weigh
+from datasource.parts.merge_parts import weigh
 from datasource.shard.commands.append import AlreadyCommitted
 from datasource.shard.merge_budget import Tank
 from datasource.stores.metered import Metered

@@ -14,12 +14,12 @@ import pytest
 
 from datasource.client import ShardClient
 from datasource.errors import Corrupt, MissingBlob
-from datasource.fetch import Fetcher
 from datasource.frontier import Frontier
-from datasource.partfile import decode_inline
+from datasource.parts.fetch import Fetcher
+from datasource.parts.part_file import decode_inline
+from datasource.parts.verify import verify
 from datasource.read import contents_of
 from datasource.shard.batch import Part
-from datasource.verify import verify
 from support.shards import SETTINGS, World, rows, schema_of, table, updates
 
 SHARD = "orders"

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from datasource.client import ShardClient
 from datasource.filters.parser import Condition
 from datasource.frontier import Frontier
-from datasource.prune import Pruner
+from datasource.parts.prune import Pruner
 from datasource.read import contents_of, first_sort_column
 from datasource.shard.plan import plan_snapshot
 from datasource.types.schema import DIFF, TS, ShardSchema

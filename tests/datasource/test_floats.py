@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given
 
 from datasource.client import ShardClient
-from datasource.floats import bounded_columns, float_paths, trusts_bounds
 from datasource.fsck import check_location
-from datasource.partfile import encode_parquet
+from datasource.parts.collect_stats import collect
+from datasource.parts.nan_bounds import bounded_columns, float_paths, trusts_bounds
+from datasource.parts.part_file import encode_parquet
 from datasource.settings import ShardSettings
 from datasource.shard.batch import Part
-from datasource.stats_collect import collect
 from datasource.stores.open import open_objects
 from datasource.types.schema import ShardSchema
 from datasource.types.stats import NO_STATS, encode_stats

@@ -14,13 +14,13 @@ from typing_extensions import override
 
 from datasource.errors import Corrupt
 from datasource.fsck import check_location
-from datasource.partfile import open_part, read_footer
+from datasource.parts.part_file import open_part, read_footer
+from datasource.parts.verify import verify
 from datasource.read import contents_of
 from datasource.shard.batch import Part
 from datasource.shard.plan import PlannedPart, TimeFilter
 from datasource.stores.memory import MemoryObjects
 from datasource.stores.ranged import open_ranged
-from datasource.verify import verify
 from support.clock import ManualClock
 from support.shards import SETTINGS, World, schema_of
 

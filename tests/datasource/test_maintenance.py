@@ -16,7 +16,7 @@ import datasource.compact
 from datasource import maintainer as maintenance
 from datasource.errors import Determinate, InvalidUsage, ShardError
 from datasource.maintainer import Maintainer, Memory, collection_due, maintain
-from datasource.merger import weigh
+from datasource.parts.merge_parts import weigh
 from datasource.retention import set_retention
 from support.merging import SHARD, contents, expected, filled, next_merge, sizes
 from support.shards import SETTINGS, TINY, Crash, Mortal, World, dangling, table

@@ -15,8 +15,8 @@ from typing_extensions import override
 from datasource.compact import compact
 from datasource.errors import Corrupt, Determinate, Indeterminate, InvalidUsage, ShardError
 from datasource.frontier import Frontier
+from datasource.parts.stage import UncommittedParts
 from datasource.shard.commands.append import AlreadyCommitted, Appended, UpperMismatch
-from datasource.stage import UncommittedParts
 from datasource.stores.faulty import Fault, Faulty
 from datasource.stores.objects import CREATED, Unresolved
 from datasource.txn.commits import Committer

@@ -33,11 +33,11 @@ from datasource.filters.predicates import (
     Predicate,
     StartsWith,
 )
-from datasource.partfile import encode_parquet
-from datasource.prune import Pruner
-from datasource.rowgroups import RowGroups
+from datasource.parts.collect_stats import collect
+from datasource.parts.part_file import encode_parquet
+from datasource.parts.prune import Pruner
+from datasource.parts.row_groups import RowGroups
 from datasource.shard.batch import Part
-from datasource.stats_collect import collect
 from datasource.types.schema import ShardSchema
 from datasource.types.spark_types import Atomic
 from datasource.types.stats import encode_stats, kind_of

@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasource.contents import Contents
 from datasource.errors import Corrupt
 from datasource.filters.parser import Condition, Where
 from datasource.frontier import Frontier
-from datasource.partfile import encode_parquet
-from datasource.prune import Pruner, audited
+from datasource.parts.contents import Contents
+from datasource.parts.part_file import encode_parquet
+from datasource.parts.prune import Pruner, audited
 from datasource.read import contents_of, first_sort_column
 from datasource.shard.plan import PlannedPart, TimeFilter, pack, plan_changes, plan_snapshot
 from datasource.shard.state import ShardState

@@ -12,7 +12,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasource.stats_collect import collect
+from datasource.parts.collect_stats import collect
 from datasource.types.schema import ShardSchema
 from datasource.types.spark_types import Record, SparkType, path_text
 from datasource.types.stats import (

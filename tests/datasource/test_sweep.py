@@ -15,13 +15,13 @@ from typing_extensions import override
 
 from datasource.client import ShardClient
 from datasource.errors import Determinate, InvalidUsage, ShardError
+from datasource.parts.stage import Staged
 from datasource.shard.commands.append import Append, compare_and_append
 from datasource.shard.commands.readers import pin_critical
 from datasource.shard.commands.sweep import SWEEP_AGE_MS, note_swept, sweep_due
 from datasource.shard.commands.transition import Transition
 from datasource.shard.state import STAGE_LIFE_MS, Registration, ShardState
 from datasource.shard.state_history import state_at
-from datasource.stage import Staged
 from datasource.stores.file import FileObjects
 from datasource.stores.location import BlobEntry
 from datasource.sweep import Swept, sweep, sweep_orphans

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from datasource.client import ShardClient
 from datasource.errors import Determinate
+from datasource.parts.stage import Staged
 from datasource.shard.commands.sweep import SWEEP_AGE_MS
 from datasource.shard.state import STAGE_LIFE_MS
-from datasource.stage import Staged
 from datasource.stores.objects import Objects
 from support.leftovers import (
     BLOBS,

@@ -16,10 +16,11 @@ from typing import Any, Final
 
 import msgspec
 
-from datasource import stage, sweep
+from datasource import sweep
 from datasource.errors import ShardError
 from datasource.frontier import Frontier
 from datasource.lease import Lease
+from datasource.parts import stage
 from datasource.shard import state
 from datasource.shard.commands import append, gc, readers, rollups
 from datasource.shard.commands.transition import Transition

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow.parquet as pq
 
 from datasource.frontier import Frontier
-from datasource.partfile import decode_inline
+from datasource.parts.part_file import decode_inline
 from datasource.shard.codec import apply_diff, decode_record
 from datasource.shard.state import ShardState, Writer, check, holders_since, is_tombstone
 from datasource.stores.entry import decode_entry, entry_key, entry_seqno

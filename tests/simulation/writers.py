@@ -13,9 +13,9 @@ from typing_extensions import override
 from datasource.errors import Indeterminate, LeaseExpired, MissingBlob, ShardError
 from datasource.frontier import Frontier
 from datasource.overwrite import overwrite
+from datasource.parts.stage import Stager
 from datasource.shard.commands.append import AlreadyCommitted, Appended, UpperMismatch
 from datasource.shard.state import is_tombstone
-from datasource.stage import Stager
 from datasource.types.schema import ShardSchema
 from datasource.upsert import CARRIER_ID, LIVE, carrier_schema, upsert
 from simulation.actors import Actor

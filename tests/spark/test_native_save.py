@@ -13,7 +13,7 @@ from hypothesis import given
 import datasource
 from datasource.client import ShardClient
 from datasource.errors import Corrupt
-from datasource.partfile import footer_of
+from datasource.parts.part_file import footer_of
 from datasource.types.schema import ShardSchema
 from datasource.types.stats import bounds
 from support.native import TYPES, arrow_of, client_at, collected, few, put

@@ -24,13 +24,13 @@ import pyarrow as pa
 
 from datasource.client import ShardClient
 from datasource.errors import ShardError
-from datasource.fetch import Fetcher
-from datasource.partfile import decode_inline
+from datasource.parts.fetch import Fetcher
+from datasource.parts.part_file import decode_inline
+from datasource.parts.verify import verify
 from datasource.read import contents_of
 from datasource.shard.batch import Part
 from datasource.shard.plan import PlannedPart, TimeFilter
 from datasource.types.schema import ShardSchema
-from datasource.verify import verify
 from support.fuzz import damaged_bytes
 from support.shards import SETTINGS, World
 

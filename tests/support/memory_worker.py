@@ -18,9 +18,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datasource.fetch import Fetcher
 from datasource.filters.parser import Condition
-from datasource.prune import Pruner
+from datasource.parts.fetch import Fetcher
+from datasource.parts.prune import Pruner
 from datasource.shard.batch import Batch, Part, Run
 from datasource.shard.codec import decode_rollup, encode_rollup
 from datasource.shard.description import Description

@@ -17,7 +17,7 @@ from datasource.client import ShardClient
 from datasource.clock import SystemClock
 from datasource.errors import Determinate, Indeterminate, InvalidUsage
 from datasource.frontier import Frontier
-from datasource.partfile import decode_inline
+from datasource.parts.part_file import decode_inline
 from datasource.settings import ShardSettings
 from datasource.shard.commands.append import Appended, UpperMismatch
 from datasource.types.schema import ShardSchema

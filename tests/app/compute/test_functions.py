@@ -87,7 +87,7 @@ def test_what_a_function_raises_at_a_row_is_data(text: str, said: str) -> None:
         HEAD + '  File "<frozen importlib._bootstrap>", line 1, in _find_and_load\n'
         + USERS + "NameError: name 'x' is not defined",
         HEAD + f'  File "{OURS}", line 1, in fetch\nValueError: x',
-        HEAD + '  File "/srv/app/datasource/fetch.py", line 1, in fetch\nValueError: x',
+        HEAD + '  File "/srv/app/datasource/parts/fetch.py", line 1, in fetch\nValueError: x',
         HEAD + USERS + "datasource.errors.MissingBlob: [BLOB_DELETED] part 'p' is not there",
         "An exception was thrown from the Python worker:\n",
         HEAD,

@@ -24,7 +24,7 @@ from support.shards import SETTINGS, World, rows, schema_of, table
 
 if TYPE_CHECKING:
     from datasource.client import ShardClient
-    from datasource.stage import Staged
+    from datasource.parts.stage import Staged
 
 BLOBS = dataclasses.replace(SETTINGS, inline_part_bytes=0)
 HOUR_MS = 3_600_000

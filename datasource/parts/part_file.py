@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datasource.errors import Corrupt
-from datasource.floats import bounded_columns
+from datasource.parts.nan_bounds import bounded_columns
 from datasource.shard.batch import Footer, Part
 from datasource.types.nested_arrays import unmasked
 from datasource.types.schema import DIFF, TS, ShardSchema

@@ -27,11 +27,11 @@ import pyarrow as pa
 from datasource.clock import Clock, IdGenerator
 from datasource.errors import Determinate, InvalidUsage, ShardError
 from datasource.ids import new_id
-from datasource.partfile import decode_inline, encode_inline, encode_parquet, footer_of
+from datasource.parts.collect_stats import collect
+from datasource.parts.part_file import decode_inline, encode_inline, encode_parquet, footer_of
 from datasource.rows.updates import sort_rows
 from datasource.settings import ShardSettings
 from datasource.shard.batch import Part, Run
-from datasource.stats_collect import collect
 from datasource.stores.location import Blob
 from datasource.types.cast_to_schema import check_data
 from datasource.types.schema import DIFF, TS, ShardSchema

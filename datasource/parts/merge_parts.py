@@ -27,8 +27,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from datasource.contents import Contents
-from datasource.fetch import BATCH_ROWS, Fetcher
+from datasource.parts.contents import Contents
+from datasource.parts.fetch import BATCH_ROWS, Fetcher
+from datasource.parts.stage import Stager, UncommittedParts
 from datasource.rows.merge_runs import merge
 from datasource.rows.updates import sort_rows
 from datasource.shard.batch import Batch, Part, Run
@@ -36,7 +37,6 @@ from datasource.shard.commands.merge import not_conserved, same_sum, sum_of_diff
 from datasource.shard.description import Description
 from datasource.shard.plan import PlannedPart, TimeFilter
 from datasource.shard.state import ShardState
-from datasource.stage import Stager, UncommittedParts
 from datasource.types.schema import DIFF, ShardSchema
 
 __all__ = [

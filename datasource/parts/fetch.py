@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 
 from datasource.errors import Corrupt, InvalidUsage, MissingBlob
 from datasource.filters.parser import Where
-from datasource.partfile import damaged, decode_inline, open_part, part_schema
-from datasource.prune import audited
-from datasource.rowgroups import RowGroups
+from datasource.parts.part_file import damaged, decode_inline, open_part, part_schema
+from datasource.parts.prune import audited
+from datasource.parts.row_groups import RowGroups
 from datasource.shard.batch import Part
 from datasource.shard.plan import PlannedPart, TimeFilter
 from datasource.stores.location import Blob

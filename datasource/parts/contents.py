@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datasource.errors import InvalidUsage
-from datasource.fetch import BATCH_ROWS, Fetcher
+from datasource.parts.fetch import BATCH_ROWS, Fetcher
 from datasource.rows.merge_runs import merge_snapshot
 from datasource.rows.updates import expand, sort_rows
 from datasource.shard.batch import Part

@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 
 from datasource.errors import Corrupt, MissingBlob, ShardError
-from datasource.partfile import damaged, open_part
+from datasource.parts.part_file import damaged, open_part
 from datasource.shard.batch import Part
 from datasource.stores.location import Blob
 
