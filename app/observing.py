@@ -58,8 +58,8 @@ from app.redaction import bare, shown
 from app.reports import Observation
 from datasource.client import ShardClient
 from datasource.clock import Clock
-from datasource.compact import observe_merges
 from datasource.maintainer import Maintained
+from datasource.maintenance.compact import observe_merges
 from datasource.shard.machine import Machine
 
 if TYPE_CHECKING:

@@ -22,12 +22,13 @@ from functools import partial
 from typing import TypeVar
 
 from datasource.clock import Clock, IdGenerator, SystemClock, SystemIds
-from datasource.compact import compact
 from datasource.errors import Fenced, InvalidUsage, ShardError
-from datasource.gc import collect_garbage
 from datasource.ids import check_owner_name, new_id, owner
+from datasource.maintenance.compact import compact
+from datasource.maintenance.garbage_collection import collect_garbage
+from datasource.maintenance.orphan_sweep import Swept, sweep
+from datasource.maintenance.retention import set_retention
 from datasource.read import ReadHandle, current_schema, history_gone, open_reader
-from datasource.retention import set_retention
 from datasource.settings import ShardSettings
 from datasource.shard.codec import CODE_VERSION
 from datasource.shard.commands.evolve import Evolved, SchemaMismatch, SchemaRefused, evolve_schema
@@ -40,7 +41,6 @@ from datasource.since_hold import SinceHandle, open_since
 from datasource.stores.location import Location
 from datasource.stores.open import open_location
 from datasource.stores.shard_names import shard_name
-from datasource.sweep import Swept, sweep
 from datasource.txn.door import Door
 from datasource.txn.protocol import Transactions
 from datasource.txn.redirect import commit_append

@@ -39,13 +39,13 @@ from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from datasource.client import ShardClient
-from datasource.compact import compact
 from datasource.errors import InvalidUsage, ShardError
-from datasource.gc import collect_garbage
-from datasource.retention import retain
+from datasource.maintenance.compact import compact
+from datasource.maintenance.garbage_collection import collect_garbage
+from datasource.maintenance.orphan_sweep import Swept, nothing, sweep, sweep_due
+from datasource.maintenance.retention import retain
 from datasource.shard.machine import Machine
 from datasource.shard.state import ShardState, expire, is_tombstone, seqno_since
-from datasource.sweep import Swept, nothing, sweep, sweep_due
 
 __all__ = ["Maintained", "Maintainer", "Memory", "collection_due", "maintain"]
 

@@ -30,10 +30,10 @@ import msgspec
 import pyarrow as pa
 
 from datasource.clock import Clock
-from datasource.compact import compact_inline, flush_inline
 from datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
 from datasource.frontier import Frontier
 from datasource.ids import new_id
+from datasource.maintenance.compact import compact_inline, flush_inline
 from datasource.parts.stage import Staged, Stager, UncommittedParts
 from datasource.shard.batch import Run, stamp
 from datasource.shard.commands.append import (

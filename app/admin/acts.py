@@ -24,9 +24,9 @@ from app.admin.plans import (
     sweep_plan,
 )
 from datasource.client import ShardClient
+from datasource.maintenance.orphan_sweep import Swept, sweep_orphans
 from datasource.shard.commands.readers import expire_readers
 from datasource.shard.state import ShardState, is_tombstone
-from datasource.sweep import Swept, sweep_orphans
 
 __all__ = ["Outcome", "compact", "expire", "finalise", "gc", "retain", "sweep"]
 

@@ -17,9 +17,10 @@ from typing import Final, Literal
 import msgspec
 
 from datasource.client import ShardClient
-from datasource.compact import everything, free_of
 from datasource.errors import InvalidUsage, nearest
 from datasource.frontier import Frontier, meet
+from datasource.maintenance.compact import everything, free_of
+from datasource.maintenance.orphan_sweep import sweep_orphans
 from datasource.report import report_shard
 from datasource.shard.batch import Batch
 from datasource.shard.codec import CODE_VERSION
@@ -35,7 +36,6 @@ from datasource.shard.state import (
     since_bound,
 )
 from datasource.shard.trace import Trace, due_merges, level_of, worn_past
-from datasource.sweep import sweep_orphans
 
 __all__ = [
     "CompactPlan",

@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from datasource.claim import MergeClaim, Superseded
 from datasource.client import ShardClient
-from datasource.compact import apply_merged, is_there, merge_batches, merge_in_turn
 from datasource.errors import Corrupt, InvalidUsage, ShardError
 from datasource.filters.predicates import Known
 from datasource.ids import owner
+from datasource.maintenance.compact import apply_merged, is_there, merge_batches, merge_in_turn
+from datasource.maintenance.compaction_claim import MergeClaim, Superseded
 from datasource.parts.merge_parts import Merged, Source, Tally, merge_since, sources, span, weigh
 from datasource.parts.part_file import read_metadata
 from datasource.parts.row_groups import RowGroups

@@ -13,8 +13,8 @@ from functools import partial
 
 import msgspec
 
-from datasource.compact import compact_inline, flush_inline
 from datasource.errors import Determinate
+from datasource.maintenance.compact import compact_inline, flush_inline
 from datasource.parts.stage import Stager, UncommittedParts
 from datasource.read import current_schema
 from datasource.shard.batch import Run

@@ -23,13 +23,13 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from datasource.compact import compact
 from datasource.errors import Determinate, InvalidUsage
 from datasource.frontier import Frontier
-from datasource.gc import collect_garbage
 from datasource.ids import new_id
+from datasource.maintenance.compact import compact
+from datasource.maintenance.garbage_collection import collect_garbage
+from datasource.maintenance.retention import retain
 from datasource.parts.stage import Stager, UncommittedParts
-from datasource.retention import retain
 from datasource.shard.backoff import Backoff
 from datasource.shard.batch import stamp
 from datasource.shard.commands.append import (

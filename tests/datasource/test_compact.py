@@ -13,9 +13,9 @@ import pytest
 from typing_extensions import override
 
 from datasource.client import ShardClient
-from datasource.compact import compact, merge_batches
 from datasource.errors import Corrupt, Indeterminate, MissingBlob
 from datasource.frontier import EMPTY, Frontier
+from datasource.maintenance.compact import compact, merge_batches
 from datasource.parts.merge_parts import sources
 from datasource.parts.stage import Staged
 from datasource.rows.merge_runs import merge
@@ -429,7 +429,9 @@ def test_a_part_that_is_not_read_is_missed(world: World, monkeypatch: pytest.Mon
     client = made(world)
     append(client, 4, (1, "a", 0, 1), (2, "b", 3, -1))
     append(client, 5, (7, "z", 4, 1))
-    monkeypatch.setattr("datasource.compact.sources", lambda inputs: sources(inputs[1:]))
+    monkeypatch.setattr(
+        "datasource.maintenance.compact.sources", lambda inputs: sources(inputs[1:])
+    )
     assert_refused(world, client)
 
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 from typing_extensions import override
 
-from datasource.compact import compact_inline
 from datasource.errors import Indeterminate, ShardError
 from datasource.frontier import Frontier
 from datasource.maintainer import maintain
+from datasource.maintenance.compact import compact_inline
 from datasource.parts.merge_parts import weigh
 from datasource.shard.commands.append import AlreadyCommitted
 from datasource.shard.merge_budget import Tank
@@ -127,7 +127,7 @@ def test_a_failing_merge_does_not_fail_the_append(
     writer = world.client(BLOBS).writer(SHARD)
     for number in range(3, 13):
         assert writer.append_now(table((number, "x"), (number, "y"))).upper > Frontier(0)
-    messages = [r.message for r in caplog.records if r.name == "datasource.compact"]
+    messages = [r.message for r in caplog.records if r.name == "datasource.maintenance.compact"]
     assert messages == ["merge after an append failed"]
     assert sizes(client) == [2] * 13
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typing_extensions import override
 
-from datasource.compact import compact
 from datasource.errors import Corrupt, Determinate, Indeterminate, InvalidUsage, ShardError
 from datasource.frontier import Frontier
+from datasource.maintenance.compact import compact
 from datasource.parts.stage import UncommittedParts
 from datasource.shard.commands.append import AlreadyCommitted, Appended, UpperMismatch
 from datasource.stores.faulty import Fault, Faulty

@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from datasource.client import ShardClient
 from datasource.errors import Determinate, InvalidUsage, ShardError
+from datasource.maintenance.orphan_sweep import Swept, sweep, sweep_orphans
 from datasource.parts.stage import Staged
 from datasource.shard.commands.append import Append, compare_and_append
 from datasource.shard.commands.readers import pin_critical
@@ -24,7 +25,6 @@ from datasource.shard.state import STAGE_LIFE_MS, Registration, ShardState
 from datasource.shard.state_history import state_at
 from datasource.stores.file import FileObjects
 from datasource.stores.location import BlobEntry
-from datasource.sweep import Swept, sweep, sweep_orphans
 from support.commands import advance, first_state
 from support.leftovers import (
     BLOBS,

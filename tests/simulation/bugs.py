@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import msgspec
 
-from datasource import sweep
 from datasource.errors import ShardError
 from datasource.frontier import Frontier
 from datasource.lease import Lease
+from datasource.maintenance import orphan_sweep as sweep
 from datasource.parts import stage
 from datasource.shard import state
 from datasource.shard.commands import append, gc, readers, rollups

@@ -19,11 +19,11 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from datasource.claim import CLAIM_LEASE_MS, MergeClaim
 from datasource.client import ShardClient
 from datasource.clock import SystemIds
 from datasource.errors import ShardError
 from datasource.frontier import Frontier
+from datasource.maintenance.compaction_claim import CLAIM_LEASE_MS, MergeClaim
 from datasource.parts.collect_stats import collect
 from datasource.settings import ShardSettings
 from datasource.shard.batch import Part, Run
@@ -313,7 +313,7 @@ def test_a_job_whose_claim_is_lost_is_cancelled(
     """Somebody else took it over: the tasks stop, and what is left to do is theirs."""
     client = filled(location)
     monkeypatch.setattr(driver, "_LOOK_MS", 1)
-    monkeypatch.setattr("datasource.claim._BEATS", 10**9)
+    monkeypatch.setattr("datasource.maintenance.compaction_claim._BEATS", 10**9)
     taken = threading.Event()
     keep = MergeClaim.keep
 

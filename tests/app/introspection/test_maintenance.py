@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from app.observing import Observing
-from datasource.compact import observe_merges
 from datasource.maintainer import Maintainer
+from datasource.maintenance.compact import observe_merges
 from support.merging import SHARD, filled
 from support.shards import SETTINGS, World, schema_of, table
 

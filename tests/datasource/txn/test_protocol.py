@@ -11,7 +11,7 @@ import pytest
 
 from datasource.errors import Determinate, InvalidUsage
 from datasource.frontier import Frontier
-from datasource.retention import retain
+from datasource.maintenance.retention import retain
 from datasource.shard.commands.append import Appended, UpperMismatch
 from datasource.shard.commands.txns import mark
 from datasource.shard.state import STAGE_LIFE_MS, Registration

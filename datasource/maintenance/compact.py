@@ -32,10 +32,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
 
-from datasource.claim import MergeClaim, Superseded
 from datasource.errors import MissingBlob
 from datasource.frontier import Frontier
 from datasource.ids import owner
+from datasource.maintenance.compaction_claim import MergeClaim, Superseded
 from datasource.parts.merge_parts import Merged, Merger, check_read, sources, span, weigh
 from datasource.parts.nan_bounds import float_paths, trusts_bounds
 from datasource.parts.stage import Stager, UncommittedParts
