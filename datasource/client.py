@@ -41,11 +41,11 @@ from datasource.since_hold import SinceHandle, open_since
 from datasource.stores.location import Location
 from datasource.stores.open import open_location
 from datasource.stores.shard_names import shard_name
-from datasource.txn.door import Door
-from datasource.txn.protocol import Transactions
-from datasource.txn.redirect import commit_append
-from datasource.txn.rows import TRANSACTIONS
-from datasource.txn.transaction import Isolation, Transaction, run_transaction
+from datasource.transactions.protocol import Transactions
+from datasource.transactions.redirected_append import commit_append
+from datasource.transactions.rows import TRANSACTIONS
+from datasource.transactions.shard_view import Door
+from datasource.transactions.transaction import Isolation, Transaction, run_transaction
 from datasource.types.schema import ShardSchema
 from datasource.types.spark_types import Field, type_text
 from datasource.usage import ShardUsage, shard_usage

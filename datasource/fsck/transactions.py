@@ -20,8 +20,8 @@ from datasource.shard.state import Registration, ShardState, is_tombstone
 from datasource.stores.blob import ObjectBlob
 from datasource.stores.objects import Objects
 from datasource.stores.shard_names import shard_directory
-from datasource.txn.ledger import Ledger, fold
-from datasource.txn.rows import Row
+from datasource.transactions.ledger import Ledger, fold
+from datasource.transactions.rows import Row
 
 __all__ = ["TransactionsCheck"]
 

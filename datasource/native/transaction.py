@@ -5,7 +5,7 @@
         t.overwrite("customers", customers)
 
 Each call runs a Spark job that stages its frame's rows; what they are for is decided at the end, by
-one commit (`datasource.txn`). A crash before that leaves files that nothing refers to.
+one commit (`datasource.transactions`). A crash before that leaves files that nothing refers to.
 
 Inside of `foreachBatch`, `txn` makes it happen once:
 
@@ -38,7 +38,7 @@ from datasource.shard_sink.sink import ShardBatchWriter
 from datasource.shard_sink.target import find, resolve
 from datasource.shard_source.options import SinkOptions, parse_sink
 from datasource.shard_source.planner import open_client
-from datasource.txn.transaction import Isolation, Transaction
+from datasource.transactions.transaction import Isolation, Transaction
 
 __all__ = ["FrameTransaction", "staged_by_tasks", "transaction"]
 

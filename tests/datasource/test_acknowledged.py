@@ -8,7 +8,7 @@ import pytest
 
 from datasource.errors import Corrupt, Determinate, Indeterminate, InvalidUsage
 from datasource.overwrite import overwrite
-from datasource.txn.rows import TRANSACTIONS
+from datasource.transactions.rows import TRANSACTIONS
 from support.shards import SETTINGS, World, rows, schema_of, table
 
 if TYPE_CHECKING:

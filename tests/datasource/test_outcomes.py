@@ -19,8 +19,8 @@ from datasource.parts.stage import UncommittedParts
 from datasource.shard.commands.append import AlreadyCommitted, Appended, UpperMismatch
 from datasource.stores.faulty import Fault, Faulty
 from datasource.stores.objects import CREATED, Unresolved
-from datasource.txn.commits import Committer
-from datasource.txn.rows import TRANSACTIONS
+from datasource.transactions.commit_loop import Committer
+from datasource.transactions.rows import TRANSACTIONS
 from support.shards import SETTINGS, World, dangling, rows, schema_of, table
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from datasource.client import ShardClient
     from datasource.stores.objects import CreateOutcome
-    from datasource.txn.commits import Outcome
+    from datasource.transactions.commit_loop import Outcome
 
 BLOBS = dataclasses.replace(SETTINGS, inline_part_bytes=0, compact_inline_bytes=0)
 

@@ -30,9 +30,9 @@ from datasource.shard_source import run as stream_run
 from datasource.shard_source.descs import first_time
 from datasource.shard_source.holds import StreamHolds
 from datasource.stores.log import NumberedLog
-from datasource.txn import applier
-from datasource.txn.ledger import LedgerReader
-from datasource.txn.transaction import Transaction
+from datasource.transactions import applier
+from datasource.transactions.ledger import LedgerReader
+from datasource.transactions.transaction import Transaction
 
 __all__ = ["BUGS", "Bug", "planted"]
 

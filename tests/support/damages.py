@@ -16,7 +16,7 @@ from datasource.shard.batch import Batch
 from datasource.shard.codec import CODE_VERSION, Record, decode_rollup, encode_rollup
 from datasource.shard.description import Description
 from datasource.shard.state import Registration, RollupRef
-from datasource.txn.rows import Payload, Row, table_of
+from datasource.transactions.rows import Payload, Row, table_of
 from support.damage import OTHER, SHARD, Lake, some
 
 __all__ = ["DAMAGES", "Damage", "damage"]

@@ -17,8 +17,8 @@ import pytest
 from datasource.client import ShardClient
 from datasource.errors import InvalidUsage, ShardError
 from datasource.shard.commands.append import UpperMismatch
-from datasource.txn.commits import Committer
-from datasource.txn.rows import TRANSACTIONS
+from datasource.transactions.commit_loop import Committer
+from datasource.transactions.rows import TRANSACTIONS
 from datasource.write import WriteHandle
 from support.shards import SETTINGS, Crash, Effect, Mortal, World, dangling, rows, schema_of, table
 

@@ -9,9 +9,9 @@ import pytest
 
 from datasource.errors import Determinate
 from datasource.shard.commands.append import Append, Appended
-from datasource.txn.commits import Committer
-from datasource.txn.redirect import commit_append
-from datasource.txn.rows import TRANSACTIONS
+from datasource.transactions.commit_loop import Committer
+from datasource.transactions.redirected_append import commit_append
+from datasource.transactions.rows import TRANSACTIONS
 from support.shards import SETTINGS, World, rows, schema_of, table
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from datasource.client import ShardClient
     from datasource.shard.state import Registration
-    from datasource.txn.transaction import Transaction
+    from datasource.transactions.transaction import Transaction
     from datasource.write import Decided
 
 BLOBS = replace(SETTINGS, inline_part_bytes=0)

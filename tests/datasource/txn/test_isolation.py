@@ -14,7 +14,7 @@ from support.shards import SETTINGS, World, rows, schema_of, table
 
 if TYPE_CHECKING:
     from datasource.client import ShardClient
-    from datasource.txn.transaction import Isolation, Transaction
+    from datasource.transactions.transaction import Isolation, Transaction
 
 NAMES = ("x", "y", "z")
 

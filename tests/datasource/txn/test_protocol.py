@@ -15,11 +15,11 @@ from datasource.maintenance.retention import retain
 from datasource.shard.commands.append import Appended, UpperMismatch
 from datasource.shard.commands.txns import mark
 from datasource.shard.state import STAGE_LIFE_MS, Registration
-from datasource.txn import protocol
-from datasource.txn.commits import Committer
-from datasource.txn.ledger import Ledger, LedgerReader
-from datasource.txn.protocol import Committed, Write
-from datasource.txn.rows import TRANSACTIONS
+from datasource.transactions import protocol
+from datasource.transactions.commit_loop import Committer
+from datasource.transactions.ledger import Ledger, LedgerReader
+from datasource.transactions.protocol import Committed, Write
+from datasource.transactions.rows import TRANSACTIONS
 from support.shards import SETTINGS, World, rows, schema_of, table
 
 if TYPE_CHECKING:

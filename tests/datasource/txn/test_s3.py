@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from datasource.client import ShardClient
-from datasource.txn.transaction import Transaction
+from datasource.transactions.transaction import Transaction
 from support.s3_server import s3_server
 from support.shards import rows, schema_of, table
 

@@ -17,10 +17,10 @@ from datasource.errors import InvalidUsage
 from datasource.frontier import Frontier
 from datasource.shard.commands.append import Append, Appended, UpperMismatch, decided_before
 from datasource.shard.state import ShardState
-from datasource.txn.applier import apply_ledger
-from datasource.txn.commits import Conflict, Identity, Refused
-from datasource.txn.ledger import Ledger
-from datasource.txn.protocol import Committed, Transactions, Write
+from datasource.transactions.applier import apply_ledger
+from datasource.transactions.commit_loop import Conflict, Identity, Refused
+from datasource.transactions.ledger import Ledger
+from datasource.transactions.protocol import Committed, Transactions, Write
 from datasource.write import Decided
 
 __all__ = ["commit_append"]

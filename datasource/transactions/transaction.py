@@ -44,11 +44,11 @@ from datasource.shard.batch import Run
 from datasource.shard.commands.append import AlreadyCommitted
 from datasource.shard.plan import plan_changes
 from datasource.shard.state import ShardState
-from datasource.txn.commits import Conflict, Identity, Refused
-from datasource.txn.door import Door
-from datasource.txn.home import Home
-from datasource.txn.ledger import Ledger
-from datasource.txn.protocol import Committed, Transactions, Write
+from datasource.transactions.client_protocol import Home
+from datasource.transactions.commit_loop import Conflict, Identity, Refused
+from datasource.transactions.ledger import Ledger
+from datasource.transactions.protocol import Committed, Transactions, Write
+from datasource.transactions.shard_view import Door
 from datasource.upsert import CARRIER_ID, LIVE, carrier_schema, replacements
 from datasource.write import Updates
 

@@ -25,7 +25,7 @@ from datasource.read import contents_of, current_schema
 from datasource.shard.machine import Machine
 from datasource.shard.plan import plan_changes
 from datasource.shard.state import ShardState, is_tombstone
-from datasource.txn.rows import Row, schema
+from datasource.transactions.rows import Row, schema
 from datasource.types.schema import DIFF
 
 __all__ = ["Ledger", "LedgerReader", "fold"]

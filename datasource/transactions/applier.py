@@ -22,9 +22,9 @@ from datasource.shard.commands.append import InlineBackpressure, StagedTooLong
 from datasource.shard.commands.transition import Transition
 from datasource.shard.commands.txns import Applied, Commit, apply_commits
 from datasource.shard.machine import Machine
-from datasource.txn.home import Home
-from datasource.txn.ledger import Ledger
-from datasource.txn.rows import Row
+from datasource.transactions.client_protocol import Home
+from datasource.transactions.ledger import Ledger
+from datasource.transactions.rows import Row
 from datasource.types.schema import ShardSchema
 
 __all__ = ["apply_ledger", "is_applied"]

@@ -41,10 +41,10 @@ from datasource.shard.commands.append import (
     committed_before,
 )
 from datasource.shard.machine import Machine
-from datasource.txn.applier import apply_ledger, is_applied
-from datasource.txn.home import Home
-from datasource.txn.ledger import Ledger, LedgerReader
-from datasource.txn.rows import KEY, Row, schema, table_of
+from datasource.transactions.applier import apply_ledger, is_applied
+from datasource.transactions.client_protocol import Home
+from datasource.transactions.ledger import Ledger, LedgerReader
+from datasource.transactions.rows import KEY, Row, schema, table_of
 from datasource.write import WriteHandle, other_range
 
 __all__ = ["Committer", "Conflict", "Identity", "Judge", "Outcome", "Refused", "Rows"]

@@ -37,12 +37,12 @@ from datasource.shard.commands.append import AlreadyCommitted, Appended, UpperMi
 from datasource.shard.commands.lifecycle import Finalised, Held, initial_state, reinitialise
 from datasource.shard.commands.txns import Marked, finalise_txns, mark, unmark
 from datasource.shard.state import Registration, ShardState, is_tombstone
-from datasource.txn.applier import apply_ledger, is_applied
-from datasource.txn.commits import Committer, Identity, Outcome, Refused, Rows
-from datasource.txn.door import Door
-from datasource.txn.home import Home
-from datasource.txn.ledger import Ledger
-from datasource.txn.rows import KEY, Payload, Row, RowKind, schema
+from datasource.transactions.applier import apply_ledger, is_applied
+from datasource.transactions.client_protocol import Home
+from datasource.transactions.commit_loop import Committer, Identity, Outcome, Refused, Rows
+from datasource.transactions.ledger import Ledger
+from datasource.transactions.rows import KEY, Payload, Row, RowKind, schema
+from datasource.transactions.shard_view import Door
 
 __all__ = ["Committed", "Transactions", "Write"]
 

@@ -36,9 +36,9 @@ from datasource.shard.commands.sweep import fence
 from datasource.shard.description import Description
 from datasource.shard.state import ShardState, is_tombstone
 from datasource.shard.trace import push
-from datasource.txn.applier import apply_ledger
-from datasource.txn.home import Home
-from datasource.txn.ledger import Ledger, LedgerReader
+from datasource.transactions.applier import apply_ledger
+from datasource.transactions.client_protocol import Home
+from datasource.transactions.ledger import Ledger, LedgerReader
 
 __all__ = ["Door", "view"]
 
