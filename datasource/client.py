@@ -24,6 +24,7 @@ from typing import TypeVar
 from datasource.clock import Clock, IdGenerator, SystemClock, SystemIds
 from datasource.errors import Fenced, InvalidUsage, ShardError
 from datasource.ids import check_owner_name, new_id, owner
+from datasource.inspect.usage import ShardUsage, shard_usage
 from datasource.maintenance.compact import compact
 from datasource.maintenance.garbage_collection import collect_garbage
 from datasource.maintenance.orphan_sweep import Swept, sweep
@@ -48,7 +49,6 @@ from datasource.transactions.shard_view import Door
 from datasource.transactions.transaction import Isolation, Transaction, run_transaction
 from datasource.types.schema import ShardSchema
 from datasource.types.spark_types import Field, type_text
-from datasource.usage import ShardUsage, shard_usage
 from datasource.write import Redirect, WriteHandle
 
 __all__ = ["ShardClient", "owner", "shared_client"]

@@ -20,13 +20,13 @@ from app.storage_options import add_option_argument, storage_options
 from app.tables import location_view, shard_view
 from datasource.clock import Clock, SystemClock, SystemIds
 from datasource.errors import ShardError
-from datasource.inspection import inspect_location, inspect_shard
-from datasource.report import LocationReport
+from datasource.inspect.inspection import inspect_location, inspect_shard
+from datasource.inspect.report import LocationReport
+from datasource.inspect.usage import LocationUsage, ShardUsage, location_usage, shard_usage
 from datasource.settings import ShardSettings
 from datasource.shard.machine import Machine
 from datasource.stores.location import Location
 from datasource.stores.open import open_location
-from datasource.usage import LocationUsage, ShardUsage, location_usage, shard_usage
 
 __all__ = ["main"]
 

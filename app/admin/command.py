@@ -27,12 +27,12 @@ from app.storage_options import add_option_argument, storage_options
 from datasource.client import ShardClient
 from datasource.clock import SystemClock, SystemIds
 from datasource.errors import InvalidUsage, unknown_name
-from datasource.fsck import check_location
-from datasource.inspection import inspect_location, inspect_shard
+from datasource.inspect.fsck import check_location
+from datasource.inspect.inspection import inspect_location, inspect_shard
+from datasource.inspect.usage import location_usage
 from datasource.shard.state_history import state_at
 from datasource.stores.open import open_objects
 from datasource.stores.retry import Retrying
-from datasource.usage import location_usage
 
 __all__ = ["VERBS", "parse", "run"]
 

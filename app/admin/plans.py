@@ -19,9 +19,9 @@ import msgspec
 from datasource.client import ShardClient
 from datasource.errors import InvalidUsage, nearest
 from datasource.frontier import Frontier, meet
+from datasource.inspect.report import report_shard
 from datasource.maintenance.compact import everything, free_of
 from datasource.maintenance.orphan_sweep import sweep_orphans
-from datasource.report import report_shard
 from datasource.shard.batch import Batch
 from datasource.shard.codec import CODE_VERSION
 from datasource.shard.commands.claims import live_claims

@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from app.tables import plain_table, size, utc
+from datasource.inspect.usage import LocationUsage, OrphanUsage, ShardUsage
 from datasource.shard.references import Amount
-from datasource.usage import LocationUsage, OrphanUsage, ShardUsage
 
 __all__ = ["shard_usage_view", "usage_view"]
 

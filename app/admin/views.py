@@ -27,8 +27,8 @@ from app.admin.plans import (
     SweepPlan,
 )
 from app.tables import age, plain_table, size, utc
-from datasource.fsck import Finding, FsckReport, ShardCheck
-from datasource.report import LocationReport
+from datasource.inspect.fsck import Finding, FsckReport, ShardCheck
+from datasource.inspect.report import LocationReport
 from datasource.shard.references import Amount
 
 __all__ = ["fsck_view", "holders_view", "outcome_view"]

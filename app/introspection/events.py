@@ -23,7 +23,7 @@ import msgspec
 from app.protocol.objects import Description
 from app.protocol.storage import StatisticsUpdates, StatusUpdate
 from app.reports import Observation
-from datasource.report import ShardReport
+from datasource.inspect.report import ShardReport
 
 __all__ = [
     "Domain",

@@ -27,7 +27,7 @@ from app.introspection.sink import Sink
 from app.protocol.objects import SourceDescription, ViewDescription, errors_shard
 from datasource.client import ShardClient
 from datasource.errors import ShardError
-from datasource.report import DroppedPart, dropped_parts, report_shard
+from datasource.inspect.report import DroppedPart, dropped_parts, report_shard
 from datasource.shard.machine import Machine
 from datasource.shard.references import wholes
 from datasource.shard.state import ShardState, is_tombstone, seqno_since

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 
 from datasource.client import ShardClient
-from datasource.fsck import check_location
+from datasource.inspect.fsck import check_location
 from datasource.parts.collect_stats import collect
 from datasource.parts.nan_bounds import bounded_columns, float_paths, trusts_bounds
 from datasource.parts.part_file import encode_parquet

@@ -13,7 +13,7 @@ import pytest
 from typing_extensions import override
 
 from datasource.errors import Corrupt
-from datasource.fsck import check_location
+from datasource.inspect.fsck import check_location
 from datasource.parts.part_file import open_part, read_footer
 from datasource.parts.verify import verify
 from datasource.read import contents_of

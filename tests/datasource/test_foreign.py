@@ -13,7 +13,7 @@ import pytest
 
 from datasource.client import ShardClient
 from datasource.clock import SystemClock, SystemIds
-from datasource.fsck import check_location
+from datasource.inspect.fsck import check_location
 from datasource.stores.open import compose_location, open_objects
 from support.clock import ManualClock
 from support.s3_server import S3Server, s3_server

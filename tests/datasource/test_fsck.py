@@ -17,9 +17,9 @@ from typing_extensions import override
 
 from datasource.errors import InvalidUsage, ShardError
 from datasource.frontier import Frontier
-from datasource.fsck import check_location
-from datasource.fsck.findings import Findings
-from datasource.fsck.states import check_state
+from datasource.inspect.fsck import check_location
+from datasource.inspect.fsck.findings import Findings
+from datasource.inspect.fsck.states import check_state
 from datasource.shard.codec import Record, diff, encode_record, encode_rollup
 from datasource.shard.commands.readers import pin_critical
 from datasource.shard.state import RollupRef, ShardState, is_tombstone

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from datasource.fsck import KINDS
+from datasource.inspect.fsck import KINDS
 from datasource.stores.file import FileObjects
 from support.clock import SeededIds
 from support.damage import SHARD, Lake

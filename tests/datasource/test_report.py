@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from datasource.report import DroppedPart, dropped_parts, report_shard, schema_text
+from datasource.inspect.report import DroppedPart, dropped_parts, report_shard, schema_text
 from datasource.shard.batch import Batch, Part, Run
 from datasource.shard.description import Description
 from datasource.shard.state import CriticalReader, LeasedReader, ShardState, Writer

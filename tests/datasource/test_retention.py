@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from datasource.client import ShardClient
 from datasource.errors import InvalidUsage, ShardError
 from datasource.frontier import EMPTY, TIME_MAX, Frontier
-from datasource.inspection import inspect_shard
+from datasource.inspect.inspection import inspect_shard
 from datasource.maintenance.retention import retain
 from datasource.shard.commands.lifecycle import finalise
 from datasource.shard.commands.readers import downgrade_critical, register_critical, register_leased

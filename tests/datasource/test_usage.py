@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from datasource.client import ShardClient
 from datasource.errors import ShardError
+from datasource.inspect.usage import LocationUsage, ShardUsage, location_usage
 from datasource.overwrite import overwrite
 from datasource.shard.commands.readers import pin_critical
 from datasource.shard.commands.sweep import SWEEP_AGE_MS
@@ -24,7 +25,6 @@ from datasource.shard.references import Amount
 from datasource.stores.file import FileObjects
 from datasource.stores.location import BlobEntry
 from datasource.stores.objects import CreateOutcome
-from datasource.usage import LocationUsage, ShardUsage, location_usage
 from support.clock import ManualClock
 from support.shards import SETTINGS, Crash, Mortal, World, schema_of, table
 from support.strategies import bounded

@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 
 from datasource.frontier import Frontier
-from datasource.fsck import check_location
+from datasource.inspect.fsck import check_location
 from datasource.shard.codec import Record, diff, encode_record
 from datasource.shard.commands.readers import expire_critical, expire_leased, pin_critical
 from datasource.shard.state import ShardState
@@ -26,7 +26,7 @@ from support.shards import SETTINGS, World, schema_of, table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from datasource.fsck import Finding, FsckReport
+    from datasource.inspect.fsck import Finding, FsckReport
     from datasource.shard.batch import Batch, Part
     from datasource.stores.objects import Objects
 

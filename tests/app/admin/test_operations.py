@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from app.admin.command import VERBS
-from datasource.fsck import KINDS
+from datasource.inspect.fsck import KINDS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from datasource.errors import Corrupt, ShardError
-from datasource.fsck.findings import Findings, ShardCheck
-from datasource.fsck.log import Place
-from datasource.fsck.shard import Looked, check_shard
+from datasource.inspect.fsck.findings import Findings, ShardCheck
+from datasource.inspect.fsck.log import Place
+from datasource.inspect.fsck.shard import Looked, check_shard
 from datasource.read import contents_in
 from datasource.shard.state import Registration, ShardState, is_tombstone
 from datasource.stores.blob import ObjectBlob

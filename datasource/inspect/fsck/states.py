@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from datasource.errors import ShardError
 from datasource.frontier import TIME_MIN, Frontier
-from datasource.fsck.findings import Findings
+from datasource.inspect.fsck.findings import Findings
 from datasource.shard.batch import Batch, Part
 from datasource.shard.state import (
     CriticalReader,

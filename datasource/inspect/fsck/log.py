@@ -20,9 +20,9 @@ from itertools import pairwise
 from typing import Final
 
 from datasource.errors import Corrupt, InvalidUsage, ShardError
-from datasource.fsck.findings import Findings
-from datasource.fsck.listing import Listing
-from datasource.fsck.states import check_fit, check_state
+from datasource.inspect.fsck.findings import Findings
+from datasource.inspect.fsck.listing import Listing
+from datasource.inspect.fsck.states import check_fit, check_state
 from datasource.shard.batch import Batch, Part
 from datasource.shard.codec import CODE_VERSION, Record, apply_diff, decode_record, decode_rollup
 from datasource.shard.commands.rollups import oldest_whole

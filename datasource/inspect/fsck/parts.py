@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from datasource.errors import Corrupt, InvalidUsage, MissingBlob
-from datasource.fsck.findings import Findings
+from datasource.inspect.fsck.findings import Findings
 from datasource.parts.collect_stats import exact
 from datasource.parts.nan_bounds import float_paths, trusts_bounds
 from datasource.parts.part_file import decode_inline, open_part, part_schema

@@ -31,7 +31,7 @@ import msgspec
 
 from datasource.clock import Clock, SystemIds
 from datasource.errors import InvalidUsage, MissingBlob, ShardError
-from datasource.report import ProblemReport
+from datasource.inspect.report import ProblemReport
 from datasource.settings import ShardSettings
 from datasource.shard.commands.rollups import oldest_whole
 from datasource.shard.commands.sweep import SWEEP_AGE_MS

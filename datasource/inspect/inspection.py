@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from datasource.clock import Clock, SystemIds
 from datasource.errors import Corrupt, MissingBlob, ShardError
-from datasource.report import (
+from datasource.inspect.report import (
     DroppedPart,
     LocationReport,
     ProblemReport,

@@ -28,7 +28,7 @@ from collections.abc import Callable
 
 from datasource.clock import Clock, SystemIds
 from datasource.errors import Corrupt, InvalidUsage, nearest
-from datasource.fsck.findings import (
+from datasource.inspect.fsck.findings import (
     KINDS,
     Finding,
     Findings,
@@ -37,10 +37,10 @@ from datasource.fsck.findings import (
     Severity,
     ShardCheck,
 )
-from datasource.fsck.listing import is_directory_marker
-from datasource.fsck.log import Place
-from datasource.fsck.shard import check_shard
-from datasource.fsck.transactions import TransactionsCheck
+from datasource.inspect.fsck.listing import is_directory_marker
+from datasource.inspect.fsck.log import Place
+from datasource.inspect.fsck.shard import check_shard
+from datasource.inspect.fsck.transactions import TransactionsCheck
 from datasource.stores.objects import Objects
 from datasource.stores.probe import ensure_location
 from datasource.stores.shard_names import shard_directory, shard_name

@@ -9,11 +9,11 @@ from typing import Final
 import msgspec
 
 from datasource.errors import Corrupt, InvalidUsage, ShardError
-from datasource.fsck.findings import Findings, ShardCheck
-from datasource.fsck.listing import Listing, list_shard
-from datasource.fsck.log import Place, Walked, walk_log
-from datasource.fsck.parts import PartFacts, check_bounds, check_there, examine_parts
-from datasource.fsck.states import schemas_of
+from datasource.inspect.fsck.findings import Findings, ShardCheck
+from datasource.inspect.fsck.listing import Listing, list_shard
+from datasource.inspect.fsck.log import Place, Walked, walk_log
+from datasource.inspect.fsck.parts import PartFacts, check_bounds, check_there, examine_parts
+from datasource.inspect.fsck.states import schemas_of
 from datasource.parts.contents import Contents
 from datasource.parts.fetch import Fetcher
 from datasource.read import first_sort_column, latest_readable
