@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datasource.errors import InvalidUsage
-from datasource.shard_source.given import Hint, parse_duration
+from datasource.shard_source.option_parser import Hint, parse_duration
 
 __all__ = ["duration_ms"]
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from app.duration import duration_ms
 from datasource.errors import InvalidUsage
-from datasource.shard_source.given import Hint, parse_size
+from datasource.shard_source.option_parser import Hint, parse_size
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -19,8 +19,8 @@ from datasource.read import current_schema
 from datasource.shard_sink.sink import batch_writer, stream_writer
 from datasource.shard_source.batch_reader import ShardBatchReader
 from datasource.shard_source.options import parse_source
-from datasource.shard_source.planner import open_client
-from datasource.shard_source.shape import Shape
+from datasource.shard_source.partition_planner import open_client
+from datasource.shard_source.row_shape import Shape
 from datasource.shard_source.stream import ShardStreamReader
 
 __all__ = ["ShardDataSource"]

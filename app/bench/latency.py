@@ -30,10 +30,10 @@ from app.bench.rounds import Measured, quantile
 from datasource.client import ShardClient
 from datasource.clock import Clock
 from datasource.read import current_schema
+from datasource.shard_source.fetch_task import read_partition
 from datasource.shard_source.options import parse_source
-from datasource.shard_source.partition import read_partition
-from datasource.shard_source.planner import open_client
-from datasource.shard_source.shape import Shape
+from datasource.shard_source.partition_planner import open_client
+from datasource.shard_source.row_shape import Shape
 from datasource.shard_source.stream import ShardStreamReader
 from datasource.types.schema import ShardSchema
 

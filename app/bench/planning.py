@@ -102,8 +102,8 @@ def _measure(url: str, name: str, result: Connection) -> None:
 
     from datasource.read import current_schema  # noqa: PLC0415
     from datasource.shard_source.options import parse_source  # noqa: PLC0415
-    from datasource.shard_source.planner import open_client  # noqa: PLC0415
-    from datasource.shard_source.shape import Shape  # noqa: PLC0415
+    from datasource.shard_source.partition_planner import open_client  # noqa: PLC0415
+    from datasource.shard_source.row_shape import Shape  # noqa: PLC0415
     from datasource.shard_source.stream import ShardStreamReader  # noqa: PLC0415
 
     clock = SystemClock()

@@ -26,7 +26,7 @@ from sqlglot import Token, TokenType
 from app.project.problems import InvalidProject, Script, Wrong
 from app.project.references import Query, read_query
 from app.project.tokens import Cursor, statements_of, word_of
-from datasource.shard_source.given import Hint, parse_time
+from datasource.shard_source.option_parser import Hint, parse_time
 
 __all__ = ["Selected", "Subscribed", "bind", "parse_explain", "parse_select", "parse_subscribe"]
 

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from datasource.native.jvm import Token, local_rows
-from datasource.shard_source.partition import ShardPartition, read_partition
+from datasource.shard_source.fetch_task import ShardPartition, read_partition
 
 __all__ = ["fetched_by_tasks", "fetched_here"]
 

@@ -36,8 +36,8 @@ from datasource.native.shaping import shaped
 from datasource.native.types import conform, project, sql_name, struct_of
 from datasource.parts.nan_bounds import float_paths
 from datasource.shard.plan import PlannedPart, volume_of
-from datasource.shard_source.partition import Kind, ShardPartition
-from datasource.shard_source.planner import open_client
+from datasource.shard_source.fetch_task import Kind, ShardPartition
+from datasource.shard_source.partition_planner import open_client
 from datasource.types.schema import DIFF, TS, ShardSchema
 
 __all__ = ["Native", "native_frame"]

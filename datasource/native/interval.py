@@ -42,7 +42,7 @@ from datasource.shard_sink.frame import read_frame
 from datasource.shard_sink.target import Target, find, resolve
 from datasource.shard_source.offsets import Start, parse_offset
 from datasource.shard_source.options import SinkOptions, parse_sink
-from datasource.shard_source.planner import open_client
+from datasource.shard_source.partition_planner import open_client
 from datasource.types.schema import ShardSchema
 from datasource.write import WriteHandle, WriteResult
 

@@ -17,8 +17,8 @@ from datasource.errors import InvalidUsage
 from datasource.native.frames import native_frame
 from datasource.native.jvm import MicroBatch, micro_batch_under_way, micro_batches
 from datasource.shard_sink.micro_batch_range import micro_batch_covers
+from datasource.shard_source.fetch_task import ShardPartition
 from datasource.shard_source.options import SourceOptions, parse_source
-from datasource.shard_source.partition import ShardPartition
 
 __all__ = ["covers_of", "micro_batch", "source_of"]
 

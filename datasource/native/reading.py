@@ -18,10 +18,10 @@ from datasource.native.keep import KEEPER
 from datasource.read import contents_of, current_schema
 from datasource.shard.plan import plan_changes, volume_of
 from datasource.shard_source.batch_reader import ShardBatchReader
+from datasource.shard_source.fetch_task import ShardPartition
 from datasource.shard_source.options import SourceOptions, parse_source
-from datasource.shard_source.partition import ShardPartition
-from datasource.shard_source.planner import Planner, batch_guard, open_client
-from datasource.shard_source.shape import Shape
+from datasource.shard_source.partition_planner import Planner, batch_guard, open_client
+from datasource.shard_source.row_shape import Shape
 from datasource.types.schema import TS
 
 __all__ = ["Time", "changes", "every_update", "snapshot", "times_of_changes"]

@@ -40,7 +40,7 @@ from datasource.shard_sink.envelope import spelled
 from datasource.shard_sink.frame import read_frame
 from datasource.shard_sink.target import Target, find, resolve
 from datasource.shard_source.options import SinkOptions, parse_sink
-from datasource.shard_source.planner import open_client
+from datasource.shard_source.partition_planner import open_client
 from datasource.stores.location import BlobEntry
 from datasource.stores.shard_names import shard_directory
 from datasource.types.schema import DIFF, TS, ShardSchema

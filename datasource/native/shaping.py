@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 
 from datasource.native.consolidate import repeat
 from datasource.native.types import quoted
-from datasource.shard_source.shape import INPUT, Shape
+from datasource.shard_source.row_shape import INPUT, Shape
 from datasource.types.schema import DIFF, TS
 
 __all__ = ["shaped"]

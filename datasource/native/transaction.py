@@ -37,7 +37,7 @@ from datasource.shard_sink.frame import read_frame
 from datasource.shard_sink.sink import ShardBatchWriter
 from datasource.shard_sink.target import find, resolve
 from datasource.shard_source.options import SinkOptions, parse_sink
-from datasource.shard_source.planner import open_client
+from datasource.shard_source.partition_planner import open_client
 from datasource.transactions.transaction import Isolation, Transaction
 
 __all__ = ["FrameTransaction", "staged_by_tasks", "transaction"]

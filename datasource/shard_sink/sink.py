@@ -52,7 +52,7 @@ from datasource.shard_sink.micro_batch_range import (
 )
 from datasource.shard_sink.target import Target, find, resolve
 from datasource.shard_source.options import SinkOptions, parse_sink
-from datasource.shard_source.planner import open_client
+from datasource.shard_source.partition_planner import open_client
 from datasource.stores.shard_names import shard_directory
 from datasource.types.schema import ShardSchema
 from datasource.upsert import CARRIER_ID, upsert

@@ -22,10 +22,10 @@ from datasource.read import (
 )
 from datasource.shard.plan import plan_changes, plan_snapshot
 from datasource.shard.state import ShardState
+from datasource.shard_source.fetch_task import ShardPartition, read_partition
 from datasource.shard_source.options import SourceOptions
-from datasource.shard_source.partition import ShardPartition, read_partition
-from datasource.shard_source.planner import Planner, batch_guard, open_client
-from datasource.shard_source.shape import Shape
+from datasource.shard_source.partition_planner import Planner, batch_guard, open_client
+from datasource.shard_source.row_shape import Shape
 
 __all__ = ["ShardBatchReader"]
 

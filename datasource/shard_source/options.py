@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 from datasource.errors import InvalidUsage
 from datasource.filters.parser import Condition
 from datasource.settings import ShardSettings
-from datasource.shard_source.given import (
+from datasource.shard_source.option_parser import (
     Given,
     parse_count,
     parse_duration,

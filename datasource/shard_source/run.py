@@ -43,6 +43,7 @@ from datasource.shard_source.descs import (
     snapshot_units,
     stop_before,
 )
+from datasource.shard_source.fetch_task import Guard, ShardPartition
 from datasource.shard_source.freeze import Freezer
 from datasource.shard_source.holds import StreamHolds
 from datasource.shard_source.offsets import (
@@ -54,9 +55,8 @@ from datasource.shard_source.offsets import (
     check_shards,
 )
 from datasource.shard_source.options import SourceOptions
-from datasource.shard_source.partition import Guard, ShardPartition
-from datasource.shard_source.planner import Planner
-from datasource.shard_source.shape import Shape
+from datasource.shard_source.partition_planner import Planner
+from datasource.shard_source.row_shape import Shape
 
 __all__ = ["StreamRun"]
 

@@ -33,12 +33,12 @@ from pyspark.sql.streaming.datasource import (
 from typing_extensions import override
 
 from datasource.shard_source.descs import Limits
+from datasource.shard_source.fetch_task import read_partition
 from datasource.shard_source.offsets import START, parse_offset
 from datasource.shard_source.options import SourceOptions
-from datasource.shard_source.partition import read_partition
-from datasource.shard_source.planner import open_client
+from datasource.shard_source.partition_planner import open_client
+from datasource.shard_source.row_shape import Shape
 from datasource.shard_source.run import StreamRun
-from datasource.shard_source.shape import Shape
 
 __all__ = ["ShardStreamReader"]
 

@@ -27,7 +27,7 @@ from typing import Final, Literal, TypeVar
 from zoneinfo import ZoneInfo
 
 from datasource.errors import InvalidUsage, unknown_name
-from datasource.shard_source.given import Hint, parse_count, parse_time
+from datasource.shard_source.option_parser import Hint, parse_count, parse_time
 
 __all__ = ["COMMON", "GeneratorOptions", "Pace", "parse"]
 

@@ -25,7 +25,7 @@ from datasource.client import ShardClient
 from datasource.frontier import Frontier
 from datasource.native.saving import save
 from datasource.shard_source.options import parse_sink
-from datasource.shard_source.planner import open_client
+from datasource.shard_source.partition_planner import open_client
 from datasource.types.schema import TS
 
 __all__ = ["ShardTarget"]

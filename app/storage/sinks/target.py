@@ -26,7 +26,7 @@ from app.storage.sinks.interval import Interval
 from datasource.errors import InvalidUsage
 from datasource.frontier import Frontier
 from datasource.native.jvm import has_class
-from datasource.shard_source.given import Hint, parse_duration
+from datasource.shard_source.option_parser import Hint, parse_duration
 from datasource.shard_source.options import parse_sink
 
 __all__ = [

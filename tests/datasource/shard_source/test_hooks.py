@@ -17,7 +17,7 @@ from datasource.frontier import Frontier
 from datasource.read import current_schema
 from datasource.settings import ShardSettings
 from datasource.shard_source.options import parse_source
-from datasource.shard_source.shape import Shape
+from datasource.shard_source.row_shape import Shape
 from datasource.shard_source.stream import ShardStreamReader
 from support.shards import schema_of, updates
 

@@ -11,8 +11,8 @@ import pytest
 from datasource.errors import Determinate
 from datasource.frontier import Frontier
 from datasource.shard_source.batch_reader import ShardBatchReader
-from datasource.shard_source.partition import fetch_partition
-from datasource.shard_source.shape import Shape
+from datasource.shard_source.fetch_task import fetch_partition
+from datasource.shard_source.row_shape import Shape
 from datasource.transactions.ledger import LedgerReader
 from support.engine import STEPS, Checkpoint, Killed, Query, options_of
 from support.shards import SETTINGS, World, schema_of, table

@@ -20,9 +20,9 @@ from datasource.read import current_schema, history_gone
 from datasource.shard.commands.readers import SinceExceeded
 from datasource.shard.plan import PlannedPart, SnapshotPlan, pack
 from datasource.shard.state import ShardState
+from datasource.shard_source.fetch_task import Guard, Kind, ShardPartition
 from datasource.shard_source.options import ShardOptions, SourceOptions
-from datasource.shard_source.partition import Guard, Kind, ShardPartition
-from datasource.shard_source.shape import Shape
+from datasource.shard_source.row_shape import Shape
 from datasource.types.stats import NO_STATS
 
 __all__ = ["Planner", "batch_guard", "open_client"]

@@ -25,7 +25,7 @@ from datasource.parts.read_ahead import read_ahead
 from datasource.shard.commands.readers import heartbeat
 from datasource.shard.plan import PlannedPart
 from datasource.shard_source.options import ShardOptions
-from datasource.shard_source.shape import Shape
+from datasource.shard_source.row_shape import Shape
 from datasource.types.schema import ShardSchema
 
 __all__ = ["Guard", "Kind", "ShardPartition", "fetch_partition", "read_partition"]
