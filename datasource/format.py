@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from datasource.read import current_schema
-from datasource.shard_sink.sink import batch_writer, stream_writer
+from datasource.shard_sink.writers import batch_writer, stream_writer
 from datasource.shard_source.batch_reader import ShardBatchReader
 from datasource.shard_source.options import parse_source
 from datasource.shard_source.partition_planner import open_client

@@ -43,7 +43,7 @@ from datasource.parts.stage import Staged, UncommittedParts
 from datasource.read import open_reader
 from datasource.shard.plan import plan_changes
 from datasource.shard_sink.envelope import Unwrapper
-from datasource.shard_sink.frame import AFTER, BEFORE, read_frame
+from datasource.shard_sink.frame_columns import AFTER, BEFORE, read_frame
 from datasource.shard_sink.target import find, resolve
 from datasource.shard_source.options import SinkOptions, parse_sink
 from datasource.types.schema import DIFF, ShardSchema

@@ -39,7 +39,7 @@ from app.storage.generators import register, spark_format, with_start
 from app.storage.reclock import Origin
 from datasource.errors import InvalidUsage
 from datasource.native.types import struct_of
-from datasource.shard_sink.frame import read_frame
+from datasource.shard_sink.frame_columns import read_frame
 from datasource.shard_sink.target import find, resolve
 from datasource.shard_source.options import SinkOptions, parse_sink
 from datasource.types.schema import DIFF, TS, ShardSchema

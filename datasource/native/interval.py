@@ -38,7 +38,7 @@ from datasource.parts.stage import Staged, UncommittedParts
 from datasource.shard.batch import stamp
 from datasource.shard.commands.append import UpperMismatch
 from datasource.shard.covered_range import of_interval
-from datasource.shard_sink.frame import read_frame
+from datasource.shard_sink.frame_columns import read_frame
 from datasource.shard_sink.target import Target, find, resolve
 from datasource.shard_source.offsets import Start, parse_offset
 from datasource.shard_source.options import SinkOptions, parse_sink

@@ -37,7 +37,7 @@ from datasource.shard.batch import Part, Run
 from datasource.shard.covered_range import of_text
 from datasource.shard_sink.append import append
 from datasource.shard_sink.envelope import spelled
-from datasource.shard_sink.frame import read_frame
+from datasource.shard_sink.frame_columns import read_frame
 from datasource.shard_sink.target import Target, find, resolve
 from datasource.shard_source.options import SinkOptions, parse_sink
 from datasource.shard_source.partition_planner import open_client

@@ -33,9 +33,9 @@ from datasource.native.microbatch import covers_of
 from datasource.native.reading import snapshot
 from datasource.native.saving import native_saving
 from datasource.parts.stage import Staged
-from datasource.shard_sink.frame import read_frame
-from datasource.shard_sink.sink import ShardBatchWriter
+from datasource.shard_sink.frame_columns import read_frame
 from datasource.shard_sink.target import find, resolve
+from datasource.shard_sink.writers import ShardBatchWriter
 from datasource.shard_source.options import SinkOptions, parse_sink
 from datasource.shard_source.partition_planner import open_client
 from datasource.transactions.transaction import Isolation, Transaction

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datasource.errors import InvalidUsage
-from datasource.shard_sink.frame import AFTER, BEFORE, OP, Frame
+from datasource.shard_sink.frame_columns import AFTER, BEFORE, OP, Frame
 from datasource.types.cast_to_schema import check_data, migrate
 from datasource.types.row_keys import surrogate
 from datasource.types.schema import DIFF, TS, ShardSchema

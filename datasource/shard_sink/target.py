@@ -16,7 +16,7 @@ from datasource.errors import InvalidUsage, nearest
 from datasource.read import current_schema
 from datasource.shard.state import ShardState, is_tombstone
 from datasource.shard_sink.envelope import Unwrapper, spelled
-from datasource.shard_sink.frame import AFTER, BEFORE, Frame
+from datasource.shard_sink.frame_columns import AFTER, BEFORE, Frame
 from datasource.shard_source.options import SinkOptions
 from datasource.types.schema import ShardSchema
 from datasource.types.schema_evolution import Incompatible, evolve

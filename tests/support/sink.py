@@ -13,7 +13,7 @@ from pyspark import TaskContext
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from datasource.errors import ShardError
-from datasource.shard_sink import sink
+from datasource.shard_sink import writers as sink
 from support.shards import TINY, World
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from datasource.errors import InvalidUsage
-from datasource.shard_sink.frame import read_frame
+from datasource.shard_sink.frame_columns import read_frame
 from datasource.shard_sink.target import find, resolve
 from datasource.shard_source.options import parse_sink
 from support.shards import World

@@ -43,7 +43,7 @@ from datasource.parts.stage import Staged, Stager, UncommittedParts
 from datasource.shard.covered_range import of_query, of_text
 from datasource.shard_sink.append import append
 from datasource.shard_sink.envelope import Unwrapper
-from datasource.shard_sink.frame import read_frame
+from datasource.shard_sink.frame_columns import read_frame
 from datasource.shard_sink.micro_batch_range import (
     BATCH_PROPERTY,
     QUERY_PROPERTY,
