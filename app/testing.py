@@ -41,9 +41,9 @@ from datasource.client import ShardClient
 from datasource.clock import SystemClock, SystemIds
 from datasource.errors import Determinate, InvalidUsage, unknown_name
 from datasource.frontier import Frontier
-from datasource.native.interval import Interval
-from datasource.native.types import struct_of
 from datasource.shard.commands.append import Appended
+from datasource.spark_native.time_interval import Interval
+from datasource.spark_native.types import struct_of
 from datasource.types.schema import DIFF, TS
 
 if TYPE_CHECKING:

@@ -36,11 +36,11 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from datasource.native.interval import compare_and_append, interval_of
-    from datasource.native.microbatch import micro_batch
-    from datasource.native.reading import changes, snapshot
-    from datasource.native.saving import save
-    from datasource.native.transaction import transaction
+    from datasource.spark_native.micro_batch import micro_batch
+    from datasource.spark_native.read import changes, snapshot
+    from datasource.spark_native.save import save
+    from datasource.spark_native.time_interval import compare_and_append, interval_of
+    from datasource.spark_native.transaction import transaction
 
 __all__ = [
     "changes",
@@ -54,13 +54,13 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "changes": "datasource.native.reading",
-    "compare_and_append": "datasource.native.interval",
-    "interval_of": "datasource.native.interval",
-    "micro_batch": "datasource.native.microbatch",
-    "save": "datasource.native.saving",
-    "snapshot": "datasource.native.reading",
-    "transaction": "datasource.native.transaction",
+    "changes": "datasource.spark_native.read",
+    "compare_and_append": "datasource.spark_native.time_interval",
+    "interval_of": "datasource.spark_native.time_interval",
+    "micro_batch": "datasource.spark_native.micro_batch",
+    "save": "datasource.spark_native.save",
+    "snapshot": "datasource.spark_native.read",
+    "transaction": "datasource.spark_native.transaction",
 }
 
 

@@ -370,7 +370,7 @@ class Answer:
 
     def _frame(self, name: str) -> DataFrame:
         """The contents of an object at the peek's time."""
-        from datasource.native.reading import snapshot  # noqa: PLC0415 - loads pyspark
+        from datasource.spark_native.read import snapshot  # noqa: PLC0415 - loads pyspark
 
         as_of, url = self._peek.as_of, self._host.client.location.url
         for index in self._means.indexes.of(url, name):

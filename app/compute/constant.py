@@ -18,7 +18,7 @@ from app.compute.view import View
 from app.protocol.objects import ViewDescription
 from app.rendering import Host, Incarnation
 from app.reports import Ended, Started
-from datasource.native.interval import Interval
+from datasource.spark_native.time_interval import Interval
 
 __all__ = ["ConstantRun", "run_constant"]
 

@@ -51,9 +51,9 @@ from app.reports import Ended, Health, Started
 from app.starting import start_slot, until_initialised
 from app.turns import TURNS
 from datasource.errors import Fenced, ShardError
-from datasource.native.interval import Interval, interval_between, interval_of
 from datasource.shard.state import ShardState
 from datasource.shard_source.offsets import START
+from datasource.spark_native.time_interval import Interval, interval_between, interval_of
 
 __all__ = ["ViewRun", "run_view"]
 

@@ -414,7 +414,7 @@ class _Frames:
         return self.clock.elapsed_ms() - self.made_ms >= self.settings.frame_every_ms
 
     def _made(self, as_of: int) -> DataFrame:
-        from datasource.native.reading import snapshot  # noqa: PLC0415 - loads pyspark
+        from datasource.spark_native.read import snapshot  # noqa: PLC0415 - loads pyspark
 
         self._drop()
         self.base = cache_frame(
@@ -430,7 +430,7 @@ class _Frames:
         return self.base.rows
 
     def _added(self, as_of: int) -> DataFrame:
-        from datasource.native.reading import changes  # noqa: PLC0415 - loads pyspark
+        from datasource.spark_native.read import changes  # noqa: PLC0415 - loads pyspark
 
         return changes(
             self.host.spark,

@@ -203,7 +203,7 @@ def spark_schema(schema: ShardSchema) -> pa.Schema | None:
     # Both load pyspark, which pure parts of this package do not.
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
 
-    from datasource.native.types import struct_of  # noqa: PLC0415
+    from datasource.spark_native.types import struct_of  # noqa: PLC0415
 
     try:
         told = to_arrow_schema(

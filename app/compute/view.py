@@ -42,18 +42,18 @@ from app.rendering import Host, Incarnation
 from app.reports import Health, Hydrated, Measured, Observation, Progress
 from datasource.errors import Determinate
 from datasource.frontier import meet
-from datasource.native.interval import (
+from datasource.rows.updates import consolidate
+from datasource.shard.batch import Volume
+from datasource.shard.state import ShardState
+from datasource.shard_source.options import SinkOptions, parse_sink
+from datasource.spark_native.read import every_update, times_of_changes
+from datasource.spark_native.small_results import ROWS_MAX
+from datasource.spark_native.time_interval import (
     Interval,
     StagedInterval,
     collect_interval,
     stage_interval,
 )
-from datasource.native.reading import every_update, times_of_changes
-from datasource.native.small import ROWS_MAX
-from datasource.rows.updates import consolidate
-from datasource.shard.batch import Volume
-from datasource.shard.state import ShardState
-from datasource.shard_source.options import SinkOptions, parse_sink
 from datasource.types.schema import DIFF, TS
 
 __all__ = ["View"]

@@ -32,10 +32,10 @@ from app.shards import make_shard, schema_of
 from datasource.client import ShardClient
 from datasource.errors import InvalidUsage
 from datasource.frontier import TIME_MAX, Frontier
-from datasource.native.interval import StagedInterval
 from datasource.read import current_schema
 from datasource.shard.commands.append import Appended
 from datasource.shard.state import ShardState
+from datasource.spark_native.time_interval import StagedInterval
 from datasource.types.schema import ShardSchema
 from datasource.write import WriteHandle
 

@@ -32,8 +32,8 @@ from app.storage.reclock import NOTHING, Binding, Bound, Remap, next_time
 from app.storage.resume import Planned
 from datasource.errors import Determinate
 from datasource.frontier import Frontier
-from datasource.native.interval import StagedInterval
 from datasource.shard.commands.append import UpperMismatch
+from datasource.spark_native.time_interval import StagedInterval
 from datasource.write import WriteHandle
 
 __all__ = ["WRITER", "Commit", "Stopped", "Timeline"]

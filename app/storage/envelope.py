@@ -35,10 +35,6 @@ from app.storage.commit import WRITER, Commit
 from app.storage.reading import CORRUPT, POSITION, Decoded, Reading
 from datasource.frontier import TIME_MIN
 from datasource.ids import new_id
-from datasource.native.interval import StagedInterval, stage_interval
-from datasource.native.small import ROWS_MAX
-from datasource.native.transaction import staged_by_tasks
-from datasource.native.types import quoted
 from datasource.parts.stage import Staged, UncommittedParts
 from datasource.read import open_reader
 from datasource.shard.plan import plan_changes
@@ -46,6 +42,10 @@ from datasource.shard_sink.envelope import Unwrapper
 from datasource.shard_sink.frame_columns import AFTER, BEFORE, read_frame
 from datasource.shard_sink.target import find, resolve
 from datasource.shard_source.options import SinkOptions, parse_sink
+from datasource.spark_native.small_results import ROWS_MAX
+from datasource.spark_native.time_interval import StagedInterval, stage_interval
+from datasource.spark_native.transaction import staged_by_tasks
+from datasource.spark_native.types import quoted
 from datasource.types.schema import DIFF, ShardSchema
 from datasource.upsert import replacements
 

@@ -38,10 +38,10 @@ from app.rendering import Host
 from app.storage.generators import register, spark_format, with_start
 from app.storage.reclock import Origin
 from datasource.errors import InvalidUsage
-from datasource.native.types import struct_of
 from datasource.shard_sink.frame_columns import read_frame
 from datasource.shard_sink.target import find, resolve
 from datasource.shard_source.options import SinkOptions, parse_sink
+from datasource.spark_native.types import struct_of
 from datasource.types.schema import DIFF, TS, ShardSchema
 
 __all__ = ["CORRUPT", "POSITION", "Counts", "Decoded", "Reading", "inferred"]

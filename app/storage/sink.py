@@ -74,11 +74,11 @@ from app.storage.sinks.target import (
 )
 from datasource.errors import Determinate, Fenced, InvalidUsage, ShardError
 from datasource.frontier import EMPTY, Frontier
-from datasource.native.jvm import micro_batches
-from datasource.native.microbatch import micro_batch
 from datasource.read import latest_readable
 from datasource.shard.commands.readers import expire_critical
 from datasource.shard.plan import plan_changes
+from datasource.spark_native.jvm import micro_batches
+from datasource.spark_native.micro_batch import micro_batch
 from datasource.types.schema import TS
 
 if TYPE_CHECKING:

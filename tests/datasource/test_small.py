@@ -13,7 +13,7 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from datasource.native.small import same_arrow
+from datasource.spark_native.small_results import same_arrow
 from datasource.types.schema import ShardSchema
 
 SHARD = ShardSchema.from_arrow(

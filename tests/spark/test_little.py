@@ -10,8 +10,8 @@ import pytest
 import datasource
 from app.compute.onetask import OneTask
 from datasource.frontier import Frontier
-from datasource.native.reading import times_of_changes
 from datasource.shard.batch import Volume
+from datasource.spark_native.read import times_of_changes
 from datasource.types.schema import ShardSchema
 from support.native import client_at
 

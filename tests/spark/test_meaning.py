@@ -13,7 +13,7 @@ import pytest
 from app.compute.meaning import meaning_of
 from app.compute.view import View
 from app.reports import Measured
-from datasource.native.interval import Interval
+from datasource.spark_native.time_interval import Interval
 from support.views import Bench, contents, no_fence, view
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 import datasource
 from datasource.frontier import Frontier
 from datasource.lease import Lease, take_lease
-from datasource.native.interval import Interval
-from datasource.native.keep import KEEPER, Keeper
 from datasource.rows.updates import stamp
+from datasource.spark_native.leases import KEEPER, Keeper
+from datasource.spark_native.time_interval import Interval
 from datasource.types.schema import ShardSchema
 from support.checkout import wait_until
 from support.clock import ManualClock

@@ -10,7 +10,7 @@ import pytest
 
 import datasource
 from datasource.client import ShardClient
-from datasource.native import transaction as module
+from datasource.spark_native import transaction as module
 from support.shards import rows
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from app.compute.holds import forget_holds
 from app.compute.view import View
 from app.reports import Failed, Health
 from datasource.frontier import Frontier
-from datasource.native.interval import Interval
+from datasource.spark_native.time_interval import Interval
 from support.checkout import wait_until
 from support.views import Bench, Input, contents, no_fence, view
 

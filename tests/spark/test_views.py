@@ -20,7 +20,7 @@ from app.protocol.objects import ViewDescription
 from app.reports import Ended, Failed, Health, Hydrated, Measured, Progress
 from datasource.errors import Fenced
 from datasource.frontier import EMPTY, Frontier
-from datasource.native.interval import Interval
+from datasource.spark_native.time_interval import Interval
 from support.checkout import wait_until
 from support.sinks import parts
 from support.views import Bench, Input, contents, no_fence, view
@@ -276,7 +276,7 @@ def test_a_result_that_is_not_small_is_left_to_spark(
 
     And a view that grows over the bound and shrinks again is right on both sides of it.
     """
-    for module in ("app.compute.maintain.contents", "datasource.native.interval"):
+    for module in ("app.compute.maintain.contents", "datasource.spark_native.time_interval"):
         monkeypatch.setattr(f"{module}.ROWS_MAX", 3)
     session = session_of(bench)
     views = {"totals": rendered(bench, TOTALS, 5), "dear": rendered(bench, DEAR, 5)}

@@ -17,7 +17,7 @@ from app.compute.view import View
 from app.project.project import Project
 from app.protocol.objects import ViewDescription
 from app.reports import Measured
-from datasource.native.interval import Interval
+from datasource.spark_native.time_interval import Interval
 from support.strategies import plain_rows
 from support.views import Bench, Input, Row, comparable, contents, no_fence
 

@@ -25,8 +25,8 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from app.protocol.objects import SinkDescription
 from datasource.errors import InvalidUsage, unknown_name
-from datasource.native.consolidate import repeat
-from datasource.native.types import quoted
+from datasource.spark_native.consolidate import repeat
+from datasource.spark_native.types import quoted
 from datasource.types.schema import DIFF, TS
 
 __all__ = ["DELETED", "RETRACTION", "as_messages", "shaped"]

@@ -23,9 +23,9 @@ from app.storage.sinks.rows import DELETED
 from app.storage.sinks.target import Written, kept
 from datasource.client import ShardClient
 from datasource.frontier import Frontier
-from datasource.native.saving import save
 from datasource.shard_source.options import parse_sink
 from datasource.shard_source.partition_planner import open_client
+from datasource.spark_native.save import save
 from datasource.types.schema import TS
 
 __all__ = ["ShardTarget"]

@@ -25,9 +25,9 @@ from app.storage.formats import FILES, missing_option, package_of, unknown_optio
 from app.storage.sinks.interval import Interval
 from datasource.errors import InvalidUsage
 from datasource.frontier import Frontier
-from datasource.native.jvm import has_class
 from datasource.shard_source.option_parser import Hint, parse_duration
 from datasource.shard_source.options import parse_sink
+from datasource.spark_native.jvm import has_class
 
 __all__ = [
     "Guarantee",

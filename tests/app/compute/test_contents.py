@@ -11,8 +11,8 @@ import pytest
 from app.compute.maintain.contents import Contents, correction
 from datasource.client import ShardClient
 from datasource.frontier import Frontier
-from datasource.native.small import ROWS_MAX
 from datasource.shard.commands.append import Appended
+from datasource.spark_native.small_results import ROWS_MAX
 from datasource.types.schema import ShardSchema
 from support.shards import World
 

@@ -20,7 +20,7 @@ from app.storage.reclock import NOTHING, Origin, Remap, SourceFile
 from app.storage.resume import Planned
 from datasource.client import ShardClient
 from datasource.errors import Determinate, Fenced
-from datasource.native.interval import StagedInterval
+from datasource.spark_native.time_interval import StagedInterval
 from datasource.types.schema import ShardSchema
 from support.clock import ManualClock, SeededIds
 

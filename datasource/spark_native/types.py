@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import StructField, StructType
 
-from datasource.native.jvm import known_nullability
+from datasource.spark_native.jvm import known_nullability
 from datasource.types.schema import ShardSchema
 from datasource.types.spark_types import Array, Atomic, Field, Map, Record, SparkType, record_json
 

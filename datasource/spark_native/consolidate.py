@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from datasource.errors import Corrupt, InvalidUsage
-from datasource.native.types import quoted
+from datasource.spark_native.types import quoted
 from datasource.types.schema import DIFF, ShardSchema
 from datasource.types.spark_types import Array, Atomic, Field, Record, SparkType
 

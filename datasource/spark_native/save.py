@@ -27,11 +27,6 @@ from pyspark.sql.types import LongType, StructField
 from datasource.client import ShardClient
 from datasource.errors import InvalidUsage
 from datasource.ids import check_owner_name, new_id
-from datasource.native.footers import Describer
-from datasource.native.jvm import delete_directory, session_with, with_session
-from datasource.native.microbatch import covers_of
-from datasource.native.place import hadoop_url
-from datasource.native.types import in_place, project, quoted, readable, sql_name, struct_of
 from datasource.parts.stage import Staged, delete_blobs
 from datasource.shard.batch import Part, Run
 from datasource.shard.covered_range import of_text
@@ -41,6 +36,11 @@ from datasource.shard_sink.frame_columns import read_frame
 from datasource.shard_sink.target import Target, find, resolve
 from datasource.shard_source.options import SinkOptions, parse_sink
 from datasource.shard_source.partition_planner import open_client
+from datasource.spark_native.blob_paths import hadoop_url
+from datasource.spark_native.footers import Describer
+from datasource.spark_native.jvm import delete_directory, session_with, with_session
+from datasource.spark_native.micro_batch import covers_of
+from datasource.spark_native.types import in_place, project, quoted, readable, sql_name, struct_of
 from datasource.stores.location import BlobEntry
 from datasource.stores.shard_names import shard_directory
 from datasource.types.schema import DIFF, TS, ShardSchema

@@ -30,10 +30,6 @@ from datasource.client import ShardClient
 from datasource.errors import InvalidUsage
 from datasource.frontier import Frontier
 from datasource.ids import check_owner_name, new_id
-from datasource.native.microbatch import source_of
-from datasource.native.saving import Saving, native_saving
-from datasource.native.small import ROWS_MAX, collected, staged_here
-from datasource.native.transaction import staged_by_tasks
 from datasource.parts.stage import Staged, UncommittedParts
 from datasource.shard.batch import stamp
 from datasource.shard.commands.append import UpperMismatch
@@ -43,6 +39,10 @@ from datasource.shard_sink.target import Target, find, resolve
 from datasource.shard_source.offsets import Start, parse_offset
 from datasource.shard_source.options import SinkOptions, parse_sink
 from datasource.shard_source.partition_planner import open_client
+from datasource.spark_native.micro_batch import source_of
+from datasource.spark_native.save import Saving, native_saving
+from datasource.spark_native.small_results import ROWS_MAX, collected, staged_here
+from datasource.spark_native.transaction import staged_by_tasks
 from datasource.types.schema import ShardSchema
 from datasource.write import WriteHandle, WriteResult
 

@@ -6,9 +6,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import StructType
 
-from datasource.native.consolidate import repeat
-from datasource.native.types import quoted
 from datasource.shard_source.row_shape import INPUT, Shape
+from datasource.spark_native.consolidate import repeat
+from datasource.spark_native.types import quoted
 from datasource.types.schema import DIFF, TS
 
 __all__ = ["shaped"]

@@ -21,8 +21,8 @@ from pyspark.errors import PySparkTypeError, UnsupportedOperationException
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from datasource.native.saving import Saving
 from datasource.parts.stage import Staged, Stager
+from datasource.spark_native.save import Saving
 from datasource.stores.shard_names import shard_directory
 from datasource.types.schema import DIFF, TS, ShardSchema
 

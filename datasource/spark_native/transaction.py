@@ -29,15 +29,15 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from datasource.ids import new_id
-from datasource.native.microbatch import covers_of
-from datasource.native.reading import snapshot
-from datasource.native.saving import native_saving
 from datasource.parts.stage import Staged
 from datasource.shard_sink.frame_columns import read_frame
 from datasource.shard_sink.target import find, resolve
 from datasource.shard_sink.writers import ShardBatchWriter
 from datasource.shard_source.options import SinkOptions, parse_sink
 from datasource.shard_source.partition_planner import open_client
+from datasource.spark_native.micro_batch import covers_of
+from datasource.spark_native.read import snapshot
+from datasource.spark_native.save import native_saving
 from datasource.transactions.transaction import Isolation, Transaction
 
 __all__ = ["FrameTransaction", "staged_by_tasks", "transaction"]

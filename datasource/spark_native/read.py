@@ -13,8 +13,6 @@ from pyspark.sql.datasource import InputPartition
 from datasource.client import ShardClient
 from datasource.frontier import TIME_MIN, Frontier
 from datasource.lease import Lease
-from datasource.native.frames import native_frame
-from datasource.native.keep import KEEPER
 from datasource.read import contents_of, current_schema
 from datasource.shard.plan import plan_changes, volume_of
 from datasource.shard_source.batch_reader import ShardBatchReader
@@ -22,6 +20,8 @@ from datasource.shard_source.fetch_task import ShardPartition
 from datasource.shard_source.options import SourceOptions, parse_source
 from datasource.shard_source.partition_planner import Planner, batch_guard, open_client
 from datasource.shard_source.row_shape import Shape
+from datasource.spark_native.frames import native_frame
+from datasource.spark_native.leases import KEEPER
 from datasource.types.schema import TS
 
 __all__ = ["Time", "changes", "every_update", "snapshot", "times_of_changes"]

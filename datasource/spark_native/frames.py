@@ -27,17 +27,17 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from datasource.errors import InvalidUsage
 from datasource.filters.parser import Condition
-from datasource.native.arrow import fetched_by_tasks, fetched_here
-from datasource.native.consolidate import consolidate, consolidates, repeat
-from datasource.native.jvm import Options, Token
-from datasource.native.place import hadoop_url
-from datasource.native.scan import FLOAT_OPTIONS, READ_OPTIONS, Scanner
-from datasource.native.shaping import shaped
-from datasource.native.types import conform, project, sql_name, struct_of
 from datasource.parts.nan_bounds import float_paths
 from datasource.shard.plan import PlannedPart, volume_of
 from datasource.shard_source.fetch_task import Kind, ShardPartition
 from datasource.shard_source.partition_planner import open_client
+from datasource.spark_native.arrow_fallback import fetched_by_tasks, fetched_here
+from datasource.spark_native.blob_paths import hadoop_url
+from datasource.spark_native.consolidate import consolidate, consolidates, repeat
+from datasource.spark_native.jvm import Options, Token
+from datasource.spark_native.row_shape import shaped
+from datasource.spark_native.scan import FLOAT_OPTIONS, READ_OPTIONS, Scanner
+from datasource.spark_native.types import conform, project, sql_name, struct_of
 from datasource.types.schema import DIFF, TS, ShardSchema
 
 __all__ = ["Native", "native_frame"]

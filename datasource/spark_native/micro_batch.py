@@ -14,11 +14,11 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, SparkSession
 
 from datasource.errors import InvalidUsage
-from datasource.native.frames import native_frame
-from datasource.native.jvm import MicroBatch, micro_batch_under_way, micro_batches
 from datasource.shard_sink.micro_batch_range import micro_batch_covers
 from datasource.shard_source.fetch_task import ShardPartition
 from datasource.shard_source.options import SourceOptions, parse_source
+from datasource.spark_native.frames import native_frame
+from datasource.spark_native.jvm import MicroBatch, micro_batch_under_way, micro_batches
 
 __all__ = ["covers_of", "micro_batch", "source_of"]
 

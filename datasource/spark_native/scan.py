@@ -16,8 +16,11 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
-from datasource.native.jvm import WRITTEN_TIME, File, Options, known_nullability, relation
-from datasource.native.types import (
+from datasource.parts.nan_bounds import float_paths, trusts_bounds
+from datasource.shard.batch import Part
+from datasource.shard.plan import PlannedPart, TimeFilter
+from datasource.spark_native.jvm import WRITTEN_TIME, File, Options, known_nullability, relation
+from datasource.spark_native.types import (
     project,
     quoted,
     read_record,
@@ -25,9 +28,6 @@ from datasource.native.types import (
     sql_name,
     struct_of,
 )
-from datasource.parts.nan_bounds import float_paths, trusts_bounds
-from datasource.shard.batch import Part
-from datasource.shard.plan import PlannedPart, TimeFilter
 from datasource.types.schema import DIFF, TS, ShardSchema
 from datasource.types.spark_types import Record
 
