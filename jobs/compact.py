@@ -22,7 +22,7 @@ from app.storage_options import add_option_argument, storage_options
 from datasource.client import ShardClient
 from datasource.errors import ShardError
 from datasource.shard.state import is_tombstone
-from datasource.shard_merge.driver import RANGE_BYTES, compact_on_spark
+from datasource.spark_compaction.driver import RANGE_BYTES, compact_on_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

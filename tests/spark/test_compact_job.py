@@ -28,9 +28,16 @@ from datasource.parts.collect_stats import collect
 from datasource.settings import ShardSettings
 from datasource.shard.batch import Part, Run
 from datasource.shard.commands.claims import release
-from datasource.shard_merge import driver
-from datasource.shard_merge.driver import compact_on_spark, plan_tasks
-from datasource.shard_merge.ranges import Piece, cut, cut_kind, known_of_part, piece_of, plan_cuts
+from datasource.spark_compaction import driver
+from datasource.spark_compaction.driver import compact_on_spark, plan_tasks
+from datasource.spark_compaction.ranges import (
+    Piece,
+    cut,
+    cut_kind,
+    known_of_part,
+    piece_of,
+    plan_cuts,
+)
 from datasource.types.row_keys import contiguous, surrogate
 from datasource.types.schema import ShardSchema
 from datasource.types.stats import encode_stats

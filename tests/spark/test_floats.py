@@ -16,7 +16,7 @@ import datasource
 from app.compute.view import View
 from datasource.client import ShardClient
 from datasource.frontier import Frontier
-from datasource.shard_merge.driver import compact_on_spark
+from datasource.spark_compaction.driver import compact_on_spark
 from datasource.spark_native.time_interval import Interval
 from support.native import client_at, put
 from support.views import Bench, contents, no_fence, view

@@ -35,7 +35,7 @@ from datasource.parts.row_groups import RowGroups
 from datasource.shard.batch import Batch, Part, Run
 from datasource.shard.machine import Machine
 from datasource.shard.state import Claim, ShardState
-from datasource.shard_merge.ranges import (
+from datasource.spark_compaction.ranges import (
     Piece,
     RowRange,
     cut,
@@ -44,7 +44,7 @@ from datasource.shard_merge.ranges import (
     piece_of,
     plan_cuts,
 )
-from datasource.shard_merge.task import MergeTask, RangeMerged, merge_range
+from datasource.spark_compaction.task import MergeTask, RangeMerged, merge_range
 from datasource.stores.location import Blob
 from datasource.types.schema import ShardSchema
 from datasource.types.stats import Kind

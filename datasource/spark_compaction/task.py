@@ -19,7 +19,7 @@ from datasource.parts.stage import Stager
 from datasource.settings import ShardSettings
 from datasource.shard.batch import Run
 from datasource.shard.description import Description
-from datasource.shard_merge.ranges import RowRange
+from datasource.spark_compaction.ranges import RowRange
 from datasource.types.schema import ShardSchema
 
 __all__ = ["MergeTask", "RangeMerged", "merge_range"]
