@@ -1,29 +1,27 @@
 """Shards: durable, definite, time-varying tables on object storage, and their edge to Spark.
 
-Reading order:
-    frontier, description        the two ideas everything rests on
-    batch, trace, state          what is known of a shard: immutable values
-    commands/                    how it may change: pure functions
-    codec, machine               how a change becomes durable: the one compare-and-set loop
-    stage, write                 updates in
-    difference, overwrite, upsert  what turns the contents into others, as one append
-    plan, fetch, contents, read  updates out
-    where, predicate, prune, rowgroups  and which of them need not be read
-    lease, critical              what readers hold back
-    compact, merger, claim       fewer and larger batches, and who is at it
-    gc, history                  what nobody holds; the states before
-    sweep, usage                 what nothing refers to; what every byte is there for
-    retention                    how far back a shard stays readable, whoever reads
-    client                       opens all of these
-    maintenance                  all that keeps shards small, as one round or a thread
-    fsck/                        all that is there, compared with all that is said of it
-    location, stores/            where it lives
-    shard_source/, shard_sink/   `format("shard")`
-    native/                      `snapshot`, `changes`, `micro_batch`, `interval_of`, `save`,
-                                 `compare_and_append`: rows by Spark itself
-    txn/, native/transaction     several shards at once, all or nothing
+Loose in this package is what a user of shards touches; everything else has a room with a page of its
+own (its `__init__`). Reading order:
 
-Only the last three import pyspark. This module imports nothing, so that each part can be used
+    frontier, shard/description  the two ideas everything rests on
+    shard/                       what is known of a shard, how it changes, and the loop that makes
+                                 a change durable
+    types/, rows/, filters/      columns, updates in Arrow, conditions on rows
+    stores/                      where it all lives: Blob and Consensus on any object store
+    parts/                       the files that hold rows
+    client                       opens all of the following
+    write, read                  updates in; contents and changes out
+    lease, since_hold            what readers hold back
+    difference, overwrite, upsert  what turns the contents into others, as one append
+    transactions/                several shards at once, all or nothing
+    maintenance/, maintainer     fewer and larger batches, garbage; as one round or a thread
+    inspect/                     reports, usage, a check of everything
+    format, shard_source/, shard_sink/   `format("shard")`
+    spark_native/                `snapshot`, `changes`, `micro_batch`, `interval_of`, `save`,
+                                 `compare_and_append`, `transaction`: rows by Spark itself
+    spark_compaction/            large merges as Spark jobs
+
+Only the last three lines import pyspark. This module imports nothing, so that each part can be used
 without paying for the others: what it exports is loaded when it is asked for. `register(spark)`
 does by hand what installing the package does by itself.
 """

@@ -269,8 +269,8 @@ class ShardClient:
                 overwritten, upserted or deleted from; "serializable" also one that was read.
             writer: With `sequence`, a number that grows: the transaction happens once, however
                 often it is tried.
-            covers: What is done under that number (`datasource.shard.covered_range`), if that is known: the
-                same number for something else is refused then.
+            covers: What is done under that number (`datasource.shard.covered_range`), if that is
+                known: the same number for something else is refused then.
 
         Raises:
             InvalidUsage: The arguments contradict each other.

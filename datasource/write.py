@@ -88,8 +88,8 @@ class WriteHandle:
         sequence: Number of the writer's last append that this handle knows of.
         txns: Id of the transactions shard whose protocol this handle is part of.
         redirect: Takes appends to a registered shard; None refuses them.
-        covers: What its appends cover (`datasource.shard.covered_range`); empty if that is not known. Of a
-            handle that is made for one append.
+        covers: What its appends cover (`datasource.shard.covered_range`); empty if that is not
+            known. Of a handle that is made for one append.
 
     Appends of one handle are committed one after the other: a number that overtook another would
     make the other one look as if it had happened. Threads whose appends are to be committed

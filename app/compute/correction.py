@@ -5,9 +5,9 @@
 This is what makes views correct themselves: whatever the output holds, and whoever wrote it, what
 is appended is what it lacks and what it has too much.
 
-Two rows are the same here exactly when they are for a shard (`datasource.types.row_keys`): Spark's own
-grouping takes -0.0 for 0.0, takes strings of a collation for equal that are not, and cannot group
-maps. So rows are grouped by columns that tell all of these apart, and keep their values.
+Two rows are the same here exactly when they are for a shard (`datasource.types.row_keys`): Spark's
+own grouping takes -0.0 for 0.0, takes strings of a collation for equal that are not, and cannot
+group maps. So rows are grouped by columns that tell all of these apart, and keep their values.
 
 Invariants:
     No row is retracted that is not there, and none is added that is there often enough.

@@ -16,7 +16,8 @@ last one stopped, in this order:
 It may be killed after any of them, run twice or side by side, and skipped for a year: each step
 begins from what the state says, and deleting what is gone already is no error. A long way is gone
 in rounds, each of which is noted; a very long one is cut short: what was dropped before the newest
-rollup that will do is left to the sweep, which finds it by listing (`datasource.maintenance.orphan_sweep`).
+rollup that will do is left to the sweep, which finds it by listing
+(`datasource.maintenance.orphan_sweep`).
 
 Invariants:
     Only blobs that a transition dropped are deleted, and rollups that can never be recorded again:

@@ -18,8 +18,8 @@ they are found by listing.
     4. delete the rest, then folders that are empty;
     5. note in the state when that was.
 
-Why no commit can come after its part was deleted is said in `datasource.shard.commands.sweep`; the order
-above is what that rests on. Step 2 comes before 3 because that is the way parts take: whoever
+Why no commit can come after its part was deleted is said in `datasource.shard.commands.sweep`; the
+order above is what that rests on. Step 2 comes before 3 because that is the way parts take: whoever
 applies a transaction first puts its parts into the state, and then forgets it.
 
 It may be killed anywhere and run twice or side by side: deleting what is gone is no error.

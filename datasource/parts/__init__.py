@@ -3,8 +3,8 @@
 Owns the format of a part (Parquet in a blob, or an Arrow message inside of the state), staging,
 fetching, and the rows that merges make.
 
-May use: `shard`, `stores`, `rows`, `filters`, `types`. Start at `stage` (rows to parts), then `fetch`
-(a part to rows).
+May use: `shard`, `stores`, `rows`, `filters`, `types`. Start at `stage` (rows to parts), then
+`fetch` (a part to rows).
 
 Never: reaches consensus. A thousand tasks fetch parts at once and must not queue for one log, so
 what a task needs is in the descriptor that it was given. Nor is a staged part deleted unless it is

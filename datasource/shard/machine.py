@@ -1,8 +1,9 @@
 """The machine: the one loop through which every change of a shard goes.
 
-A command is a pure function of a state (`datasource.shard.commands`). The machine runs it on the newest
-state it knows, writes the difference as the next record of the shard's log with a compare-and-set,
-and, when somebody else was first, catches up and runs it again. Nothing else touches Consensus.
+A command is a pure function of a state (`datasource.shard.commands`). The machine runs it on the
+newest state it knows, writes the difference as the next record of the shard's log with a
+compare-and-set, and, when somebody else was first, catches up and runs it again. Nothing else
+touches Consensus.
 
 What a caller relies on:
     `apply` returns once the command's effect is durable and ordered, or raises knowing that it is

@@ -4,8 +4,8 @@ Two sources hold a whole state: a rollup, and the records that begin a shard or 
 state is one of those with the records after it applied.
 
 Nothing here changes anything or remembers anything. What is found may be behind the shard, and what
-is not found may have been collected meanwhile: `datasource.shard.machine` and `datasource.shard.state_history` know
-which of the two it is.
+is not found may have been collected meanwhile: `datasource.shard.machine` and
+`datasource.shard.state_history` know which of the two it is.
 """
 
 from __future__ import annotations

@@ -189,8 +189,9 @@ class SinkOptions(ShardOptions):
         txn_range: `txnRange`: what the number stands for, in any words: the same number with
             other words is an error. Empty: the number says it all. Default: within a streaming
             query the range of the micro-batch, as far as it can be known.
-        txn_covers: `txnCovers`: the same as this project writes it down (`datasource.shard.covered_range`);
-            handed from the driver to the tasks, and no option for users.
+        txn_covers: `txnCovers`: the same as this project writes it down
+            (`datasource.shard.covered_range`); handed from the driver to the tasks, and no option
+            for users.
         checkpoint: `checkpointLocation`: where the streaming query that writes has its checkpoint,
             which tells the range of a micro-batch.
         query_name: `queryName`: its name; the folder's, where only the session has a checkpoint

@@ -69,7 +69,7 @@ def source_of(frame: DataFrame, batch_id: int, shard: str | None = None) -> Micr
 
 
 def covers_of(spark: SparkSession) -> str:
-    """What the micro-batch covers that the calling thread runs for, as `datasource.shard.covered_range` has it.
+    """The range of the micro-batch that runs in this thread, as `datasource.shard.covered_range`.
 
     Empty outside of `foreachBatch`.
     """

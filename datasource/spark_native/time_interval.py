@@ -294,7 +294,8 @@ class StagedInterval:
 
         Args:
             at: When rows without `_ts` take effect; None for `lower`.
-            covers: What the number stands for (`datasource.shard.covered_range`), if it does not say so itself.
+            covers: What the number stands for (`datasource.shard.covered_range`), if it does not
+                say so itself.
         """
         handle = WriteHandle(
             machine=self.client.machine(self.name),

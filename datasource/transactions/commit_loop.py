@@ -69,7 +69,8 @@ class Identity:
     Attributes:
         durable: Whether the name is remembered for ever.
         attempt: Id of this attempt; empty makes one up.
-        covers: What is committed under the number (`datasource.shard.covered_range`); empty if not known.
+        covers: What is committed under the number (`datasource.shard.covered_range`); empty if not
+            known.
     """
 
     writer: str

@@ -1,8 +1,8 @@
 """What is wrong with a state, as far as the state alone can tell.
 
-The same invariants as `datasource.shard.state.check` and `datasource.shard.trace.check`, each with a code of
-its own and none an assertion: a damaged state is described as a whole, not up to its first flaw.
-Whatever those two know and this module does not is `STATE_INVARIANT`.
+The same invariants as `datasource.shard.state.check` and `datasource.shard.trace.check`, each with
+a code of its own and none an assertion: a damaged state is described as a whole, not up to its
+first flaw. Whatever those two know and this module does not is `STATE_INVARIANT`.
 """
 
 from __future__ import annotations

@@ -165,7 +165,8 @@ class Append:
         inline_max_bytes: Limit of all inline parts in the state.
         txns: Id of the transactions shard by whose protocol this append is made; empty for a
             direct one, which a registered shard refuses.
-        covers: What the append covers (`datasource.shard.covered_range`); empty if that is not known.
+        covers: What the append covers (`datasource.shard.covered_range`); empty if that is not
+            known.
     """
 
     shard: str
