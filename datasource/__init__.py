@@ -1,7 +1,7 @@
 """Shards: durable, definite, time-varying tables on object storage, and their edge to Spark.
 
-Loose in this package is what a user of shards touches; everything else has a room with a page of its
-own (its `__init__`). Reading order:
+Loose in this package is what a user of shards touches; everything else has a room with a page of
+its own (its `__init__`). Reading order:
 
     frontier, shard/description  the two ideas everything rests on
     shard/                       what is known of a shard, how it changes, and the loop that makes
