@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from app.session import open_session
+from app.spark_session import open_session
 from app.storage_options import add_option_argument, storage_options
 from datasource.client import ShardClient
 from datasource.errors import ShardError

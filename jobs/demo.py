@@ -20,7 +20,7 @@ from typing import Any
 
 from app.config import load
 from app.failure import told
-from app.log import start_log
+from app.logs import start_log
 from app.storage_options import add_option_argument, storage_options
 from app.terminal import open_console
 

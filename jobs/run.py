@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 from app.config import Settings, load
 from app.duration import duration_ms
 from app.failure import told
-from app.log import start_log
+from app.logs import start_log
 from app.storage_options import add_option_argument, storage_options
 from app.terminal import open_console
 from datasource.errors import InvalidUsage
@@ -83,7 +83,7 @@ def _plan(given: argparse.Namespace, settings: Settings, console: Console) -> in
     from app.project.explain import plan_view  # noqa: PLC0415
     from app.project.project import Project  # noqa: PLC0415
     from app.project.variables import parse_variables  # noqa: PLC0415
-    from app.session import open_session  # noqa: PLC0415
+    from app.spark_session import open_session  # noqa: PLC0415
     from datasource.client import ShardClient  # noqa: PLC0415
 
     project = Project.load(given.project, parse_variables(given.set))
@@ -103,7 +103,7 @@ def _serve(given: argparse.Namespace, settings: Settings, console: Console) -> i
     from app.project.project import Project  # noqa: PLC0415
     from app.project.variables import parse_variables  # noqa: PLC0415
     from app.serving import serving  # noqa: PLC0415
-    from app.session import open_session  # noqa: PLC0415
+    from app.spark_session import open_session  # noqa: PLC0415
     from datasource.client import ShardClient  # noqa: PLC0415
 
     project = Project.load(given.project, parse_variables(given.set))

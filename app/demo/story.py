@@ -38,7 +38,7 @@ from app.protocol.compute import SubscribeDropped
 from app.protocol.objects import SourceDescription
 from app.result_table import result_table
 from app.serving import serving
-from app.session import open_session
+from app.spark_session import open_session
 from app.tables import age, plain_table, utc
 from datasource.client import ShardClient
 from datasource.clock import Clock, SystemClock

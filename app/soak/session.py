@@ -19,9 +19,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 import datasource
-from app.session import open_session
 from app.soak.child import Place, Task, say, take_task
 from app.soak.known import COPIES, SOURCE
+from app.spark_session import open_session
 from datasource.clock import SystemClock
 
 __all__: list[str] = []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.log import log_to, start_log
+from app.logs import log_to, start_log
 from datasource.errors import InvalidUsage
 
 

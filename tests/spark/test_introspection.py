@@ -18,7 +18,7 @@ from app.introspection.events import Dropped, Event, Polled, QueryProgress, Quer
 from app.introspection.inbox import Inbox
 from app.introspection.listener import QueryListener
 from app.introspection.live import DATABASE, LiveTables
-from app.log import log_to
+from app.logs import log_to
 from app.observing import Observing
 from datasource.client import ShardClient
 from datasource.clock import SystemClock

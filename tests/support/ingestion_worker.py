@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from app.protocol.objects import SourceDescription
-from app.session import open_session
+from app.spark_session import open_session
 from app.storage.commit import Timeline
 from support.ingestions import Runtime, running
 

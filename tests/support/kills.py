@@ -18,7 +18,7 @@ from app.application import Application
 from app.config import RuntimeSettings
 from app.lane.commands import DropDataflow
 from app.runtime import Runtime
-from app.session import open_session
+from app.spark_session import open_session
 from support.checkout import wait_until
 from support.projects import Place
 

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrameWriter
 
 from app.protocol.objects import SinkDescription
 from app.rendering import Incarnation
-from app.session import open_session
+from app.spark_session import open_session
 from app.storage.sink import _SinkRun
 from app.storage.sinks import shards
 from app.storage.sinks.files import FileTarget
