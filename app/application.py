@@ -28,12 +28,10 @@ import pyarrow as pa
 
 from app.beginning import Beginnings
 from app.bounds import bounds_of, check_configuration, configuration_of
-from app.config import RuntimeSettings
 from app.connection.inprocess import InProcessClient
 from app.controller.compute import ComputeController
 from app.controller.storage import StorageController
 from app.controller.subscription import Subscription
-from app.duration import duration_ms
 from app.lane.commands import Kind
 from app.lane.holder import this_process
 from app.lane.journal import Takeover
@@ -49,9 +47,11 @@ from app.protocol.objects import (
 )
 from app.reads import Reads
 from app.runtime import Runtime, RuntimeOptions
+from app.settings.config import RuntimeSettings
+from app.settings.durations import duration_ms
+from app.settings.live import size_bytes
 from app.shards import make_shard
 from app.starter import Starter
-from app.tuning import size_bytes
 from app.wanted import check_unread, complete, living
 from datasource.client import ShardClient
 from datasource.clock import Clock, IdGenerator

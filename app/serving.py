@@ -29,7 +29,6 @@ from starlette.routing import BaseRoute, Route
 
 from app.application import Application
 from app.compute.results import as_json, from_ipc
-from app.config import RuntimeSettings
 from app.connection.websocket import server_options, websocket_route
 from app.controller.subscription import Subscription, is_last
 from app.discovery import Whereabouts, announce, withdraw
@@ -39,6 +38,7 @@ from app.protocol.compute import SubscribeDropped, SubscribeResponse
 from app.server.access import Access
 from app.server.api import Query, Services, create_app, read_body
 from app.server.serving import serve
+from app.settings.config import RuntimeSettings
 from datasource.errors import InvalidUsage
 
 if TYPE_CHECKING:

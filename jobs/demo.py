@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from app.config import load
 from app.failure import told
 from app.logs import start_log
+from app.settings.config import load
 from app.storage_options import add_option_argument, storage_options
 from app.terminal import open_console
 

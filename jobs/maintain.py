@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from app.duration import duration_ms
+from app.settings.durations import duration_ms
 from app.storage_options import add_option_argument, storage_options
 from app.tables import size, utc
 from datasource.client import ShardClient

@@ -21,10 +21,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from app.config import Settings, load
-from app.duration import duration_ms
 from app.failure import told
 from app.logs import start_log
+from app.settings.config import Settings, load
+from app.settings.durations import duration_ms
 from app.storage_options import add_option_argument, storage_options
 from app.terminal import open_console
 from datasource.errors import InvalidUsage

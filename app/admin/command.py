@@ -22,7 +22,7 @@ from app.admin import acts
 from app.admin.acts import Outcome
 from app.admin.usages import shard_usage_view, usage_view
 from app.admin.views import fsck_view, holders_view, outcome_view
-from app.duration import duration_ms
+from app.settings.durations import duration_ms
 from app.storage_options import add_option_argument, storage_options
 from datasource.client import ShardClient
 from datasource.clock import SystemClock, SystemIds

@@ -41,8 +41,8 @@ from app.bench.processes import (
 from app.bench.rounds import Measured, quantile
 from app.bench.runtime_load import STAMP, STAMPED, Load, resting, streaming
 from app.bench.runtime_watch import Watch, freshness, stamps_of, unreadable
-from app.config import RuntimeSettings
 from app.project.project import Project
+from app.settings.config import RuntimeSettings
 from datasource.client import ShardClient
 from datasource.clock import Clock
 from datasource.errors import Determinate

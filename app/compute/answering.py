@@ -24,7 +24,7 @@ from app.compute.results import too_large
 from app.compute.selecting import Select, keys_of, simple_select, spark_schema
 from app.protocol.compute import Peek, PeekStrategy
 from app.rendering import Host
-from app.tuning import Knob, Knobs, count, size_bytes
+from app.settings.live import Knob, Knobs, count, size_bytes
 from datasource.errors import InvalidUsage
 from datasource.frontier import meet
 from datasource.read import not_yet

@@ -36,7 +36,7 @@ from app.compute.holds import first_time
 from app.protocol.objects import IndexDescription
 from app.rendering import Host, Incarnation
 from app.reports import Ended, Failed, Hydrated, Measured, Progress, Started
-from app.tuning import Knob, Knobs, positive_ms, size_bytes
+from app.settings.live import Knob, Knobs, positive_ms, size_bytes
 from datasource.clock import Clock
 from datasource.errors import InvalidUsage, ShardError
 from datasource.frontier import Frontier

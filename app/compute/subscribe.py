@@ -53,7 +53,7 @@ from app.protocol.compute import SubscribeDropped, SubscribeResponse
 from app.protocol.objects import SubscribeDescription
 from app.rendering import Host, Incarnation
 from app.reports import Ended, Health, Hydrated, Progress, Started
-from app.tuning import Knob, Knobs, positive_ms, size_bytes
+from app.settings.live import Knob, Knobs, positive_ms, size_bytes
 from datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
 from datasource.frontier import Frontier
 

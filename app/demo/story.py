@@ -24,7 +24,6 @@ from rich.text import Text
 
 from app.application import Application
 from app.compute.results import from_ipc
-from app.config import Settings
 from app.demo.check import Check
 from app.demo.data import FLIGHTS, unpack
 from app.demo.feed import Feed, landed, split
@@ -38,6 +37,7 @@ from app.protocol.compute import SubscribeDropped
 from app.protocol.objects import SourceDescription
 from app.result_table import result_table
 from app.serving import serving
+from app.settings.config import Settings
 from app.spark_session import open_session
 from app.tables import age, plain_table, utc
 from datasource.client import ShardClient

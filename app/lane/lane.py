@@ -53,7 +53,7 @@ from app.lane.state import LaneObject, LaneState, would_change
 from app.protocol.objects import Description
 from app.rendering import Host, Incarnation, Running
 from app.reports import Ended, Failed, Hydrated, Observation
-from app.tuning import tuned
+from app.settings.live import tuned
 from datasource.clock import Clock, IdGenerator
 from datasource.errors import Determinate, Fenced, Indeterminate, InvalidUsage, ShardError
 

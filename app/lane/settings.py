@@ -11,7 +11,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Final
 
-from app.tuning import Knob, Knobs, count, positive_ms
+from app.settings.live import Knob, Knobs, count, positive_ms
 from datasource.errors import InvalidUsage
 
 __all__ = ["LANE_KNOBS", "LaneSettings"]

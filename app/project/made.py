@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from app.duration import duration_ms
 from app.project.clauses import ENVELOPES, Clauses, check_key
 from app.project.problems import Script, Wrong, did_you_mean
 from app.project.references import read_query
@@ -24,6 +23,7 @@ from app.protocol.objects import (
     SourceDescription,
     ViewDescription,
 )
+from app.settings.durations import duration_ms
 from app.storage.formats import spelt
 from datasource.errors import InvalidUsage
 

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 from app.bounds import CHANGEABLE, Bounds, bounds_of, check_configuration, configuration_of
-from app.config import DEFAULT_FILE, RuntimeSettings
 from app.connection.inprocess import InProcessClient
 from app.connection.session import CloseCode
 from app.controller.compute import ComputeController
@@ -29,6 +28,7 @@ from app.protocol.compute import (
 )
 from app.protocol.objects import IndexDescription
 from app.runtime import Runtime, RuntimeOptions
+from app.settings.config import DEFAULT_FILE, RuntimeSettings
 from datasource.errors import InvalidUsage
 from support.checkout import wait_until
 from support.reads import Place

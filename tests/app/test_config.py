@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.config import (
+from app.settings.config import (
     DEFAULT_FILE,
     DemoSettings,
     LogSettings,

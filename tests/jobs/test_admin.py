@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from app.admin.command import VERBS
-from app.duration import duration_ms
+from app.settings.durations import duration_ms
 from datasource.client import ShardClient
 from datasource.errors import InvalidUsage
 from datasource.types.schema import ShardSchema

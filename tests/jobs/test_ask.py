@@ -9,9 +9,9 @@ import pytest
 
 from app.application import Application
 from app.asking import act
-from app.config import RuntimeSettings
 from app.discovery import Whereabouts
 from app.serving import serving
+from app.settings.config import RuntimeSettings
 from datasource.errors import InvalidUsage
 from jobs.ask import main
 from support.sites import Site, project

@@ -14,11 +14,11 @@ import pytest
 
 from app.application import Application
 from app.asking import send_project
-from app.config import RuntimeSettings
 from app.discovery import Whereabouts
 from app.project.plan import plan_from
 from app.protocol.compute import SubscribeResponse
 from app.serving import serving
+from app.settings.config import RuntimeSettings
 from datasource.errors import Fenced, InvalidUsage
 from support.checkout import wait_until
 from support.projects import QUERIES, SQL, Place, rows

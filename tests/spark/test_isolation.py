@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from app.application import Application
-from app.config import RuntimeSettings
 from app.lane.fleet import PhaseChange
 from app.lane.log import read_lane
+from app.settings.config import RuntimeSettings
 from support.checkout import wait_until
 from support.isolation import (
     PATIENCE_S,

@@ -18,8 +18,8 @@ import duckdb
 import pytest
 
 from app.application import Application
-from app.config import RuntimeSettings
 from app.lane.log import read_lane
+from app.settings.config import RuntimeSettings
 from support.checkout import ROOT, wait_until
 from support.isolation import phases_of
 from support.job import running_job

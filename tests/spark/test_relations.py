@@ -17,10 +17,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.application import Application
-from app.config import RuntimeSettings
 from app.introspection.operators import PHASES
 from app.lane.state import LaneObject
 from app.server.metrics import exposition
+from app.settings.config import RuntimeSettings
 from datasource.errors import ShardError
 from datasource.shard.state import ShardState
 from support.checkout import wait_until

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from app.application import Application
-from app.config import RuntimeSettings
 from app.lane.commands import DropDataflow
 from app.runtime import Runtime
+from app.settings.config import RuntimeSettings
 from app.spark_session import open_session
 from support.checkout import wait_until
 from support.projects import Place

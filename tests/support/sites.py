@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 
 from app.application import Application
-from app.config import RuntimeSettings
 from app.project.project import Resolved
 from app.project.statements import Kept
 from app.protocol.objects import IndexDescription, SourceDescription
+from app.settings.config import RuntimeSettings
 from datasource.client import ShardClient
 from datasource.types.schema import ShardSchema
 from support.checkout import wait_until

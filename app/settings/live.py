@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from app.duration import duration_ms
+from app.settings.durations import duration_ms
 from datasource.errors import InvalidUsage
 from datasource.shard_source.option_parser import Hint, parse_size
 

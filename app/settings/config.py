@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from app.tuning import positive_ms, size_bytes
+from app.settings.live import positive_ms, size_bytes
 from datasource.errors import InvalidUsage, unknown_name
 
 __all__ = ["DEFAULT_FILE", "DemoSettings", "LogSettings", "RuntimeSettings", "Settings", "load"]
