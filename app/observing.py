@@ -54,7 +54,7 @@ from app.lane.fleet import Phase as LanePhase
 from app.lane.fleet import PhaseChange
 from app.lane.state import LaneState
 from app.protocol.compute import PeekStrategy
-from app.redaction import bare, shown
+from app.protocol.redaction import bare, shown
 from app.reports import Observation
 from datasource.client import ShardClient
 from datasource.clock import Clock

@@ -23,8 +23,8 @@ from app.controller.compute import ComputeController
 from app.controller.oracle import Oracle
 from app.controller.subscription import Subscription
 from app.introspection.live import DATABASE
-from app.project.graph import reached
 from app.project.queries import Selected, parse_explain, parse_select, parse_subscribe
+from app.protocol.graph import reached
 from app.protocol.objects import (
     Description,
     IndexDescription,

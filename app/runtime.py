@@ -51,7 +51,6 @@ from app.lane.lane import Lane, Observer, Renderer
 from app.lane.state import LaneObject
 from app.observing import Observing
 from app.pace import Pace
-from app.project.graph import reached
 from app.project.queries import bind
 from app.protocol.compute import (
     AllowCompaction,
@@ -61,6 +60,7 @@ from app.protocol.compute import (
     Peek,
     PeekResponse,
 )
+from app.protocol.graph import reached
 from app.protocol.objects import (
     Dataflow,
     Description,

@@ -23,7 +23,7 @@ from app.introspection.relation import (
     Row,
     instant,
 )
-from app.project.graph import reached
+from app.protocol.graph import reached
 from app.protocol.objects import inputs_of
 
 __all__ = ["PROGRESS", "slowest"]

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-from app.project.graph import Graph
 from app.project.problems import Problem, did_you_mean
 from app.project.references import INTROSPECTION
 from app.project.statements import Written, kind_of
+from app.protocol.graph import Graph
 from app.protocol.objects import (
     SinkDescription,
     SourceDescription,

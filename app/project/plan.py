@@ -10,7 +10,7 @@ Invariants:
     reads. So drops come first, outputs before inputs; then what is made or changed, inputs before
     outputs; and last the drops that had to wait until nobody reads them any more.
     Equal descriptions are never touched. Subscriptions are nobody's to plan.
-    No secret leaves by a plan's JSON: `app.redaction` takes them out.
+    No secret leaves by a plan's JSON: `app.protocol.redaction` takes them out.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from app.project.graph import Graph
 from app.project.statements import Kept, kind_of
+from app.protocol.graph import Graph
 from app.protocol.objects import (
     Description,
     SubscribeDescription,
@@ -30,7 +30,7 @@ from app.protocol.objects import (
     inputs_of,
     progress_shard,
 )
-from app.redaction import bare, shown
+from app.protocol.redaction import bare, shown
 from datasource.errors import InvalidUsage
 
 __all__ = ["Act", "Change", "Plan", "Step", "difference", "plan_from", "plan_json"]

@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.project.graph import Graph
 from app.project.made import made_index, made_sink, made_source, made_view
 from app.project.names import check_names
 from app.project.problems import InvalidProject, Place, Problem, Script
 from app.project.statements import Kept, Reading, Written, read_statements
 from app.project.variables import substituted
+from app.protocol.graph import Graph
 from app.protocol.objects import Envelope
 from datasource.clock import IdGenerator, SystemIds
 from datasource.errors import InvalidUsage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.protocol.objects import SinkDescription, ViewDescription
-from app.redaction import HIDDEN, bare, shown
+from app.protocol.redaction import HIDDEN, bare, shown
 
 
 @pytest.mark.parametrize(
