@@ -32,6 +32,7 @@ from app.connection.inprocess import InProcessClient
 from app.controller.compute import ComputeController
 from app.controller.storage import StorageController
 from app.controller.subscription import Subscription
+from app.execution.object_shards import make_shard
 from app.lane.commands import Kind
 from app.lane.holder import this_process
 from app.lane.journal import Takeover
@@ -50,7 +51,6 @@ from app.runtime import Runtime, RuntimeOptions
 from app.settings.config import RuntimeSettings
 from app.settings.durations import duration_ms
 from app.settings.live import size_bytes
-from app.shards import make_shard
 from app.starter import Starter
 from app.wanted import check_unread, complete, living
 from datasource.client import ShardClient

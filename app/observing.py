@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from app.execution.observations import Observation
 from app.introspection.events import (
     Dropped,
     Event,
@@ -55,7 +56,6 @@ from app.lane.fleet import PhaseChange
 from app.lane.state import LaneState
 from app.protocol.compute import PeekStrategy
 from app.protocol.redaction import bare, shown
-from app.reports import Observation
 from datasource.client import ShardClient
 from datasource.clock import Clock
 from datasource.maintainer import Maintained

@@ -40,6 +40,9 @@ from app.compute.subscribe import RunningSubscribe
 from app.compute.worker import ComputeDone, ComputeWorker
 from app.connection.endpoint import Endpoint
 from app.connection.session import Received, Reconcile
+from app.execution.commit_pacing import Pace
+from app.execution.host import Host, Incarnation, Running
+from app.execution.observations import Observation
 from app.forgetting import forget
 from app.introspection.events import PeekEnded, PeekStarted
 from app.introspection.operators import operators_of
@@ -50,7 +53,6 @@ from app.lane.journal import Journal
 from app.lane.lane import Lane, Observer, Renderer
 from app.lane.state import LaneObject
 from app.observing import Observing
-from app.pace import Pace
 from app.project.queries import bind
 from app.protocol.compute import (
     AllowCompaction,
@@ -77,8 +79,6 @@ from app.protocol.storage import (
     StorageCommand,
     StorageResponse,
 )
-from app.rendering import Host, Incarnation, Running
-from app.reports import Observation
 from app.storage.oneshot import Oneshots
 from app.storage.render import render as render_storage
 from app.storage.worker import StorageDone, StorageWorker

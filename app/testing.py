@@ -33,10 +33,10 @@ from typing_extensions import override
 
 import datasource
 from app.compute.view import View
+from app.execution.host import Host, Incarnation
+from app.execution.object_shards import make_shard, schema_of
 from app.project.project import Project, Resolved
 from app.protocol.objects import SourceDescription, ViewDescription, errors_shard
-from app.rendering import Host, Incarnation
-from app.shards import make_shard, schema_of
 from datasource.client import ShardClient
 from datasource.clock import SystemClock, SystemIds
 from datasource.errors import Determinate, InvalidUsage, unknown_name

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from app.failure import told
+from app.execution.spark_errors import told
 from app.logs import start_log
 from app.settings.config import load
 from app.storage_options import add_option_argument, storage_options

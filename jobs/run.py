@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from app.failure import told
+from app.execution.spark_errors import told
 from app.logs import start_log
 from app.settings.config import Settings, load
 from app.settings.durations import duration_ms

@@ -22,8 +22,8 @@ from app.compute.following import Catalog, Followed, error_shards, live_errors, 
 from app.compute.index import Index, Indexes
 from app.compute.results import too_large
 from app.compute.selecting import Select, keys_of, simple_select, spark_schema
+from app.execution.host import Host
 from app.protocol.compute import Peek, PeekStrategy
-from app.rendering import Host
 from app.settings.live import Knob, Knobs, count, size_bytes
 from datasource.errors import InvalidUsage
 from datasource.frontier import meet

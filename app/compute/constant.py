@@ -15,9 +15,9 @@ from pyspark import InheritableThread
 
 from app.compute.errors import failure
 from app.compute.view import View
+from app.execution.host import Host, Incarnation
+from app.execution.observations import Ended, Started
 from app.protocol.objects import ViewDescription
-from app.rendering import Host, Incarnation
-from app.reports import Ended, Started
 from datasource.spark_native.time_interval import Interval
 
 __all__ = ["ConstantRun", "run_constant"]

@@ -33,7 +33,6 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from app.checkpoint import planned_offset
 from app.compute.advancer import Advancer, advancer_of
 from app.compute.errors import failure
 from app.compute.holds import (
@@ -43,13 +42,14 @@ from app.compute.holds import (
     hold_name,
 )
 from app.compute.view import View
-from app.failure import UNREADABLE_HINT, unreadable_part
-from app.microbatch import briefly
+from app.execution.batch_errors import briefly
+from app.execution.checkpoint_log import planned_offset
+from app.execution.host import Host, Incarnation
+from app.execution.observations import Ended, Health, Started
+from app.execution.query_start import start_slot, until_initialised
+from app.execution.spark_errors import UNREADABLE_HINT, unreadable_part
+from app.execution.step_scheduler import TURNS
 from app.protocol.objects import ViewDescription
-from app.rendering import Host, Incarnation
-from app.reports import Ended, Health, Started
-from app.starting import start_slot, until_initialised
-from app.turns import TURNS
 from datasource.errors import Fenced, ShardError
 from datasource.shard.state import ShardState
 from datasource.shard_source.offsets import START

@@ -17,9 +17,9 @@ import re
 from typing import Final
 
 from app.compute.functions import raised_at_rows
-from app.failure import explain
-from app.rendering import Incarnation
-from app.reports import Failed
+from app.execution.host import Incarnation
+from app.execution.observations import Failed
+from app.execution.spark_errors import explain
 from datasource.errors import Fenced, ShardError
 from datasource.types.schema import ShardSchema
 from datasource.types.spark_types import Atomic, Field, Record

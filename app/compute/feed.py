@@ -32,9 +32,9 @@ from app.compute.following import (
     watch,
 )
 from app.compute.results import to_ipc
+from app.execution.host import Host
 from app.protocol.compute import SubscribeResponse
 from app.protocol.objects import SubscribeDescription
-from app.rendering import Host
 from datasource.errors import InvalidUsage
 from datasource.frontier import EMPTY, Frontier, meet
 from datasource.rows.updates import consolidate, update_schema

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from app.rendering import Incarnation
+from app.execution.host import Incarnation
 from datasource.client import ShardClient
 from datasource.errors import InvalidUsage
 from datasource.shard.commands.readers import expire_readers

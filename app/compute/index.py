@@ -33,9 +33,9 @@ from app.compute.arrangement import Arrangement
 from app.compute.cached import CachedFrame, cache_frame
 from app.compute.following import Followed, watch
 from app.compute.holds import first_time
+from app.execution.host import Host, Incarnation
+from app.execution.observations import Ended, Failed, Hydrated, Measured, Progress, Started
 from app.protocol.objects import IndexDescription
-from app.rendering import Host, Incarnation
-from app.reports import Ended, Failed, Hydrated, Measured, Progress, Started
 from app.settings.live import Knob, Knobs, positive_ms, size_bytes
 from datasource.clock import Clock
 from datasource.errors import InvalidUsage, ShardError

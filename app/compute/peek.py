@@ -50,9 +50,9 @@ from app.compute.answering import (
 from app.compute.following import Catalog
 from app.compute.index import INDEXES, Indexes
 from app.compute.results import to_ipc
-from app.failure import sentence
+from app.execution.host import Host
+from app.execution.spark_errors import sentence
 from app.protocol.compute import Peek, PeekResponse, PeekStrategy
-from app.rendering import Host
 
 __all__ = ["ActivePeek", "PeekDuration", "PeekSettings", "Peeks"]
 

@@ -3,7 +3,7 @@
     render(host, incarnation, description) -> Running
 
 Invariants:
-    Those of `app.rendering`.
+    Those of `app.execution.host`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, assert_never
 
 from app.compute.following import UNCONNECTED, Catalog
+from app.execution.host import Host, Incarnation, Running
 from app.protocol.objects import (
     Dataflow,
     IndexDescription,
     SubscribeDescription,
     ViewDescription,
 )
-from app.rendering import Host, Incarnation, Running
 
 if TYPE_CHECKING:
     from app.compute.index import IndexSettings

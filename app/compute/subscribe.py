@@ -49,10 +49,10 @@ import pyarrow as pa
 from app.compute.feed import Feed
 from app.compute.following import UNCONNECTED, Catalog, Followed
 from app.compute.results import from_ipc
+from app.execution.host import Host, Incarnation
+from app.execution.observations import Ended, Health, Hydrated, Progress, Started
 from app.protocol.compute import SubscribeDropped, SubscribeResponse
 from app.protocol.objects import SubscribeDescription
-from app.rendering import Host, Incarnation
-from app.reports import Ended, Health, Hydrated, Progress, Started
 from app.settings.live import Knob, Knobs, positive_ms, size_bytes
 from datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
 from datasource.frontier import Frontier

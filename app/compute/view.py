@@ -35,11 +35,11 @@ from app.compute.maintain.steps import Done, Linear, Output, Quiet, Recompute, n
 from app.compute.meaning import meaning_of
 from app.compute.onetask import OneTask
 from app.compute.view_sink import ViewSink
-from app.failure import gist
+from app.execution.host import Host, Incarnation
+from app.execution.observations import Health, Hydrated, Measured, Observation, Progress
+from app.execution.spark_errors import gist
 from app.project.overchanges import NotLinear, over_changes
 from app.protocol.objects import Strategy, ViewDescription
-from app.rendering import Host, Incarnation
-from app.reports import Health, Hydrated, Measured, Observation, Progress
 from datasource.errors import Determinate
 from datasource.frontier import meet
 from datasource.rows.updates import consolidate

@@ -27,8 +27,8 @@ import pyarrow as pa
 
 from app.compute.errors import ERRORS_SCHEMA
 from app.compute.maintain.steps import Linear, Output, Quiet, Recompute
+from app.execution.object_shards import make_shard, schema_of
 from app.protocol.objects import ViewDescription, errors_shard
-from app.shards import make_shard, schema_of
 from datasource.client import ShardClient
 from datasource.errors import InvalidUsage
 from datasource.frontier import TIME_MAX, Frontier

@@ -31,6 +31,7 @@ from typing import Final, TypeAlias, TypeGuard, assert_never
 
 from msgspec import UnsetType
 
+from app.execution.observations import Ended, Failed, Hydrated, Observation, Progress
 from app.lane import commands as lane
 from app.lane.fleet import PhaseChange
 from app.lane.lives import Lives
@@ -55,7 +56,6 @@ from app.protocol.compute import (
 from app.protocol.history import ComputeHistory, HeldDataflow
 from app.protocol.objects import SinkDescription, SourceDescription, SubscribeDescription
 from app.protocol.reconcile import reconcile_compute
-from app.reports import Ended, Failed, Hydrated, Observation, Progress
 
 __all__ = ["ComputeDone", "ComputeRequest", "ComputeWorker"]
 

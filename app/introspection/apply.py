@@ -21,6 +21,7 @@ from typing import Final, TypeAlias, assert_never
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from app.execution.observations import Ended, Failed, Health, Hydrated, Measured, Progress, Started
 from app.introspection.events import (
     Dropped,
     Event,
@@ -52,7 +53,6 @@ from app.introspection.operators import operators_of
 from app.protocol.compute import PeekResponse, SubscribeDropped, SubscribeResponse
 from app.protocol.objects import SourceDescription, ViewDescription
 from app.protocol.storage import StatisticsUpdates, Status, StatusUpdate
-from app.reports import Ended, Failed, Health, Hydrated, Measured, Progress, Started
 
 __all__ = ["PEEKS_MAX", "apply", "settle"]
 

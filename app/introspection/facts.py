@@ -17,6 +17,7 @@ from typing import Final, TypeAlias
 
 from msgspec import UNSET, UnsetType
 
+from app.execution.observations import Health
 from app.introspection.events import (
     Installed,
     Maintenance,
@@ -31,7 +32,6 @@ from app.protocol.objects import (
     Description,
 )
 from app.protocol.storage import Status, StatusUpdate
-from app.reports import Health
 
 __all__ = [
     "Condition",

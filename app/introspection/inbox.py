@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from typing import Final
 
+from app.execution.observations import Measured, Progress
 from app.introspection.events import (
     Event,
     Harvested,
@@ -23,7 +24,6 @@ from app.introspection.events import (
     QueryProgress,
     ShardSeen,
 )
-from app.reports import Measured, Progress
 from datasource.clock import Clock
 
 __all__ = ["Inbox"]

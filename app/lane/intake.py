@@ -17,10 +17,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from app.execution.host import Running
+from app.execution.observations import Ended, Failed, Hydrated
 from app.lane.commands import LaneCommand
 from app.lane.fleet import Effect
-from app.rendering import Running
-from app.reports import Ended, Failed, Hydrated
 from datasource.errors import Determinate, ShardError
 
 __all__ = ["Done", "Intake", "Offer", "Report"]

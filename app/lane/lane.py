@@ -34,6 +34,8 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
+from app.execution.host import Host, Incarnation, Running
+from app.execution.observations import Ended, Failed, Hydrated, Observation
 from app.lane.commands import (
     LANE,
     AllowWrites,
@@ -51,8 +53,6 @@ from app.lane.journal import Journal
 from app.lane.settings import LANE_KNOBS, LaneSettings
 from app.lane.state import LaneObject, LaneState, would_change
 from app.protocol.objects import Description
-from app.rendering import Host, Incarnation, Running
-from app.reports import Ended, Failed, Hydrated, Observation
 from app.settings.live import tuned
 from datasource.clock import Clock, IdGenerator
 from datasource.errors import Determinate, Fenced, Indeterminate, InvalidUsage, ShardError
@@ -62,7 +62,7 @@ __all__ = ["Lane", "Observer", "Renderer", "Renderers"]
 _log = logging.getLogger(__name__)
 
 Renderer: TypeAlias = Callable[[Host, Incarnation, Description], Running]
-"""Makes an object run; see `app.rendering`."""
+"""Makes an object run; see `app.execution.host`."""
 
 Renderers: TypeAlias = Mapping[type, Renderer]
 """How to make each kind of description run, by its class."""

@@ -26,7 +26,7 @@ import threading
 from dataclasses import dataclass
 from typing import Final
 
-from app.rendering import Host
+from app.execution.host import Host
 from app.storage.errors import live_count
 from app.storage.reclock import NOTHING, Binding, Bound, Remap, next_time
 from app.storage.resume import Planned

@@ -29,8 +29,8 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import StructType
 
 import datasource
+from app.execution.host import Host
 from app.protocol.objects import errors_shard
-from app.rendering import Host
 from app.storage.commit import WRITER, Commit
 from app.storage.reading import CORRUPT, POSITION, Decoded, Reading
 from datasource.frontier import TIME_MIN

@@ -27,8 +27,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from app.execution.observations import Failed, Health
 from app.protocol.storage import Status, StatusUpdate
-from app.reports import Failed, Health
 
 __all__ = ["NAMESPACES", "SIDE_CHANNELS", "HealthMachine"]
 

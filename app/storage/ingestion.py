@@ -30,10 +30,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from app.microbatch import briefly
+from app.execution.batch_errors import briefly
+from app.execution.host import Host, Incarnation
+from app.execution.query_start import start_slot, until_initialised
 from app.protocol.objects import SourceDescription, progress_shard
-from app.rendering import Host, Incarnation
-from app.starting import start_slot, until_initialised
 from app.storage.commit import Stopped, Timeline
 from app.storage.envelope import Staging
 from app.storage.errors import open_errors

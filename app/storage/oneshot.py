@@ -20,9 +20,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import datasource
-from app.failure import explain
+from app.execution.host import Host
+from app.execution.spark_errors import explain
 from app.protocol.storage import RunOneshotIngestion, StagedBatches
-from app.rendering import Host
 
 __all__ = ["Oneshots"]
 

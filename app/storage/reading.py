@@ -33,8 +33,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 from pyspark.storagelevel import StorageLevel
 
 import datasource
+from app.execution.host import Host
 from app.protocol.objects import SourceDescription
-from app.rendering import Host
 from app.storage.generators import register, spark_format, with_start
 from app.storage.reclock import Origin
 from datasource.errors import InvalidUsage

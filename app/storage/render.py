@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from app.execution.host import Host, Incarnation, Running
 from app.protocol.objects import SinkDescription, SourceDescription
-from app.rendering import Host, Incarnation, Running
 
 __all__ = ["render"]
 

@@ -32,7 +32,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from app.checkpoint import VERSION, planned_offset
+from app.execution.checkpoint_log import VERSION, planned_offset
 from app.storage.reclock import NOTHING, Binding, Bound, SourceFile
 from datasource.errors import Corrupt
 

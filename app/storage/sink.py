@@ -45,13 +45,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.streaming import StreamingQuery
 
-from app.failure import LOGGED_HINT, UNREADABLE_HINT, gist, unreadable_part
-from app.microbatch import briefly
+from app.execution.batch_errors import briefly
+from app.execution.host import Host, Incarnation, Running
+from app.execution.observations import Ended, Failed, Health, Hydrated, Measured, Progress, Started
+from app.execution.query_start import start_slot, until_initialised
+from app.execution.spark_errors import LOGGED_HINT, UNREADABLE_HINT, gist, unreadable_part
 from app.protocol.objects import SinkDescription, progress_shard
 from app.protocol.storage import Status
-from app.rendering import Host, Incarnation, Running
-from app.reports import Ended, Failed, Health, Hydrated, Measured, Progress, Started
-from app.starting import start_slot, until_initialised
 from app.storage.formats import FILES
 from app.storage.sinks.files import FileTarget
 from app.storage.sinks.interval import Interval, end_of, may_continue

@@ -25,8 +25,8 @@ import logging
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
+from app.execution.observations import Measured
 from app.protocol.storage import StatisticsUpdates
-from app.reports import Measured
 
 __all__ = ["SINK_COLUMNS", "SOURCE_COLUMNS", "ObjectKind", "Row", "Statistics"]
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from app.failure import explain
+from app.execution.host import Host, Incarnation
+from app.execution.observations import Failed, Health, Hydrated, Measured, Progress, Started
+from app.execution.spark_errors import explain
 from app.protocol.objects import SourceDescription, errors_shard
-from app.rendering import Host, Incarnation
-from app.reports import Failed, Health, Hydrated, Measured, Progress, Started
 from datasource.errors import Fenced, ShardError
 
 if TYPE_CHECKING:

@@ -27,6 +27,7 @@ from typing import Final, TypeAlias, TypeGuard
 
 from msgspec import UnsetType
 
+from app.execution.observations import Failed, Health, Measured, Observation, Progress
 from app.lane import commands as lane
 from app.lane.fleet import PhaseChange
 from app.lane.lives import Lives
@@ -48,7 +49,6 @@ from app.protocol.storage import (
     StorageCommand,
     StorageResponse,
 )
-from app.reports import Failed, Health, Measured, Observation, Progress
 from app.storage.health import HealthMachine
 from app.storage.statistics import Statistics
 

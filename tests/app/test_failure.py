@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.failure import explain, gist, sentence, unreadable_part
+from app.execution.spark_errors import explain, gist, sentence, unreadable_part
 from datasource.errors import Corrupt, Determinate, MissingBlob
 
 TRACE = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: \

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from app.pace import Pace
+from app.execution.commit_pacing import Pace
 from support.clock import ManualClock
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, ClassVar, cast
 
-from app.starting import start_slot, until_initialised
+from app.execution.query_start import start_slot, until_initialised
 from datasource.clock import SystemClock
 from support.clock import ManualClock
 

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 from typing_extensions import override
 
-from app.turns import Turns
+from app.execution.step_scheduler import Turns
 from datasource.clock import Clock
 from support.checkout import wait_until
 from support.clock import ManualClock

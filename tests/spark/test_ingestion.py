@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from app.execution.observations import Failed, Health, Hydrated, Measured, Started
 from app.protocol.objects import SinkDescription, SourceDescription
-from app.reports import Failed, Health, Hydrated, Measured, Started
 from app.storage import ingestion
 from app.storage.commit import Timeline
 from app.storage.envelope import Staging

@@ -12,7 +12,7 @@ import pytest
 
 from app.compute.meaning import meaning_of
 from app.compute.view import View
-from app.reports import Measured
+from app.execution.observations import Measured
 from datasource.spark_native.time_interval import Interval
 from support.views import Bench, contents, no_fence, view
 

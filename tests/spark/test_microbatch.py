@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from app.microbatch import MicroBatchFailed, briefly
+from app.execution.batch_errors import MicroBatchFailed, briefly
 from support.checkout import wait_until
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from app.compute.explaining import explain_peek
 from app.compute.index import Indexes, IndexSettings, run_index
 from app.compute.peek import Peeks
 from app.compute.results import from_ipc
+from app.execution.observations import Failed, Hydrated
 from app.protocol.compute import Peek, PeekResponse
 from app.protocol.objects import IndexDescription
-from app.reports import Failed, Hydrated
 from datasource.errors import unknown_name
 from support.reads import Inputs, Place, Row, contents, incarnation, model_at, updates_of
 

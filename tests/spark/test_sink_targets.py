@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from app.execution.host import Host
+from app.execution.observations import Health, Progress
 from app.protocol.objects import SinkDescription
-from app.rendering import Host
-from app.reports import Health, Progress
 from app.storage import sink as sink_module
 from app.storage.sink import drop_sink, run_sink
 from app.storage.sinks.others import forget_collected

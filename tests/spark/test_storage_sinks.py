@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
+from app.execution.host import Host
+from app.execution.observations import Ended, Health, Hydrated, Measured, Progress, Started
 from app.protocol.objects import SinkDescription
-from app.rendering import Host
-from app.reports import Ended, Health, Hydrated, Measured, Progress, Started
 from app.storage.sink import drop_sink, hold_name, run_sink
 from app.storage.sinks.others import collected, forget_collected, register_function
 from datasource.errors import Fenced

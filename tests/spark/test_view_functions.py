@@ -16,7 +16,7 @@ import pytest
 from app.compute.dataflow import run_view
 from app.compute.holds import forget_holds
 from app.compute.view import View
-from app.reports import Failed, Health
+from app.execution.observations import Failed, Health
 from datasource.frontier import Frontier
 from datasource.spark_native.time_interval import Interval
 from support.checkout import wait_until

@@ -16,8 +16,8 @@ from app.compute.dataflow import run_view
 from app.compute.holds import forget_holds
 from app.compute.render import render
 from app.compute.view import View
+from app.execution.observations import Ended, Failed, Health, Hydrated, Measured, Progress
 from app.protocol.objects import ViewDescription
-from app.reports import Ended, Failed, Health, Hydrated, Measured, Progress
 from datasource.errors import Fenced
 from datasource.frontier import EMPTY, Frontier
 from datasource.spark_native.time_interval import Interval

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from app.execution.host import Host, Incarnation
+from app.execution.observations import Failed, Observation
 from app.protocol.objects import SourceDescription, errors_shard, progress_shard
-from app.rendering import Host, Incarnation
-from app.reports import Failed, Observation
 from app.storage.ingestion import Ingestion, run_ingestion
 from datasource.client import ShardClient
 from datasource.clock import SystemClock, SystemIds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from app.execution.observations import Started
 from app.introspection.events import Domain, Event, Installed, Phase, QueryProgress
 from app.introspection.operators import operators_of
 from app.introspection.sink import Sink
@@ -15,7 +16,6 @@ from app.protocol.objects import (
     SourceDescription,
     ViewDescription,
 )
-from app.reports import Started
 from support.clock import ManualClock
 
 __all__ = ["DELAYS", "FLIGHTS", "OUT", "World", "progress"]

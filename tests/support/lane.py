@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from app.execution.host import Host, Incarnation
+from app.execution.observations import Failed, Hydrated
 from app.lane.commands import (
     LANE,
     CreateDataflow,
@@ -33,8 +35,6 @@ from app.protocol.objects import (
     SubscribeDescription,
     ViewDescription,
 )
-from app.rendering import Host, Incarnation
-from app.reports import Failed, Hydrated
 from datasource.errors import Determinate, Fenced, Indeterminate
 from support.clock import ManualClock, SeededIds
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 
-from app.rendering import Host, Incarnation
-from app.reports import Observation
+from app.execution.host import Host, Incarnation
+from app.execution.observations import Observation
 from datasource.client import ShardClient
 from datasource.clock import SystemClock, SystemIds
 from datasource.frontier import Frontier

@@ -19,8 +19,8 @@ from typing import Any
 
 from pyspark.sql import DataFrameWriter
 
+from app.execution.host import Incarnation
 from app.protocol.objects import SinkDescription
-from app.rendering import Incarnation
 from app.spark_session import open_session
 from app.storage.sink import _SinkRun
 from app.storage.sinks import shards

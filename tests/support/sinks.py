@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from app.execution.host import Host, Incarnation, Running
+from app.execution.observations import Failed, Observation, Progress
 from app.protocol.objects import SinkDescription
-from app.rendering import Host, Incarnation, Running
-from app.reports import Failed, Observation, Progress
 from app.storage.sink import run_sink
 from datasource.client import ShardClient
 from datasource.clock import SystemClock, SystemIds

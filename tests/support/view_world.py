@@ -14,9 +14,9 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from app.compute.view import View
+from app.execution.observations import Measured
 from app.project.project import Project
 from app.protocol.objects import ViewDescription
-from app.reports import Measured
 from datasource.spark_native.time_interval import Interval
 from support.strategies import plain_rows
 from support.views import Bench, Input, Row, comparable, contents, no_fence

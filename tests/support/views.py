@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
+from app.execution.host import Host, Incarnation
+from app.execution.observations import Observation
 from app.protocol.objects import ViewDescription
-from app.rendering import Host, Incarnation
-from app.reports import Observation
 from datasource.client import ShardClient
 from datasource.clock import SystemClock, SystemIds
 from datasource.frontier import Frontier

@@ -16,8 +16,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from app.execution.host import Host
 from app.protocol.objects import SinkDescription, fingerprint
-from app.rendering import Host
 from app.storage.sinks.interval import Interval, frontier_of
 from app.storage.sinks.rows import DELETED
 from app.storage.sinks.target import Written, kept

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from app.compute.holds import end_hold, end_other_holds, forget_holds, hold_name
-from app.rendering import Incarnation
+from app.execution.host import Incarnation
 from support.shards import World, schema_of
 
 

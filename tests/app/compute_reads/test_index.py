@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from app.compute.index import Index, Indexes, IndexSettings, RunningIndex, run_index
+from app.execution.observations import Ended, Failed, Hydrated, Measured, Progress, Started
 from app.protocol.objects import IndexDescription
-from app.reports import Ended, Failed, Hydrated, Measured, Progress, Started
 from datasource.errors import InvalidUsage
 from support.reads import Place, contents, incarnation, model_at
 

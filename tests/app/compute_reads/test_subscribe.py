@@ -21,9 +21,9 @@ from app.compute.subscribe import (
     rows_of,
     run_subscribe,
 )
+from app.execution.observations import Ended, Hydrated
 from app.protocol.compute import SubscribeDropped, SubscribeResponse
 from app.protocol.objects import SubscribeDescription
-from app.reports import Ended, Hydrated
 from datasource.errors import Determinate, InvalidUsage
 from datasource.frontier import Frontier
 from support.reads import Inputs, Place, Row, incarnation, model_at

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from app.execution.observations import Failed, Health, Hydrated, Measured, Progress, Started
 from app.introspection.events import (
     Dropped,
     Event,
@@ -21,7 +22,6 @@ from app.introspection.events import (
 )
 from app.protocol.objects import SubscribeDescription, ViewDescription
 from app.protocol.storage import StatusUpdate
-from app.reports import Failed, Health, Hydrated, Measured, Progress, Started
 from datasource.errors import InvalidUsage
 from support.introspection import DELAYS, FAST, FLIGHTS, OUT, World, progress
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from app.execution.observations import Ended, Failed
 from app.lane.commands import (
     AllowWrites,
     CreateDataflow,
@@ -23,7 +24,6 @@ from app.protocol.objects import (
     SubscribeDescription,
     ViewDescription,
 )
-from app.reports import Ended, Failed
 from datasource.errors import Fenced, InvalidUsage
 from support.clock import ManualClock, SeededIds
 from support.lane import Ledger, Order, Runtime, SimJournal, host

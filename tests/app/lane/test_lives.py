@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from app.execution.host import Incarnation
 from app.lane.fleet import PhaseChange
 from app.lane.lives import Lives
 from app.protocol.objects import ViewDescription
-from app.rendering import Incarnation
 
 if TYPE_CHECKING:
     from app.lane.fleet import Phase

@@ -21,9 +21,9 @@ from support.lane import Order, SimJournal, host
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from app.execution.host import Host, Incarnation
     from app.lane.fleet import PhaseChange
     from app.protocol.objects import Description
-    from app.rendering import Host, Incarnation
 
 
 def view(name: str) -> ViewDescription:

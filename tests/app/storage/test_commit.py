@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.rendering import Host
+from app.execution.host import Host
 from app.storage.commit import Commit, Stopped, Timeline
 from app.storage.errors import ERRORS, open_errors, retract_errors
 from app.storage.reclock import NOTHING, Origin, Remap, SourceFile

@@ -7,8 +7,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.execution.observations import Failed, Health
 from app.protocol.storage import Status, StatusUpdate
-from app.reports import Failed, Health
 from app.storage.health import NAMESPACES, HealthMachine
 
 WORSE = ("running", "frozen", "stalled", "ceased")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.failure import LOGGED_HINT
+from app.execution.spark_errors import LOGGED_HINT
 from app.protocol.objects import Envelope, SinkDescription
 from app.storage.sink import _explained, check_sink, drop_sink, hold_name
 from app.storage.sinks.interval import LAST, Interval, end_of, frontier_of, may_continue

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.reports import Measured
+from app.execution.observations import Measured
 from app.storage.statistics import SINK_COLUMNS, SOURCE_COLUMNS, Row, Statistics
 
 

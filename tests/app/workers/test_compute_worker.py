@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.compute.worker import ComputeDone, ComputeWorker
+from app.execution.host import Incarnation
+from app.execution.observations import Ended, Hydrated, Progress
 from app.lane import commands as lane
 from app.lane.fleet import PhaseChange
 from app.lane.state import LaneObject
@@ -28,8 +30,6 @@ from app.protocol.compute import (
     UpdateConfiguration,
 )
 from app.protocol.objects import IndexDescription, SubscribeDescription, ViewDescription
-from app.rendering import Incarnation
-from app.reports import Ended, Hydrated, Progress
 from datasource.errors import InvalidUsage
 
 if TYPE_CHECKING:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from app.execution.host import Incarnation
+from app.execution.observations import Failed, Health, Measured, Progress
 from app.lane import commands as lane
 from app.lane.fleet import PhaseChange
 from app.lane.state import LaneObject
@@ -20,8 +22,6 @@ from app.protocol.storage import (
     StagedBatches,
     StatusUpdate,
 )
-from app.rendering import Incarnation
-from app.reports import Failed, Health, Measured, Progress
 from app.storage.worker import StorageDone, StorageWorker
 from datasource.errors import InvalidUsage
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.failure import gist
+from app.execution.spark_errors import gist
 
 __all__ = ["MicroBatchFailed", "briefly"]
 

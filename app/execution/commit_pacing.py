@@ -27,7 +27,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from app.turns import TURNS
+from app.execution.step_scheduler import TURNS
 from datasource.clock import Clock
 
 __all__ = ["Pace"]

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from app.pace import Pace
-from app.reports import Report
+from app.execution.commit_pacing import Pace
+from app.execution.observations import Report
 from datasource.client import ShardClient
 from datasource.clock import Clock, IdGenerator
 
