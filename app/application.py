@@ -35,8 +35,8 @@ from app.controller.subscription import Subscription
 from app.execution.object_shards import make_shard
 from app.lane.commands import Kind
 from app.lane.holder import this_process
-from app.lane.journal import Takeover
 from app.lane.log import LANE_SHARD, LaneLog, read_lane
+from app.lane.order_protocol import Takeover
 from app.observing import Observing
 from app.project.plan import Plan, difference
 from app.project.project import Project, Resolved

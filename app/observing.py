@@ -51,8 +51,8 @@ from app.lane.commands import (
     kind_of,
 )
 from app.lane.commands import Dropped as Gone
-from app.lane.fleet import Phase as LanePhase
-from app.lane.fleet import PhaseChange
+from app.lane.process_state import Phase as LanePhase
+from app.lane.process_state import PhaseChange
 from app.lane.state import LaneState
 from app.protocol.compute import PeekStrategy
 from app.protocol.redaction import bare, shown

@@ -48,9 +48,9 @@ from app.introspection.events import PeekEnded, PeekStarted
 from app.introspection.operators import operators_of
 from app.lane import commands as lane_commands
 from app.lane.commands import Kind, LaneCommand, Record
-from app.lane.fleet import PhaseChange
-from app.lane.journal import Journal
 from app.lane.lane import Lane, Observer, Renderer
+from app.lane.order_protocol import Journal
+from app.lane.process_state import PhaseChange
 from app.lane.state import LaneObject
 from app.observing import Observing
 from app.project.queries import bind

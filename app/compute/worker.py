@@ -33,8 +33,8 @@ from msgspec import UnsetType
 
 from app.execution.observations import Ended, Failed, Hydrated, Observation, Progress
 from app.lane import commands as lane
-from app.lane.fleet import PhaseChange
-from app.lane.lives import Lives
+from app.lane.current_epochs import Lives
+from app.lane.process_state import PhaseChange
 from app.lane.state import LaneObject
 from app.protocol.compute import (
     AllowCompaction,

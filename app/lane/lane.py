@@ -47,9 +47,18 @@ from app.lane.commands import (
     kind_of,
 )
 from app.lane.effects import EffectPool, Pool
-from app.lane.fleet import Effect, Fleet, Following, Forget, PhaseChange, Start, Starts, Stop
-from app.lane.intake import Done, Intake, Offer, Report
-from app.lane.journal import Journal
+from app.lane.inbox import Done, Intake, Offer, Report
+from app.lane.order_protocol import Journal
+from app.lane.process_state import (
+    Effect,
+    Fleet,
+    Following,
+    Forget,
+    PhaseChange,
+    Start,
+    Starts,
+    Stop,
+)
 from app.lane.settings import LANE_KNOBS, LaneSettings
 from app.lane.state import LaneObject, LaneState, would_change
 from app.protocol.objects import Description

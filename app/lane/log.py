@@ -34,9 +34,9 @@ import pyarrow as pa
 
 from app.lane.commands import LANE, Hold, Holder, Opened, Record, Submission, command_kind
 from app.lane.holder import Pulse, held_error, judge
-from app.lane.journal import Role, Takeover
-from app.lane.looks import SharedLook
+from app.lane.order_protocol import Role, Takeover
 from app.lane.settings import LaneSettings
+from app.lane.shared_poll import SharedLook
 from app.lane.state import EMPTY_STATE, LaneState, apply, unrepeated
 from datasource.client import ShardClient
 from datasource.errors import Corrupt, Determinate, Fenced, Indeterminate, ShardError

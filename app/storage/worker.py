@@ -29,8 +29,8 @@ from msgspec import UnsetType
 
 from app.execution.observations import Failed, Health, Measured, Observation, Progress
 from app.lane import commands as lane
-from app.lane.fleet import PhaseChange
-from app.lane.lives import Lives
+from app.lane.current_epochs import Lives
+from app.lane.process_state import PhaseChange
 from app.lane.state import LaneObject
 from app.protocol.compute import AllowCompaction, AllowWrites, UpdateConfiguration
 from app.protocol.history import HeldObject, StorageHistory

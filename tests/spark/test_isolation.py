@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from app.application import Application
-from app.lane.fleet import PhaseChange
 from app.lane.log import read_lane
+from app.lane.process_state import PhaseChange
 from app.settings.config import RuntimeSettings
 from support.checkout import wait_until
 from support.isolation import (

@@ -14,7 +14,7 @@ import duckdb
 from typing_extensions import override
 
 from app.application import Application
-from app.lane.fleet import PhaseChange
+from app.lane.process_state import PhaseChange
 from app.project.project import Project
 from app.runtime import Runtime
 from datasource.client import ShardClient

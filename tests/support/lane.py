@@ -41,8 +41,8 @@ from support.clock import ManualClock, SeededIds
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from app.lane.fleet import PhaseChange
-    from app.lane.journal import Role, Takeover
+    from app.lane.order_protocol import Role, Takeover
+    from app.lane.process_state import PhaseChange
     from datasource.client import ShardClient
     from datasource.errors import ShardError
 

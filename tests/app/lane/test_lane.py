@@ -31,7 +31,7 @@ from support.lane import Ledger, Order, Runtime, SimJournal, host
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from app.lane.journal import Role
+    from app.lane.order_protocol import Role
 
 
 def view(name: str, query: str = "SELECT 1") -> ViewDescription:

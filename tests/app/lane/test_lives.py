@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from app.execution.host import Incarnation
-from app.lane.fleet import PhaseChange
-from app.lane.lives import Lives
+from app.lane.current_epochs import Lives
+from app.lane.process_state import PhaseChange
 from app.protocol.objects import ViewDescription
 
 if TYPE_CHECKING:
-    from app.lane.fleet import Phase
+    from app.lane.process_state import Phase
 
 VIEW = ViewDescription(name="v", query="q", inputs=("a",), schema="x INT")
 OTHER = ViewDescription(name="v", query="another", inputs=("a",), schema="x INT")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from app.lane.journal import Takeover
+    from app.lane.order_protocol import Takeover
 
 SMALL = LaneSettings(snapshot_every=8, keep_records=10, lease_ms=10_000)
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from app.lane.looks import SharedLook
+from app.lane.shared_poll import SharedLook
 from datasource.errors import Determinate
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from app.lane.commands import CreateDataflow, DropDataflow, UpdateConfiguration
-from app.lane.intake import Intake
+from app.lane.inbox import Intake
 from app.lane.lane import Lane
 from app.lane.settings import LaneSettings
 from app.protocol.objects import SourceDescription, ViewDescription
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from app.execution.host import Host, Incarnation
-    from app.lane.fleet import PhaseChange
+    from app.lane.process_state import PhaseChange
     from app.protocol.objects import Description
 
 

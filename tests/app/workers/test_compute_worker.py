@@ -12,7 +12,7 @@ from app.compute.worker import ComputeDone, ComputeWorker
 from app.execution.host import Incarnation
 from app.execution.observations import Ended, Hydrated, Progress
 from app.lane import commands as lane
-from app.lane.fleet import PhaseChange
+from app.lane.process_state import PhaseChange
 from app.lane.state import LaneObject
 from app.protocol.compute import (
     AllowCompaction,
@@ -33,7 +33,7 @@ from app.protocol.objects import IndexDescription, SubscribeDescription, ViewDes
 from datasource.errors import InvalidUsage
 
 if TYPE_CHECKING:
-    from app.lane.fleet import Phase
+    from app.lane.process_state import Phase
     from app.protocol.compute import ComputeCommand
     from app.protocol.objects import Dataflow
 

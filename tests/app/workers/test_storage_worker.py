@@ -9,7 +9,7 @@ import pytest
 from app.execution.host import Incarnation
 from app.execution.observations import Failed, Health, Measured, Progress
 from app.lane import commands as lane
-from app.lane.fleet import PhaseChange
+from app.lane.process_state import PhaseChange
 from app.lane.state import LaneObject
 from app.protocol.compute import AllowCompaction, AllowWrites, InitializationComplete
 from app.protocol.objects import SinkDescription, SourceDescription
@@ -26,7 +26,7 @@ from app.storage.worker import StorageDone, StorageWorker
 from datasource.errors import InvalidUsage
 
 if TYPE_CHECKING:
-    from app.lane.fleet import Phase
+    from app.lane.process_state import Phase
 
 DONE = InitializationComplete()
 NOTHING = StorageDone()

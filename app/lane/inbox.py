@@ -20,7 +20,7 @@ from typing import TypeAlias
 from app.execution.host import Running
 from app.execution.observations import Ended, Failed, Hydrated
 from app.lane.commands import LaneCommand
-from app.lane.fleet import Effect
+from app.lane.process_state import Effect
 from datasource.errors import Determinate, ShardError
 
 __all__ = ["Done", "Intake", "Offer", "Report"]

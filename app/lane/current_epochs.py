@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from app.lane.fleet import PhaseChange
+from app.lane.process_state import PhaseChange
 from app.protocol.objects import Description
 
 __all__ = ["Lives"]
