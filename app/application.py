@@ -28,7 +28,6 @@ import pyarrow as pa
 
 from app.beginning import Beginnings
 from app.bounds import bounds_of, check_configuration, configuration_of
-from app.connection.inprocess import InProcessClient
 from app.controller.compute import ComputeController
 from app.controller.storage import StorageController
 from app.controller.subscription import Subscription
@@ -52,6 +51,7 @@ from app.settings.config import RuntimeSettings
 from app.settings.durations import duration_ms
 from app.settings.live import size_bytes
 from app.starter import Starter
+from app.transport.in_process import InProcessClient
 from app.wanted import check_unread, complete, living
 from datasource.client import ShardClient
 from datasource.clock import Clock, IdGenerator

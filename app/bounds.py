@@ -18,11 +18,11 @@ from typing import Final
 from app.compute.answering import PEEK_KNOBS, PeekSettings
 from app.compute.index import INDEX_KNOBS, IndexSettings
 from app.compute.subscribe import SUBSCRIBE_KNOBS, SubscribeSettings
-from app.connection.session import Limits
 from app.lane.settings import LANE_KNOBS, LaneSettings
 from app.protocol.compute import UpdateConfiguration
 from app.settings.config import RuntimeSettings
 from app.settings.live import positive_ms, tuned
+from app.transport.session import Limits
 from datasource.errors import InvalidUsage, unknown_name
 
 __all__ = [

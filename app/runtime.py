@@ -38,8 +38,6 @@ from app.compute.peek import Peeks
 from app.compute.render import render as render_dataflow
 from app.compute.subscribe import RunningSubscribe
 from app.compute.worker import ComputeDone, ComputeWorker
-from app.connection.endpoint import Endpoint
-from app.connection.session import Received, Reconcile
 from app.execution.commit_pacing import Pace
 from app.execution.host import Host, Incarnation, Running
 from app.execution.observations import Observation
@@ -82,6 +80,8 @@ from app.protocol.storage import (
 from app.storage.oneshot import Oneshots
 from app.storage.render import render as render_storage
 from app.storage.worker import StorageDone, StorageWorker
+from app.transport.endpoint import Endpoint
+from app.transport.session import Received, Reconcile
 from datasource.client import ShardClient
 from datasource.clock import Clock, IdGenerator
 from datasource.errors import InvalidUsage, ShardError, unknown_name

@@ -29,7 +29,6 @@ from starlette.routing import BaseRoute, Route
 
 from app.application import Application
 from app.compute.results import as_json, from_ipc
-from app.connection.websocket import server_options, websocket_route
 from app.controller.subscription import Subscription, is_last
 from app.discovery import Whereabouts, announce, withdraw
 from app.project.plan import plan_json
@@ -39,6 +38,7 @@ from app.server.access import Access
 from app.server.api import Query, Services, create_app, read_body
 from app.server.serving import serve
 from app.settings.config import RuntimeSettings
+from app.transport.websocket_server import server_options, websocket_route
 from datasource.errors import InvalidUsage
 
 if TYPE_CHECKING:

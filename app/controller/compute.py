@@ -20,7 +20,6 @@ from typing import Final, Protocol
 
 from typing_extensions import override
 
-from app.connection.client import Client
 from app.controller.controller import Controller
 from app.controller.link import replaced_error
 from app.controller.subscription import Subscription
@@ -40,6 +39,7 @@ from app.protocol.compute import (
     SubscribeResponse,
 )
 from app.protocol.objects import Dataflow, SubscribeDescription
+from app.transport.client import Client
 from datasource.clock import Clock, IdGenerator
 from datasource.errors import Determinate, InvalidUsage, ShardError
 

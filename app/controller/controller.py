@@ -12,9 +12,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeAlias, TypeVar
 
-from app.connection.client import Client
 from app.controller.link import Link
 from app.protocol.compute import AllowWrites, InitializationComplete, UpdateConfiguration
+from app.transport.client import Client
 from datasource.clock import Clock
 
 __all__ = ["Controller"]

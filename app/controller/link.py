@@ -19,8 +19,8 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Final, Generic, TypeVar
 
-from app.connection.client import Client
-from app.connection.session import CloseCode
+from app.transport.client import Client
+from app.transport.session import CloseCode
 from datasource.clock import Clock
 from datasource.errors import Determinate, ShardError
 

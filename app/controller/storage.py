@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 
 from typing_extensions import override
 
-from app.connection.client import Client
 from app.controller.controller import Controller
 from app.protocol.compute import AllowCompaction
 from app.protocol.objects import SinkDescription, SourceDescription
@@ -21,6 +20,7 @@ from app.protocol.storage import (
     StorageCommand,
     StorageResponse,
 )
+from app.transport.client import Client
 from datasource.clock import Clock
 
 __all__ = ["StorageController"]

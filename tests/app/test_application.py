@@ -13,8 +13,6 @@ from app.application import Application
 from app.beginning import Beginnings
 from app.compute.results import from_ipc
 from app.compute.worker import ComputeWorker
-from app.connection.inprocess import InProcessClient
-from app.connection.session import CloseCode
 from app.forgetting import forget
 from app.lane.lane import Lane
 from app.lane.state import LaneObject
@@ -32,6 +30,8 @@ from app.protocol.compute import (
     SubscribeResponse,
 )
 from app.protocol.objects import SubscribeDescription
+from app.transport.in_process import InProcessClient
+from app.transport.session import CloseCode
 from datasource.clock import SystemClock
 from datasource.errors import Determinate, Fenced, InvalidUsage, ShardError
 from support.sites import Site, index, project, source

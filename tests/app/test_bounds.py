@@ -13,8 +13,6 @@ import pyarrow as pa
 import pytest
 
 from app.bounds import CHANGEABLE, Bounds, bounds_of, check_configuration, configuration_of
-from app.connection.inprocess import InProcessClient
-from app.connection.session import CloseCode
 from app.controller.compute import ComputeController
 from app.controller.storage import StorageController
 from app.lane.holder import this_process
@@ -29,6 +27,8 @@ from app.protocol.compute import (
 from app.protocol.objects import IndexDescription
 from app.runtime import Runtime, RuntimeOptions
 from app.settings.config import DEFAULT_FILE, RuntimeSettings
+from app.transport.in_process import InProcessClient
+from app.transport.session import CloseCode
 from datasource.errors import InvalidUsage
 from support.checkout import wait_until
 from support.reads import Place

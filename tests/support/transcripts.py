@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from app.connection.endpoint import Endpoint
-from app.connection.session import CloseCode, Closed, Reconcile, Session
 from app.protocol.codec import COMPUTE, STORAGE
 from app.protocol.history import ComputeHistory, StorageHistory
 from app.protocol.reconcile import reconcile_compute, reconcile_storage
+from app.transport.endpoint import Endpoint
+from app.transport.session import CloseCode, Closed, Reconcile, Session
 from datasource.errors import InvalidUsage
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from app.connection.session import CloseCode, Limits, Received, Reconcile
 from app.protocol.compute import (
     AllowWrites,
     CreateInstance,
@@ -19,13 +18,14 @@ from app.protocol.compute import (
     Schedule,
 )
 from app.protocol.storage import DroppedId, RunIngestion
+from app.transport.session import CloseCode, Limits, Received, Reconcile
 from support.replicas import source
 from support.wires import PATIENCE_S, Wire, inprocess, websocket
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from app.connection.client import Client
+    from app.transport.client import Client
 
 WIRES: list[Callable[[Limits], AbstractContextManager[Wire]]] = [inprocess, websocket]
 

@@ -8,11 +8,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.connection.endpoint import Endpoint
-from app.connection.inprocess import InProcessClient
-from app.connection.session import CloseCode, Closed, Limits, Received, Reconcile, Session
 from app.protocol.compute import InitializationComplete, Schedule
 from app.protocol.storage import DroppedId
+from app.transport.endpoint import Endpoint
+from app.transport.in_process import InProcessClient
+from app.transport.session import CloseCode, Closed, Limits, Received, Reconcile, Session
 from support.clock import ManualClock
 from support.replicas import thorough
 

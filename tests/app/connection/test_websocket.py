@@ -12,11 +12,11 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect as open_socket
 
-from app.connection.session import CloseCode, Limits, Received, Reconcile
-from app.connection.websocket_client import WebSocketClient, connect
 from app.protocol.codec import COMPUTE, PROTOCOL_VERSION, STORAGE
 from app.protocol.compute import Hello, InitializationComplete, PeekResponse, Schedule
 from app.protocol.storage import RunIngestion
+from app.transport.session import CloseCode, Limits, Received, Reconcile
+from app.transport.websocket_client import WebSocketClient, connect
 from datasource.errors import Determinate, InvalidUsage
 from support.replicas import source
 from support.wires import PATIENCE_S, TOKEN, Relay, websocket

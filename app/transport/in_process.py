@@ -11,9 +11,9 @@ from typing import Generic, TypeVar
 
 from typing_extensions import override
 
-from app.connection.client import Client
-from app.connection.endpoint import Endpoint
-from app.connection.session import CloseCode, Closed
+from app.transport.client import Client
+from app.transport.endpoint import Endpoint
+from app.transport.session import CloseCode, Closed
 from datasource.clock import Clock
 
 __all__ = ["InProcessClient"]

@@ -19,10 +19,10 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, InvalidURI, W
 from websockets.sync.client import ClientConnection
 from websockets.sync.client import connect as open_socket
 
-from app.connection.client import Client
-from app.connection.session import CloseCode, Closed, Limits
 from app.protocol.codec import Codec
 from app.protocol.compute import Hello
+from app.transport.client import Client
+from app.transport.session import CloseCode, Closed, Limits
 from datasource.errors import Determinate, InvalidUsage
 
 __all__ = ["WebSocketClient", "connect"]

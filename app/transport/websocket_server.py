@@ -25,9 +25,9 @@ from starlette.datastructures import Headers
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from app.connection.endpoint import Endpoint
-from app.connection.session import CloseCode, Closed, Limits, Session
 from app.protocol.codec import Codec
+from app.transport.endpoint import Endpoint
+from app.transport.session import CloseCode, Closed, Limits, Session
 from datasource.errors import InvalidUsage
 
 __all__ = ["server_options", "websocket_route"]
