@@ -23,7 +23,6 @@ from app.controller.compute import ComputeController
 from app.controller.oracle import Oracle
 from app.controller.subscription import Subscription
 from app.introspection.live import DATABASE
-from app.project.queries import Selected, parse_explain, parse_select, parse_subscribe
 from app.protocol.graph import reached
 from app.protocol.objects import (
     Description,
@@ -32,6 +31,7 @@ from app.protocol.objects import (
     ViewDescription,
     inputs_of,
 )
+from app.sql.queries import Selected, parse_explain, parse_select, parse_subscribe
 from datasource.client import ShardClient
 from datasource.errors import Determinate, unknown_name
 from datasource.frontier import Frontier

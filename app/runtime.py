@@ -51,7 +51,6 @@ from app.lane.order_protocol import Journal
 from app.lane.process_state import PhaseChange
 from app.lane.state import LaneObject
 from app.observing import Observing
-from app.project.queries import bind
 from app.protocol.compute import (
     AllowCompaction,
     CancelPeek,
@@ -77,6 +76,7 @@ from app.protocol.storage import (
     StorageCommand,
     StorageResponse,
 )
+from app.sql.queries import bind
 from app.storage.oneshot import Oneshots
 from app.storage.render import render as render_storage
 from app.storage.worker import StorageDone, StorageWorker

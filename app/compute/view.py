@@ -38,8 +38,8 @@ from app.compute.view_sink import ViewSink
 from app.execution.host import Host, Incarnation
 from app.execution.observations import Health, Hydrated, Measured, Observation, Progress
 from app.execution.spark_errors import gist
-from app.project.overchanges import NotLinear, over_changes
 from app.protocol.objects import Strategy, ViewDescription
+from app.sql.over_changes import NotLinear, over_changes
 from datasource.errors import Determinate
 from datasource.frontier import meet
 from datasource.rows.updates import consolidate

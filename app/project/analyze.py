@@ -18,22 +18,22 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from app.project.catalyst import Catalyst, Culprit, QueryPlan, Refused
 from app.project.columns import columns_problem, contents_json, names_of, spelled
-from app.project.determinism import special_literal, undetermined
-from app.project.hidden import compare_plans
-from app.project.overchanges import NotLinear, over_changes
-from app.project.problems import Problem, Wrong
-from app.project.references import Bound, Query, read_query
 from app.project.statements import Kept, Written
-from app.project.strategy import choose
-from app.project.tokens import compact, quoted_names
 from app.protocol.objects import (
     IndexDescription,
     SinkDescription,
     SourceDescription,
     ViewDescription,
 )
+from app.sql.catalyst import Catalyst, Culprit, QueryPlan, Refused
+from app.sql.compare_plans import compare_plans
+from app.sql.determinism import special_literal, undetermined
+from app.sql.over_changes import NotLinear, over_changes
+from app.sql.problems import Problem, Wrong
+from app.sql.references import Bound, Query, read_query
+from app.sql.strategy import choose
+from app.sql.tokens import compact, quoted_names
 from app.storage.formats import KNOWN, OWN_SINKS, Use, missing_option, package_of, unknown_options
 from datasource.errors import InvalidUsage, nearest
 from datasource.types.schema import DIFF, TS

@@ -15,10 +15,10 @@ from typing import Final, get_args
 
 from sqlglot import TokenType
 
-from app.project.problems import Wrong, did_you_mean
-from app.project.tokens import Cursor, compact
 from app.protocol.objects import Envelope
 from app.settings.durations import duration_ms
+from app.sql.problems import Wrong, did_you_mean
+from app.sql.tokens import Cursor, compact
 from app.storage.formats import spelt
 from datasource.errors import InvalidUsage
 

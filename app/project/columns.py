@@ -15,8 +15,8 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 
-from app.project.problems import did_you_mean
 from app.protocol.objects import SourceDescription
+from app.sql.problems import did_you_mean
 from datasource.errors import InvalidUsage
 from datasource.types.schema import RESERVED, ShardSchema
 

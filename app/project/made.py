@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from app.project.clauses import ENVELOPES, Clauses, check_key
-from app.project.problems import Script, Wrong, did_you_mean
-from app.project.references import read_query
 from app.project.statements import Kept, Reading, Written, index_name
 from app.protocol.objects import (
     Envelope,
@@ -24,6 +22,8 @@ from app.protocol.objects import (
     ViewDescription,
 )
 from app.settings.durations import duration_ms
+from app.sql.problems import Script, Wrong, did_you_mean
+from app.sql.references import read_query
 from app.storage.formats import spelt
 from datasource.errors import InvalidUsage
 

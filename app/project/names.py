@@ -14,8 +14,6 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-from app.project.problems import Problem, did_you_mean
-from app.project.references import INTROSPECTION
 from app.project.statements import Written, kind_of
 from app.protocol.graph import Graph
 from app.protocol.objects import (
@@ -25,6 +23,8 @@ from app.protocol.objects import (
     errors_shard,
     progress_shard,
 )
+from app.sql.problems import Problem, did_you_mean
+from app.sql.references import INTROSPECTION
 
 __all__ = ["check_names"]
 

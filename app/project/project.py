@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING
 
 from app.project.made import made_index, made_sink, made_source, made_view
 from app.project.names import check_names
-from app.project.problems import InvalidProject, Place, Problem, Script
 from app.project.statements import Kept, Reading, Written, read_statements
 from app.project.variables import substituted
 from app.protocol.graph import Graph
 from app.protocol.objects import Envelope
+from app.sql.problems import InvalidProject, Place, Problem, Script
 from datasource.clock import IdGenerator, SystemIds
 from datasource.errors import InvalidUsage
 
@@ -203,7 +203,7 @@ class Project:
         """
         # Checking names needs no Spark, and must not wait for its modules.
         from app.project.analyze import analyse  # noqa: PLC0415
-        from app.project.catalyst import Catalyst  # noqa: PLC0415
+        from app.sql.catalyst import Catalyst  # noqa: PLC0415
 
         problems = self.problems
         known: dict[str, Written] = {}

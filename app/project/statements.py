@@ -23,9 +23,6 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from app.project.clauses import check_key, names_in_parentheses, read_clauses
-from app.project.problems import Place, Problem, Script, Wrong, did_you_mean
-from app.project.references import Query, read_query
-from app.project.tokens import Cursor, statements_of
 from app.protocol.objects import (
     IndexDescription,
     SinkDescription,
@@ -33,6 +30,9 @@ from app.protocol.objects import (
     ViewDescription,
     inputs_of,
 )
+from app.sql.problems import Place, Problem, Script, Wrong, did_you_mean
+from app.sql.references import Query, read_query
+from app.sql.tokens import Cursor, statements_of
 
 __all__ = ["Kept", "Reading", "Written", "index_name", "kind_of", "read_statements"]
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.project.problems import InvalidProject
 from app.project.project import Project, Resolved
-from app.project.queries import bind
 from app.protocol.objects import IndexDescription, SourceDescription, ViewDescription
+from app.sql.problems import InvalidProject
+from app.sql.queries import bind
 from app.storage.formats import unknown_options
 
 if TYPE_CHECKING:

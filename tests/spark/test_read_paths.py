@@ -16,9 +16,9 @@ from app.compute.index import Indexes, IndexSettings, run_index
 from app.compute.peek import Peeks
 from app.compute.results import from_ipc
 from app.execution.observations import Hydrated
-from app.project.queries import bind
 from app.protocol.compute import Peek, PeekResponse
 from app.protocol.objects import IndexDescription
+from app.sql.queries import bind
 from datasource.client import ShardClient
 from datasource.errors import InvalidUsage
 from datasource.filters.parser import Condition

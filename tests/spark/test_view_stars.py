@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from app.project.problems import InvalidProject
+from app.sql.problems import InvalidProject
 from support.view_world import World
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from app.compute.evaluate import analysed
-from app.project.hidden import compare_plans
-from app.project.plantree import Node, plan_tree
-from app.project.strategy import INPUT, LINEAR
+from app.sql.compare_plans import compare_plans
+from app.sql.plan_tree import Node, plan_tree
+from app.sql.strategy import INPUT, LINEAR
 from datasource.types.schema import DIFF, TS
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.project.overchanges import NotLinear, over_changes
+from app.sql.over_changes import NotLinear, over_changes
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from app.project.determinism import special_literal, undetermined
-from app.project.plantree import plan_tree
-from app.project.strategy import choose
+from app.sql.determinism import special_literal, undetermined
+from app.sql.plan_tree import plan_tree
+from app.sql.strategy import choose
 
 LOGICAL = "org.apache.spark.sql.catalyst.plans.logical."
 EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.project.problems import InvalidProject
-from app.project.queries import (
+from app.sql.problems import InvalidProject
+from app.sql.queries import (
     Selected,
     Subscribed,
     bind,
@@ -13,7 +13,7 @@ from app.project.queries import (
     parse_select,
     parse_subscribe,
 )
-from app.project.references import read_query
+from app.sql.references import read_query
 
 NAMES = {"flights": "x1", "planes": "x2", "introspection.objects": "x3"}
 

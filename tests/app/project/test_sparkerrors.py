@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.project.sparkerrors import Said, spark_says
+from app.sql.spark_errors import Said, spark_says
 
 TEXT = "SELECT a\nFROM x"
 

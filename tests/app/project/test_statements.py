@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.project.problems import Problem, Script
 from app.project.statements import Written, read_statements
-from app.project.tokens import compact
 from app.protocol.objects import (
     IndexDescription,
     SinkDescription,
     SourceDescription,
     ViewDescription,
 )
+from app.sql.problems import Problem, Script
+from app.sql.tokens import compact
 
 
 def read(text: str) -> list[Written]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from sqlglot import Token, TokenType
 
-from app.project.tokens import query_tokens
+from app.sql.tokens import query_tokens
 from datasource.types.schema import DIFF, TS
 
 __all__ = ["NotLinear", "over_changes"]

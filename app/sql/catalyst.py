@@ -26,9 +26,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 
-from app.project.determinism import computed_times, reads_clock
-from app.project.plantree import Node, plan_tree
-from app.project.sparkerrors import Said, spark_says
+from app.sql.determinism import computed_times, reads_clock
+from app.sql.plan_tree import Node, plan_tree
+from app.sql.spark_errors import Said, spark_says
 from datasource.clock import IdGenerator
 from datasource.types.schema import DIFF, TS
 

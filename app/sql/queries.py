@@ -23,9 +23,9 @@ from zoneinfo import ZoneInfo
 
 from sqlglot import Token, TokenType
 
-from app.project.problems import InvalidProject, Script, Wrong
-from app.project.references import Query, read_query
-from app.project.tokens import Cursor, statements_of, word_of
+from app.sql.problems import InvalidProject, Script, Wrong
+from app.sql.references import Query, read_query
+from app.sql.tokens import Cursor, statements_of, word_of
 from datasource.shard_source.option_parser import Hint, parse_time
 
 __all__ = ["Selected", "Subscribed", "bind", "parse_explain", "parse_select", "parse_subscribe"]

@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any, Final
 
-from app.project.plantree import Node
-from app.project.strategy import INPUT
+from app.sql.plan_tree import Node
+from app.sql.strategy import INPUT
 from datasource.types.schema import DIFF, TS
 
 __all__ = ["compare_plans"]
