@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.project.made import made_index, made_sink, made_source, made_view
 from app.project.names import check_names
+from app.project.python_objects import made_index, made_sink, made_source, made_view
 from app.project.statements import Kept, Reading, Written, read_statements
 from app.project.variables import substituted
 from app.protocol.graph import Graph
