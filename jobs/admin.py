@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from app.admin.command import parse, run
+from app.cli.admin.command import parse, run
 from datasource.errors import ShardError
 
 __all__ = ["main"]

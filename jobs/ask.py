@@ -22,13 +22,13 @@ from pathlib import Path
 from rich.console import Console
 
 from app.asking import act, ask_sql, follow
+from app.cli.result_table import result_table
+from app.cli.status import ObjectStatus, fetch_status, show_status, status_table
+from app.cli.terminal import open_console
 from app.compute.results import as_csv, as_json
 from app.discovery import Whereabouts, find
-from app.introspection.status import ObjectStatus, fetch_status, show_status, status_table
-from app.result_table import result_table
 from app.settings.config import load
 from app.settings.durations import duration_ms
-from app.terminal import open_console
 from datasource.clock import SystemClock
 from datasource.errors import InvalidUsage, ShardError
 

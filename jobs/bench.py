@@ -58,9 +58,9 @@ from app.bench.runtime import (
 )
 from app.bench.standing import measure_queries, measure_waiting
 from app.bench.throughput import measure_read, measure_stream, measure_write
+from app.cli.storage_options import add_option_argument, storage_options
+from app.cli.tables import plain_table, utc
 from app.spark_session import open_session
-from app.storage_options import add_option_argument, storage_options
-from app.tables import plain_table, utc
 from datasource.clock import SystemClock
 from datasource.errors import ShardError, unknown_name
 

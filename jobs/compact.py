@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from app.cli.storage_options import add_option_argument, storage_options
 from app.spark_session import open_session
-from app.storage_options import add_option_argument, storage_options
 from datasource.client import ShardClient
 from datasource.errors import ShardError
 from datasource.shard.state import is_tombstone

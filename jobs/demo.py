@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from app.cli.storage_options import add_option_argument, storage_options
+from app.cli.terminal import open_console
 from app.execution.spark_errors import told
 from app.logs import start_log
 from app.settings.config import load
-from app.storage_options import add_option_argument, storage_options
-from app.terminal import open_console
 
 __all__ = ["main"]
 

@@ -21,9 +21,9 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from app.cli.storage_options import add_option_argument, storage_options
+from app.cli.tables import size, utc
 from app.settings.durations import duration_ms
-from app.storage_options import add_option_argument, storage_options
-from app.tables import size, utc
 from datasource.client import ShardClient
 from datasource.errors import InvalidUsage, ShardError
 from datasource.maintainer import Maintained, Maintainer

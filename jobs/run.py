@@ -21,12 +21,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from app.cli.storage_options import add_option_argument, storage_options
+from app.cli.terminal import open_console
 from app.execution.spark_errors import told
 from app.logs import start_log
 from app.settings.config import Settings, load
 from app.settings.durations import duration_ms
-from app.storage_options import add_option_argument, storage_options
-from app.terminal import open_console
 from datasource.errors import InvalidUsage
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _ask(given: argparse.Namespace, settings: Settings) -> RenderableType | None:
     """What the running application says, once it has planned or changed; None if none runs."""
     from app.asking import send_project  # noqa: PLC0415 - Spark takes a second to import
+    from app.cli.explain_plan import plan_view  # noqa: PLC0415
     from app.discovery import find  # noqa: PLC0415
-    from app.project.explain import plan_view  # noqa: PLC0415
     from app.project.plan import plan_from  # noqa: PLC0415
     from app.project.project import read_texts  # noqa: PLC0415
     from app.project.variables import parse_variables  # noqa: PLC0415
@@ -80,7 +80,7 @@ def _ask(given: argparse.Namespace, settings: Settings) -> RenderableType | None
 
 def _plan(given: argparse.Namespace, settings: Settings, console: Console) -> int:
     from app.application import planned  # noqa: PLC0415 - Spark takes a second to import
-    from app.project.explain import plan_view  # noqa: PLC0415
+    from app.cli.explain_plan import plan_view  # noqa: PLC0415
     from app.project.project import Project  # noqa: PLC0415
     from app.project.variables import parse_variables  # noqa: PLC0415
     from app.spark_session import open_session  # noqa: PLC0415
@@ -99,7 +99,7 @@ def _plan(given: argparse.Namespace, settings: Settings, console: Console) -> in
 
 def _serve(given: argparse.Namespace, settings: Settings, console: Console) -> int:
     from app.application import Application  # noqa: PLC0415 - as above
-    from app.project.explain import plan_view  # noqa: PLC0415
+    from app.cli.explain_plan import plan_view  # noqa: PLC0415
     from app.project.project import Project  # noqa: PLC0415
     from app.project.variables import parse_variables  # noqa: PLC0415
     from app.serving import serving  # noqa: PLC0415

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import msgspec
 from rich.console import Console
 
-from app.admin.usages import shard_usage_view, usage_view
-from app.storage_options import add_option_argument, storage_options
-from app.tables import location_view, shard_view
+from app.cli.admin.usages import shard_usage_view, usage_view
+from app.cli.storage_options import add_option_argument, storage_options
+from app.cli.tables import location_view, shard_view
 from datasource.clock import Clock, SystemClock, SystemIds
 from datasource.errors import ShardError
 from datasource.inspect.inspection import inspect_location, inspect_shard

@@ -26,12 +26,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from app.cli.storage_options import add_option_argument, storage_options
+from app.cli.tables import plain_table
 from app.soak.known import SHARDS
 from app.soak.measured import Sample
 from app.soak.plan import MASTERS, FailedError, Plan, Result
 from app.soak.rounds import soak
-from app.storage_options import add_option_argument, storage_options
-from app.tables import plain_table
 from datasource.errors import ShardError
 
 __all__ = ["main"]

@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from app.cli.status import ObjectStatus, fetch_status, status_table, verdict
 from app.demo.data import FLIGHTS
 from app.demo.feed import Feed
-from app.introspection.status import ObjectStatus, fetch_status, status_table, verdict
 from app.storage.errors import live_count
 from datasource.client import ShardClient
 from datasource.clock import Clock

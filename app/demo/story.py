@@ -23,6 +23,10 @@ from rich.padding import Padding
 from rich.text import Text
 
 from app.application import Application
+from app.cli.explain_plan import plan_view
+from app.cli.result_table import result_table
+from app.cli.status import fetch_status, status_table, verdict
+from app.cli.tables import age, plain_table, utc
 from app.compute.results import from_ipc
 from app.demo.check import Check
 from app.demo.data import FLIGHTS, unpack
@@ -31,15 +35,11 @@ from app.demo.flights import check_ours, make_run, project, start_over
 from app.demo.place import Place, alone
 from app.demo.progress import Objects, Patience, Standing, Ticker, all_have, arrived_at, look
 from app.discovery import Whereabouts
-from app.introspection.status import fetch_status, status_table, verdict
-from app.project.explain import plan_view
 from app.protocol.compute import SubscribeDropped
 from app.protocol.objects import SourceDescription
-from app.result_table import result_table
 from app.serving import serving
 from app.settings.config import Settings
 from app.spark_session import open_session
-from app.tables import age, plain_table, utc
 from datasource.client import ShardClient
 from datasource.clock import Clock, SystemClock
 from datasource.errors import Determinate, InvalidUsage

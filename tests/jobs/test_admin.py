@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from app.admin.command import VERBS
+from app.cli.admin.command import VERBS
 from app.settings.durations import duration_ms
 from datasource.client import ShardClient
 from datasource.errors import InvalidUsage

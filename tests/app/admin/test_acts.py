@@ -11,8 +11,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from app.admin import acts
-from app.admin.plans import (
+from app.cli.admin import acts
+from app.cli.admin.plans import (
     CompactPlan,
     ExpirePlan,
     FinalisePlan,
@@ -29,7 +29,7 @@ from support.damage import Lake
 from support.shards import SETTINGS, World, rows, schema_of, table
 
 if TYPE_CHECKING:
-    from app.admin.acts import Outcome
+    from app.cli.admin.acts import Outcome
     from datasource.client import ShardClient
 
 _HOUR_MS = 3_600_000

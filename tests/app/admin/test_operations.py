@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from app.admin.command import VERBS
+from app.cli.admin.command import VERBS
 from datasource.inspect.fsck import KINDS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.console import Console
 
-from app.project.explain import plan_view, say
+from app.cli.explain_plan import plan_view, say
 from app.project.plan import Change, Plan, Step, difference, plan_from, plan_json
 from app.project.statements import Kept
 from app.protocol.objects import (

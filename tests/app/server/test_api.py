@@ -16,6 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.routing import Route, WebSocketRoute
 
+from app.cli.status import fetch_status
 from app.introspection.events import (
     Harvested,
     Maintenance,
@@ -24,7 +25,6 @@ from app.introspection.events import (
     PeekStarted,
     Polled,
 )
-from app.introspection.status import fetch_status
 from app.protocol.storage import StatisticsUpdates
 from app.server.access import BODY_MAX, Access
 from app.server.api import Services, create_app

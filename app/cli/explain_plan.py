@@ -16,6 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from app.cli.tables import plain_table
 from app.project.plan import Act, Plan, Step
 from app.project.statements import Kept, kind_of
 from app.protocol.objects import (
@@ -24,7 +25,6 @@ from app.protocol.objects import (
     SourceDescription,
     ViewDescription,
 )
-from app.tables import plain_table
 
 __all__ = ["plan_view", "say"]
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 from rich.markup import escape
 from rich.table import Table
 
+from app.cli.tables import plain_table
 from app.compute.results import rows_of, value_text
-from app.tables import plain_table
 
 __all__ = ["result_table"]
 

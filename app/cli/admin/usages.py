@@ -15,7 +15,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from app.tables import plain_table, size, utc
+from app.cli.tables import plain_table, size, utc
 from datasource.inspect.usage import LocationUsage, OrphanUsage, ShardUsage
 from datasource.shard.references import Amount
 

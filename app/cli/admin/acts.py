@@ -12,7 +12,7 @@ from functools import partial
 
 import msgspec
 
-from app.admin.plans import (
+from app.cli.admin.plans import (
     CompactPlan,
     Plan,
     compact_plan,

@@ -16,8 +16,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from app.admin.acts import Outcome
-from app.admin.plans import (
+from app.cli.admin.acts import Outcome
+from app.cli.admin.plans import (
     CompactPlan,
     ExpirePlan,
     FinalisePlan,
@@ -26,7 +26,7 @@ from app.admin.plans import (
     RetentionPlan,
     SweepPlan,
 )
-from app.tables import age, plain_table, size, utc
+from app.cli.tables import age, plain_table, size, utc
 from datasource.inspect.fsck import Finding, FsckReport, ShardCheck
 from datasource.inspect.report import LocationReport
 from datasource.shard.references import Amount

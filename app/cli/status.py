@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.asking import get
-from app.tables import plain_table
+from app.cli.tables import plain_table
 from datasource.clock import Clock
 
 __all__ = [

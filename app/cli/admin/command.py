@@ -18,12 +18,12 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from typing_extensions import override
 
-from app.admin import acts
-from app.admin.acts import Outcome
-from app.admin.usages import shard_usage_view, usage_view
-from app.admin.views import fsck_view, holders_view, outcome_view
+from app.cli.admin import acts
+from app.cli.admin.acts import Outcome
+from app.cli.admin.usages import shard_usage_view, usage_view
+from app.cli.admin.views import fsck_view, holders_view, outcome_view
+from app.cli.storage_options import add_option_argument, storage_options
 from app.settings.durations import duration_ms
-from app.storage_options import add_option_argument, storage_options
 from datasource.client import ShardClient
 from datasource.clock import SystemClock, SystemIds
 from datasource.errors import InvalidUsage, unknown_name
