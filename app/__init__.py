@@ -11,12 +11,12 @@ import importlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from app.application import Application
+    from app.coordinator.application import Application
     from app.project.project import Project
 
 __all__ = ["Application", "Project"]
 
-_HOMES: Final = {"Application": "app.application", "Project": "app.project.project"}
+_HOMES: Final = {"Application": "app.coordinator.application", "Project": "app.project.project"}
 
 
 def __getattr__(name: str) -> object:

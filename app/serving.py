@@ -27,9 +27,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from app.application import Application
 from app.compute.results import as_json, from_ipc
 from app.controller.subscription import Subscription, is_last
+from app.coordinator.application import Application
 from app.discovery import Whereabouts, announce, withdraw
 from app.project.plan import plan_json
 from app.protocol.codec import COMPUTE, STORAGE

@@ -79,8 +79,8 @@ def _ask(given: argparse.Namespace, settings: Settings) -> RenderableType | None
 
 
 def _plan(given: argparse.Namespace, settings: Settings, console: Console) -> int:
-    from app.application import planned  # noqa: PLC0415 - Spark takes a second to import
     from app.cli.explain_plan import plan_view  # noqa: PLC0415
+    from app.coordinator.application import planned  # noqa: PLC0415 - Spark takes a second to import
     from app.project.project import Project  # noqa: PLC0415
     from app.project.variables import parse_variables  # noqa: PLC0415
     from app.spark_session import open_session  # noqa: PLC0415
@@ -98,8 +98,8 @@ def _plan(given: argparse.Namespace, settings: Settings, console: Console) -> in
 
 
 def _serve(given: argparse.Namespace, settings: Settings, console: Console) -> int:
-    from app.application import Application  # noqa: PLC0415 - as above
     from app.cli.explain_plan import plan_view  # noqa: PLC0415
+    from app.coordinator.application import Application  # noqa: PLC0415 - as above
     from app.project.project import Project  # noqa: PLC0415
     from app.project.variables import parse_variables  # noqa: PLC0415
     from app.serving import serving  # noqa: PLC0415

@@ -25,7 +25,6 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from app.application import Application
 from app.bench.processes import (
     COMPILERS,
     SERVERS,
@@ -41,6 +40,7 @@ from app.bench.processes import (
 from app.bench.rounds import Measured, quantile
 from app.bench.runtime_load import STAMP, STAMPED, Load, resting, streaming
 from app.bench.runtime_watch import Watch, freshness, stamps_of, unreadable
+from app.coordinator.application import Application
 from app.project.project import Project
 from app.settings.config import RuntimeSettings
 from datasource.client import ShardClient

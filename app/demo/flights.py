@@ -17,7 +17,7 @@ from app.protocol.objects import SourceDescription, progress_shard
 from datasource.errors import InvalidUsage
 
 if TYPE_CHECKING:
-    from app.application import Application
+    from app.coordinator.application import Application
     from app.demo.place import Place
     from app.project.plan import Plan
     from datasource.client import ShardClient

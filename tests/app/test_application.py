@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from app.application import Application
-from app.beginning import Beginnings
 from app.compute.results import from_ipc
 from app.compute.worker import ComputeWorker
+from app.coordinator.application import Application
+from app.coordinator.start_holds import Beginnings
 from app.forgetting import forget
 from app.lane.lane import Lane
 from app.lane.state import LaneObject

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from app.application import Application
 from app.asking import act
+from app.coordinator.application import Application
 from app.discovery import Whereabouts
 from app.serving import serving
 from app.settings.config import RuntimeSettings

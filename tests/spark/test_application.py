@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from app.application import Application
 from app.asking import send_project
+from app.coordinator.application import Application
 from app.discovery import Whereabouts
 from app.project.plan import plan_from
 from app.protocol.compute import SubscribeResponse

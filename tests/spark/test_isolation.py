@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from app.application import Application
+from app.coordinator.application import Application
 from app.lane.log import read_lane
 from app.lane.process_state import PhaseChange
 from app.settings.config import RuntimeSettings

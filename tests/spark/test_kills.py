@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import duckdb
 import pytest
 
-from app.application import Application
+from app.coordinator.application import Application
 from app.lane.log import read_lane
 from app.settings.config import RuntimeSettings
 from support.checkout import ROOT, wait_until

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.application import Application
+from app.coordinator.application import Application
 from app.introspection.operators import PHASES
 from app.lane.state import LaneObject
 from app.server.metrics import exposition

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import duckdb
 from typing_extensions import override
 
-from app.application import Application
+from app.coordinator.application import Application
 from app.lane.process_state import PhaseChange
 from app.project.project import Project
 from app.runtime import Runtime

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from app.application import Application
+from app.coordinator.application import Application
 from app.lane.commands import DropDataflow
 from app.runtime import Runtime
 from app.settings.config import RuntimeSettings

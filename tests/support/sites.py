@@ -14,7 +14,7 @@ from unittest.mock import MagicMock
 import pyarrow as pa
 import pytest
 
-from app.application import Application
+from app.coordinator.application import Application
 from app.project.project import Resolved
 from app.project.statements import Kept
 from app.protocol.objects import IndexDescription, SourceDescription
@@ -59,7 +59,7 @@ class Site:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._folder = folder
         self.place = Place()
-        monkeypatch.setattr("app.application.make_shard", _make_shard)
+        monkeypatch.setattr("app.coordinator.application.make_shard", _make_shard)
 
     def client(self) -> ShardClient:
         """One more client of the location."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.controller.as_of import Readable, choose_as_of
-from app.controller.oracle import Oracle
+from app.coordinator.as_of_selection import Readable, choose_as_of
+from app.coordinator.oracle import Oracle
 from datasource.frontier import EMPTY, Frontier
 
 TIMES = st.integers(0, 50)

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from app.beginning import Beginnings
 from app.compute.holds import forget_holds
 from app.controller.compute import ComputeController
 from app.controller.storage import StorageController
+from app.coordinator.start_holds import Beginnings
 from app.project.statements import Kept
 from app.protocol.objects import (
     IndexDescription,

@@ -20,8 +20,8 @@ import pyarrow as pa
 from app.compute.explaining import explain_peek
 from app.compute.results import from_ipc
 from app.controller.compute import ComputeController
-from app.controller.oracle import Oracle
 from app.controller.subscription import Subscription
+from app.coordinator.oracle import Oracle
 from app.introspection.live import DATABASE
 from app.protocol.graph import reached
 from app.protocol.objects import (

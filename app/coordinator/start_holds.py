@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable, Collection
 
 from app.compute.holds import beginning_name, end_beginnings
-from app.controller.as_of import Readable, choose_as_of
 from app.controller.compute import Hold
+from app.coordinator.as_of_selection import Readable, choose_as_of
 from app.protocol.objects import (
     Dataflow,
     SinkDescription,

@@ -26,11 +26,14 @@ from typing import TYPE_CHECKING, Final, Self
 
 import pyarrow as pa
 
-from app.beginning import Beginnings
 from app.bounds import bounds_of, check_configuration, configuration_of
 from app.controller.compute import ComputeController
 from app.controller.storage import StorageController
 from app.controller.subscription import Subscription
+from app.coordinator.desired_state import check_unread, complete, living
+from app.coordinator.object_creation import Starter
+from app.coordinator.reads import Reads
+from app.coordinator.start_holds import Beginnings
 from app.execution.object_shards import make_shard
 from app.lane.commands import Kind
 from app.lane.holder import this_process
@@ -45,14 +48,11 @@ from app.protocol.objects import (
     errors_shard,
     progress_shard,
 )
-from app.reads import Reads
 from app.runtime import Runtime, RuntimeOptions
 from app.settings.config import RuntimeSettings
 from app.settings.durations import duration_ms
 from app.settings.live import size_bytes
-from app.starter import Starter
 from app.transport.in_process import InProcessClient
-from app.wanted import check_unread, complete, living
 from datasource.client import ShardClient
 from datasource.clock import Clock, IdGenerator
 from datasource.errors import Determinate, InvalidUsage, ShardError, unknown_name
