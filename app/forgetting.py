@@ -13,7 +13,7 @@ from app.protocol.objects import (
     SubscribeDescription,
     ViewDescription,
 )
-from app.storage.sink import drop_sink
+from app.storage.sink_query import drop_sink
 from datasource.client import ShardClient
 
 __all__ = ["forget"]

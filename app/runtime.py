@@ -77,7 +77,7 @@ from app.protocol.storage import (
     StorageResponse,
 )
 from app.sql.queries import bind
-from app.storage.oneshot import Oneshots
+from app.storage.one_shot import Oneshots
 from app.storage.render import render as render_storage
 from app.storage.worker import StorageDone, StorageWorker
 from app.transport.endpoint import Endpoint

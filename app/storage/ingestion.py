@@ -34,14 +34,14 @@ from app.execution.batch_errors import briefly
 from app.execution.host import Host, Incarnation
 from app.execution.query_start import start_slot, until_initialised
 from app.protocol.objects import SourceDescription, progress_shard
+from app.storage.clock_ticks import ticking
 from app.storage.commit import Stopped, Timeline
 from app.storage.envelope import Staging
 from app.storage.errors import open_errors
 from app.storage.reading import Reading, inferred
 from app.storage.reclock import Origin, Remap
+from app.storage.reporting import Telling
 from app.storage.resume import Checkpoint, resume
-from app.storage.telling import Telling
-from app.storage.ticker import ticking
 from datasource.errors import Determinate, Fenced, ShardError
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ def render(
 
             return run_ingestion(host, incarnation, description)
         case SinkDescription():
-            from app.storage.sink import run_sink  # noqa: PLC0415
+            from app.storage.sink_query import run_sink  # noqa: PLC0415
 
             return run_sink(host, incarnation, description)
         case _:

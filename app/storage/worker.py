@@ -49,8 +49,8 @@ from app.protocol.storage import (
     StorageCommand,
     StorageResponse,
 )
-from app.storage.health import HealthMachine
 from app.storage.statistics import Statistics
+from app.storage.status_machine import HealthMachine
 
 __all__ = ["StorageDone", "StorageRequest", "StorageWorker"]
 

@@ -20,8 +20,8 @@ import pytest
 from app.execution.host import Host
 from app.execution.observations import Health, Progress
 from app.protocol.objects import SinkDescription
-from app.storage import sink as sink_module
-from app.storage.sink import drop_sink, run_sink
+from app.storage import sink_query as sink_module
+from app.storage.sink_query import drop_sink, run_sink
 from app.storage.sinks.others import forget_collected
 from datasource.errors import InvalidUsage
 from datasource.frontier import Frontier

@@ -14,7 +14,7 @@ import pytest
 from app.execution.host import Host
 from app.execution.observations import Ended, Health, Hydrated, Measured, Progress, Started
 from app.protocol.objects import SinkDescription
-from app.storage.sink import drop_sink, hold_name, run_sink
+from app.storage.sink_query import drop_sink, hold_name, run_sink
 from app.storage.sinks.others import collected, forget_collected, register_function
 from datasource.errors import Fenced
 from datasource.frontier import EMPTY

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrameWriter
 from app.execution.host import Incarnation
 from app.protocol.objects import SinkDescription
 from app.spark_session import open_session
-from app.storage.sink import _SinkRun
+from app.storage.sink_query import _SinkRun
 from app.storage.sinks import shards
 from app.storage.sinks.files import FileTarget
 from app.storage.sinks.progress import SinkProgress

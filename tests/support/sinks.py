@@ -14,7 +14,7 @@ import pyarrow as pa
 from app.execution.host import Host, Incarnation, Running
 from app.execution.observations import Failed, Observation, Progress
 from app.protocol.objects import SinkDescription
-from app.storage.sink import run_sink
+from app.storage.sink_query import run_sink
 from datasource.client import ShardClient
 from datasource.clock import SystemClock, SystemIds
 from datasource.frontier import Frontier

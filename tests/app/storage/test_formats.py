@@ -6,7 +6,7 @@ import pytest
 
 from app.protocol.objects import Envelope, SinkDescription
 from app.storage.formats import Use, package_of, spelt, unknown_options
-from app.storage.sink import check_sink
+from app.storage.sink_query import check_sink
 from datasource.errors import InvalidUsage
 
 

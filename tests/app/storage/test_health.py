@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from app.execution.observations import Failed, Health
 from app.protocol.storage import Status, StatusUpdate
-from app.storage.health import NAMESPACES, HealthMachine
+from app.storage.status_machine import NAMESPACES, HealthMachine
 
 WORSE = ("running", "frozen", "stalled", "ceased")
 

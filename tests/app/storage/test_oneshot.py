@@ -12,7 +12,7 @@ import pytest
 from typing_extensions import override
 
 from app.protocol.storage import RunOneshotIngestion, StagedBatches
-from app.storage.oneshot import Oneshots
+from app.storage.one_shot import Oneshots
 from datasource.clock import SystemClock
 from support.reads import Place
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.execution.spark_errors import LOGGED_HINT
 from app.protocol.objects import Envelope, SinkDescription
-from app.storage.sink import _explained, check_sink, drop_sink, hold_name
+from app.storage.sink_query import _explained, check_sink, drop_sink, hold_name
 from app.storage.sinks.interval import LAST, Interval, end_of, frontier_of, may_continue
 from app.storage.sinks.progress import SinkProgress
 from app.storage.sinks.target import guarantee, interval_ms, options_of
