@@ -21,7 +21,7 @@ from urllib.request import Request, urlopen
 
 import pyarrow as pa
 
-from app.compute.results import from_ipc
+from app.compute.peek.results import from_ipc
 from app.discovery import Whereabouts
 from app.server.api import ARROW
 from datasource.errors import Determinate, InvalidUsage

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from app.compute.answering import PEEK_KNOBS, PeekSettings
-from app.compute.index import INDEX_KNOBS, IndexSettings
-from app.compute.subscribe import SUBSCRIBE_KNOBS, SubscribeSettings
+from app.compute.index.index import INDEX_KNOBS, IndexSettings
+from app.compute.peek.answer import PEEK_KNOBS, PeekSettings
+from app.compute.subscribe.subscription import SUBSCRIBE_KNOBS, SubscribeSettings
 from app.lane.settings import LANE_KNOBS, LaneSettings
 from app.protocol.compute import UpdateConfiguration
 from app.settings.config import RuntimeSettings

@@ -32,11 +32,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from typing_extensions import override
 
 from app.bounds import Bounds, check_commands
-from app.compute.answering import Relations
-from app.compute.index import RunningIndex
-from app.compute.peek import Peeks
+from app.compute.index.index import RunningIndex
+from app.compute.peek.answer import Relations
+from app.compute.peek.peek import Peeks
 from app.compute.render import render as render_dataflow
-from app.compute.subscribe import RunningSubscribe
+from app.compute.subscribe.subscription import RunningSubscribe
 from app.compute.worker import ComputeDone, ComputeWorker
 from app.execution.commit_pacing import Pace
 from app.execution.host import Host, Incarnation, Running

@@ -27,7 +27,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from app.compute.results import as_json, from_ipc
+from app.compute.peek.results import as_json, from_ipc
 from app.controller.subscription import Subscription, is_last
 from app.coordinator.application import Application
 from app.discovery import Whereabouts, announce, withdraw

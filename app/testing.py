@@ -32,7 +32,7 @@ from pyspark.sql import DataFrame
 from typing_extensions import override
 
 import datasource
-from app.compute.view import View
+from app.compute.view.maintained_view import View
 from app.execution.host import Host, Incarnation
 from app.execution.object_shards import make_shard, schema_of
 from app.project.project import Project, Resolved

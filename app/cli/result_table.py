@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from app.cli.tables import plain_table
-from app.compute.results import rows_of, value_text
+from app.compute.peek.results import rows_of, value_text
 
 __all__ = ["result_table"]
 

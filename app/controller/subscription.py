@@ -4,7 +4,7 @@
 
 The controller says a subscription anew at each connection, behind the last batch that has come:
 without snapshot at `upper - 1`, under another name, because batches of the name before may still be
-on their way. (`app.compute.subscribe` says why that loses and repeats nothing.)
+on their way. (`app.compute.subscribe.subscription` says why that loses and repeats nothing.)
 
 A batch is acknowledged when the reader takes it, so no more than the runtime's window ever waits.
 
@@ -84,7 +84,7 @@ class Subscription:
         with self._lock:
             if self._upper is None:
                 return replace(self._described, name=name), self._as_of
-            # Nothing of the time right before is in what comes (`app.compute.subscribe`).
+            # Nothing of the time right before is in what comes (`app.compute.subscribe.subscription`).
             return replace(self._described, name=name, snapshot=False), self._upper - 1
 
     def put(self, batch: SubscribeBatch) -> None:

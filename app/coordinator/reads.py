@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 import pyarrow as pa
 
-from app.compute.explaining import explain_peek
-from app.compute.results import from_ipc
+from app.compute.peek.explain import explain_peek
+from app.compute.peek.results import from_ipc
 from app.controller.compute import ComputeController
 from app.controller.subscription import Subscription
 from app.coordinator.oracle import Oracle

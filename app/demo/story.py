@@ -26,7 +26,7 @@ from app.cli.explain_plan import plan_view
 from app.cli.result_table import result_table
 from app.cli.status import fetch_status, status_table, verdict
 from app.cli.tables import age, plain_table, utc
-from app.compute.results import from_ipc
+from app.compute.peek.results import from_ipc
 from app.coordinator.application import Application
 from app.demo.check import Check
 from app.demo.data import FLIGHTS, unpack

@@ -224,7 +224,7 @@ def _check_comparable(one: Written, plan: QueryPlan) -> None:
     # It knows Spark's types, which projects without views need not load.
     from pyspark.sql.types import StructType  # noqa: PLC0415
 
-    from app.compute.correction import check_comparable  # noqa: PLC0415
+    from app.compute.view.correction import check_comparable  # noqa: PLC0415
 
     try:
         check_comparable(one.name, StructType.fromJson(json.loads(plan.schema)))

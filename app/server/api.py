@@ -31,7 +31,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from app.compute.results import to_ipc
+from app.compute.peek.results import to_ipc
 from app.introspection.store import Relations
 from app.server.access import BODY_MAX, Access, Guard, refusal
 from app.server.metrics import CONTENT_TYPE, exposition

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.compute.results import from_ipc
+from app.compute.peek.results import from_ipc
 from app.compute.worker import ComputeWorker
 from app.coordinator.application import Application
 from app.coordinator.start_holds import Beginnings

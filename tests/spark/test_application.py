@@ -102,7 +102,7 @@ def test_a_subscription_adds_up_to_the_contents(spark: SparkSession, place: Plac
         settled(application, place)
         subscription = application.subscribe("SUBSCRIBE large")
         place.put("orders", "b", "id,customer,price\n4,2,500\n")
-        from app.compute.subscribe import rows_of
+        from app.compute.subscribe.subscription import rows_of
 
         total: dict[tuple[int, int], int] = {}
         reached = 0

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import datasource
-from app.compute.view import View
+from app.compute.view.maintained_view import View
 from datasource.client import ShardClient
 from datasource.frontier import Frontier
 from datasource.spark_compaction.driver import compact_on_spark

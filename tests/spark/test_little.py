@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import datasource
-from app.compute.onetask import OneTask
+from app.compute.view.one_task import OneTask
 from datasource.frontier import Frontier
 from datasource.shard.batch import Volume
 from datasource.spark_native.read import times_of_changes

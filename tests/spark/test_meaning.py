@@ -10,8 +10,8 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pytest
 
-from app.compute.meaning import meaning_of
-from app.compute.view import View
+from app.compute.view.maintained_view import View
+from app.compute.view.session_settings import meaning_of
 from app.execution.observations import Measured
 from datasource.spark_native.time_interval import Interval
 from support.views import Bench, contents, no_fence, view

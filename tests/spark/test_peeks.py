@@ -14,11 +14,11 @@ import pytest
 import sqlglot
 from sqlglot import exp
 
-from app.compute.answering import PeekSettings
-from app.compute.explaining import explain_peek
-from app.compute.index import Indexes, IndexSettings, run_index
-from app.compute.peek import Peeks
-from app.compute.results import from_ipc
+from app.compute.index.index import Indexes, IndexSettings, run_index
+from app.compute.peek.answer import PeekSettings
+from app.compute.peek.explain import explain_peek
+from app.compute.peek.peek import Peeks
+from app.compute.peek.results import from_ipc
 from app.execution.observations import Failed, Hydrated
 from app.protocol.compute import Peek, PeekResponse
 from app.protocol.objects import IndexDescription

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from pyspark.errors import PySparkException
 
-from app.compute.answering import PeekSettings
-from app.compute.index import Indexes, IndexSettings, run_index
-from app.compute.peek import Peeks
-from app.compute.results import from_ipc
+from app.compute.index.index import Indexes, IndexSettings, run_index
+from app.compute.peek.answer import PeekSettings
+from app.compute.peek.peek import Peeks
+from app.compute.peek.results import from_ipc
 from app.execution.observations import Hydrated
 from app.protocol.compute import Peek, PeekResponse
 from app.protocol.objects import IndexDescription

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from app.compute.dataflow import run_view
 from app.compute.holds import forget_holds
-from app.compute.view import View
+from app.compute.view.maintained_view import View
+from app.compute.view.streaming_query import run_view
 from app.execution.observations import Failed, Health
 from datasource.frontier import Frontier
 from datasource.spark_native.time_interval import Interval

@@ -9,7 +9,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from app.compute.following import Followed
+from app.compute.shard_follower import Followed
 from app.project.project import Project
 from datasource.client import ShardClient
 

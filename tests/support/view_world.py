@@ -13,7 +13,7 @@ import duckdb
 import pyarrow as pa
 from msgspec.structs import replace
 
-from app.compute.view import View
+from app.compute.view.maintained_view import View
 from app.execution.observations import Measured
 from app.project.project import Project
 from app.protocol.objects import ViewDescription

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from app.compute.advancer import Advancer, advancer_of
+from app.compute.view.idle_advancer import Advancer, advancer_of
 from support.clock import ManualClock
 from support.shards import World, schema_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.compute.maintain.changes import news_of, quiet_until
+from app.compute.view.input_changes import news_of, quiet_until
 from datasource.frontier import Frontier
 from support.shards import World, schema_of, updates
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from app.compute.maintain.contents import Contents, correction
+from app.compute.view.output_contents import Contents, correction
 from datasource.client import ShardClient
 from datasource.frontier import Frontier
 from datasource.shard.commands.append import Appended

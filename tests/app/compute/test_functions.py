@@ -8,7 +8,7 @@ import pytest
 
 import datasource
 from app.compute.errors import data_error
-from app.compute.functions import raised_at_rows
+from app.compute.user_functions import raised_at_rows
 
 HEAD = "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
 USERS = '  File "/home/ada/prices.py", line 7, in checked\n    raise Unlucky(13)\n'

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.compute.arrangement import Arrangement
+from app.compute.index.arrangement import Arrangement
 from datasource.errors import InvalidUsage
 from datasource.frontier import EMPTY, Frontier
 from datasource.types.schema import ShardSchema
@@ -175,7 +175,7 @@ def test_keys_of_every_kind_are_found() -> None:
 
 def test_two_keys_with_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hash only says where to look."""
-    from app.compute import arrangement
+    from app.compute.index import arrangement
 
     def alike(key: pa.Array) -> Any:
         import numpy as np

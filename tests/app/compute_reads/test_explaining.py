@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from app.compute.explaining import explain_peek
+from app.compute.peek.explain import explain_peek
 from app.protocol.objects import IndexDescription
 from datasource.errors import InvalidUsage
 from support.reads import Place

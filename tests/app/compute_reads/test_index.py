@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from app.compute.index import Index, Indexes, IndexSettings, RunningIndex, run_index
+from app.compute.index.index import Index, Indexes, IndexSettings, RunningIndex, run_index
 from app.execution.observations import Ended, Failed, Hydrated, Measured, Progress, Started
 from app.protocol.objects import IndexDescription
 from datasource.errors import InvalidUsage

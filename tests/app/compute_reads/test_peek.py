@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from app.compute.answering import PeekSettings
-from app.compute.index import Indexes
-from app.compute.peek import Peeks
-from app.compute.results import from_ipc
+from app.compute.index.index import Indexes
+from app.compute.peek.answer import PeekSettings
+from app.compute.peek.peek import Peeks
+from app.compute.peek.results import from_ipc
 from app.protocol.compute import Peek, PeekResponse
 from datasource.frontier import Frontier
 from support.reads import Inputs, Place, contents

@@ -11,7 +11,7 @@ import pyarrow as pa
 from rich.console import Console
 
 from app.cli.result_table import result_table
-from app.compute.results import as_csv, as_json, from_ipc, to_ipc
+from app.compute.peek.results import as_csv, as_json, from_ipc, to_ipc
 
 TABLE = pa.table(
     {

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.compute.feed import Feed
-from app.compute.following import Followed
-from app.compute.subscribe import (
+from app.compute.shard_follower import Followed
+from app.compute.subscribe.batches import Feed
+from app.compute.subscribe.subscription import (
     RunningSubscribe,
     SubscribeSettings,
     resume_at,

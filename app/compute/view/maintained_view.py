@@ -25,16 +25,16 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 import datasource
-from app.compute.correction import check_comparable, difference
 from app.compute.errors import data_error
-from app.compute.evaluate import analysed, columns_of, fitted
-from app.compute.maintain.changes import News, news_of, quiet_until
-from app.compute.maintain.contents import Contents, correction
-from app.compute.maintain.linear import refusal
-from app.compute.maintain.steps import Done, Linear, Output, Quiet, Recompute, next_step
-from app.compute.meaning import meaning_of
-from app.compute.onetask import OneTask
-from app.compute.view_sink import ViewSink
+from app.compute.view.correction import check_comparable, difference
+from app.compute.view.evaluate import analysed, columns_of, fitted
+from app.compute.view.input_changes import News, news_of, quiet_until
+from app.compute.view.linear_check import refusal
+from app.compute.view.next_step import Done, Linear, Output, Quiet, Recompute, next_step
+from app.compute.view.one_task import OneTask
+from app.compute.view.output import ViewSink
+from app.compute.view.output_contents import Contents, correction
+from app.compute.view.session_settings import meaning_of
 from app.execution.host import Host, Incarnation
 from app.execution.observations import Health, Hydrated, Measured, Observation, Progress
 from app.execution.spark_errors import gist

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from app.compute.following import Followed
-from app.compute.selecting import Select, keys_of, simple_select, spark_schema
+from app.compute.peek.select import Select, keys_of, simple_select, spark_schema
+from app.compute.shard_follower import Followed
 from app.protocol.compute import PeekStrategy
 from app.protocol.objects import IndexDescription
 from datasource.client import ShardClient

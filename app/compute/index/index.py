@@ -29,10 +29,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from app.compute.arrangement import Arrangement
-from app.compute.cached import CachedFrame, cache_frame
-from app.compute.following import Followed, watch
 from app.compute.holds import first_time
+from app.compute.index.arrangement import Arrangement
+from app.compute.shard_follower import Followed, watch
+from app.compute.view.cached_frames import CachedFrame, cache_frame
 from app.execution.host import Host, Incarnation
 from app.execution.observations import Ended, Failed, Hydrated, Measured, Progress, Started
 from app.protocol.objects import IndexDescription

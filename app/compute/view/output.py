@@ -26,7 +26,7 @@ import msgspec
 import pyarrow as pa
 
 from app.compute.errors import ERRORS_SCHEMA
-from app.compute.maintain.steps import Linear, Output, Quiet, Recompute
+from app.compute.view.next_step import Linear, Output, Quiet, Recompute
 from app.execution.object_shards import make_shard, schema_of
 from app.protocol.objects import ViewDescription, errors_shard
 from datasource.client import ShardClient
@@ -52,7 +52,7 @@ def writer_name(
     Args:
         description: How the view is kept, and for how long, does not count: contents are the same.
         shards: Ids of the inputs' shards, in the order of `description.inputs`.
-        meaning: What the session's settings make of the query (`app.compute.meaning`).
+        meaning: What the session's settings make of the query (`app.compute.view.session_settings`).
     """
     parts = (description.query, description.schema, *description.inputs, *shards, *meaning)
     encoded = msgspec.json.encode(parts)

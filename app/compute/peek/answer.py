@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from app.compute.following import Catalog, Followed, error_shards, live_errors, watch
-from app.compute.index import Index, Indexes
-from app.compute.results import too_large
-from app.compute.selecting import Select, keys_of, simple_select, spark_schema
+from app.compute.index.index import Index, Indexes
+from app.compute.peek.results import too_large
+from app.compute.peek.select import Select, keys_of, simple_select, spark_schema
+from app.compute.shard_follower import Catalog, Followed, error_shards, live_errors, watch
 from app.execution.host import Host
 from app.protocol.compute import Peek, PeekStrategy
 from app.settings.live import Knob, Knobs, count, size_bytes
@@ -348,7 +348,7 @@ class Answer:
     def _by_spark(
         self, held: Mapping[str, Followed], relations: Mapping[str, pa.Table]
     ) -> pa.Table:
-        from app.compute.collecting import collect, job_group  # noqa: PLC0415 - loads pyspark
+        from app.compute.peek.collect import collect, job_group  # noqa: PLC0415 - loads pyspark
 
         spark, uuid = self._host.spark, self._peek.uuid
         self._decide("standard" if held or relations else "constant")

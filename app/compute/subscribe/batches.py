@@ -23,7 +23,8 @@ from typing import Final, Self
 
 import pyarrow as pa
 
-from app.compute.following import (
+from app.compute.peek.results import to_ipc
+from app.compute.shard_follower import (
     Catalog,
     Followed,
     LiveErrors,
@@ -31,7 +32,6 @@ from app.compute.following import (
     live_errors,
     watch,
 )
-from app.compute.results import to_ipc
 from app.execution.host import Host
 from app.protocol.compute import SubscribeResponse
 from app.protocol.objects import SubscribeDescription

@@ -14,7 +14,7 @@ import threading
 from pyspark import InheritableThread
 
 from app.compute.errors import failure
-from app.compute.view import View
+from app.compute.view.maintained_view import View
 from app.execution.host import Host, Incarnation
 from app.execution.observations import Ended, Started
 from app.protocol.objects import ViewDescription

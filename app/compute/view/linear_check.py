@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from app.compute.evaluate import analysed
+from app.compute.view.evaluate import analysed
 from app.sql.compare_plans import compare_plans
 from app.sql.plan_tree import Node, plan_tree
 from app.sql.strategy import INPUT, LINEAR

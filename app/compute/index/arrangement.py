@@ -29,7 +29,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from app.compute.results import too_large
+from app.compute.peek.results import too_large
 from datasource.errors import InvalidUsage
 from datasource.frontier import Frontier
 from datasource.rows.sorting import take

@@ -36,7 +36,8 @@ from collections import Counter, deque
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from app.compute.answering import (
+from app.compute.index.index import INDEXES, Indexes
+from app.compute.peek.answer import (
     DEFAULTS,
     Answer,
     Bind,
@@ -47,9 +48,8 @@ from app.compute.answering import (
     Relations,
     Task,
 )
-from app.compute.following import Catalog
-from app.compute.index import INDEXES, Indexes
-from app.compute.results import to_ipc
+from app.compute.peek.results import to_ipc
+from app.compute.shard_follower import Catalog
 from app.execution.host import Host
 from app.execution.spark_errors import sentence
 from app.protocol.compute import Peek, PeekResponse, PeekStrategy
@@ -182,7 +182,7 @@ class Peeks:
     def _end(self, task: Task) -> None:
         task.cancelled.set()
         if task.strategy in ("standard", "constant"):
-            from app.compute.collecting import cancel_group  # noqa: PLC0415 - loads pyspark
+            from app.compute.peek.collect import cancel_group  # noqa: PLC0415 - loads pyspark
 
             cancel_group(self._host.spark, task.group)
 

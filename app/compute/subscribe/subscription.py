@@ -46,9 +46,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from app.compute.feed import Feed
-from app.compute.following import UNCONNECTED, Catalog, Followed
-from app.compute.results import from_ipc
+from app.compute.peek.results import from_ipc
+from app.compute.shard_follower import UNCONNECTED, Catalog, Followed
+from app.compute.subscribe.batches import Feed
 from app.execution.host import Host, Incarnation
 from app.execution.observations import Ended, Health, Hydrated, Progress, Started
 from app.protocol.compute import SubscribeDropped, SubscribeResponse

@@ -33,7 +33,6 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from app.compute.advancer import Advancer, advancer_of
 from app.compute.errors import failure
 from app.compute.holds import (
     end_hold,
@@ -41,7 +40,8 @@ from app.compute.holds import (
     first_time,
     hold_name,
 )
-from app.compute.view import View
+from app.compute.view.idle_advancer import Advancer, advancer_of
+from app.compute.view.maintained_view import View
 from app.execution.batch_errors import briefly
 from app.execution.checkpoint_log import planned_offset
 from app.execution.host import Host, Incarnation
