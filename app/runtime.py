@@ -43,14 +43,14 @@ from app.execution.host import Host, Incarnation, Running
 from app.execution.observations import Observation
 from app.forgetting import forget
 from app.introspection.events import PeekEnded, PeekStarted
-from app.introspection.operators import operators_of
+from app.introspection.feeds import Observing
+from app.introspection.spark_plan.operators import operators_of
 from app.lane import commands as lane_commands
 from app.lane.commands import Kind, LaneCommand, Record
 from app.lane.lane import Lane, Observer, Renderer
 from app.lane.order_protocol import Journal
 from app.lane.process_state import PhaseChange
 from app.lane.state import LaneObject
-from app.observing import Observing
 from app.protocol.compute import (
     AllowCompaction,
     CancelPeek,

@@ -35,11 +35,11 @@ from app.coordinator.object_creation import Starter
 from app.coordinator.reads import Reads
 from app.coordinator.start_holds import Beginnings
 from app.execution.object_shards import make_shard
+from app.introspection.feeds import Observing
 from app.lane.commands import Kind
 from app.lane.holder import this_process
 from app.lane.log import LANE_SHARD, LaneLog, read_lane
 from app.lane.order_protocol import Takeover
-from app.observing import Observing
 from app.project.plan import Plan, difference
 from app.project.project import Project, Resolved
 from app.protocol.objects import (

@@ -49,7 +49,7 @@ from app.introspection.facts import (
     Observed,
     histogram_bound_ns,
 )
-from app.introspection.operators import operators_of
+from app.introspection.spark_plan.operators import operators_of
 from app.protocol.compute import PeekResponse, SubscribeDropped, SubscribeResponse
 from app.protocol.objects import SourceDescription, ViewDescription
 from app.protocol.storage import StatisticsUpdates, Status, StatusUpdate

@@ -27,7 +27,7 @@ from app.introspection.events import (
     ShardSeen,
     StateProgress,
 )
-from app.introspection.operators import OperatorPlan
+from app.introspection.spark_plan.operators import OperatorPlan
 from app.protocol.objects import (
     Description,
 )

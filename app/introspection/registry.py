@@ -11,14 +11,14 @@ from typing import Final
 
 import pyarrow as pa
 
-from app.introspection.health import HEALTH
 from app.introspection.inbox import Inbox
-from app.introspection.movement import MOVEMENT
-from app.introspection.progress import PROGRESS
 from app.introspection.relation import AT, FLAG, NUMBER, NUMBERS, REAL, TEXT, TEXTS, Relation
+from app.introspection.relations.health import HEALTH
+from app.introspection.relations.movement import MOVEMENT
+from app.introspection.relations.progress import PROGRESS
+from app.introspection.relations.structure import STRUCTURE
+from app.introspection.relations.system import SYSTEM
 from app.introspection.sink import listener_relation
-from app.introspection.structure import STRUCTURE
-from app.introspection.system import SYSTEM
 
 __all__ = ["documentation", "relations_with", "sql_type"]
 

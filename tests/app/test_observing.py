@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from app.introspection.feeds import Observing
 from app.lane.commands import CreateDataflow, LaneCommand, Record, UpdateConfiguration
 from app.lane.state import LaneState
-from app.observing import Observing
 from app.protocol.objects import SourceDescription
 from support.shards import World
 

@@ -15,11 +15,11 @@ from pyspark.logger import SPARK_LOG_SCHEMA
 from typing_extensions import override
 
 from app.introspection.events import Dropped, Event, Polled, QueryProgress, QueryStarted
+from app.introspection.feeds import Observing
 from app.introspection.inbox import Inbox
 from app.introspection.listener import QueryListener
 from app.introspection.live import DATABASE, LiveTables
 from app.logs import log_to
-from app.observing import Observing
 from datasource.client import ShardClient
 from datasource.clock import SystemClock
 from support.checkout import wait_until

@@ -17,7 +17,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.coordinator.application import Application
-from app.introspection.operators import PHASES
+from app.introspection.spark_plan.operators import PHASES
 from app.lane.state import LaneObject
 from app.server.metrics import exposition
 from app.settings.config import RuntimeSettings

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from app.execution.observations import Started
 from app.introspection.events import Domain, Event, Installed, Phase, QueryProgress
-from app.introspection.operators import operators_of
 from app.introspection.sink import Sink
+from app.introspection.spark_plan.operators import operators_of
 from app.introspection.store import Relations
 from app.protocol.objects import (
     Description,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.observing import Observing
+from app.introspection.feeds import Observing
 from datasource.maintainer import Maintainer
 from datasource.maintenance.compact import observe_merges
 from support.merging import SHARD, filled

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from app.introspection.matching import Work, matched
-from app.introspection.operators import operators_of
-from app.introspection.sparkplan import SparkPlan, parse_plan
+from app.introspection.spark_plan.execution_plan import SparkPlan, parse_plan
+from app.introspection.spark_plan.matching import Work, matched
+from app.introspection.spark_plan.operators import operators_of
 from app.protocol.objects import Description, ViewDescription
 from support.introspection import DELAYS, FLIGHTS, OUT
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.introspection.operators import PHASES, OperatorPlan, operators_of
-from app.introspection.relational import relational_nodes
+from app.introspection.spark_plan.operators import PHASES, OperatorPlan, operators_of
+from app.introspection.spark_plan.relational import relational_nodes
 from app.protocol.objects import Description, SubscribeDescription, ViewDescription
 from support.introspection import DELAYS, FAST, FLIGHTS, OUT
 
@@ -54,7 +54,7 @@ def test_a_source_is_a_chain() -> None:
 
 def test_counting_operators_needs_no_spark() -> None:
     """The lane does it, on paths that never start a JVM."""
-    code = "import sys, app.introspection.operators; sys.exit('pyspark' in sys.modules)"
+    code = "import sys, app.introspection.spark_plan.operators; sys.exit('pyspark' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -22,8 +22,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from app.introspection.operators import OperatorPlan
-from app.introspection.sparkplan import PlanNode, SparkPlan
+from app.introspection.spark_plan.execution_plan import PlanNode, SparkPlan
+from app.introspection.spark_plan.operators import OperatorPlan
 from app.protocol.objects import Description, ViewDescription
 
 __all__ = ["Work", "matched"]

@@ -30,11 +30,11 @@ from typing import Final, TypeAlias
 
 from app.introspection.events import Event, Harvested, QueryProgress
 from app.introspection.facts import Facts
-from app.introspection.matching import Work, matched
-from app.introspection.operators import OperatorPlan
 from app.introspection.sink import Sink
-from app.introspection.sparkplan import SparkPlan
-from app.introspection.statusstore import Execution, StatusStore
+from app.introspection.spark_plan.execution_plan import SparkPlan
+from app.introspection.spark_plan.matching import Work, matched
+from app.introspection.spark_plan.operators import OperatorPlan
+from app.introspection.spark_plan.status_store import Execution, StatusStore
 from app.protocol.objects import Description
 
 __all__ = ["Harvester"]

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from app.introspection.facts import Facts, ObjectFacts
-from app.introspection.operators import PHASES
 from app.introspection.relation import BYTES, NUMBER, REAL, TEXT, Column, Relation, Row
-from app.introspection.structure import channels
+from app.introspection.relations.structure import channels
+from app.introspection.spark_plan.operators import PHASES
 
 __all__ = ["MOVEMENT"]
 

@@ -32,13 +32,13 @@ from app.introspection.events import (
     PhaseName,
     Recorded,
 )
-from app.introspection.harvest import Harvester
 from app.introspection.history import HistoryKeeper
 from app.introspection.listener import QueryListener
 from app.introspection.live import LiveTables
 from app.introspection.poll import ShardPoller
 from app.introspection.sink import Sink
-from app.introspection.statusstore import StatusStore
+from app.introspection.spark_plan.harvest import Harvester
+from app.introspection.spark_plan.status_store import StatusStore
 from app.introspection.store import Relations
 from app.lane.commands import (
     CreateDataflow,
