@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Final, Self
 
 import pyarrow as pa
 
-from app.bounds import bounds_of, check_configuration, configuration_of
 from app.controller.compute import ComputeController
 from app.controller.storage import StorageController
 from app.controller.subscription import Subscription
@@ -48,7 +47,8 @@ from app.protocol.objects import (
     errors_shard,
     progress_shard,
 )
-from app.runtime import Runtime, RuntimeOptions
+from app.runtime.runtime import Runtime, RuntimeOptions
+from app.runtime.settings import bounds_of, check_configuration, configuration_of
 from app.settings.config import RuntimeSettings
 from app.settings.durations import duration_ms
 from app.settings.live import size_bytes

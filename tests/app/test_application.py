@@ -13,7 +13,6 @@ from app.compute.peek.results import from_ipc
 from app.compute.worker import ComputeWorker
 from app.coordinator.application import Application
 from app.coordinator.start_holds import Beginnings
-from app.forgetting import forget
 from app.lane.lane import Lane
 from app.lane.state import LaneObject
 from app.protocol.compute import (
@@ -30,6 +29,7 @@ from app.protocol.compute import (
     SubscribeResponse,
 )
 from app.protocol.objects import SubscribeDescription
+from app.runtime.cleanup import forget
 from app.transport.in_process import InProcessClient
 from app.transport.session import CloseCode
 from datasource.clock import SystemClock

@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from app.bounds import CHANGEABLE, Bounds, bounds_of, check_configuration, configuration_of
 from app.controller.compute import ComputeController
 from app.controller.storage import StorageController
 from app.lane.holder import this_process
@@ -25,7 +24,14 @@ from app.protocol.compute import (
     UpdateConfiguration,
 )
 from app.protocol.objects import IndexDescription
-from app.runtime import Runtime, RuntimeOptions
+from app.runtime.runtime import Runtime, RuntimeOptions
+from app.runtime.settings import (
+    CHANGEABLE,
+    Bounds,
+    bounds_of,
+    check_configuration,
+    configuration_of,
+)
 from app.settings.config import DEFAULT_FILE, RuntimeSettings
 from app.transport.in_process import InProcessClient
 from app.transport.session import CloseCode

@@ -16,7 +16,7 @@ from typing_extensions import override
 from app.coordinator.application import Application
 from app.lane.process_state import PhaseChange
 from app.project.project import Project
-from app.runtime import Runtime
+from app.runtime.runtime import Runtime
 from datasource.client import ShardClient
 from support.checkout import wait_until
 from support.projects import rows

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from app.coordinator.application import Application
 from app.lane.commands import DropDataflow
-from app.runtime import Runtime
+from app.runtime.runtime import Runtime
 from app.settings.config import RuntimeSettings
 from app.spark_session import open_session
 from support.checkout import wait_until

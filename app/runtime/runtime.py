@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from typing_extensions import override
 
-from app.bounds import Bounds, check_commands
 from app.compute.index.index import RunningIndex
 from app.compute.peek.answer import Relations
 from app.compute.peek.peek import Peeks
@@ -41,7 +40,6 @@ from app.compute.worker import ComputeDone, ComputeWorker
 from app.execution.commit_pacing import Pace
 from app.execution.host import Host, Incarnation, Running
 from app.execution.observations import Observation
-from app.forgetting import forget
 from app.introspection.events import PeekEnded, PeekStarted
 from app.introspection.feeds import Observing
 from app.introspection.spark_plan.operators import operators_of
@@ -76,6 +74,8 @@ from app.protocol.storage import (
     StorageCommand,
     StorageResponse,
 )
+from app.runtime.cleanup import forget
+from app.runtime.settings import Bounds, check_commands
 from app.sql.queries import bind
 from app.storage.one_shot import Oneshots
 from app.storage.render import render as render_storage
