@@ -21,12 +21,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from app.asking import act, ask_sql, follow
 from app.cli.result_table import result_table
 from app.cli.status import ObjectStatus, fetch_status, show_status, status_table
 from app.cli.terminal import open_console
 from app.compute.peek.results import as_csv, as_json
-from app.discovery import Whereabouts, find
+from app.server.client import act, ask_sql, follow
+from app.server.discovery import Whereabouts, find
 from app.settings.config import load
 from app.settings.durations import duration_ms
 from datasource.clock import SystemClock

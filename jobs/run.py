@@ -56,12 +56,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _ask(given: argparse.Namespace, settings: Settings) -> RenderableType | None:
     """What the running application says, once it has planned or changed; None if none runs."""
-    from app.asking import send_project  # noqa: PLC0415 - Spark takes a second to import
     from app.cli.explain_plan import plan_view  # noqa: PLC0415
-    from app.discovery import find  # noqa: PLC0415
     from app.project.plan import plan_from  # noqa: PLC0415
     from app.project.project import read_texts  # noqa: PLC0415
     from app.project.variables import parse_variables  # noqa: PLC0415
+    from app.server.client import send_project  # noqa: PLC0415 - Spark takes a second to import
+    from app.server.discovery import find  # noqa: PLC0415
     from datasource.client import ShardClient  # noqa: PLC0415
 
     files = read_texts(given.project, parse_variables(given.set))
@@ -102,7 +102,7 @@ def _serve(given: argparse.Namespace, settings: Settings, console: Console) -> i
     from app.coordinator.application import Application  # noqa: PLC0415 - as above
     from app.project.project import Project  # noqa: PLC0415
     from app.project.variables import parse_variables  # noqa: PLC0415
-    from app.serving import serving  # noqa: PLC0415
+    from app.server.application_server import serving  # noqa: PLC0415
     from app.spark_session import open_session  # noqa: PLC0415
     from datasource.client import ShardClient  # noqa: PLC0415
 

@@ -20,8 +20,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from app.asking import get
 from app.cli.tables import plain_table
+from app.server.client import get
 from datasource.clock import Clock
 
 __all__ = [

@@ -34,10 +34,10 @@ from app.demo.feed import Feed, landed, split
 from app.demo.flights import check_ours, make_run, project, start_over
 from app.demo.place import Place, alone
 from app.demo.progress import Objects, Patience, Standing, Ticker, all_have, arrived_at, look
-from app.discovery import Whereabouts
 from app.protocol.compute import SubscribeDropped
 from app.protocol.objects import SourceDescription
-from app.serving import serving
+from app.server.application_server import serving
+from app.server.discovery import Whereabouts
 from app.settings.config import Settings
 from app.spark_session import open_session
 from datasource.client import ShardClient

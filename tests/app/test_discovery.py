@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.discovery import Whereabouts, announce, find, withdraw
+from app.server.discovery import Whereabouts, announce, find, withdraw
 from datasource.errors import InvalidUsage
 
 HERE, OTHER = (

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from app.asking import act
 from app.coordinator.application import Application
-from app.discovery import Whereabouts
-from app.serving import serving
+from app.server.application_server import serving
+from app.server.client import act
+from app.server.discovery import Whereabouts
 from app.settings.config import RuntimeSettings
 from datasource.errors import InvalidUsage
 from jobs.ask import main

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from app.asking import send_project
 from app.coordinator.application import Application
-from app.discovery import Whereabouts
 from app.project.plan import plan_from
 from app.protocol.compute import SubscribeResponse
-from app.serving import serving
+from app.server.application_server import serving
+from app.server.client import send_project
+from app.server.discovery import Whereabouts
 from app.settings.config import RuntimeSettings
 from datasource.errors import Fenced, InvalidUsage
 from support.checkout import wait_until

@@ -10,8 +10,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from app.discovery import find
 from app.lane.log import read_lane
+from app.server.discovery import find
 from jobs.ask import main as ask
 from jobs.run import main as run
 from support.job import running_job

@@ -28,8 +28,8 @@ from app.introspection.events import (
 from app.protocol.storage import StatisticsUpdates
 from app.server.access import BODY_MAX, Access
 from app.server.api import Services, create_app
-from app.server.serving import Served, serve
-from app.serving import routes_of
+from app.server.application_server import routes_of
+from app.server.http_server import Served, serve
 from datasource.errors import InvalidUsage
 from support.checkout import wait_until
 from support.introspection import DELAYS, FLIGHTS, World, progress

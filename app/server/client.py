@@ -22,8 +22,8 @@ from urllib.request import Request, urlopen
 import pyarrow as pa
 
 from app.compute.peek.results import from_ipc
-from app.discovery import Whereabouts
 from app.server.api import ARROW
+from app.server.discovery import Whereabouts
 from datasource.errors import Determinate, InvalidUsage
 
 __all__ = ["act", "ask_sql", "follow", "get", "send_project"]

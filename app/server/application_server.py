@@ -30,13 +30,13 @@ from starlette.routing import BaseRoute, Route
 from app.compute.peek.results import as_json, from_ipc
 from app.controller.subscription import Subscription, is_last
 from app.coordinator.application import Application
-from app.discovery import Whereabouts, announce, withdraw
 from app.project.plan import plan_json
 from app.protocol.codec import COMPUTE, STORAGE
 from app.protocol.compute import SubscribeDropped, SubscribeResponse
 from app.server.access import Access
 from app.server.api import Query, Services, create_app, read_body
-from app.server.serving import serve
+from app.server.discovery import Whereabouts, announce, withdraw
+from app.server.http_server import serve
 from app.settings.config import RuntimeSettings
 from app.transport.websocket_server import server_options, websocket_route
 from datasource.errors import InvalidUsage
