@@ -84,7 +84,8 @@ class Subscription:
         with self._lock:
             if self._upper is None:
                 return replace(self._described, name=name), self._as_of
-            # Nothing of the time right before is in what comes (`app.compute.subscribe.subscription`).
+            # Nothing of the time right before is in what comes
+            # (`app.compute.subscribe.subscription`).
             return replace(self._described, name=name, snapshot=False), self._upper - 1
 
     def put(self, batch: SubscribeBatch) -> None:

@@ -1,7 +1,8 @@
 """What each running object is given, whatever it is: a host, a way to report, its turn.
 
 Owns the seam between bookkeeping and Spark (`host`), what running objects report (`observations`),
-how streaming queries are started, paced and scheduled, and how errors of Spark become errors of ours.
+how streaming queries are started, paced and scheduled, and how errors of Spark become errors of
+ours.
 
 May use: `protocol`, `settings`, `datasource`. Start at `host`.
 

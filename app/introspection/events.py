@@ -2,8 +2,8 @@
 
 From the lane: `Installed`, `Phase`, `Dropped`, `Recorded`. From the listener: `QueryStarted`,
 `QueryProgress`, `QueryIdle`, `QueryTerminated`. From Spark's status store: `Harvested`.
-From running objects: everything in `app.execution.observations`. From the storage worker: `StatusUpdate`,
-`StatisticsUpdates`. From peeks, maintenance and the poll of shards: the rest.
+From running objects: everything in `app.execution.observations`. From the storage worker:
+`StatusUpdate`, `StatisticsUpdates`. From peeks, maintenance and the poll of shards: the rest.
 
 Times are milliseconds since the epoch where they say when something happened, and frontiers where
 they say how far something is: there None is the empty frontier.

@@ -5,11 +5,11 @@
 The one allocator is here: global ids, numbers of dataflows and ranges of operator numbers follow
 from the records alone, so a replay gives the same ones, on any machine.
 
-What runs at the moment is not here (`app.lane.process_state`). Started, Stopped, Hydrated and their like
-are facts about threads of one process: after its death none of them holds, so to record them would
-only mean to read them back as lies. One completion *is* recorded, `Dropped`: it ends a name's claim
-to its ids, which decides what a later creation of the same name gets; it must not depend on who
-was faster.
+What runs at the moment is not here (`app.lane.process_state`). Started, Stopped, Hydrated and their
+like are facts about threads of one process: after its death none of them holds, so to record them
+would only mean to read them back as lies. One completion *is* recorded, `Dropped`: it ends a name's
+claim to its ids, which decides what a later creation of the same name gets; it must not depend on
+who was faster.
 
 Invariants:
     Ids are unique for ever: counters never go back.

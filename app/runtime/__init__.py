@@ -3,7 +3,8 @@
 Owns the loop that ties connections, workers and the lane together (Materialize's unified clusterd
 runtime), its settings, and the removal of what dropped objects have left.
 
-May use: `compute`, `storage`, `introspection`, `lane`, `transport`, `execution`. Start at `runtime`.
+May use: `compute`, `storage`, `introspection`, `lane`, `transport`, `execution`. Start at
+    `runtime`.
 
 Never: changes what runs in another way than through a command that has a place in the lane's order.
 

@@ -23,7 +23,7 @@ from datasource.errors import InvalidUsage, unknown_name
 
 __all__ = ["DEFAULT_FILE", "DemoSettings", "LogSettings", "RuntimeSettings", "Settings", "load"]
 
-DEFAULT_FILE = Path(__file__).resolve().parents[1] / "conf" / "app.toml"
+DEFAULT_FILE = Path(__file__).resolve().parents[2] / "conf" / "app.toml"
 
 Tree = dict[str, Any]
 

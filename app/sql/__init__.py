@@ -5,8 +5,8 @@ its result depends on more than its inputs, and how it can be kept up to date.
 
 May use: `protocol`, `datasource.types`. Start at `tokens`, then `catalyst`, then `strategy`.
 
-Never: changes what a query means by rewriting its text. Spark's plans and expressions are the truth;
-where a text is rewritten over changes, the two plans are compared, expression by expression.
+Never: changes what a query means by rewriting its text. Spark's plans and expressions are the
+truth; where a text is rewritten over changes, the two plans are compared, expression by expression.
 
     tokens, references, queries   Spark's tokens; names that a query reads; statements of `sql`
     catalyst, plan_tree           Spark's analyser, asked from Python; its plans as plain values

@@ -10,7 +10,7 @@ import pytest
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 
-from app.compute.peek.select import simple_select
+from app.compute.peek.fast_path import simple_select
 from datasource.errors import InvalidUsage
 from datasource.filters.parser import Condition
 from datasource.filters.sql_tree import READ, NotUnderstood, parse_sql

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from app.compute.peek.select import Select, keys_of, simple_select, spark_schema
+from app.compute.peek.fast_path import Select, keys_of, simple_select, spark_schema
 from app.compute.shard_follower import Followed
 from app.protocol.compute import PeekStrategy
 from app.protocol.objects import IndexDescription

@@ -52,7 +52,8 @@ def writer_name(
     Args:
         description: How the view is kept, and for how long, does not count: contents are the same.
         shards: Ids of the inputs' shards, in the order of `description.inputs`.
-        meaning: What the session's settings make of the query (`app.compute.view.session_settings`).
+        meaning: What the session's settings make of the query
+            (`app.compute.view.session_settings`).
     """
     parts = (description.query, description.schema, *description.inputs, *shards, *meaning)
     encoded = msgspec.json.encode(parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from app.compute.peek.select import keys_of, simple_select, spark_schema
+from app.compute.peek.fast_path import keys_of, simple_select, spark_schema
 from datasource.types.schema import ShardSchema
 
 SCHEMA = ShardSchema.from_arrow(
