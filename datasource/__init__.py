@@ -12,6 +12,7 @@ its own (its `__init__`). Reading order:
     client                       opens all of the following
     write, read                  updates in; contents and changes out
     lease, since_hold            what readers hold back
+    updates, conditions          the public faces of rows/ and filters/
     difference, overwrite, upsert  what turns the contents into others, as one append
     transactions/                several shards at once, all or nothing
     maintenance/, maintainer     fewer and larger batches, garbage; as one round or a thread

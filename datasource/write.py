@@ -56,7 +56,16 @@ from datasource.shard.machine import Machine
 from datasource.shard.state import Registration, ShardState
 from datasource.types.schema import ShardSchema
 
-__all__ = ["Decided", "Redirect", "Updates", "WriteHandle", "WriteResult", "other_range"]
+__all__ = [
+    "Decided",
+    "Redirect",
+    "Staged",
+    "UncommittedParts",
+    "Updates",
+    "WriteHandle",
+    "WriteResult",
+    "other_range",
+]
 
 Updates: TypeAlias = pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch | pa.Table]
 """Rows with the shard's columns by name, and optionally `_ts` and `_diff`."""

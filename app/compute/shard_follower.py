@@ -28,10 +28,9 @@ from typing_extensions import override
 from app.protocol.objects import errors_shard
 from datasource.client import ShardClient
 from datasource.clock import Clock
+from datasource.conditions import Pruner, Where
 from datasource.errors import Determinate, InvalidUsage
-from datasource.filters.parser import Where
 from datasource.frontier import Frontier
-from datasource.parts.prune import Pruner
 from datasource.read import (
     ReadHandle,
     contents_of,

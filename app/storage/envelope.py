@@ -35,7 +35,6 @@ from app.storage.commit import WRITER, Commit
 from app.storage.reading import CORRUPT, POSITION, Decoded, Reading
 from datasource.frontier import TIME_MIN
 from datasource.ids import new_id
-from datasource.parts.stage import Staged, UncommittedParts
 from datasource.read import open_reader
 from datasource.shard.plan import plan_changes
 from datasource.shard_sink.envelope import Unwrapper
@@ -48,6 +47,7 @@ from datasource.spark_native.transaction import staged_by_tasks
 from datasource.spark_native.types import quoted
 from datasource.types.schema import DIFF, ShardSchema
 from datasource.upsert import replacements
+from datasource.write import Staged, UncommittedParts
 
 __all__ = ["Staging"]
 

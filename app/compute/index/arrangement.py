@@ -32,16 +32,16 @@ import pyarrow.compute as pc
 from app.compute.peek.results import too_large
 from datasource.errors import InvalidUsage
 from datasource.frontier import Frontier
-from datasource.rows.sorting import take
-from datasource.rows.updates import (
+from datasource.types.row_keys import contiguous, surrogate
+from datasource.types.schema import DIFF, TS, ShardSchema
+from datasource.updates import (
     advance,
     consolidate,
     consolidate_snapshot,
     expand,
+    take,
     update_schema,
 )
-from datasource.types.row_keys import contiguous, surrogate
-from datasource.types.schema import DIFF, TS, ShardSchema
 
 __all__ = ["Arrangement", "View"]
 

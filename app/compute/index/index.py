@@ -41,9 +41,9 @@ from datasource.clock import Clock
 from datasource.errors import InvalidUsage, ShardError
 from datasource.frontier import Frontier
 from datasource.read import latest_readable
-from datasource.rows.updates import update_schema
 from datasource.shard.state import ShardState
 from datasource.types.schema import DIFF
+from datasource.updates import update_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 import pyarrow as pa
 
 from app.compute.index.index import Index, Indexes
-from app.compute.peek.results import too_large
 from app.compute.peek.fast_path import Select, keys_of, simple_select, spark_schema
+from app.compute.peek.results import too_large
 from app.compute.shard_follower import Catalog, Followed, error_shards, live_errors, watch
 from app.execution.host import Host
 from app.protocol.compute import Peek, PeekStrategy

@@ -23,10 +23,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from datasource.conditions import (
+    And,
+    Compare,
+    Condition,
+    In,
+    NotUnderstood,
+    Predicate,
+    Where,
+    bind_tree,
+    kind_of_node,
+    parse_sql,
+)
 from datasource.errors import InvalidUsage
-from datasource.filters.parser import Condition, Where, bind_tree
-from datasource.filters.predicates import And, Compare, In, Predicate
-from datasource.filters.sql_tree import NotUnderstood, kind_of_node, parse_sql
 from datasource.types.schema import ShardSchema
 
 if TYPE_CHECKING:

@@ -37,9 +37,9 @@ from app.protocol.compute import SubscribeResponse
 from app.protocol.objects import SubscribeDescription
 from datasource.errors import InvalidUsage
 from datasource.frontier import EMPTY, Frontier, meet
-from datasource.rows.updates import consolidate, update_schema
 from datasource.shard.state import ShardState
 from datasource.types.schema import DIFF, TS
+from datasource.updates import consolidate, update_schema
 
 __all__ = ["Feed"]
 

@@ -42,7 +42,6 @@ from app.protocol.objects import Strategy, ViewDescription
 from app.sql.over_changes import NotLinear, over_changes
 from datasource.errors import Determinate
 from datasource.frontier import meet
-from datasource.rows.updates import consolidate
 from datasource.shard.batch import Volume
 from datasource.shard.state import ShardState
 from datasource.shard_source.options import SinkOptions, parse_sink
@@ -55,6 +54,7 @@ from datasource.spark_native.time_interval import (
     stage_interval,
 )
 from datasource.types.schema import DIFF, TS
+from datasource.updates import consolidate
 
 __all__ = ["View"]
 

@@ -19,10 +19,10 @@ import pyarrow as pa
 from datasource.client import ShardClient
 from datasource.frontier import TIME_MIN
 from datasource.read import contents_of
-from datasource.rows.updates import consolidate, negate, update_schema
 from datasource.shard.plan import plan_changes, volume_of
 from datasource.spark_native.small_results import BYTES_MAX, ROWS_MAX
 from datasource.types.schema import TS
+from datasource.updates import consolidate, negate, update_schema
 
 __all__ = ["Contents", "correction"]
 

@@ -1,0 +1,30 @@
+"""Conditions on rows, for those who plan reads themselves.
+
+The public face of the room `filters`: SQL text is parsed as Spark parses it, bound to a schema, and
+used to leave out parts and rows. What is not understood is refused before anything is read
+(`NotUnderstood`).
+
+    Where, Condition, bind_tree     a text, its tree bound to a schema
+    parse_sql, kind_of_node         the tree itself
+    And, Compare, In, Predicate     what a bound condition is made of
+    Pruner                          keeps the parts of a plan that a condition cannot pass over
+"""
+
+from datasource.filters.parser import Condition, Where, bind_tree
+from datasource.filters.predicates import And, Compare, In, Predicate
+from datasource.filters.sql_tree import NotUnderstood, kind_of_node, parse_sql
+from datasource.parts.prune import Pruner
+
+__all__ = [
+    "And",
+    "Compare",
+    "Condition",
+    "In",
+    "NotUnderstood",
+    "Predicate",
+    "Pruner",
+    "Where",
+    "bind_tree",
+    "kind_of_node",
+    "parse_sql",
+]
