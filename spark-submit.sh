@@ -8,7 +8,7 @@
 #   ./spark-submit.sh sql 'SELECT …' | subscribe NAME | status     ask what runs; no JVM
 #   ./spark-submit.sh drop NAME …                                  drop objects for good; no JVM
 #   ./spark-submit.sh set NAME=VALUE                               change settings of what runs; no JVM
-#   ./spark-submit.sh [SPARK OPTIONS] bench [JOB OPTIONS]          benchmarks (jobs/bench.py)
+#   ./spark-submit.sh [SPARK OPTIONS] bench [JOB OPTIONS]          benchmarks (tests/bench)
 #   ./spark-submit.sh [SPARK OPTIONS] PATH.py [JOB OPTIONS]        any job, with format("shard")
 #   ./spark-submit.sh inspect LOCATION [SHARD] [--json]            look into shards; no JVM
 #   ./spark-submit.sh admin LOCATION VERB [SHARD] [--commit]       look after them; no JVM
@@ -419,6 +419,12 @@ no_spark_options() {
 
 add_tests() { add_lock requirements-test.lock 'installing what tests and linters need'; }
 
+# Tools of the tests are packages in tests/, also for the processes that they start.
+use_test_tools() {
+  add_tests
+  export PYTHONPATH=$root/tests${PYTHONPATH:+:$PYTHONPATH}
+}
+
 run_setup() {
   no_spark_options
   case "${job[*]-}" in
@@ -483,7 +489,10 @@ main() {
   [[ $command == package ]] || use_environment
   case $command in
     run) submit "$root/jobs/run.py" ;;
-    bench) submit "$root/jobs/bench.py" ;;
+    bench)
+      use_test_tools
+      submit "$root/tests/bench/__main__.py"
+      ;;
     demo) submit "$root/jobs/demo.py" ;;
     plan) submit "$root/jobs/run.py" --plan ;;
     sql | subscribe | status | drop | set)
@@ -511,7 +520,8 @@ main() {
     soak)
       no_spark_options
       prepare_spark
-      exec "$python" "$root/jobs/soak.py" ${job[@]+"${job[@]}"}
+      use_test_tools
+      exec "$python" -m soak ${job[@]+"${job[@]}"}
       ;;
     test) run_tests ;;
     package) make_package ;;

@@ -25,9 +25,6 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from app.soak import keeper, writer
-from app.soak.child import Child, Place, Task, said
-from app.soak.known import KEY, SHARDS, SOURCE, contents_of, known_schema
 from datasource.client import ShardClient
 from datasource.clock import SystemClock, SystemIds
 from datasource.errors import InvalidUsage
@@ -35,6 +32,9 @@ from datasource.frontier import Frontier
 from datasource.shard.commands.append import AlreadyCommitted, UpperMismatch
 from datasource.stores.file import FileObjects
 from datasource.stores.open import open_location
+from soak import keeper, writer
+from soak.child import Child, Place, Task, said
+from soak.known import KEY, SHARDS, SOURCE, contents_of, known_schema
 from support.power_cut import Image, Mutation, Recorder, materialise, recording
 from support.shards import TINY, World, dangling, rows, schema_of, table
 

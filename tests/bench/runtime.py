@@ -25,7 +25,10 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from app.bench.processes import (
+from app.coordinator.application import Application
+from app.project.project import Project
+from app.settings.config import RuntimeSettings
+from bench.processes import (
     COMPILERS,
     SERVERS,
     Threads,
@@ -37,12 +40,9 @@ from app.bench.processes import (
     processes,
     used,
 )
-from app.bench.rounds import Measured, quantile
-from app.bench.runtime_load import STAMP, STAMPED, Load, resting, streaming
-from app.bench.runtime_watch import Watch, freshness, stamps_of, unreadable
-from app.coordinator.application import Application
-from app.project.project import Project
-from app.settings.config import RuntimeSettings
+from bench.rounds import Measured, quantile
+from bench.runtime_load import STAMP, STAMPED, Load, resting, streaming
+from bench.runtime_watch import Watch, freshness, stamps_of, unreadable
 from datasource.client import ShardClient
 from datasource.clock import Clock
 from datasource.errors import Determinate

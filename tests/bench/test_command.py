@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from bench.__main__ import chosen
 from datasource.errors import InvalidUsage
-from jobs.bench import chosen
 
 
 def test_without_a_name_everything_is_measured() -> None:

@@ -10,14 +10,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from app.soak.child import Place
-from app.soak.known import contents_of, difference, known_schema, updates
-from app.soak.measured import Footprint, Sample, broken
-from app.soak.plan import FailedError, Plan, Result
-from app.soak.rounds import soak
 from datasource.client import ShardClient
 from datasource.errors import Determinate
-from jobs.soak import main
+from soak.__main__ import main
+from soak.child import Place
+from soak.known import contents_of, difference, known_schema, updates
+from soak.measured import Footprint, Sample, broken
+from soak.plan import FailedError, Plan, Result
+from soak.rounds import soak
 from support.fault_proxy import fault_proxy
 from support.s3_server import options_for, s3_server
 
@@ -157,7 +157,7 @@ def test_a_session_is_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 def test_a_lost_append_fails_the_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A test of the soak: contents that miss an append are noticed, with round and seed."""
-    from app.soak import rounds
+    from soak import rounds
 
     def one_less(name: str, last: int) -> object:
         return contents_of(name, last - 1)

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from app.soak.known import SHARDS, SOURCE
 from datasource.client import ShardClient
 from datasource.settings import ShardSettings
 from datasource.stores.entry import is_entry
 from datasource.stores.objects import Objects
+from soak.known import SHARDS, SOURCE
 
 __all__ = ["Footprint", "Sample", "broken", "look", "memory_bytes"]
 

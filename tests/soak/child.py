@@ -28,7 +28,7 @@ from datasource.stores.open import compose_location, open_objects
 
 __all__ = ["Child", "Place", "Task", "said", "say", "take_task"]
 
-_ROOT = Path(__file__).resolve().parents[2]
+_TESTS = Path(__file__).resolve().parents[1]
 
 _SLOW_MS = 200.0
 """What a request takes that is slow on purpose."""
@@ -127,10 +127,10 @@ class Child:
         """Start `module` as a program; what it writes to stderr goes into a log."""
         log = Path(task.place.folder) / f"{module.__name__.rpartition('.')[2]}.log"
         with log.open("ab") as stderr:
-            process = subprocess.Popen(  # noqa: S603 - this very Python, a module of ours
+            process = subprocess.Popen(
                 [sys.executable, "-m", module.__name__],
                 cwd=task.place.folder,
-                env={**environment, "PYTHONPATH": f"{_ROOT}:{environment.get('PYTHONPATH', '')}"},
+                env={**environment, "PYTHONPATH": f"{_TESTS}:{environment.get('PYTHONPATH', '')}"},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import datasource
-from app.bench.micro import (
+from bench.micro import (
     Sink,
     discard,
     discard_natively,
@@ -26,7 +26,7 @@ from app.bench.micro import (
     running,
     total_ms,
 )
-from app.bench.rounds import Measured, quantile
+from bench.rounds import Measured, quantile
 from datasource.client import ShardClient
 from datasource.clock import Clock
 from datasource.read import current_schema

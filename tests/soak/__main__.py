@@ -28,11 +28,11 @@ from rich.console import Console
 
 from app.cli.storage_options import add_option_argument, storage_options
 from app.cli.tables import plain_table
-from app.soak.known import SHARDS
-from app.soak.measured import Sample
-from app.soak.plan import MASTERS, FailedError, Plan, Result
-from app.soak.rounds import soak
 from datasource.errors import ShardError
+from soak.known import SHARDS
+from soak.measured import Sample
+from soak.plan import MASTERS, FailedError, Plan, Result
+from soak.rounds import soak
 
 __all__ = ["main"]
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import threading
 
-from app.soak.child import Task, say, take_task
-from app.soak.known import SHARDS
 from datasource.client import ShardClient
 from datasource.clock import SystemClock
 from datasource.errors import Determinate, Indeterminate, LeaseExpired
+from soak.child import Task, say, take_task
+from soak.known import SHARDS
 
 __all__: list[str] = []
 

@@ -24,8 +24,7 @@ Groups, each of which can be named alone:
 
 `source` is the first eight, all that `format("shard")` does. `runtime` is the last four, which run
 for minutes each, and only when they are named. Prints a table with the machine, the
-command and the date. Ratios are of one run, taken in turns. Needs the generator of TPC-H data:
-`./spark-submit.sh setup --tests` installs it.
+command and the date. Ratios are of one run, taken in turns.
 """
 
 from __future__ import annotations
@@ -43,24 +42,24 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from app.bench.appends import measure_appends, measure_contention, measure_opening
-from app.bench.copies import Copies, lineitem, make_copies
-from app.bench.latency import measure_floor, measure_visible
-from app.bench.maintain import measure_maintenance
-from app.bench.planning import measure_planning
-from app.bench.rounds import Measured
-from app.bench.runtime import (
+from app.cli.storage_options import add_option_argument, storage_options
+from app.cli.tables import plain_table, utc
+from app.spark_session import open_session
+from bench.appends import measure_appends, measure_contention, measure_opening
+from bench.copies import Copies, lineitem, make_copies
+from bench.latency import measure_floor, measure_visible
+from bench.maintain import measure_maintenance
+from bench.planning import measure_planning
+from bench.rounds import Measured
+from bench.runtime import (
     Bench,
     measure_fresh,
     measure_many,
     measure_rest,
     measure_watched,
 )
-from app.bench.standing import measure_queries, measure_waiting
-from app.bench.throughput import measure_read, measure_stream, measure_write
-from app.cli.storage_options import add_option_argument, storage_options
-from app.cli.tables import plain_table, utc
-from app.spark_session import open_session
+from bench.standing import measure_queries, measure_waiting
+from bench.throughput import measure_read, measure_stream, measure_write
 from datasource.clock import SystemClock
 from datasource.errors import ShardError, unknown_name
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.bench.micro import total_ms
+from bench.micro import total_ms
 
 
 def progress(number: int, **durations: int) -> dict[str, Any]:

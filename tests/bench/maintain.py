@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from app.bench.rounds import Measured, alternate
+from bench.rounds import Measured, alternate
 from datasource.client import ShardClient
 from datasource.clock import Clock
 from datasource.maintainer import Maintainer

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from app.soak.measured import Sample
-from app.soak.victims import Kind
+from soak.measured import Sample
+from soak.victims import Kind
 
 __all__ = ["MASTERS", "FailedError", "Plan", "Result"]
 

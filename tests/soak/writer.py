@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import threading
 
-from app.soak.child import Task, say, take_task
-from app.soak.known import SOURCE, updates
 from datasource.clock import SystemClock
 from datasource.errors import Determinate, Indeterminate
 from datasource.write import WriteHandle
+from soak.child import Task, say, take_task
+from soak.known import SOURCE, updates
 
 __all__: list[str] = []
 

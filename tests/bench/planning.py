@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
-from app.bench.processes import greatest_memory_bytes
-from app.bench.rounds import Measured, quantile
+from bench.processes import greatest_memory_bytes
+from bench.rounds import Measured, quantile
 from datasource.client import ShardClient
 from datasource.clock import SystemClock
 from datasource.shard.batch import Part, Run
@@ -98,13 +98,13 @@ def _in_a_process(url: str, name: str) -> _Figures:
 def _measure(url: str, name: str, result: Connection) -> None:
     """Runs in the process."""
     # What a planner process has loaded before it is asked anything.
-    from pyspark.sql.streaming.datasource import ReadAllAvailable  # noqa: PLC0415
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-    from datasource.read import current_schema  # noqa: PLC0415
-    from datasource.shard_source.options import parse_source  # noqa: PLC0415
-    from datasource.shard_source.partition_planner import open_client  # noqa: PLC0415
-    from datasource.shard_source.row_shape import Shape  # noqa: PLC0415
-    from datasource.shard_source.stream import ShardStreamReader  # noqa: PLC0415
+    from datasource.read import current_schema
+    from datasource.shard_source.options import parse_source
+    from datasource.shard_source.partition_planner import open_client
+    from datasource.shard_source.row_shape import Shape
+    from datasource.shard_source.stream import ShardStreamReader
 
     clock = SystemClock()
     options = parse_source({"path": f"{url}/{name}"})

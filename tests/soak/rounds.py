@@ -27,9 +27,14 @@ from typing import Final
 import msgspec
 from typing_extensions import override
 
-from app.soak import keeper, session, writer
-from app.soak.child import Child, Place, Task, said
-from app.soak.known import (
+from datasource.clock import Clock, SystemClock, SystemIds
+from datasource.errors import ShardError
+from datasource.stores.objects import Objects
+from datasource.stores.open import open_location, open_objects
+from datasource.stores.retry import Retrying
+from soak import keeper, session, writer
+from soak.child import Child, Place, Task, said
+from soak.known import (
     COPIES,
     KEY,
     SHARDS,
@@ -39,14 +44,9 @@ from app.soak.known import (
     difference,
     known_schema,
 )
-from app.soak.measured import Sample, broken, look, memory_bytes
-from app.soak.plan import FailedError, Plan, Result
-from app.soak.victims import Kind, bury, family, kill, members
-from datasource.clock import Clock, SystemClock, SystemIds
-from datasource.errors import ShardError
-from datasource.stores.objects import Objects
-from datasource.stores.open import open_location, open_objects
-from datasource.stores.retry import Retrying
+from soak.measured import Sample, broken, look, memory_bytes
+from soak.plan import FailedError, Plan, Result
+from soak.victims import Kind, bury, family, kill, members
 
 __all__ = ["soak"]
 
@@ -96,7 +96,7 @@ class _Soak:
         self._plan = plan
         self._tell = tell
         self._clock: Clock = SystemClock()
-        self._chance = random.Random(plan.seed)  # noqa: S311 - a schedule, not a secret
+        self._chance = random.Random(plan.seed)
         self._result = Result()
         self._began_ms = self._clock.elapsed_ms()
         self._place = Place(

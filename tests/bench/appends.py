@@ -9,7 +9,7 @@ from multiprocessing.synchronize import Barrier
 
 import pyarrow as pa
 
-from app.bench.rounds import Measured, alternate, rates
+from bench.rounds import Measured, alternate, rates
 from datasource.client import ShardClient
 from datasource.clock import Clock
 from datasource.stores.location import Committed

@@ -19,10 +19,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 import datasource
-from app.soak.child import Place, Task, say, take_task
-from app.soak.known import COPIES, SOURCE
 from app.spark_session import open_session
 from datasource.clock import SystemClock
+from soak.child import Place, Task, say, take_task
+from soak.known import COPIES, SOURCE
 
 __all__: list[str] = []
 

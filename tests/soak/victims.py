@@ -17,7 +17,7 @@ import threading
 from collections.abc import Iterable
 from typing import Final, Literal, get_args
 
-from app.bench.processes import below, find, processes
+from bench.processes import below, find, processes
 from datasource.clock import Clock
 
 __all__ = ["KINDS", "Kind", "bury", "family", "kill", "members"]

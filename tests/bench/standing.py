@@ -17,9 +17,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from app.bench.micro import discard, first_micro_batches, running, total_ms
-from app.bench.processes import below, cpu_seconds, find, processes
-from app.bench.rounds import Measured, quantile
+from bench.micro import discard, first_micro_batches, running, total_ms
+from bench.processes import below, cpu_seconds, find, processes
+from bench.rounds import Measured, quantile
 from datasource.client import ShardClient
 from datasource.clock import Clock
 from datasource.types.schema import ShardSchema
@@ -162,7 +162,7 @@ def _stream(spark: SparkSession, url: str, name: str) -> DataFrame:
 
 
 def _jvm_pid(spark: SparkSession) -> int:
-    jvm: Any = spark._jvm  # noqa: SLF001 - PySpark has no other door to the JVM
+    jvm: Any = spark._jvm
     return int(jvm.java.lang.ProcessHandle.current().pid())
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from app.bench.runtime_load import STAMPED, resting, streaming
-from app.bench.runtime_watch import Watch, freshness, stamps_of, unreadable
 from app.project.project import Project
+from bench.runtime_load import STAMPED, resting, streaming
+from bench.runtime_watch import Watch, freshness, stamps_of, unreadable
 from datasource.frontier import Frontier
 from datasource.types.schema import ShardSchema
 from support.clock import ManualClock

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from app.bench.rounds import Measured, alternate, in_turns, quantile, rates
+from bench.rounds import Measured, alternate, in_turns, quantile, rates
 from support.clock import ManualClock
 
 

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from app.bench.processes import (
+from bench.processes import (
     COMPILERS,
     SERVERS,
     Process,

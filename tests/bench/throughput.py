@@ -18,9 +18,9 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 import datasource
-from app.bench.copies import FILES, NARROW, Copies
-from app.bench.micro import Sink, discard, discard_natively, run_available
-from app.bench.rounds import Measured, alternate, in_turns, rates
+from bench.copies import FILES, NARROW, Copies
+from bench.micro import Sink, discard, discard_natively, run_available
+from bench.rounds import Measured, alternate, in_turns, rates
 from datasource.clock import Clock
 
 __all__ = ["measure_read", "measure_stream", "measure_write"]

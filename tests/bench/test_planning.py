@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.bench.planning import make_shard, sample_rows
+from bench.planning import make_shard, sample_rows
 from datasource.parts.part_file import part_schema
 from datasource.types.schema import ShardSchema
 from support.shards import World
