@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-ROOT: Final = Path(__file__).resolve().parents[1]
+from support.tree import ROOT
 
 MODULE_LINES_MAX: Final = 600
 FUNCTION_LINES_MAX: Final = 70

@@ -23,13 +23,13 @@ from support.fault_proxy import fault_proxy
 from support.linearizability import UNKNOWN, Call, explains, problems, resolved
 from support.s3_server import S3Server, s3_server
 from support.shard_history import MARKS, SETTINGS, held, record
+from support.tree import TESTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from support.linearizability import Held
 
-TESTS = Path(__file__).parents[1]
 SHARD = "history"
 
 

@@ -12,7 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-WORKER = Path(__file__).parents[1] / "support" / "memory_worker.py"
+from support.tree import TESTS
+
+WORKER = TESTS / "support" / "memory_worker.py"
 MIB = 1 << 20
 
 ROWS = 1 << 17

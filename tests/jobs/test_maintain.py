@@ -16,8 +16,8 @@ from datasource.settings import ShardSettings
 from jobs.maintain import main
 from support.merging import contents, expected, filled, sizes
 from support.shards import SETTINGS, table
+from support.tree import ROOT
 
-ROOT = Path(__file__).parents[2]
 QUIET = replace(SETTINGS, inline_part_bytes=0, compact_inline_bytes=0)
 
 

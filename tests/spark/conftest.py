@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support.tree import ROOT
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CONF = Path(__file__).parents[2] / "conf" / "spark-defaults.conf"
+CONF = ROOT / "conf" / "spark-defaults.conf"
 
 
 def defaults() -> dict[str, str]:

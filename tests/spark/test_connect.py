@@ -11,17 +11,17 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support.tree import ROOT
 
 for needed in ("grpc", "grpc_status", "zstandard"):
     pytest.importorskip(needed, reason='Spark Connect needs pip install "pyspark[connect]"')
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-ROOT = Path(__file__).parents[2]
 
 CLIENT = """
 import json, sys

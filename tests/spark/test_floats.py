@@ -19,6 +19,7 @@ from datasource.frontier import Frontier
 from datasource.spark_compaction.driver import compact_on_spark
 from datasource.spark_native.time_interval import Interval
 from support.native import client_at, put
+from support.tree import GOLDEN
 from support.views import Bench, contents, no_fence, view
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-OLD = Path(__file__).parents[1] / "golden" / "v1.3" / "floats.zip"
+OLD = GOLDEN / "v1.3" / "floats.zip"
 """A location as state version 1.3 wrote it: the bounds in its parts leave NaN out."""
 
 GROUP = 8

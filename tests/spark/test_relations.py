@@ -26,6 +26,7 @@ from datasource.shard.state import ShardState
 from support.checkout import wait_until
 from support.projects import QUERIES, Place
 from support.shards import schema_of, table
+from support.tree import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 PATIENCE_S = 120
-CONF = Path(__file__).parents[2] / "conf"
+CONF = ROOT / "conf"
 
 KINDS = {
     "orders": ("source", "storage"),

@@ -19,7 +19,6 @@ from datasource.clock import SystemClock
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 
 SETUP_TIMEOUT_S: Final = 600
 """A cold download of PySpark and building its wheel, on a slow line."""

@@ -7,20 +7,18 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from datasource.clock import Clock, IdGenerator, SystemClock, SystemIds
 from datasource.stores.log import GRACE_MS
 from datasource.stores.open import open_location, open_objects
+from support.tree import TESTS
 
 if TYPE_CHECKING:
     from datasource.stores.location import Location
     from datasource.stores.objects import Objects
 
 __all__ = ["Place"]
-
-_TESTS = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +59,7 @@ class Place:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(_TESTS.parent), str(_TESTS)])},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])},
         )
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"

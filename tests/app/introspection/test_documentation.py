@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from app.introspection.inbox import Inbox
 from app.introspection.registry import documentation, relations_with
 from support.clock import ManualClock
+from support.tree import ROOT
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "introspection.md"
+DOCUMENT = ROOT / "docs" / "introspection.md"
 
 
 def test_the_document_lists_what_is_declared() -> None:

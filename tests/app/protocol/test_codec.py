@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import typing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +17,9 @@ from app.protocol.storage import StorageCommand, StorageResponse
 from datasource.errors import InvalidUsage
 from support.messages import MESSAGES, SOURCE
 from support.replicas import thorough
+from support.tree import GOLDEN
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "protocol" / f"values-{PROTOCOL_VERSION}.jsonl"
+VALUES = GOLDEN / "protocol" / f"values-{PROTOCOL_VERSION}.jsonl"
 UNIONS = {
     "compute command": ComputeCommand,
     "compute response": ComputeResponse,
@@ -51,7 +51,7 @@ def test_there_is_an_example_of_everything(kind: str) -> None:
 
 def test_every_value_ever_written_is_read() -> None:
     """The golden file is what is written today, and is read back as what it was."""
-    lines = [json.loads(line) for line in GOLDEN.read_text().splitlines()]
+    lines = [json.loads(line) for line in VALUES.read_text().splitlines()]
     assert [line["kind"] for line in lines] == [kind for kind, _ in EVERY]
     for line, (kind, value) in zip(lines, EVERY, strict=True):
         data = json.dumps(line["value"]).encode()

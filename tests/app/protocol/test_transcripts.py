@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from support.transcripts import told
+from support.tree import GOLDEN
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "protocol"
-SESSIONS = sorted(GOLDEN.glob("session-*.jsonl"))
+SESSIONS = sorted((GOLDEN / "protocol").glob("session-*.jsonl"))
 
 
 @pytest.mark.parametrize("path", SESSIONS, ids=lambda path: path.stem)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,10 +20,11 @@ from datasource.shard_source.offsets import (
     check_advance,
     parse_offset,
 )
+from support.tree import GOLDEN
 
 SHARD = "s0123456789abcdef0123456789abcdef"
 OTHER = "sfedcba9876543210fedcba9876543210"
-GOLDEN = Path(__file__).parents[2] / "golden" / "v1" / "offsets.json"
+OFFSETS = GOLDEN / "v1" / "offsets.json"
 RELEASED: list[Start | ShardOffset] = [
     START,
     ShardOffset((SHARD,), "copy", 17, Frontier(42)),
@@ -50,7 +50,7 @@ def piece(seqnos: object = (1,), done: object = 0, frontier: object = 1) -> dict
 
 def test_released_offsets_stay_readable() -> None:
     """Every offset ever written to a checkpoint is read as what it was, and written the same."""
-    lines = GOLDEN.read_text().splitlines()
+    lines = OFFSETS.read_text().splitlines()
 
     assert [parse_offset(json.loads(line)) for line in lines] == RELEASED
     assert [json.dumps(offset.json()) for offset in RELEASED] == lines

@@ -13,6 +13,7 @@ from datasource.clock import SystemClock, SystemIds
 from datasource.errors import InvalidUsage
 from datasource.stores.open import canonical_url, open_location, open_objects
 from datasource.stores.options import S3Options, parse_options
+from support.tree import ROOT
 
 
 @pytest.mark.parametrize(
@@ -133,7 +134,7 @@ def test_a_local_location_loads_no_cloud_client(url: str) -> None:
         "assert objects.get('a') is None\n"
         "print(sorted({'s3fs', 'fsspec', 'botocore', 'pyarrow', 'msgspec'} & set(sys.modules)))\n"
     )
-    path = str(Path(__file__).parents[3])
+    path = str(ROOT)
     out = subprocess.run(
         [sys.executable, "-c", program],
         check=True,

@@ -3,7 +3,7 @@
 Spark's part is played by hand (`support.sink`, `support.engine`), so that many seeds are cheap;
 `tests/spark/test_s3_faults.py` does the same once with Spark. More seeds:
 
-    ./spark-submit.sh test tests/datasource/test_s3_faults.py --fault-seeds 100
+    ./spark-submit.sh test tests/datasource/stores/test_s3_faults.py --fault-seeds 100
 """
 
 from __future__ import annotations

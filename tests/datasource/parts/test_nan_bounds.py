@@ -27,11 +27,12 @@ from datasource.types.stats import NO_STATS, encode_stats
 from support.clock import ManualClock, SeededIds
 from support.shards import SETTINGS, World
 from support.strategies import Case, bounded, cases, json_types
+from support.tree import GOLDEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-OLD = Path(__file__).parents[1] / "golden" / "v1.3" / "floats.zip"
+OLD = GOLDEN / "v1.3" / "floats.zip"
 """A location as state version 1.3 wrote it: the bounds in its parts leave NaN out."""
 
 FILES = ShardSettings(inline_part_bytes=0, compact_inline_bytes=0)

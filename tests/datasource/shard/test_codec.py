@@ -41,11 +41,12 @@ from datasource.shard.trace import Trace
 from datasource.types.stats import ColumnStats, PartStats, encode_stats
 from support.commands import SCHEMAS, first_state, histories
 from support.strategies import bounded
+from support.tree import GOLDEN
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
-GOLDEN_1_1 = Path(__file__).parents[1] / "golden" / "v1.1"
-GOLDEN_1_3 = Path(__file__).parents[1] / "golden" / "v1.3"
-GOLDEN_1_4 = Path(__file__).parents[1] / "golden" / "v1.4"
+GOLDEN_1 = GOLDEN / "v1"
+GOLDEN_1_1 = GOLDEN / "v1.1"
+GOLDEN_1_3 = GOLDEN / "v1.3"
+GOLDEN_1_4 = GOLDEN / "v1.4"
 
 
 def record_of(old: ShardState, new: ShardState) -> Record:
@@ -247,8 +248,8 @@ NEWEST_DIFF = msgspec.structs.replace(
 )
 
 FILES = {
-    GOLDEN / "record-diff.json": DIFF,
-    GOLDEN / "record-whole.json": WHOLE,
+    GOLDEN_1 / "record-diff.json": DIFF,
+    GOLDEN_1 / "record-whole.json": WHOLE,
     GOLDEN_1_1 / "record-diff.json": CLEANING,
     GOLDEN_1_1 / "record-whole.json": msgspec.structs.replace(
         WHOLE, version=(1, 1), state=COLLECTED
@@ -279,7 +280,7 @@ def test_records_of_every_version_stay_readable(path: Path, request: pytest.Fixt
 
 @pytest.mark.parametrize(
     ("folder", "state"),
-    [(GOLDEN, STATE), (GOLDEN_1_1, COLLECTED), (GOLDEN_1_3, MAINTAINED), (GOLDEN_1_4, NEWEST)],
+    [(GOLDEN_1, STATE), (GOLDEN_1_1, COLLECTED), (GOLDEN_1_3, MAINTAINED), (GOLDEN_1_4, NEWEST)],
 )
 def test_rollups_of_every_version_stay_readable(
     folder: Path, state: ShardState, request: pytest.FixtureRequest

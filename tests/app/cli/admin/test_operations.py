@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from app.cli.admin.command import VERBS
 from datasource.inspect.fsck import KINDS
+from support.tree import ROOT
 
-PAGE = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 
 
 def test_every_finding_is_explained() -> None:

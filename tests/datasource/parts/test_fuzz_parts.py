@@ -1,6 +1,6 @@
 """Damaged parts: an error that names them or the rows that were written, and no decoder crashes.
 
-./spark-submit.sh test tests/datasource/test_fuzz_parts.py --fuzz-rounds 100000
+./spark-submit.sh test tests/datasource/parts/test_fuzz_parts.py --fuzz-rounds 100000
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from datasource.errors import Corrupt
 from datasource.read import contents_of
 from datasource.shard.plan import PlannedPart, TimeFilter
 from support.shards import TINY, World, schema_of, table
+from support.tree import TESTS
 
 ROUNDS = 1200
-TESTS = Path(__file__).parents[1]
 
 
 def work(folder: Path, seed: int, rounds: int) -> dict[str, Any]:
