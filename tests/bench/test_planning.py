@@ -7,7 +7,7 @@ import pytest
 from bench.planning import make_shard, sample_rows
 from datasource.parts.part_file import part_schema
 from datasource.types.schema import ShardSchema
-from support.shards import World
+from support.models.shards import World
 
 
 @pytest.mark.parametrize("count", [1, 999, 2_001])

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from bench.rounds import Measured, alternate, in_turns, quantile, rates
-from support.clock import ManualClock
+from support.fakes.clock import ManualClock
 
 
 def test_cases_take_turns_and_keep_their_best_round() -> None:

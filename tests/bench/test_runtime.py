@@ -12,8 +12,8 @@ from bench.runtime_load import STAMPED, resting, streaming
 from bench.runtime_watch import Watch, freshness, stamps_of, unreadable
 from datasource.frontier import Frontier
 from datasource.types.schema import ShardSchema
-from support.clock import ManualClock
-from support.shards import World
+from support.fakes.clock import ManualClock
+from support.models.shards import World
 
 MADE = pa.timestamp("us", "UTC")
 

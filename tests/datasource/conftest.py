@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.shards import World
+from support.models.shards import World
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

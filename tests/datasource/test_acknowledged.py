@@ -9,7 +9,7 @@ import pytest
 from datasource.errors import Corrupt, Determinate, Indeterminate, InvalidUsage
 from datasource.overwrite import overwrite
 from datasource.transactions.rows import TRANSACTIONS
-from support.shards import SETTINGS, World, rows, schema_of, table
+from support.models.shards import SETTINGS, World, rows, schema_of, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

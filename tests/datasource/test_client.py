@@ -14,7 +14,7 @@ from datasource.errors import Determinate, Fenced, InvalidUsage, ShardError
 from datasource.frontier import Frontier
 from datasource.settings import ShardSettings
 from datasource.shard.commands.append import Appended
-from support.shards import SETTINGS, World, rows, schema_of, table, updates
+from support.models.shards import SETTINGS, World, rows, schema_of, table, updates
 
 SHARD = "orders"
 OTHER = pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.int32())])

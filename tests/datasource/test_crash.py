@@ -24,7 +24,7 @@ from datasource.overwrite import overwrite
 from datasource.settings import ShardSettings
 from datasource.shard.commands.append import UpperMismatch
 from datasource.stores.file import FileObjects
-from support.shards import (
+from support.models.shards import (
     SETTINGS,
     TINY,
     Crash,

@@ -20,7 +20,7 @@ from datasource.parts.part_file import decode_inline
 from datasource.parts.verify import verify
 from datasource.read import contents_of
 from datasource.shard.batch import Part
-from support.shards import SETTINGS, World, rows, schema_of, table, updates
+from support.models.shards import SETTINGS, World, rows, schema_of, table, updates
 
 SHARD = "orders"
 BLOBS = replace(SETTINGS, inline_part_bytes=0, row_group_rows=3)

@@ -15,9 +15,9 @@ from datasource.client import ShardClient
 from datasource.clock import SystemClock, SystemIds
 from datasource.inspect.fsck import check_location
 from datasource.stores.open import compose_location, open_objects
-from support.clock import ManualClock
-from support.s3_server import S3Server, s3_server
-from support.shards import TINY, World, rows, schema_of, table
+from support.fakes.clock import ManualClock
+from support.models.shards import TINY, World, rows, schema_of, table
+from support.processes.s3_server import S3Server, s3_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

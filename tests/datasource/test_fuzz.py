@@ -35,9 +35,9 @@ from datasource.stores.open import canonical_url, compose_location
 from datasource.stores.options import parse_options
 from datasource.stores.shard_names import shard_directory, shard_name
 from datasource.types.schema import ShardSchema
-from support.clock import ManualClock, SeededIds
-from support.fuzz import damaged_bytes, damaged_json, damaged_text, within
-from support.shards import TINY, World, schema_of, table
+from support.fakes.clock import ManualClock, SeededIds
+from support.faults.fuzz import damaged_bytes, damaged_json, damaged_text, within
+from support.models.shards import TINY, World, schema_of, table
 
 ROUNDS = 400
 SECONDS = 120

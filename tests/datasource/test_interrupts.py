@@ -22,7 +22,7 @@ from datasource.errors import Indeterminate
 from datasource.shard import machine as machine_module
 from datasource.shard.commands.readers import register_leased
 from datasource.stores.objects import CREATED
-from support.shards import SETTINGS, Crash, World, rows, schema_of, table
+from support.models.shards import SETTINGS, Crash, World, rows, schema_of, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,8 +13,8 @@ from datasource.errors import Determinate, InvalidUsage, LeaseExpired
 from datasource.frontier import Frontier
 from datasource.lease import Heart, Lease, take_lease
 from datasource.stores.faulty import Fault, Faulty
-from support.clock import ManualClock
-from support.shards import SETTINGS, World, rows, schema_of, table
+from support.fakes.clock import ManualClock
+from support.models.shards import SETTINGS, World, rows, schema_of, table
 
 SHARD = "orders"
 LEASE_MS = 1600

@@ -19,16 +19,16 @@ from datasource.clock import SystemClock, SystemIds
 from datasource.stores.faulty import Faulty
 from datasource.stores.memory import MemoryObjects, forget
 from datasource.stores.open import compose_location
-from support.fault_proxy import fault_proxy
-from support.linearizability import UNKNOWN, Call, explains, problems, resolved
-from support.s3_server import S3Server, s3_server
-from support.shard_history import MARKS, SETTINGS, held, record
+from support.faults.fault_proxy import fault_proxy
+from support.models.linearizability import UNKNOWN, Call, explains, problems, resolved
+from support.models.shard_history import MARKS, SETTINGS, held, record
+from support.processes.s3_server import S3Server, s3_server
 from support.tree import TESTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from support.linearizability import Held
+    from support.models.linearizability import Held
 
 SHARD = "history"
 
@@ -83,7 +83,7 @@ def in_processes(url: str, options: dict[str, str], many: int, count: int) -> li
             [
                 sys.executable,
                 "-m",
-                "support.shard_history",
+                "support.models.shard_history",
                 json.dumps(
                     {
                         "url": url,

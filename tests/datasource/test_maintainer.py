@@ -18,13 +18,13 @@ from datasource.errors import Determinate, InvalidUsage, ShardError
 from datasource.maintainer import Maintainer, Memory, collection_due, maintain
 from datasource.maintenance.retention import set_retention
 from datasource.parts.merge_parts import weigh
-from support.merging import SHARD, contents, expected, filled, next_merge, sizes
-from support.shards import SETTINGS, TINY, Crash, Mortal, World, dangling, table
+from support.models.merging import SHARD, contents, expected, filled, next_merge, sizes
+from support.models.shards import SETTINGS, TINY, Crash, Mortal, World, dangling, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from support.shards import Effect
+    from support.models.shards import Effect
 
 BLOBS = replace(SETTINGS, inline_part_bytes=0, compact_factor=4)
 QUIET = replace(BLOBS, compact_inline_bytes=0)

@@ -14,7 +14,7 @@ import pytest
 
 from support.tree import TESTS
 
-WORKER = TESTS / "support" / "memory_worker.py"
+WORKER = TESTS / "support" / "processes" / "memory_worker.py"
 MIB = 1 << 20
 
 ROWS = 1 << 17

@@ -41,7 +41,7 @@ from datasource.shard.state import ShardState
 from datasource.shard.state_history import state_at
 from datasource.since_hold import SinceHandle
 from datasource.stores.faulty import Fault, Faulty
-from support.shards import TINY, World, dangling, schema_of
+from support.models.shards import TINY, World, dangling, schema_of
 
 SHARD = "orders"
 WIDTH_MAX = 4

@@ -21,7 +21,7 @@ from datasource.stores.faulty import Fault, Faulty
 from datasource.stores.objects import CREATED, Unresolved
 from datasource.transactions.commit_loop import Committer
 from datasource.transactions.rows import TRANSACTIONS
-from support.shards import SETTINGS, World, dangling, rows, schema_of, table
+from support.models.shards import SETTINGS, World, dangling, rows, schema_of, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,9 +1,9 @@
 """Power cuts on disk: no append that was acknowledged is lost, and none is torn.
 
-Two ways. By thought (`support.power_cut`): everything that POSIX lets a power cut leave after any
-system call of the store; runs everywhere, and finds a missing sync for certain. By deed: ext4 on a
-loop device that is shut down under writing processes, which drops what has not reached the device;
-needs root. Neither has a disk that lies about its own cache.
+Two ways. By thought (`support.faults.power_cut`): everything that POSIX lets a power cut leave
+after any system call of the store; runs everywhere, and finds a missing sync for certain. By deed:
+ext4 on a loop device that is shut down under writing processes, which drops what has not reached
+the device; needs root. Neither has a disk that lies about its own cache.
 
     ./spark-submit.sh test tests/datasource/test_power_cut.py --power-cuts 50
 """
@@ -35,8 +35,8 @@ from datasource.stores.open import open_location
 from soak import keeper, writer
 from soak.child import Child, Place, Task, said
 from soak.known import KEY, SHARDS, SOURCE, contents_of, known_schema
-from support.power_cut import Image, Mutation, Recorder, materialise, recording
-from support.shards import TINY, World, dangling, rows, schema_of, table
+from support.faults.power_cut import Image, Mutation, Recorder, materialise, recording
+from support.models.shards import TINY, World, dangling, rows, schema_of, table
 
 APPENDS = 12
 GRACE_MS = 60_000

@@ -17,8 +17,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from datasource.client import ShardClient
-from support.shard_worker import SHARD, Task, rows_of, schema, work
-from support.shards import SETTINGS, dangling, rows
+from support.models.shards import SETTINGS, dangling, rows
+from support.processes.shard_worker import SHARD, Task, rows_of, schema, work
 
 PROCESSES = multiprocessing.get_context("forkserver")
 # Twenty processes that import Arrow anew would take longer than what they are started for.

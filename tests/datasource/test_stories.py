@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from support.datadriven import run_story
-from support.shards import World
-from support.storyteller import Storyteller
+from support.models.datadriven import run_story
+from support.models.shards import World
+from support.models.storyteller import Storyteller
 
 STORIES = sorted((Path(__file__).parent / "stories").glob("*.td"))
 

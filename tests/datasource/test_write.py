@@ -22,9 +22,9 @@ from datasource.shard.commands.append import compare_and_append as transition
 from datasource.shard.state import STAGE_LIFE_MS
 from datasource.stores.faulty import Fault, Faulty
 from datasource.stores.objects import CreateOutcome
-from support.clock import SeededIds
-from support.commands import first_state, part
-from support.shards import SETTINGS, TINY, World, dangling, rows, schema_of, table, updates
+from support.fakes.clock import SeededIds
+from support.models.shards import SETTINGS, TINY, World, dangling, rows, schema_of, table, updates
+from support.strategies.commands import first_state, part
 
 SHARD = "orders"
 BLOBS = replace(SETTINGS, inline_part_bytes=0)

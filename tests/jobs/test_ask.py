@@ -14,7 +14,7 @@ from app.server.discovery import Whereabouts
 from app.settings.config import RuntimeSettings
 from datasource.errors import InvalidUsage
 from jobs.ask import main
-from support.sites import Site, project
+from support.fakes.sites import Site, project
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ import pytest
 from datasource.client import ShardClient
 from datasource.settings import ShardSettings
 from jobs.maintain import main
-from support.merging import contents, expected, filled, sizes
-from support.shards import SETTINGS, table
+from support.models.merging import contents, expected, filled, sizes
+from support.models.shards import SETTINGS, table
 from support.tree import ROOT
 
 QUIET = replace(SETTINGS, inline_part_bytes=0, compact_inline_bytes=0)

@@ -11,7 +11,7 @@ from datasource.errors import Fenced, InvalidUsage, MissingBlob, ShardError
 from datasource.shard.state import is_tombstone
 from datasource.types.schema import ShardSchema
 from simulation.actors import Actor
-from support.shards import schema_of
+from support.models.shards import schema_of
 
 if TYPE_CHECKING:
     from simulation.world import Process

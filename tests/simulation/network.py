@@ -18,7 +18,7 @@ from datasource.stores.faulty import damaged
 from datasource.stores.location import BlobEntry
 from datasource.stores.objects import EXISTS, CreateOutcome, Objects, Unresolved
 from simulation.knobs import DAMAGE, WRITES
-from support.shards import Crash
+from support.models.shards import Crash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -21,7 +21,7 @@ from simulation.knobs import LEASE_MS, STAGE_LIFE_MS, Plan
 from simulation.scheduler import Violation
 from simulation.streams import Streamer
 from simulation.world import Process, World
-from support.shards import Crash, schema_of
+from support.models.shards import Crash, schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

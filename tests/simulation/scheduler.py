@@ -21,7 +21,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from support.shards import Crash
+from support.models.shards import Crash
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,8 +12,8 @@ from typing_extensions import override
 from datasource.errors import Fenced, InvalidUsage, LeaseExpired, MissingBlob, ShardError
 from simulation.actors import Actor
 from simulation.scheduler import Violation
-from support.engine import Checkpoint, Killed, Query, options_of
-from support.shards import Crash
+from support.fakes.engine import Checkpoint, Killed, Query, options_of
+from support.models.shards import Crash
 
 if TYPE_CHECKING:
     from simulation.model import Row

@@ -11,7 +11,7 @@ from datasource.errors import Determinate, Indeterminate, InvalidUsage
 from datasource.overwrite import overwrite
 from datasource.stores.faulty import Faulty
 from datasource.stores.objects import CreateOutcome, Unresolved
-from support.shards import World, rows, schema_of, table
+from support.models.shards import World, rows, schema_of, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

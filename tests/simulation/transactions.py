@@ -18,7 +18,7 @@ from datasource.frontier import Frontier
 from simulation.actors import Actor
 from simulation.rows import rows_of, table_of
 from simulation.scheduler import Violation
-from support.shards import schema_of, table
+from support.models.shards import schema_of, table
 
 if TYPE_CHECKING:
     from simulation.model import Row

@@ -37,8 +37,8 @@ from simulation.knobs import (
 )
 from simulation.network import SimObjects
 from simulation.scheduler import Fiber, Scheduler, SimLock, Violation
-from support.clock import ManualClock, SeededIds
-from support.shards import TINY, Crash
+from support.fakes.clock import ManualClock, SeededIds
+from support.models.shards import TINY, Crash
 
 if TYPE_CHECKING:
     import threading

@@ -18,8 +18,8 @@ from soak.known import contents_of, difference, known_schema, updates
 from soak.measured import Footprint, Sample, broken
 from soak.plan import FailedError, Plan, Result
 from soak.rounds import soak
-from support.fault_proxy import fault_proxy
-from support.s3_server import options_for, s3_server
+from support.faults.fault_proxy import fault_proxy
+from support.processes.s3_server import options_for, s3_server
 
 
 def test_what_is_known_is_what_the_appends_sum_up_to() -> None:

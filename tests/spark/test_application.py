@@ -20,8 +20,8 @@ from app.server.client import send_project
 from app.server.discovery import Whereabouts
 from app.settings.config import RuntimeSettings
 from datasource.errors import Fenced, InvalidUsage
-from support.checkout import wait_until
-from support.projects import QUERIES, SQL, Place, rows
+from support.processes.checkout import wait_until
+from support.spark.projects import QUERIES, SQL, Place, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

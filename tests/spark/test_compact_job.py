@@ -42,8 +42,8 @@ from datasource.types.row_keys import contiguous, surrogate
 from datasource.types.schema import ShardSchema
 from datasource.types.stats import encode_stats
 from jobs.compact import merge_shards
-from support.clock import ManualClock
-from support.shards import rows
+from support.fakes.clock import ManualClock
+from support.models.shards import rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,8 +12,8 @@ from pyspark.errors import PySparkException
 from datasource.errors import InvalidUsage
 from datasource.filters.parser import Condition
 from datasource.types.schema import ShardSchema
-from support.conditions import FORMS, conditions, rows_sql
-from support.strategies import bounded
+from support.strategies.conditions import FORMS, conditions, rows_sql
+from support.strategies.rows import bounded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,9 +18,9 @@ from datasource.client import ShardClient
 from datasource.frontier import Frontier
 from datasource.spark_compaction.driver import compact_on_spark
 from datasource.spark_native.time_interval import Interval
-from support.native import client_at, put
+from support.spark.native import client_at, put
+from support.spark.views import Bench, contents, no_fence, view
 from support.tree import GOLDEN
-from support.views import Bench, contents, no_fence, view
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -25,11 +25,12 @@ from app.storage.envelope import Staging
 from app.storage.errors import retract_errors
 from app.storage.reclock import NOTHING
 from datasource.errors import Fenced
-from support.checkout import ROOT, wait_until
-from support.ingestions import Runtime, Source, bindings, changes, contents, running
-from support.native import ids, put
-from support.sinks import Input
-from support.sinks import running as running_sink
+from support.processes.checkout import wait_until
+from support.spark.ingestions import Runtime, Source, bindings, changes, contents, running
+from support.spark.native import ids, put
+from support.spark.sinks import Input
+from support.spark.sinks import running as running_sink
+from support.tree import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -483,7 +484,7 @@ def test_a_killed_process(runtime: Runtime, inbox: Path, step: str) -> None:
     drop(inbox, "0.csv", "0,a", "bad,b")
     place = [runtime.location, str(runtime.checkpoints), str(inbox), step]
     done = subprocess.run(
-        [sys.executable, "-m", "support.ingestion_worker", *place],
+        [sys.executable, "-m", "support.processes.ingestion_worker", *place],
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

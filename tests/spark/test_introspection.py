@@ -22,8 +22,8 @@ from app.introspection.live import DATABASE, LiveTables
 from app.logs import log_to
 from datasource.client import ShardClient
 from datasource.clock import SystemClock
-from support.checkout import wait_until
-from support.introspection import DELAYS, FLIGHTS, World
+from support.fakes.introspection import DELAYS, FLIGHTS, World
+from support.processes.checkout import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,8 +18,8 @@ from app.coordinator.application import Application
 from app.lane.log import read_lane
 from app.lane.process_state import PhaseChange
 from app.settings.config import RuntimeSettings
-from support.checkout import wait_until
-from support.isolation import (
+from support.processes.checkout import wait_until
+from support.spark.isolation import (
     PATIENCE_S,
     Yard,
     condition,
@@ -29,7 +29,7 @@ from support.isolation import (
     register_patient,
     relation,
 )
-from support.projects import rows
+from support.spark.projects import rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,10 +20,7 @@ import pytest
 from app.coordinator.application import Application
 from app.lane.log import read_lane
 from app.settings.config import RuntimeSettings
-from support.checkout import ROOT, wait_until
-from support.isolation import phases_of
-from support.job import running_job
-from support.kills import (
+from support.faults.kills import (
     DROPPED,
     PLANNER,
     executors_of,
@@ -31,7 +28,11 @@ from support.kills import (
     kill,
     processes_of,
 )
-from support.projects import QUERIES, SQL, Place, rows
+from support.processes.checkout import wait_until
+from support.processes.job import running_job
+from support.spark.isolation import phases_of
+from support.spark.projects import QUERIES, SQL, Place, rows
+from support.tree import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -178,7 +179,7 @@ def test_a_drop_that_was_cut_off_is_finished(
     """SIGKILL in the middle of a drop: what was dropped never runs again, the others go on."""
     place = Place(tmp_path)
     done = subprocess.run(
-        [sys.executable, "-m", "support.kills", str(tmp_path)],
+        [sys.executable, "-m", "support.faults.kills", str(tmp_path)],
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -12,7 +12,7 @@ from chispa import assert_df_equality
 from app.project.project import Project
 from app.testing import Lab
 from datasource.errors import Determinate, InvalidUsage
-from support.checkout import ROOT
+from support.tree import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

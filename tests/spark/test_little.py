@@ -13,7 +13,7 @@ from datasource.frontier import Frontier
 from datasource.shard.batch import Volume
 from datasource.spark_native.read import times_of_changes
 from datasource.types.schema import ShardSchema
-from support.native import client_at
+from support.spark.native import client_at
 
 if TYPE_CHECKING:
     from pathlib import Path

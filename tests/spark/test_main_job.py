@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from datasource.client import ShardClient
-from support.job import RunningJob, running_job
+from support.processes.job import RunningJob, running_job
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("main-job")]
 

@@ -14,7 +14,7 @@ from app.compute.view.maintained_view import View
 from app.compute.view.session_settings import meaning_of
 from app.execution.observations import Measured
 from datasource.spark_native.time_interval import Interval
-from support.views import Bench, contents, no_fence, view
+from support.spark.views import Bench, contents, no_fence, view
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from app.execution.batch_errors import MicroBatchFailed, briefly
-from support.checkout import wait_until
+from support.processes.checkout import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

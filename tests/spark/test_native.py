@@ -22,11 +22,11 @@ from datasource.rows.updates import stamp
 from datasource.spark_native.leases import KEEPER, Keeper
 from datasource.spark_native.time_interval import Interval
 from datasource.types.schema import ShardSchema
-from support.checkout import wait_until
-from support.clock import ManualClock
-from support.native import TYPES, arrow_of, client_at, collected, few, ids, put
-from support.s3_server import S3Server, s3_server
-from support.strategies import (
+from support.fakes.clock import ManualClock
+from support.processes.checkout import wait_until
+from support.processes.s3_server import S3Server, s3_server
+from support.spark.native import TYPES, arrow_of, client_at, collected, few, ids, put
+from support.strategies.rows import (
     Case,
     cases,
     plain_rows,

@@ -16,8 +16,8 @@ from datasource.errors import Corrupt
 from datasource.parts.part_file import footer_of
 from datasource.types.schema import ShardSchema
 from datasource.types.stats import bounds
-from support.native import TYPES, arrow_of, client_at, collected, few, put
-from support.strategies import Case, cases, plain_rows, row_identity
+from support.spark.native import TYPES, arrow_of, client_at, collected, few, put
+from support.strategies.rows import Case, cases, plain_rows, row_identity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

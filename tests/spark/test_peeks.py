@@ -23,7 +23,7 @@ from app.execution.observations import Failed, Hydrated
 from app.protocol.compute import Peek, PeekResponse
 from app.protocol.objects import IndexDescription
 from datasource.errors import unknown_name
-from support.reads import Inputs, Place, Row, contents, incarnation, model_at, updates_of
+from support.fakes.reads import Inputs, Place, Row, contents, incarnation, model_at, updates_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

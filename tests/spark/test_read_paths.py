@@ -25,9 +25,9 @@ from datasource.filters.parser import Condition
 from datasource.frontier import Frontier
 from datasource.settings import ShardSettings
 from datasource.types.schema import ShardSchema
-from support.conditions import conditions, rows_sql
-from support.reads import Inputs, Place, incarnation
-from support.strategies import bounded
+from support.fakes.reads import Inputs, Place, incarnation
+from support.strategies.conditions import conditions, rows_sql
+from support.strategies.rows import bounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

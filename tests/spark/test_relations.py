@@ -23,9 +23,9 @@ from app.server.metrics import exposition
 from app.settings.config import RuntimeSettings
 from datasource.errors import ShardError
 from datasource.shard.state import ShardState
-from support.checkout import wait_until
-from support.projects import QUERIES, Place
-from support.shards import schema_of, table
+from support.models.shards import schema_of, table
+from support.processes.checkout import wait_until
+from support.spark.projects import QUERIES, Place
 from support.tree import ROOT
 
 if TYPE_CHECKING:

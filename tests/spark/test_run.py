@@ -14,8 +14,8 @@ from app.lane.log import read_lane
 from app.server.discovery import find
 from jobs.ask import main as ask
 from jobs.run import main as run
-from support.job import running_job
-from support.projects import SQL, Place
+from support.processes.job import running_job
+from support.spark.projects import SQL, Place
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("main-job")]
 

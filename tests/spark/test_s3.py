@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from datasource.client import ShardClient
-from support.s3_server import S3Server, s3_server
+from support.processes.s3_server import S3Server, s3_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,8 +10,8 @@ import pytest
 
 from datasource.client import ShardClient
 from datasource.settings import ShardSettings
-from support.fault_proxy import FaultProxy, fault_proxy
-from support.s3_server import S3Server, options_for, s3_server
+from support.faults.fault_proxy import FaultProxy, fault_proxy
+from support.processes.s3_server import S3Server, options_for, s3_server
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

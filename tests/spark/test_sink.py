@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from datasource.client import ShardClient
-from support.job import BRIEF
+from support.processes.job import BRIEF
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -26,9 +26,9 @@ from app.storage.sinks.others import forget_collected
 from datasource.errors import InvalidUsage
 from datasource.frontier import Frontier
 from datasource.types.schema import ShardSchema
-from support.checkout import ROOT
-from support.sink_worker import CHANGES, described, incarnation
-from support.sinks import SCHEMA, Input, diffs, host_of, life, parquet, parts, read, running
+from support.processes.sink_worker import CHANGES, described, incarnation
+from support.spark.sinks import SCHEMA, Input, diffs, host_of, life, parquet, parts, read, running
+from support.tree import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -286,7 +286,7 @@ def test_killed_processes(host: Host, source: Input, tmp_path: Path) -> None:
     for victim, step in KILLS:
         place = [host.client.location.url, str(host.checkpoints), out, victim, step]
         done = subprocess.run(
-            [sys.executable, "-m", "support.sink_worker", *place],
+            [sys.executable, "-m", "support.processes.sink_worker", *place],
             env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

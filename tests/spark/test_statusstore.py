@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from app.introspection.spark_plan.status_store import Execution, StatusStore
-from support.checkout import wait_until
+from support.processes.checkout import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

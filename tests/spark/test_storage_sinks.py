@@ -18,7 +18,7 @@ from app.storage.sink_query import drop_sink, hold_name, run_sink
 from app.storage.sinks.others import collected, forget_collected, register_function
 from datasource.errors import Fenced
 from datasource.frontier import EMPTY
-from support.sinks import Input, Reports, diffs, host_of, life, parquet, read, running
+from support.spark.sinks import Input, Reports, diffs, host_of, life, parquet, read, running
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,7 +11,7 @@ import pytest
 import datasource
 from datasource.client import ShardClient
 from datasource.spark_native import transaction as module
-from support.shards import rows
+from support.models.shards import rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -19,8 +19,8 @@ from app.compute.view.streaming_query import run_view
 from app.execution.observations import Failed, Health
 from datasource.frontier import Frontier
 from datasource.spark_native.time_interval import Interval
-from support.checkout import wait_until
-from support.views import Bench, Input, contents, no_fence, view
+from support.processes.checkout import wait_until
+from support.spark.views import Bench, Input, contents, no_fence, view
 
 if TYPE_CHECKING:
     from collections.abc import Callable

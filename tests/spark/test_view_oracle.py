@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from support.view_world import World
+from support.spark.view_world import World
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from app.sql.problems import InvalidProject
-from support.view_world import World
+from support.spark.view_world import World
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

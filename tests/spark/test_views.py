@@ -21,9 +21,9 @@ from app.protocol.objects import ViewDescription
 from datasource.errors import Fenced
 from datasource.frontier import EMPTY, Frontier
 from datasource.spark_native.time_interval import Interval
-from support.checkout import wait_until
-from support.sinks import parts
-from support.views import Bench, Input, contents, no_fence, view
+from support.processes.checkout import wait_until
+from support.spark.sinks import parts
+from support.spark.views import Bench, Input, contents, no_fence, view
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,9 +11,8 @@ import shutil
 
 import pytest
 
-from support.checkout import (
+from support.processes.checkout import (
     FOREIGN,
-    ROOT,
     SETUP_TIMEOUT_S,
     Checkout,
     SetupStory,
@@ -22,6 +21,7 @@ from support.checkout import (
     plant_environments,
     wait_until,
 )
+from support.tree import ROOT
 
 
 @pytest.fixture(scope="session")

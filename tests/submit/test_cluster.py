@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.checkout import SETUP_TIMEOUT_S, Checkout, wait_until
-from support.job import BRIEF
+from support.processes.checkout import SETUP_TIMEOUT_S, Checkout, wait_until
+from support.processes.job import BRIEF
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

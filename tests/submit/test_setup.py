@@ -10,7 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from support.checkout import Checkout, SetupStory
+    from support.processes.checkout import Checkout, SetupStory
 
 pytestmark = [pytest.mark.submit, pytest.mark.slow, pytest.mark.xdist_group("submit")]
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.checkout import JOB_TIMEOUT_S, finish, wait_until
+from support.processes.checkout import JOB_TIMEOUT_S, finish, wait_until
 
 if TYPE_CHECKING:
-    from support.checkout import Checkout
+    from support.processes.checkout import Checkout
 
 pytestmark = [pytest.mark.submit, pytest.mark.slow, pytest.mark.xdist_group("submit")]
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from typing_extensions import override
 
 from app.cli.status import ObjectStatus, show_status, status_table, verdict
-from support.clock import ManualClock
+from support.fakes.clock import ManualClock
 
 RUNNING = ObjectStatus("delays", "view", "running", lag_ms=800, hydrated=True)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from app.compute.holds import end_hold, end_other_holds, forget_holds, hold_name
 from app.execution.host import Incarnation
-from support.shards import World, schema_of
+from support.models.shards import World, schema_of
 
 
 def incarnation(dataflow: int, epoch: int = 1) -> Incarnation:

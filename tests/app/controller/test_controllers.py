@@ -39,8 +39,8 @@ from app.protocol.objects import (
 from app.protocol.storage import DroppedId, FrontierUpper, RunIngestion, RunSink, StatusUpdate
 from datasource.clock import SystemClock, SystemIds
 from datasource.errors import Determinate
-from support.checkout import wait_until
-from support.connection import FakeConnection
+from support.fakes.connection import FakeConnection
+from support.processes.checkout import wait_until
 
 VIEW = ViewDescription(name="v", query="SELECT * FROM a", inputs=("a",), schema="x INT")
 SOURCE = SourceDescription(name="a", format="rate")

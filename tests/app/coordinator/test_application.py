@@ -34,7 +34,7 @@ from app.transport.in_process import InProcessClient
 from app.transport.session import CloseCode
 from datasource.clock import SystemClock
 from datasource.errors import Determinate, Fenced, InvalidUsage, ShardError
-from support.sites import Site, index, project, source
+from support.fakes.sites import Site, index, project, source
 
 FIRST = [((1, "a"), 1, 1)]
 TOKEN = "0123456789abcdef" * 2

@@ -9,7 +9,7 @@ import pytest
 from app.demo.place import Place, alone
 from datasource.clock import SystemClock
 from datasource.errors import InvalidUsage
-from support.clock import ManualClock
+from support.fakes.clock import ManualClock
 
 
 def test_one_run_at_a_time(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from app.execution.commit_pacing import Pace
-from support.clock import ManualClock
+from support.fakes.clock import ManualClock
 
 
 class Line:

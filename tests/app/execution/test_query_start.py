@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from app.execution.query_start import start_slot, until_initialised
 from datasource.clock import SystemClock
-from support.clock import ManualClock
+from support.fakes.clock import ManualClock
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery

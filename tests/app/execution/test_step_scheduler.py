@@ -11,8 +11,8 @@ from typing_extensions import override
 
 from app.execution.step_scheduler import Turns
 from datasource.clock import Clock
-from support.checkout import wait_until
-from support.clock import ManualClock
+from support.fakes.clock import ManualClock
+from support.processes.checkout import wait_until
 
 PATIENCE_S = 20
 

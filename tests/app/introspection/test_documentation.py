@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.introspection.inbox import Inbox
 from app.introspection.registry import documentation, relations_with
-from support.clock import ManualClock
+from support.fakes.clock import ManualClock
 from support.tree import ROOT
 
 DOCUMENT = ROOT / "docs" / "introspection.md"

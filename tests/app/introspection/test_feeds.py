@@ -6,7 +6,7 @@ from app.introspection.feeds import Observing
 from app.lane.commands import CreateDataflow, LaneCommand, Record, UpdateConfiguration
 from app.lane.state import LaneState
 from app.protocol.objects import SourceDescription
-from support.shards import World
+from support.models.shards import World
 
 JAAS = "org.x.PlainLoginModule required username='me' password='hunter2';"
 

@@ -13,7 +13,7 @@ from app.protocol.objects import errors_shard
 from datasource.client import ShardClient
 from datasource.errors import Fenced, InvalidUsage
 from datasource.types.schema import ShardSchema
-from support.introspection import DELAYS, FLIGHTS, World
+from support.fakes.introspection import DELAYS, FLIGHTS, World
 
 SCHEMA = ShardSchema.from_arrow(pa.schema([("a", pa.int64())]))
 

@@ -10,8 +10,8 @@ import pytest
 from app.introspection.feeds import Observing
 from datasource.maintainer import Maintainer
 from datasource.maintenance.compact import observe_merges
-from support.merging import SHARD, filled
-from support.shards import SETTINGS, World, schema_of, table
+from support.models.merging import SHARD, filled
+from support.models.shards import SETTINGS, World, schema_of, table
 
 BLOBS = replace(SETTINGS, inline_part_bytes=0, compact_factor=4)
 QUIET = replace(BLOBS, compact_inline_bytes=0)

@@ -23,7 +23,7 @@ from app.introspection.events import (
 from app.protocol.objects import SubscribeDescription, ViewDescription
 from app.protocol.storage import StatusUpdate
 from datasource.errors import InvalidUsage
-from support.introspection import DELAYS, FAST, FLIGHTS, OUT, World, progress
+from support.fakes.introspection import DELAYS, FAST, FLIGHTS, OUT, World, progress
 
 
 @pytest.fixture

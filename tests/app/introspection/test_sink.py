@@ -10,8 +10,8 @@ from app.introspection.listener import QueryListener, progress_of
 from app.introspection.sink import Sink
 from app.introspection.store import Relations
 from datasource.clock import SystemClock
-from support.clock import ManualClock
-from support.introspection import DELAYS, World, progress
+from support.fakes.clock import ManualClock
+from support.fakes.introspection import DELAYS, World, progress
 
 PROGRESS = {
     "id": "i",

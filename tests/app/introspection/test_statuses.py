@@ -10,7 +10,7 @@ from app.introspection.events import (
     Polled,
 )
 from app.protocol.storage import StatisticsUpdates, StatusUpdate
-from support.introspection import DELAYS, FLIGHTS, OUT, World
+from support.fakes.introspection import DELAYS, FLIGHTS, OUT, World
 
 
 @pytest.fixture

@@ -25,8 +25,8 @@ from app.protocol.objects import (
     ViewDescription,
 )
 from datasource.errors import Fenced, InvalidUsage
-from support.clock import ManualClock, SeededIds
-from support.lane import Ledger, Order, Runtime, SimJournal, host
+from support.fakes.clock import ManualClock, SeededIds
+from support.fakes.lane import Ledger, Order, Runtime, SimJournal, host
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

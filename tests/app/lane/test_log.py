@@ -27,8 +27,8 @@ from app.lane.state import EMPTY_STATE, LaneState, apply
 from app.protocol.objects import SourceDescription
 from datasource.client import ShardClient
 from datasource.errors import Determinate, Fenced, Indeterminate, InvalidUsage
-from support.checkout import ROOT
-from support.shards import Crash, Mortal, World
+from support.models.shards import Crash, Mortal, World
+from support.tree import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -270,7 +270,7 @@ def test_a_crash_at_any_moment_leaves_an_order(world: World) -> None:
 def worker(url: str, name: str, count: int, how: Takeover = "if-free") -> subprocess.Popen[str]:
     asked = json.dumps({"url": url, "name": name, "how": how, "count": count})
     return subprocess.Popen(
-        [sys.executable, "-m", "support.lane_worker", asked],
+        [sys.executable, "-m", "support.processes.lane_worker", asked],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])},

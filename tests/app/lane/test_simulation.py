@@ -16,8 +16,8 @@ from app.protocol.objects import (
     SubscribeDescription,
     ViewDescription,
 )
-from support.clock import ManualClock
-from support.lane import Ledger, Order, Runtime, wanted
+from support.fakes.clock import ManualClock
+from support.fakes.lane import Ledger, Order, Runtime, wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

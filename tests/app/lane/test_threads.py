@@ -15,8 +15,8 @@ from app.lane.settings import LaneSettings
 from app.protocol.objects import SourceDescription, ViewDescription
 from datasource.clock import SystemClock
 from datasource.errors import Determinate, InvalidUsage
-from support.clock import ManualClock, SeededIds
-from support.lane import Order, SimJournal, host
+from support.fakes.clock import ManualClock, SeededIds
+from support.fakes.lane import Order, SimJournal, host
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,8 +15,8 @@ from app.protocol.compute import ComputeCommand, ComputeResponse, Hello
 from app.protocol.objects import fingerprint
 from app.protocol.storage import StorageCommand, StorageResponse
 from datasource.errors import InvalidUsage
-from support.messages import MESSAGES, SOURCE
-from support.replicas import thorough
+from support.fakes.replicas import thorough
+from support.strategies.messages import MESSAGES, SOURCE
 from support.tree import GOLDEN
 
 VALUES = GOLDEN / "protocol" / f"values-{PROTOCOL_VERSION}.jsonl"

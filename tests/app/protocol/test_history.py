@@ -31,7 +31,7 @@ from app.protocol.history import (
 )
 from app.protocol.storage import RunIngestion, RunSink, StorageCommand
 from datasource.errors import InvalidUsage
-from support.replicas import (
+from support.fakes.replicas import (
     ComputeReplica,
     StorageReplica,
     compute_commands,

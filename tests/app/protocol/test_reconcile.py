@@ -28,7 +28,7 @@ from app.protocol.storage import (
     StorageCommand,
 )
 from datasource.errors import InvalidUsage
-from support.replicas import (
+from support.fakes.replicas import (
     ComputeReplica,
     StorageReplica,
     compute_commands,

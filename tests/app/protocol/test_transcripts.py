@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.transcripts import told
+from support.models.transcripts import told
 from support.tree import GOLDEN
 
 SESSIONS = sorted((GOLDEN / "protocol").glob("session-*.jsonl"))

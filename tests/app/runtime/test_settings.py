@@ -36,8 +36,8 @@ from app.settings.config import DEFAULT_FILE, RuntimeSettings
 from app.transport.in_process import InProcessClient
 from app.transport.session import CloseCode
 from datasource.errors import InvalidUsage
-from support.checkout import wait_until
-from support.reads import Place
+from support.fakes.reads import Place
+from support.processes.checkout import wait_until
 
 SCHEMA = pa.schema([("k", pa.int64()), ("s", pa.string())])
 

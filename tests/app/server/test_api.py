@@ -31,8 +31,8 @@ from app.server.api import Services, create_app
 from app.server.application_server import routes_of
 from app.server.http_server import Served, serve
 from datasource.errors import InvalidUsage
-from support.checkout import wait_until
-from support.introspection import DELAYS, FLIGHTS, World, progress
+from support.fakes.introspection import DELAYS, FLIGHTS, World, progress
+from support.processes.checkout import wait_until
 
 TOKEN = "s3cret"  # noqa: S105 - of the test
 JSON = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}

@@ -22,7 +22,7 @@ from datasource.client import ShardClient
 from datasource.errors import Determinate, Fenced
 from datasource.spark_native.time_interval import StagedInterval
 from datasource.types.schema import ShardSchema
-from support.clock import ManualClock, SeededIds
+from support.fakes.clock import ManualClock, SeededIds
 
 _numbers = count()
 

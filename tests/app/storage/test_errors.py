@@ -14,7 +14,7 @@ from app.storage.reclock import Bound, Origin, Remap
 from datasource.client import ShardClient
 from datasource.errors import Determinate, InvalidUsage
 from datasource.frontier import Frontier
-from support.clock import ManualClock, SeededIds
+from support.fakes.clock import ManualClock, SeededIds
 
 _numbers = count()
 

@@ -21,7 +21,7 @@ from app.storage.generators.events import Generator, end_of
 from app.storage.generators.mixing import draws, high, low, prices
 from app.storage.generators.source import GeneratorStreamReader, _Rows
 from datasource.errors import InvalidUsage
-from support.clock import ManualClock
+from support.fakes.clock import ManualClock
 
 TABLES = [
     ("counter", {}),

@@ -14,7 +14,7 @@ from typing_extensions import override
 from app.protocol.storage import RunOneshotIngestion, StagedBatches
 from app.storage.one_shot import Oneshots
 from datasource.clock import SystemClock
-from support.reads import Place
+from support.fakes.reads import Place
 
 
 class Watched(SystemClock):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from app.storage.reclock import NOTHING, Bound, Origin, Remap, SourceFile, next_time
 from datasource.client import ShardClient
 from datasource.errors import InvalidUsage
-from support.clock import ManualClock, SeededIds
+from support.fakes.clock import ManualClock, SeededIds
 
 ORIGIN = Origin("csv", 5)
 

@@ -19,7 +19,7 @@ from datasource.client import ShardClient
 from datasource.errors import Fenced, InvalidUsage
 from datasource.frontier import EMPTY, Frontier
 from datasource.types.schema import ShardSchema
-from support.sinks import SCHEMA
+from support.spark.sinks import SCHEMA
 
 
 def described(name: str = "out", on: str = "in", **options: str) -> SinkDescription:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.wires import Wire, inprocess, websocket
+from support.fakes.wires import Wire, inprocess, websocket
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

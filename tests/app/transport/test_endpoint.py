@@ -13,8 +13,8 @@ from app.protocol.storage import DroppedId
 from app.transport.endpoint import Endpoint
 from app.transport.in_process import InProcessClient
 from app.transport.session import CloseCode, Closed, Limits, Received, Reconcile, Session
-from support.clock import ManualClock
-from support.replicas import thorough
+from support.fakes.clock import ManualClock
+from support.fakes.replicas import thorough
 
 BOUND = 3
 

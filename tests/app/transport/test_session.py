@@ -19,8 +19,8 @@ from app.protocol.compute import (
 )
 from app.protocol.storage import DroppedId, RunIngestion
 from app.transport.session import CloseCode, Limits, Received, Reconcile
-from support.replicas import source
-from support.wires import PATIENCE_S, Wire, inprocess, websocket
+from support.fakes.replicas import source
+from support.fakes.wires import PATIENCE_S, Wire, inprocess, websocket
 
 if TYPE_CHECKING:
     from collections.abc import Callable

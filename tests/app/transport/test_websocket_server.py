@@ -18,8 +18,8 @@ from app.protocol.storage import RunIngestion
 from app.transport.session import CloseCode, Limits, Received, Reconcile
 from app.transport.websocket_client import WebSocketClient, connect
 from datasource.errors import Determinate, InvalidUsage
-from support.replicas import source
-from support.wires import PATIENCE_S, TOKEN, Relay, websocket
+from support.fakes.replicas import source
+from support.fakes.wires import PATIENCE_S, TOKEN, Relay, websocket
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

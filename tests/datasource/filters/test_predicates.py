@@ -41,7 +41,7 @@ from datasource.shard.batch import Part
 from datasource.types.schema import ShardSchema
 from datasource.types.spark_types import Atomic
 from datasource.types.stats import encode_stats, kind_of
-from support.strategies import PLAIN_TYPES, Case, bounded, cases, plain, values
+from support.strategies.rows import PLAIN_TYPES, Case, bounded, cases, plain, values
 
 Answer = bool | None
 

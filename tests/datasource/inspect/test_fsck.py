@@ -26,9 +26,9 @@ from datasource.shard.state import RollupRef, ShardState, is_tombstone
 from datasource.stores.entry import encode_entry, entry_key
 from datasource.stores.metered import Metered
 from datasource.stores.shard_names import shard_directory
-from support.commands import histories
-from support.damage import OTHER, SHARD, Lake
-from support.shards import TINY, Crash, Mortal, World, schema_of, table
+from support.faults.damage import OTHER, SHARD, Lake
+from support.models.shards import TINY, Crash, Mortal, World, schema_of, table
+from support.strategies.commands import histories
 
 if TYPE_CHECKING:
     from datasource.client import ShardClient

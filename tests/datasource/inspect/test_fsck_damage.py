@@ -9,16 +9,16 @@ import pytest
 
 from datasource.inspect.fsck import KINDS
 from datasource.stores.file import FileObjects
-from support.clock import SeededIds
-from support.damage import SHARD, Lake
-from support.damaged_parts import DAMAGES
-from support.shards import World
+from support.fakes.clock import SeededIds
+from support.faults.damage import SHARD, Lake
+from support.faults.damaged_parts import DAMAGES
+from support.models.shards import World
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from datasource.stores.objects import Objects
-    from support.damages import Damage
+    from support.faults.damages import Damage
 
 
 @pytest.fixture(scope="module")

@@ -25,9 +25,9 @@ from datasource.shard.references import Amount
 from datasource.stores.file import FileObjects
 from datasource.stores.location import BlobEntry
 from datasource.stores.objects import CreateOutcome
-from support.clock import ManualClock
-from support.shards import SETTINGS, Crash, Mortal, World, schema_of, table
-from support.strategies import bounded
+from support.fakes.clock import ManualClock
+from support.models.shards import SETTINGS, Crash, Mortal, World, schema_of, table
+from support.strategies.rows import bounded
 
 SHARD = "orders"
 HOUR_MS = 3_600_000

@@ -26,8 +26,8 @@ from datasource.shard.state import ShardState
 from datasource.shard.trace import Trace
 from datasource.stores.faulty import Fault, Faulty
 from datasource.stores.objects import CreateOutcome
-from support.commands import part
-from support.shards import SETTINGS, World, dangling, rows, schema_of, table, updates
+from support.models.shards import SETTINGS, World, dangling, rows, schema_of, table, updates
+from support.strategies.commands import part
 
 SHARD = "orders"
 BLOBS = replace(SETTINGS, inline_part_bytes=0, row_group_rows=4, compact_inline_bytes=0)

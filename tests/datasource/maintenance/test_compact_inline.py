@@ -19,14 +19,23 @@ from datasource.parts.merge_parts import weigh
 from datasource.shard.commands.append import AlreadyCommitted
 from datasource.shard.merge_budget import Tank
 from datasource.stores.metered import Metered
-from support.merging import SHARD, contents, expected, filled, next_merge, sizes
-from support.shards import SETTINGS, Crash, Mortal, World, dangling, schema_of, table, updates
+from support.models.merging import SHARD, contents, expected, filled, next_merge, sizes
+from support.models.shards import (
+    SETTINGS,
+    Crash,
+    Mortal,
+    World,
+    dangling,
+    schema_of,
+    table,
+    updates,
+)
 
 if TYPE_CHECKING:
     from datasource.client import ShardClient
     from datasource.settings import ShardSettings
     from datasource.stores.objects import CreateOutcome
-    from support.shards import Effect
+    from support.models.shards import Effect
 
 BLOBS = replace(SETTINGS, inline_part_bytes=0, compact_factor=4)
 QUIET = replace(BLOBS, compact_inline_bytes=0)

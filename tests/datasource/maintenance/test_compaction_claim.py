@@ -17,14 +17,14 @@ from datasource.maintenance.compaction_claim import CLAIM_LEASE_MS, MergeClaim, 
 from datasource.shard.commands.claims import Claimed, InputsGone, Taken, claim, live_claims, release
 from datasource.shard.commands.merge import apply_merge
 from datasource.stores.faulty import Fault, Faulty
-from support.merging import SHARD, contents, filled, sizes
-from support.shards import SETTINGS, Crash, Mortal, World, dangling, schema_of, table
+from support.models.merging import SHARD, contents, filled, sizes
+from support.models.shards import SETTINGS, Crash, Mortal, World, dangling, schema_of, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from datasource.client import ShardClient
-    from support.shards import Effect
+    from support.models.shards import Effect
 
 BLOBS = replace(SETTINGS, inline_part_bytes=0, compact_factor=4, compact_inline_bytes=0)
 

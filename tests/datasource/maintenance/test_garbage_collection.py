@@ -19,8 +19,7 @@ from datasource.shard.commands.rollups import add_rollup, oldest_whole
 from datasource.shard.state import RollupRef
 from datasource.shard.state_history import state_at
 from datasource.stores.faulty import Fault, Faulty
-from support.commands import advance, first_state
-from support.leftovers import (
+from support.faults.leftovers import (
     BLOBS,
     HOUR_MS,
     SHARD,
@@ -30,8 +29,8 @@ from support.leftovers import (
     named,
     stored,
 )
-from support.leftovers import filled as grown
-from support.shards import (
+from support.faults.leftovers import filled as grown
+from support.models.shards import (
     SETTINGS,
     Crash,
     Effect,
@@ -41,6 +40,7 @@ from support.shards import (
     schema_of,
     table,
 )
+from support.strategies.commands import advance, first_state
 
 
 def filled(world: World, rollup_every: int = 128, appends: int = 6) -> ShardClient:

@@ -18,8 +18,8 @@ from datasource.shard.commands.transition import Transition
 from datasource.shard.machine import Machine
 from datasource.shard.state import Claim, ShardState, is_tombstone
 from datasource.shard.state_history import state_at
-from support.leftovers import BLOBS, HOUR_MS, SHARD, contents, filled, named, stored
-from support.shards import Crash, Effect, Mortal, World, dangling, table
+from support.faults.leftovers import BLOBS, HOUR_MS, SHARD, contents, filled, named, stored
+from support.models.shards import Crash, Effect, Mortal, World, dangling, table
 
 # --- a long way ----------------------------------------------------------------------------------
 

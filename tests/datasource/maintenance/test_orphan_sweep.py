@@ -25,8 +25,7 @@ from datasource.shard.state import STAGE_LIFE_MS, Registration, ShardState
 from datasource.shard.state_history import state_at
 from datasource.stores.file import FileObjects
 from datasource.stores.location import BlobEntry
-from support.commands import advance, first_state
-from support.leftovers import (
+from support.faults.leftovers import (
     BLOBS,
     FOREIGN,
     HOUR_MS,
@@ -38,7 +37,8 @@ from support.leftovers import (
     named,
     stored,
 )
-from support.shards import SETTINGS, Crash, Effect, Mortal, World, dangling, table
+from support.models.shards import SETTINGS, Crash, Effect, Mortal, World, dangling, table
+from support.strategies.commands import advance, first_state
 
 PERIOD_MS = SETTINGS.sweep_every_ms
 FILLED = Counter({(number, "x"): 1 for number in range(4)})

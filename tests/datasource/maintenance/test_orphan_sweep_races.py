@@ -21,7 +21,7 @@ from datasource.parts.stage import Staged
 from datasource.shard.commands.sweep import SWEEP_AGE_MS
 from datasource.shard.state import STAGE_LIFE_MS
 from datasource.stores.objects import Objects
-from support.leftovers import (
+from support.faults.leftovers import (
     BLOBS,
     HOUR_MS,
     LEAKS,
@@ -32,8 +32,8 @@ from support.leftovers import (
     litter,
     stored,
 )
-from support.shards import Crash, Mortal, World, dangling, table
-from support.strategies import bounded
+from support.models.shards import Crash, Mortal, World, dangling, table
+from support.strategies.rows import bounded
 
 MINUTE_MS = HOUR_MS // 60
 FILLED = Counter({(number, "x"): 1 for number in range(4)})

@@ -21,9 +21,9 @@ from datasource.shard.commands.readers import downgrade_critical, register_criti
 from datasource.shard.commands.retention import retain as retain_step
 from datasource.shard.commands.retention import set_retention as set_step
 from datasource.shard.state import ShardState, retained_since, since_bound
-from support.commands import advance, first_state, steps
-from support.shards import SETTINGS, Crash, Effect, Mortal, World, rows, schema_of, table
-from support.strategies import bounded
+from support.models.shards import SETTINGS, Crash, Effect, Mortal, World, rows, schema_of, table
+from support.strategies.commands import advance, first_state, steps
+from support.strategies.rows import bounded
 
 SHARD = "orders"
 HOUR_MS = 3_600_000

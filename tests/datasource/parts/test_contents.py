@@ -20,8 +20,8 @@ from datasource.overwrite import overwrite
 from datasource.settings import ShardSettings
 from datasource.types.schema import ShardSchema
 from datasource.types.spark_types import Field, Record, parse_record, record_json
-from support.shards import SETTINGS, TINY, World, schema_of
-from support.strategies import (
+from support.models.shards import SETTINGS, TINY, World, schema_of
+from support.strategies.rows import (
     Case,
     Row,
     bounded,

@@ -22,7 +22,7 @@ import pytest
 from datasource.errors import Corrupt
 from datasource.read import contents_of
 from datasource.shard.plan import PlannedPart, TimeFilter
-from support.shards import TINY, World, schema_of, table
+from support.models.shards import TINY, World, schema_of, table
 from support.tree import TESTS
 
 ROUNDS = 1200
@@ -33,7 +33,7 @@ def work(folder: Path, seed: int, rounds: int) -> dict[str, Any]:
     progress = folder / "progress"
     task = {"seed": seed, "rounds": rounds, "progress": str(progress)}
     done = subprocess.run(
-        [sys.executable, "-m", "support.fuzz_worker", json.dumps(task)],
+        [sys.executable, "-m", "support.processes.fuzz_worker", json.dumps(task)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])},
         capture_output=True,
         text=True,

@@ -24,9 +24,9 @@ from datasource.shard.batch import Part
 from datasource.stores.open import open_objects
 from datasource.types.schema import ShardSchema
 from datasource.types.stats import NO_STATS, encode_stats
-from support.clock import ManualClock, SeededIds
-from support.shards import SETTINGS, World
-from support.strategies import Case, bounded, cases, json_types
+from support.fakes.clock import ManualClock, SeededIds
+from support.models.shards import SETTINGS, World
+from support.strategies.rows import Case, bounded, cases, json_types
 from support.tree import GOLDEN
 
 if TYPE_CHECKING:

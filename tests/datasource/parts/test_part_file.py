@@ -21,8 +21,8 @@ from datasource.shard.batch import Part
 from datasource.shard.plan import PlannedPart, TimeFilter
 from datasource.stores.memory import MemoryObjects
 from datasource.stores.ranged import open_ranged
-from support.clock import ManualClock
-from support.shards import SETTINGS, World, schema_of
+from support.fakes.clock import ManualClock
+from support.models.shards import SETTINGS, World, schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

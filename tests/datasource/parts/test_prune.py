@@ -27,9 +27,9 @@ from datasource.shard.plan import PlannedPart, TimeFilter, pack, plan_changes, p
 from datasource.shard.state import ShardState
 from datasource.types.schema import ShardSchema
 from datasource.types.stats import ColumnStats, PartStats, encode_stats
-from support.commands import part
-from support.shards import SETTINGS, TINY, World, rows, schema_of, table, updates
-from support.strategies import bounded
+from support.models.shards import SETTINGS, TINY, World, rows, schema_of, table, updates
+from support.strategies.commands import part
+from support.strategies.rows import bounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,7 +21,15 @@ from datasource.rows.updates import (
     sort_rows,
     stamp,
 )
-from support.strategies import Case, bounded, cases, contents, plain_rows, row_identity, updates_of
+from support.strategies.rows import (
+    Case,
+    bounded,
+    cases,
+    contents,
+    plain_rows,
+    row_identity,
+    updates_of,
+)
 
 
 def in_batches(run: pa.Table, rows: int) -> Iterator[pa.Table]:

@@ -22,7 +22,7 @@ from datasource.rows.updates import (
     stamp,
     update_schema,
 )
-from support.strategies import (
+from support.strategies.rows import (
     Case,
     bounded,
     cases,

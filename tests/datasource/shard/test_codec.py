@@ -39,8 +39,8 @@ from datasource.shard.state import (
 )
 from datasource.shard.trace import Trace
 from datasource.types.stats import ColumnStats, PartStats, encode_stats
-from support.commands import SCHEMAS, first_state, histories
-from support.strategies import bounded
+from support.strategies.commands import SCHEMAS, first_state, histories
+from support.strategies.rows import bounded
 from support.tree import GOLDEN
 
 GOLDEN_1 = GOLDEN / "v1"

@@ -20,8 +20,8 @@ from datasource.shard.commands.append import (
 from datasource.shard.commands.append import compare_and_append as transition
 from datasource.shard.covered_range import may_cover_same, of_interval, of_query, of_text
 from datasource.shard.machine import Machine
-from support.commands import first_state
-from support.shards import SETTINGS, World, dangling, rows, schema_of, table
+from support.models.shards import SETTINGS, World, dangling, rows, schema_of, table
+from support.strategies.commands import first_state
 
 if TYPE_CHECKING:
     from datasource.client import ShardClient

@@ -16,7 +16,7 @@ from datasource.shard.commands.readers import heartbeat, register_leased
 from datasource.stores.entry import encode_entry, entry_key
 from datasource.stores.faulty import Fault, Faulty
 from datasource.stores.objects import Objects
-from support.shards import SETTINGS, World, rows, schema_of, table
+from support.models.shards import SETTINGS, World, rows, schema_of, table
 
 SHARD = "orders"
 ROLLUPS = replace(SETTINGS, rollup_every=4)

@@ -24,9 +24,9 @@ from datasource.shard.plan import (
 from datasource.shard.state import ShardState
 from datasource.shard.trace import Trace
 from datasource.types.stats import ColumnStats, PartStats, encode_stats
-from support.commands import first_state, part
-from support.shards import SETTINGS, World, schema_of, updates
-from support.strategies import bounded
+from support.models.shards import SETTINGS, World, schema_of, updates
+from support.strategies.commands import first_state, part
+from support.strategies.rows import bounded
 
 SHARD = "orders"
 PIECES = replace(SETTINGS, inline_part_bytes=0, part_buffer_bytes=1)

@@ -26,9 +26,9 @@ from datasource.shard.commands.readers import (
 )
 from datasource.shard.state import ShardState, seqno_since
 from datasource.shard.state_history import rebuild, state_at
-from support.commands import advance, first_state
-from support.shards import SETTINGS, World, dangling, rows, schema_of, table
-from support.strategies import bounded
+from support.models.shards import SETTINGS, World, dangling, rows, schema_of, table
+from support.strategies.commands import advance, first_state
+from support.strategies.rows import bounded
 
 SHARD = "orders"
 

@@ -23,10 +23,10 @@ from datasource.shard.trace import (
     push,
     worn_past,
 )
-from support.commands import histories, part
-from support.merging import next_merge
-from support.shards import SETTINGS
-from support.strategies import bounded
+from support.models.merging import next_merge
+from support.models.shards import SETTINGS
+from support.strategies.commands import histories, part
+from support.strategies.rows import bounded
 
 BLOB = (Run((part(ts=3),)),)
 

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 
 from datasource.errors import ShardError
-from support.shards import TINY, Crash, Mortal, World, dangling, rows, table
-from support.sink import SHARD, engine
+from support.fakes.sink import SHARD, engine
+from support.models.shards import TINY, Crash, Mortal, World, dangling, rows, table
 
 if TYPE_CHECKING:
-    from support.shards import Effect
-    from support.sink import Engine
+    from support.fakes.sink import Engine
+    from support.models.shards import Effect
 
 Rows = list[tuple[int | None, str | None]]
 

@@ -11,12 +11,12 @@ import pytest
 from datasource.errors import ShardError
 from datasource.frontier import Frontier
 from datasource.shard.machine import Machine
-from support.shards import TINY, rows, schema_of, table, updates
-from support.sink import SHARD, engine
+from support.fakes.sink import SHARD, engine
+from support.models.shards import TINY, rows, schema_of, table, updates
 
 if TYPE_CHECKING:
     from datasource.shard.state import ShardState
-    from support.sink import Engine
+    from support.fakes.sink import Engine
 
 ROWS = table((0, "")).schema
 IMAGE = pa.struct(list(ROWS))

@@ -14,12 +14,12 @@ from datasource.shard.covered_range import may_cover_same, of_query
 from datasource.shard_sink.micro_batch_range import checkpoint_files, micro_batch_covers
 from datasource.shard_source.options import parse_sink
 from datasource.stores.open import open_objects
-from support.s3_server import s3_server
-from support.shards import TINY, dangling, rows, table
-from support.sink import SHARD, engine
+from support.fakes.sink import SHARD, engine
+from support.models.shards import TINY, dangling, rows, table
+from support.processes.s3_server import s3_server
 
 if TYPE_CHECKING:
-    from support.sink import Engine
+    from support.fakes.sink import Engine
 
 QUERY = "query-1"
 ENDS: list[list[str]] = [

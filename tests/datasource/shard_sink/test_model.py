@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from datasource.shard.commands.append import Appended
 from datasource.write import WriteHandle, WriteResult
-from support.shards import TINY, schema_of, table, updates
-from support.sink import SHARD, engine
+from support.fakes.sink import SHARD, engine
+from support.models.shards import TINY, schema_of, table, updates
 
 if TYPE_CHECKING:
-    from support.sink import Engine
+    from support.fakes.sink import Engine
 
 Row = dict[str, Any]
 Model = dict[Any, Row]

@@ -9,7 +9,7 @@ from datasource.errors import InvalidUsage
 from datasource.shard_sink.frame_columns import read_frame
 from datasource.shard_sink.target import find, resolve
 from datasource.shard_source.options import parse_sink
-from support.shards import World
+from support.models.shards import World
 
 SHARD = "orders"
 FRAME = StructType().add("id", LongType()).add("v", StringType())

@@ -10,8 +10,8 @@ import pytest
 from datasource.errors import Corrupt, MissingBlob
 from datasource.frontier import EMPTY, Frontier
 from datasource.shard_source.descs import news, stop_before
-from support.engine import Checkpoint, Query, options_of
-from support.shards import TINY, World, schema_of, updates
+from support.fakes.engine import Checkpoint, Query, options_of
+from support.models.shards import TINY, World, schema_of, updates
 
 if TYPE_CHECKING:
     from collections.abc import Callable

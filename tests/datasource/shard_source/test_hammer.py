@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from datasource.client import ShardClient
 from datasource.frontier import Frontier
-from support.engine import Checkpoint, Query, options_of
-from support.shards import TINY, schema_of, updates
+from support.fakes.engine import Checkpoint, Query, options_of
+from support.models.shards import TINY, schema_of, updates
 
 if TYPE_CHECKING:
     from collections.abc import Callable

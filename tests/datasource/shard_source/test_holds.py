@@ -12,9 +12,9 @@ import pytest
 from datasource.errors import Fenced, InvalidUsage, LeaseExpired
 from datasource.frontier import Frontier
 from datasource.shard.commands.readers import expire_critical
-from support.engine import Checkpoint, Query, consolidated, options_of
-from support.shards import World, table, updates
-from support.streams import BLOBS, Row, churn, fill, lose_leases
+from support.fakes.engine import Checkpoint, Query, consolidated, options_of
+from support.models.shards import World, table, updates
+from support.spark.streams import BLOBS, Row, churn, fill, lose_leases
 
 # --- pieces of a snapshot ------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from datasource.settings import ShardSettings
 from datasource.shard_source.options import parse_source
 from datasource.shard_source.row_shape import Shape
 from datasource.shard_source.stream import ShardStreamReader
-from support.shards import schema_of, updates
+from support.models.shards import schema_of, updates
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit

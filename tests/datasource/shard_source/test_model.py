@@ -21,8 +21,8 @@ from datasource.client import ShardClient
 from datasource.frontier import Frontier
 from datasource.shard.commands.readers import expire_leased
 from datasource.types.schema import ShardSchema
-from support.engine import STEPS, Checkpoint, Killed, Query, options_of
-from support.shards import TINY, World, schema_of, updates
+from support.fakes.engine import STEPS, Checkpoint, Killed, Query, options_of
+from support.models.shards import TINY, World, schema_of, updates
 
 Update = tuple[int, str, int, int]
 """Of a row `(id, v)`: its time and its diff."""

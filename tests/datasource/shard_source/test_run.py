@@ -11,9 +11,9 @@ import pytest
 from datasource.errors import Determinate, InvalidUsage
 from datasource.frontier import Frontier
 from datasource.types.schema import ShardSchema
-from support.engine import STEPS, Checkpoint, Killed, Query, consolidated, options_of
-from support.shards import World, schema_of, table, updates
-from support.streams import BLOBS, churn, fill, lose_leases
+from support.fakes.engine import STEPS, Checkpoint, Killed, Query, consolidated, options_of
+from support.models.shards import World, schema_of, table, updates
+from support.spark.streams import BLOBS, churn, fill, lose_leases
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,9 +9,9 @@ import pytest
 
 from datasource.errors import InvalidUsage
 from datasource.frontier import Frontier
-from support.engine import Checkpoint, Query, options_of
-from support.shards import World, schema_of, updates
-from support.streams import BLOBS, Row, churn, fill, lose_leases
+from support.fakes.engine import Checkpoint, Query, options_of
+from support.models.shards import World, schema_of, updates
+from support.spark.streams import BLOBS, Row, churn, fill, lose_leases
 
 if TYPE_CHECKING:
     from datasource.client import ShardClient

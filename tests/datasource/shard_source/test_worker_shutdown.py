@@ -13,7 +13,7 @@ from typing import IO
 
 import pytest
 
-from support.checkout import wait_until
+from support.processes.checkout import wait_until
 
 PATIENCE_S = 60.0
 

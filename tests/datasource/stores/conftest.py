@@ -8,9 +8,9 @@ import pytest
 
 from datasource.clock import SystemIds
 from datasource.stores.memory import forget
-from support.clock import SeededIds
-from support.places import Place
-from support.s3_server import S3Server, s3_server
+from support.fakes.clock import SeededIds
+from support.processes.places import Place
+from support.processes.s3_server import S3Server, s3_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

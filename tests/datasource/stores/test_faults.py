@@ -19,17 +19,17 @@ from datasource.stores.memory import MemoryObjects
 from datasource.stores.objects import CREATED, Unresolved
 from datasource.stores.open import compose_location, open_location, open_objects
 from datasource.stores.retry import Retrying
-from support.check_log import Ack, check_log
-from support.clock import ManualClock, SeededIds
-from support.fault_proxy import FAULTS, FAULTS_OF_GET, FaultProxy, fault_proxy
-from support.log_worker import append_many
-from support.s3_server import S3Server, free_port, options_for
+from support.fakes.clock import ManualClock, SeededIds
+from support.faults.fault_proxy import FAULTS, FAULTS_OF_GET, FaultProxy, fault_proxy
+from support.models.check_log import Ack, check_log
+from support.processes.log_worker import append_many
+from support.processes.s3_server import S3Server, free_port, options_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from datasource.stores.location import Location
-    from support.places import Place
+    from support.processes.places import Place
 
 _CREATE_FAULTS = [
     Fault.BEFORE,

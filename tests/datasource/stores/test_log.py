@@ -12,15 +12,15 @@ from datasource.clock import SystemClock
 from datasource.errors import Corrupt, InvalidUsage
 from datasource.stores.entry import entry_key
 from datasource.stores.location import Committed, ExpectationMismatch, VersionedData
-from support.check_log import Ack, HeadRead, check_log
-from support.log_worker import append_many
+from support.models.check_log import Ack, HeadRead, check_log
+from support.processes.log_worker import append_many
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
 
     from datasource.stores.location import Consensus
-    from support.places import Place
+    from support.processes.places import Place
 
 _PROCESS_S = 60
 

@@ -19,7 +19,7 @@ from datasource.stores.location import Committed, VersionedData
 from datasource.stores.log import NumberedLog
 from datasource.stores.memory import MemoryObjects, forget
 from datasource.stores.retry import Retrying
-from support.clock import ManualClock, SeededIds
+from support.fakes.clock import ManualClock, SeededIds
 
 if TYPE_CHECKING:
     from collections.abc import Callable

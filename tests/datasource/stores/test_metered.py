@@ -12,11 +12,11 @@ from datasource.stores.faulty import Fault, Faulty
 from datasource.stores.metered import Metered
 from datasource.stores.objects import EXISTS
 from datasource.stores.retry import Retrying
-from support.clock import ManualClock, SeededIds
+from support.fakes.clock import ManualClock, SeededIds
 
 if TYPE_CHECKING:
     from datasource.stores.location import OperationStatistics
-    from support.places import Place
+    from support.processes.places import Place
 
 
 def _statistics(metered: Metered) -> dict[str, OperationStatistics]:

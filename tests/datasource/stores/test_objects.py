@@ -16,7 +16,7 @@ from datasource.stores.objects import CREATED, EXISTS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from support.places import Place
+    from support.processes.places import Place
 
 _KIB, _MIB = 1 << 10, 1 << 20
 

@@ -15,12 +15,12 @@ from datasource.stores.faulty import Fault, Faulty
 from datasource.stores.memory import MemoryObjects
 from datasource.stores.objects import CREATED, EXISTS, CreateOutcome, Objects
 from datasource.stores.open import compose_location, open_location
-from support.clock import ManualClock, SeededIds
+from support.fakes.clock import ManualClock, SeededIds
 
 if TYPE_CHECKING:
     from datasource.stores.location import Location
     from datasource.stores.probe import IfMissing
-    from support.places import Place
+    from support.processes.places import Place
 
 
 def _memory(kind: type[MemoryObjects] = MemoryObjects) -> MemoryObjects:

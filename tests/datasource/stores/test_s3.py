@@ -17,8 +17,8 @@ from datasource.stores.open import open_location
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from support.places import Place
-    from support.s3_server import S3Server
+    from support.processes.places import Place
+    from support.processes.s3_server import S3Server
 
 pytestmark = pytest.mark.s3
 

@@ -1,7 +1,7 @@
 """Sink, stream, snapshots, merges and collection on an S3 server behind an unreliable wire.
 
-Spark's part is played by hand (`support.sink`, `support.engine`), so that many seeds are cheap;
-`tests/spark/test_s3_faults.py` does the same once with Spark. More seeds:
+Spark's part is played by hand (`support.fakes.sink`, `support.fakes.engine`), so that many seeds
+are cheap; `tests/spark/test_s3_faults.py` does the same once with Spark. More seeds:
 
     ./spark-submit.sh test tests/datasource/stores/test_s3_faults.py --fault-seeds 100
 """
@@ -24,12 +24,12 @@ from datasource.stores.memory import MemoryObjects
 from datasource.stores.objects import Objects
 from datasource.stores.open import open_objects
 from datasource.stores.retry import PATIENCE_MS, Retrying
-from support.clock import ManualClock, SeededIds
-from support.engine import Checkpoint, Query, consolidated, options_of
-from support.fault_proxy import FAULTS, FAULTS_OF_CREATE, FaultProxy, fault_proxy
-from support.s3_server import S3Server, options_for, s3_server
-from support.shards import TINY, World, dangling, rows, schema_of, table
-from support.sink import SHARD, Engine, engine
+from support.fakes.clock import ManualClock, SeededIds
+from support.fakes.engine import Checkpoint, Query, consolidated, options_of
+from support.fakes.sink import SHARD, Engine, engine
+from support.faults.fault_proxy import FAULTS, FAULTS_OF_CREATE, FaultProxy, fault_proxy
+from support.models.shards import TINY, World, dangling, rows, schema_of, table
+from support.processes.s3_server import S3Server, options_for, s3_server
 
 pytestmark = pytest.mark.s3
 

@@ -14,14 +14,14 @@ from datasource.stores.faulty import Fault, Faulty
 from datasource.stores.location import Committed, ExpectationMismatch, VersionedData
 from datasource.stores.log import CLOCKS_MS, NumberedLog
 from datasource.stores.objects import CREATED
-from support.clock import ManualClock, SeededIds
+from support.fakes.clock import ManualClock, SeededIds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from datasource.stores.location import BlobEntry
     from datasource.stores.objects import CreateOutcome, Objects
-    from support.places import Place
+    from support.processes.places import Place
 
 _GRACE_MS = 10_000
 

@@ -20,7 +20,17 @@ from datasource.shard.commands.append import UpperMismatch
 from datasource.transactions.commit_loop import Committer
 from datasource.transactions.rows import TRANSACTIONS
 from datasource.write import WriteHandle
-from support.shards import SETTINGS, Crash, Effect, Mortal, World, dangling, rows, schema_of, table
+from support.models.shards import (
+    SETTINGS,
+    Crash,
+    Effect,
+    Mortal,
+    World,
+    dangling,
+    rows,
+    schema_of,
+    table,
+)
 
 BLOBS = dataclasses.replace(SETTINGS, inline_part_bytes=0)
 OLD, NEW = table((1, "old")), table((2, "new"))

@@ -12,7 +12,7 @@ from datasource.errors import Determinate
 from datasource.shard.commands.sweep import SWEEP_AGE_MS
 from datasource.shard.state import STAGE_LIFE_MS
 from datasource.transactions.commit_loop import Committer
-from support.shards import SETTINGS, World, dangling, rows, schema_of, table
+from support.models.shards import SETTINGS, World, dangling, rows, schema_of, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

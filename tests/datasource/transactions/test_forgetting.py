@@ -12,7 +12,7 @@ from datasource.shard.commands.append import Append, Appended
 from datasource.transactions.commit_loop import Committer
 from datasource.transactions.redirected_append import commit_append
 from datasource.transactions.rows import TRANSACTIONS
-from support.shards import SETTINGS, World, rows, schema_of, table
+from support.models.shards import SETTINGS, World, rows, schema_of, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

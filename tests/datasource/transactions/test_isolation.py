@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datasource.errors import Determinate, InvalidUsage
-from support.shards import SETTINGS, World, rows, schema_of, table
+from support.models.shards import SETTINGS, World, rows, schema_of, table
 
 if TYPE_CHECKING:
     from datasource.client import ShardClient

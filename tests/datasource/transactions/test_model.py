@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from datasource.client import ShardClient
 from datasource.errors import InvalidUsage
 from datasource.shard.commands.append import Appended
-from support.engine import STEPS, Checkpoint, Killed, Query, options_of
-from support.shards import TINY, Crash, Mortal, World, rows, schema_of, table
+from support.fakes.engine import STEPS, Checkpoint, Killed, Query, options_of
+from support.models.shards import TINY, Crash, Mortal, World, rows, schema_of, table
 
 NAMES = ("a", "b", "c")
 

@@ -20,7 +20,7 @@ from datasource.transactions.commit_loop import Committer
 from datasource.transactions.ledger import Ledger, LedgerReader
 from datasource.transactions.protocol import Committed, Write
 from datasource.transactions.rows import TRANSACTIONS
-from support.shards import SETTINGS, World, rows, schema_of, table
+from support.models.shards import SETTINGS, World, rows, schema_of, table
 
 if TYPE_CHECKING:
     from datasource.client import ShardClient

@@ -9,8 +9,8 @@ import pytest
 
 from datasource.client import ShardClient
 from datasource.transactions.transaction import Transaction
-from support.s3_server import s3_server
-from support.shards import rows, schema_of, table
+from support.models.shards import rows, schema_of, table
+from support.processes.s3_server import s3_server
 
 pytestmark = pytest.mark.s3
 

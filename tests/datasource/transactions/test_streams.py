@@ -14,8 +14,8 @@ from datasource.shard_source.batch_reader import ShardBatchReader
 from datasource.shard_source.fetch_task import fetch_partition
 from datasource.shard_source.row_shape import Shape
 from datasource.transactions.ledger import LedgerReader
-from support.engine import STEPS, Checkpoint, Killed, Query, options_of
-from support.shards import SETTINGS, World, schema_of, table
+from support.fakes.engine import STEPS, Checkpoint, Killed, Query, options_of
+from support.models.shards import SETTINGS, World, schema_of, table
 
 if TYPE_CHECKING:
     from datasource.client import ShardClient

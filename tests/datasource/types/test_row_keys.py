@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from datasource.rows.sorting import compare_rows, order_rows, take
 from datasource.types import row_keys as rowkey
 from datasource.types.schema import ShardSchema
-from support.strategies import (
+from support.strategies.rows import (
     PLAIN_TYPES,
     Case,
     bounded,

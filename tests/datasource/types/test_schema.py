@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from datasource.errors import InvalidUsage
 from datasource.types.schema import ShardSchema
-from support.strategies import bounded, schemas
+from support.strategies.rows import bounded, schemas
 
 DAY_TIME = [t.DayTimeIntervalType(a, b) for a in range(4) for b in range(a, 4)]
 ATOMS = [

@@ -17,7 +17,7 @@ from datasource.rows.updates import sort_rows, stamp
 from datasource.types.cast_to_schema import check_data, migrate
 from datasource.types.schema import ShardSchema
 from datasource.types.schema_evolution import Incompatible, evolve
-from support.strategies import (
+from support.strategies.rows import (
     Case,
     bounded,
     cases,

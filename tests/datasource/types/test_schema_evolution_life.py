@@ -23,8 +23,8 @@ from datasource.parts.prune import Pruner
 from datasource.read import contents_of, first_sort_column
 from datasource.shard.plan import plan_snapshot
 from datasource.types.schema import DIFF, TS, ShardSchema
-from support.shards import TINY, World, dangling
-from support.strategies import bounded
+from support.models.shards import TINY, World, dangling
+from support.strategies.rows import bounded
 
 SHARD = "orders"
 

@@ -25,7 +25,7 @@ from datasource.types.stats import (
     merge_stats,
     stats_size,
 )
-from support.strategies import (
+from support.strategies.rows import (
     PLAIN_TYPES,
     Case,
     bounded,
@@ -34,7 +34,7 @@ from support.strategies import (
     schemas,
     to_table,
 )
-from support.strategies import rows as rows_of
+from support.strategies.rows import rows as rows_of
 
 AMPLE = 10**9
 

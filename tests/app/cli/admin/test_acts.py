@@ -25,8 +25,8 @@ from datasource.frontier import Frontier
 from datasource.shard.codec import CODE_VERSION
 from datasource.shard.commands.readers import pin_critical
 from datasource.stores.metered import Metered
-from support.damage import Lake
-from support.shards import SETTINGS, World, rows, schema_of, table
+from support.faults.damage import Lake
+from support.models.shards import SETTINGS, World, rows, schema_of, table
 
 if TYPE_CHECKING:
     from app.cli.admin.acts import Outcome

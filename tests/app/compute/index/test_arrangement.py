@@ -15,7 +15,7 @@ from app.compute.index.arrangement import Arrangement
 from datasource.errors import InvalidUsage
 from datasource.frontier import EMPTY, Frontier
 from datasource.types.schema import ShardSchema
-from support.reads import Row, contents, model_at, updates_of
+from support.fakes.reads import Row, contents, model_at, updates_of
 
 SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.string()), ("v", pa.float64())])
 LAST = 12

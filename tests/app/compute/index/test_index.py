@@ -12,7 +12,7 @@ from app.compute.index.index import Index, Indexes, IndexSettings, RunningIndex,
 from app.execution.observations import Ended, Failed, Hydrated, Measured, Progress, Started
 from app.protocol.objects import IndexDescription
 from datasource.errors import InvalidUsage
-from support.reads import Place, contents, incarnation, model_at
+from support.fakes.reads import Place, contents, incarnation, model_at
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 ON_K = IndexDescription(name="by_k", on="t", key=("k",))

@@ -10,7 +10,7 @@ import pytest
 from app.compute.peek.explain import explain_peek
 from app.protocol.objects import IndexDescription
 from datasource.errors import InvalidUsage
-from support.reads import Place
+from support.fakes.reads import Place
 
 SCHEMA = pa.schema([("k", pa.int64()), ("s", pa.string())])
 BY_K = IndexDescription(name="t_k", on="t", key=("k",))

@@ -17,7 +17,7 @@ from app.compute.peek.peek import Peeks
 from app.compute.peek.results import from_ipc
 from app.protocol.compute import Peek, PeekResponse
 from datasource.frontier import Frontier
-from support.reads import Inputs, Place, contents
+from support.fakes.reads import Inputs, Place, contents
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 ERRORS = pa.schema([("error", pa.string())])

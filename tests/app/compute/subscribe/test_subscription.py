@@ -26,7 +26,7 @@ from app.protocol.compute import SubscribeDropped, SubscribeResponse
 from app.protocol.objects import SubscribeDescription
 from datasource.errors import Determinate, InvalidUsage
 from datasource.frontier import Frontier
-from support.reads import Inputs, Place, Row, incarnation, model_at
+from support.fakes.reads import Inputs, Place, Row, incarnation, model_at
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 ERRORS = pa.schema([("error", pa.string())])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from app.compute.view.input_changes import news_of, quiet_until
 from datasource.frontier import Frontier
-from support.shards import World, schema_of, updates
+from support.models.shards import World, schema_of, updates
 
 APPENDS = st.lists(
     st.tuples(st.lists(st.integers(0, 4), max_size=3), st.integers(5, 9)), max_size=5

@@ -14,7 +14,7 @@ from datasource.frontier import Frontier
 from datasource.shard.commands.append import Appended
 from datasource.spark_native.small_results import ROWS_MAX
 from datasource.types.schema import ShardSchema
-from support.shards import World
+from support.models.shards import World
 
 ROWS = pa.schema([("who", pa.string()), ("total", pa.float64())])
 

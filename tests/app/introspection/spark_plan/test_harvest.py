@@ -12,7 +12,7 @@ import pytest
 from app.introspection.spark_plan.execution_plan import SparkPlan, parse_plan
 from app.introspection.spark_plan.harvest import Harvester
 from app.introspection.spark_plan.status_store import Execution
-from support.introspection import DELAYS, World, progress
+from support.fakes.introspection import DELAYS, World, progress
 
 RUN = "r-delays-1"
 QUERY = "delays:u1:1"

@@ -14,7 +14,7 @@ from app.introspection.spark_plan.execution_plan import SparkPlan, parse_plan
 from app.introspection.spark_plan.matching import Work, matched
 from app.introspection.spark_plan.operators import operators_of
 from app.protocol.objects import Description, ViewDescription
-from support.introspection import DELAYS, FLIGHTS, OUT
+from support.fakes.introspection import DELAYS, FLIGHTS, OUT
 
 WRITE = "Execute InsertIntoHadoopFsRelationCommand file:/x, false, Parquet"
 CORRECT = "Filter (isnotnull(_diff#7L) AND NOT (_diff#7L = 0))"

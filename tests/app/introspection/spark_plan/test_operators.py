@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.introspection.spark_plan.operators import PHASES, OperatorPlan, operators_of
 from app.introspection.spark_plan.relational import relational_nodes
 from app.protocol.objects import Description, SubscribeDescription, ViewDescription
-from support.introspection import DELAYS, FAST, FLIGHTS, OUT
+from support.fakes.introspection import DELAYS, FAST, FLIGHTS, OUT
 
 ALL: tuple[Description, ...] = (
     FLIGHTS,

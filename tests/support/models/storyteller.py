@@ -35,7 +35,7 @@ from datasource.shard.commands.append import AlreadyCommitted, Appended, UpperMi
 from datasource.shard.state import is_tombstone
 from datasource.stores.faulty import Fault, Faulty, Operation
 from datasource.types.schema import ShardSchema
-from support.shards import SETTINGS, World
+from support.models.shards import SETTINGS, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from datasource.since_hold import SinceHandle
     from datasource.stores.objects import CreateOutcome
     from datasource.write import WriteHandle
-    from support.datadriven import Directive
+    from support.models.datadriven import Directive
 
 __all__ = ["Storyteller"]
 

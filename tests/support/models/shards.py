@@ -24,7 +24,7 @@ from datasource.stores.memory import MemoryObjects, forget
 from datasource.stores.objects import CreateOutcome, Objects, Unresolved
 from datasource.stores.open import compose_location
 from datasource.types.schema import ShardSchema
-from support.clock import ManualClock, SeededIds
+from support.fakes.clock import ManualClock, SeededIds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from datasource.frontier import Frontier
 from datasource.shard.commands.readers import expire_leased
-from support.shards import TINY, schema_of, updates
+from support.models.shards import TINY, schema_of, updates
 
 if TYPE_CHECKING:
     from datasource.client import ShardClient

@@ -16,7 +16,7 @@ from app.protocol.objects import SourceDescription, errors_shard, progress_shard
 from app.storage.ingestion import Ingestion, run_ingestion
 from datasource.client import ShardClient
 from datasource.clock import SystemClock, SystemIds
-from support.checkout import wait_until
+from support.processes.checkout import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

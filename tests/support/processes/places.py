@@ -55,7 +55,7 @@ class Place:
             "repeat": repeat,
         }
         process = subprocess.Popen(
-            [sys.executable, "-m", "support.log_worker", json.dumps(task)],
+            [sys.executable, "-m", "support.processes.log_worker", json.dumps(task)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

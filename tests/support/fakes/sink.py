@@ -14,13 +14,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from datasource.errors import ShardError
 from datasource.shard_sink import writers as sink
-from support.shards import TINY, World
+from support.models.shards import TINY, World
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from datasource.client import ShardClient
-    from support.shards import Mortal
+    from support.models.shards import Mortal
 
 __all__ = ["SHARD", "Engine", "engine"]
 

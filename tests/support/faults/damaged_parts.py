@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datasource.types.stats import encode_stats
-from support.damage import SHARD, Lake
-from support.damages import DAMAGES, damage
-from support.shards import schema_of
+from support.faults.damage import SHARD, Lake
+from support.faults.damages import DAMAGES, damage
+from support.models.shards import schema_of
 
 __all__ = ["DAMAGES"]
 

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from datasource.shard.trace import due_merges
-from support.shards import rows, schema_of, table
+from support.models.shards import rows, schema_of, table
 
 if TYPE_CHECKING:
     from datasource.client import ShardClient

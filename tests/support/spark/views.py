@@ -18,7 +18,7 @@ from datasource.clock import SystemClock, SystemIds
 from datasource.frontier import Frontier
 from datasource.shard.commands.append import Appended
 from datasource.types.schema import ShardSchema
-from support.strategies import plain_rows
+from support.strategies.rows import plain_rows
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,7 @@ from app.protocol.objects import (
     SourceDescription,
     ViewDescription,
 )
-from support.clock import ManualClock
+from support.fakes.clock import ManualClock
 
 __all__ = ["DELAYS", "FLIGHTS", "OUT", "World", "progress"]
 

@@ -13,7 +13,7 @@ from datasource.client import ShardClient
 from datasource.frontier import Frontier
 from datasource.settings import ShardSettings
 from datasource.types.schema import ShardSchema
-from support.strategies import Case, json_types, plain, row_identity
+from support.strategies.rows import Case, json_types, plain, row_identity
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

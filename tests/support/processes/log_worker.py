@@ -1,6 +1,7 @@
 """A process that appends to a shard and tells what became of it, one JSON line per append.
 
-    python -m support.log_worker '{"url": …, "options": {…}, "shard": …, "name": …, "count": …}'
+    python -m support.processes.log_worker '{"url": …, "options": {…}, "shard": …, "name": …,
+    "count": …}'
 
 It is started by tests that need real processes: to race them, and to kill them.
 """
@@ -16,7 +17,7 @@ from datasource.clock import SystemClock, SystemIds
 from datasource.errors import Indeterminate
 from datasource.stores.location import Committed, Consensus
 from datasource.stores.open import open_location
-from support.check_log import Ack
+from support.models.check_log import Ack
 
 __all__ = ["append_many"]
 

@@ -18,8 +18,8 @@ from app.execution.observations import Measured
 from app.project.project import Project
 from app.protocol.objects import ViewDescription
 from datasource.spark_native.time_interval import Interval
-from support.strategies import plain_rows
-from support.views import Bench, Input, Row, comparable, contents, no_fence
+from support.spark.views import Bench, Input, Row, comparable, contents, no_fence
+from support.strategies.rows import plain_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -18,8 +18,8 @@ from app.lane.process_state import PhaseChange
 from app.project.project import Project
 from app.runtime.runtime import Runtime
 from datasource.client import ShardClient
-from support.checkout import wait_until
-from support.projects import rows
+from support.processes.checkout import wait_until
+from support.spark.projects import rows
 
 if TYPE_CHECKING:
     import pytest

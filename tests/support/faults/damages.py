@@ -17,7 +17,7 @@ from datasource.shard.codec import CODE_VERSION, Record, decode_rollup, encode_r
 from datasource.shard.description import Description
 from datasource.shard.state import Registration, RollupRef
 from datasource.transactions.rows import Payload, Row, table_of
-from support.damage import OTHER, SHARD, Lake, some
+from support.faults.damage import OTHER, SHARD, Lake, some
 
 __all__ = ["DAMAGES", "Damage", "damage"]
 

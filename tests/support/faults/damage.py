@@ -21,7 +21,7 @@ from datasource.shard.codec import Record, diff, encode_record
 from datasource.shard.commands.readers import expire_critical, expire_leased, pin_critical
 from datasource.shard.state import ShardState
 from datasource.stores.entry import encode_entry, entry_key
-from support.shards import SETTINGS, World, schema_of, table
+from support.models.shards import SETTINGS, World, schema_of, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -29,7 +29,7 @@ from datasource.shard.trace import Trace
 from datasource.stores.location import Blob
 from datasource.types.schema import ShardSchema
 from datasource.types.stats import ColumnStats, PartStats, encode_stats
-from support.commands import first_state
+from support.strategies.commands import first_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable

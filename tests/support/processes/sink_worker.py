@@ -1,6 +1,6 @@
 """A process whose sinks are killed by the system right after a step of a commit.
 
-python -m support.sink_worker <location> <checkpoints> <out> <victim> <step>
+python -m support.processes.sink_worker <location> <checkpoints> <out> <victim> <step>
 
 Two sinks of one input run side by side, to files and to a shard; one of them reaches the step, and
 the other one is wherever it happens to be.
@@ -27,7 +27,7 @@ from app.storage.sinks import shards
 from app.storage.sinks.files import FileTarget
 from app.storage.sinks.progress import SinkProgress
 from app.storage.sinks.shards import ShardTarget
-from support.sinks import Input, host_of, running
+from support.spark.sinks import Input, host_of, running
 
 __all__ = ["CHANGES", "STEPS", "described", "incarnation", "main"]
 

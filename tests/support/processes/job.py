@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from support.checkout import ROOT, kill_all_of, wait_until
+from support.processes.checkout import kill_all_of, wait_until
+from support.tree import ROOT
 
 __all__ = ["BRIEF", "JOB_TIMEOUT_S", "RunningJob", "running_job"]
 

@@ -1,6 +1,6 @@
 """Clients that write down what they ask of a shard and what they are told: threads and processes.
 
-python -m support.shard_history '{"url": …, "options": {…}, "shard": …, "client": …, …}'
+python -m support.models.shard_history '{"url": …, "options": {…}, "shard": …, "client": …, …}'
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from datasource.parts.part_file import decode_inline
 from datasource.settings import ShardSettings
 from datasource.shard.commands.append import Appended, UpperMismatch
 from datasource.types.schema import ShardSchema
-from support.linearizability import UNKNOWN, Call, Kind
+from support.models.linearizability import UNKNOWN, Call, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from datasource.write import WriteHandle
-    from support.linearizability import Held
+    from support.models.linearizability import Held
 
 __all__ = ["MARKS", "SETTINGS", "held", "record"]
 

@@ -21,8 +21,8 @@ from app.protocol.objects import IndexDescription, SourceDescription
 from app.settings.config import RuntimeSettings
 from datasource.client import ShardClient
 from datasource.types.schema import ShardSchema
-from support.checkout import wait_until
-from support.reads import Place, Row
+from support.fakes.reads import Place, Row
+from support.processes.checkout import wait_until
 
 __all__ = ["SCHEMA", "Site", "index", "project", "source"]
 

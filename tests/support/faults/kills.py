@@ -1,7 +1,7 @@
 """Processes of Spark, found and killed; and an application killed in the middle of a drop.
 
-python -m support.kills <folder> <step>: runs the project of `support.projects`, drops view `large`
-with its sink, and is killed by the system at a step: recorded, forgotten or dropped.
+python -m support.faults.kills <folder> <step>: runs the project of `support.spark.projects`, drops
+view `large` with its sink, and is killed by the system at a step: recorded, forgotten or dropped.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from app.lane.commands import DropDataflow
 from app.runtime.runtime import Runtime
 from app.settings.config import RuntimeSettings
 from app.spark_session import open_session
-from support.checkout import wait_until
-from support.projects import Place
+from support.processes.checkout import wait_until
+from support.spark.projects import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

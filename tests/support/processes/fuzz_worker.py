@@ -1,6 +1,6 @@
 """Damages parts and reads them, in a process of its own: a crash of a decoder is a finding too.
 
-    python -m support.fuzz_worker '{"seed": 0, "rounds": 1000, "progress": "/path"}'
+    python -m support.processes.fuzz_worker '{"seed": 0, "rounds": 1000, "progress": "/path"}'
 
 Before each round it writes the round's number to the file `progress`, so that whoever started it
 knows what killed it. Its memory is limited. The last line it prints is JSON: how many rounds were
@@ -31,8 +31,8 @@ from datasource.read import contents_of
 from datasource.shard.batch import Part
 from datasource.shard.plan import PlannedPart, TimeFilter
 from datasource.types.schema import ShardSchema
-from support.fuzz import damaged_bytes
-from support.shards import SETTINGS, World
+from support.faults.fuzz import damaged_bytes
+from support.models.shards import SETTINGS, World
 
 Rows: TypeAlias = "Counter[tuple[Any, ...]]"
 

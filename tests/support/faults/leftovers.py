@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from typing_extensions import override
 
-from support.shards import SETTINGS, Mortal, World, rows, schema_of, table
+from support.models.shards import SETTINGS, Mortal, World, rows, schema_of, table
 
 if TYPE_CHECKING:
     from collections import Counter

@@ -36,7 +36,7 @@ from app.protocol.objects import (
     ViewDescription,
 )
 from datasource.errors import Determinate, Fenced, Indeterminate
-from support.clock import ManualClock, SeededIds
+from support.fakes.clock import ManualClock, SeededIds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -1,6 +1,7 @@
 """A process that takes a location's lane, appends to it, and says on its output what became of it.
 
-    python -m support.lane_worker '{"url": …, "name": …, "how": …, "count": …, "lease_ms": …}'
+    python -m support.processes.lane_worker '{"url": …, "name": …, "how": …, "count": …, "lease_ms":
+    …}'
 
 It prints `held` once it holds the lane, then one position per append. With `count` -1 it holds the
 lane and waits to be killed.

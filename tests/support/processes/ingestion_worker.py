@@ -1,6 +1,6 @@
 """A process that takes a source in and is killed by the system right after one of its steps.
 
-python -m support.ingestion_worker <location> <checkpoints> <inbox> <method of Timeline>
+python -m support.processes.ingestion_worker <location> <checkpoints> <inbox> <method of Timeline>
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from app.protocol.objects import SourceDescription
 from app.spark_session import open_session
 from app.storage.commit import Timeline
-from support.ingestions import Runtime, running
+from support.spark.ingestions import Runtime, running
 
 __all__ = ["main"]
 
