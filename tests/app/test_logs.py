@@ -62,7 +62,7 @@ def test_an_exception_stays_on_its_line(file: Path) -> None:
     frames = line["exception"]["stacktrace"]
     methods = ["test_an_exception_stays_on_its_line", "fail"]
     assert [frame["method"] for frame in frames] == methods
-    assert all(Path(frame["file"]).name == "test_log.py" for frame in frames)
+    assert all(Path(frame["file"]).name == "test_logs.py" for frame in frames)
 
 
 def test_causes_are_told_with_an_exception(file: Path) -> None:

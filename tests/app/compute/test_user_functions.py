@@ -13,7 +13,7 @@ from app.compute.user_functions import raised_at_rows
 HEAD = "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
 USERS = '  File "/home/ada/prices.py", line 7, in checked\n    raise Unlucky(13)\n'
 WORKER = "/opt/env/lib/python3.11/site-packages/pyspark/python/lib/pyspark.zip/pyspark"
-OURS = Path(datasource.__file__).parent / "fetch.py"
+OURS = Path(datasource.__file__).parent / "parts" / "fetch.py"
 
 
 def of_worker(*functions: str) -> str:
