@@ -1,6 +1,6 @@
 """The application: the unified runtime, what a project says, and what people see of it.
 
-    from app import Project          a project from SQL files or from Python
+    from shardline.app import Project          a project from SQL files or from Python
 
 Imported when it is asked for: a command that only asks the application does not pay for Spark.
 """
@@ -11,12 +11,15 @@ import importlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from app.coordinator.application import Application
-    from app.project.project import Project
+    from shardline.app.coordinator.application import Application
+    from shardline.app.project.project import Project
 
 __all__ = ["Application", "Project"]
 
-_HOMES: Final = {"Application": "app.coordinator.application", "Project": "app.project.project"}
+_HOMES: Final = {
+    "Application": "shardline.app.coordinator.application",
+    "Project": "shardline.app.project.project",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -1,7 +1,7 @@
 """Logging: JSON lines with the field names of Spark's own structured log.
 
-    {"ts": "2026-11-20T12:00:00.000Z", "level": "INFO", "logger": "app.demo", "msg": "landed",
-     "context": {"day": "2013-01-05"}}
+    {"ts": "2026-11-20T12:00:00.000Z", "level": "INFO", "logger": "shardline.app.demo",
+     "msg": "landed", "context": {"day": "2013-01-05"}}
 
 One reader for Spark's log and ours: `spark.read.schema(pyspark.logger.SPARK_LOG_SCHEMA).json(…)`.
 `msg` is constant text; what varies is in `context`, passed as `extra={"context": {…}}`. An
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from datasource.errors import InvalidUsage
+from shardline.datasource.errors import InvalidUsage
 
 __all__ = ["JsonLines", "log_to", "start_log"]
 

@@ -31,20 +31,20 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from typing_extensions import override
 
-import datasource
-from app.compute.view.maintained_view import View
-from app.execution.host import Host, Incarnation
-from app.execution.object_shards import make_shard, schema_of
-from app.project.project import Project, Resolved
-from app.protocol.objects import SourceDescription, ViewDescription, errors_shard
-from datasource.client import ShardClient
-from datasource.clock import SystemClock, SystemIds
-from datasource.errors import Determinate, InvalidUsage, unknown_name
-from datasource.frontier import Frontier
-from datasource.shard.commands.append import Appended
-from datasource.spark_native.time_interval import Interval
-from datasource.spark_native.types import struct_of
-from datasource.types.schema import DIFF, TS
+from shardline import datasource
+from shardline.app.compute.view.maintained_view import View
+from shardline.app.execution.host import Host, Incarnation
+from shardline.app.execution.object_shards import make_shard, schema_of
+from shardline.app.project.project import Project, Resolved
+from shardline.app.protocol.objects import SourceDescription, ViewDescription, errors_shard
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import SystemClock, SystemIds
+from shardline.datasource.errors import Determinate, InvalidUsage, unknown_name
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard.commands.append import Appended
+from shardline.datasource.spark_native.time_interval import Interval
+from shardline.datasource.spark_native.types import struct_of
+from shardline.datasource.types.schema import DIFF, TS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

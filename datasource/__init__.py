@@ -35,11 +35,11 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from datasource.spark_native.micro_batch import micro_batch
-    from datasource.spark_native.read import changes, snapshot
-    from datasource.spark_native.save import save
-    from datasource.spark_native.time_interval import compare_and_append, interval_of
-    from datasource.spark_native.transaction import transaction
+    from shardline.datasource.spark_native.micro_batch import micro_batch
+    from shardline.datasource.spark_native.read import changes, snapshot
+    from shardline.datasource.spark_native.save import save
+    from shardline.datasource.spark_native.time_interval import compare_and_append, interval_of
+    from shardline.datasource.spark_native.transaction import transaction
 
 __all__ = [
     "changes",
@@ -53,13 +53,13 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "changes": "datasource.spark_native.read",
-    "compare_and_append": "datasource.spark_native.time_interval",
-    "interval_of": "datasource.spark_native.time_interval",
-    "micro_batch": "datasource.spark_native.micro_batch",
-    "save": "datasource.spark_native.save",
-    "snapshot": "datasource.spark_native.read",
-    "transaction": "datasource.spark_native.transaction",
+    "changes": "shardline.datasource.spark_native.read",
+    "compare_and_append": "shardline.datasource.spark_native.time_interval",
+    "interval_of": "shardline.datasource.spark_native.time_interval",
+    "micro_batch": "shardline.datasource.spark_native.micro_batch",
+    "save": "shardline.datasource.spark_native.save",
+    "snapshot": "shardline.datasource.spark_native.read",
+    "transaction": "shardline.datasource.spark_native.transaction",
 }
 
 
@@ -72,6 +72,6 @@ def __getattr__(name: str) -> object:
 def register(spark: SparkSession) -> None:
     """Make `format("shard")` known to `spark`; for sessions that did not find it by themselves."""
     # Imported here because the package itself must not need pyspark.
-    from datasource.format import ShardDataSource  # noqa: PLC0415
+    from shardline.datasource.format import ShardDataSource  # noqa: PLC0415
 
     spark.dataSource.register(ShardDataSource)

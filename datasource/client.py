@@ -21,35 +21,45 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import TypeVar
 
-from datasource.clock import Clock, IdGenerator, SystemClock, SystemIds
-from datasource.errors import Fenced, InvalidUsage, ShardError
-from datasource.ids import check_owner_name, new_id, owner
-from datasource.inspect.usage import ShardUsage, shard_usage
-from datasource.maintenance.compact import compact
-from datasource.maintenance.garbage_collection import collect_garbage
-from datasource.maintenance.orphan_sweep import Swept, sweep
-from datasource.maintenance.retention import set_retention
-from datasource.read import ReadHandle, current_schema, history_gone, open_reader
-from datasource.settings import ShardSettings
-from datasource.shard.codec import CODE_VERSION
-from datasource.shard.commands.evolve import Evolved, SchemaMismatch, SchemaRefused, evolve_schema
-from datasource.shard.commands.lifecycle import Held, finalise, initial_state, reinitialise
-from datasource.shard.commands.readers import SinceExceeded
-from datasource.shard.commands.retention import checked_retention
-from datasource.shard.machine import Machine
-from datasource.shard.state import ShardState, is_tombstone
-from datasource.since_hold import SinceHandle, open_since
-from datasource.stores.location import Location
-from datasource.stores.open import open_location
-from datasource.stores.shard_names import shard_name
-from datasource.transactions.protocol import Transactions
-from datasource.transactions.redirected_append import commit_append
-from datasource.transactions.rows import TRANSACTIONS
-from datasource.transactions.shard_view import Door
-from datasource.transactions.transaction import Isolation, Transaction, run_transaction
-from datasource.types.schema import ShardSchema
-from datasource.types.spark_types import Field, type_text
-from datasource.write import Redirect, WriteHandle
+from shardline.datasource.clock import Clock, IdGenerator, SystemClock, SystemIds
+from shardline.datasource.errors import Fenced, InvalidUsage, ShardError
+from shardline.datasource.ids import check_owner_name, new_id, owner
+from shardline.datasource.inspect.usage import ShardUsage, shard_usage
+from shardline.datasource.maintenance.compact import compact
+from shardline.datasource.maintenance.garbage_collection import collect_garbage
+from shardline.datasource.maintenance.orphan_sweep import Swept, sweep
+from shardline.datasource.maintenance.retention import set_retention
+from shardline.datasource.read import ReadHandle, current_schema, history_gone, open_reader
+from shardline.datasource.settings import ShardSettings
+from shardline.datasource.shard.codec import CODE_VERSION
+from shardline.datasource.shard.commands.evolve import (
+    Evolved,
+    SchemaMismatch,
+    SchemaRefused,
+    evolve_schema,
+)
+from shardline.datasource.shard.commands.lifecycle import (
+    Held,
+    finalise,
+    initial_state,
+    reinitialise,
+)
+from shardline.datasource.shard.commands.readers import SinceExceeded
+from shardline.datasource.shard.commands.retention import checked_retention
+from shardline.datasource.shard.machine import Machine
+from shardline.datasource.shard.state import ShardState, is_tombstone
+from shardline.datasource.since_hold import SinceHandle, open_since
+from shardline.datasource.stores.location import Location
+from shardline.datasource.stores.open import open_location
+from shardline.datasource.stores.shard_names import shard_name
+from shardline.datasource.transactions.protocol import Transactions
+from shardline.datasource.transactions.redirected_append import commit_append
+from shardline.datasource.transactions.rows import TRANSACTIONS
+from shardline.datasource.transactions.shard_view import Door
+from shardline.datasource.transactions.transaction import Isolation, Transaction, run_transaction
+from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.types.spark_types import Field, type_text
+from shardline.datasource.write import Redirect, WriteHandle
 
 __all__ = ["ShardClient", "owner", "shared_client"]
 
@@ -269,7 +279,8 @@ class ShardClient:
                 overwritten, upserted or deleted from; "serializable" also one that was read.
             writer: With `sequence`, a number that grows: the transaction happens once, however
                 often it is tried.
-            covers: What is done under that number (`datasource.shard.covered_range`), if that is
+            covers: What is done under that number (`shardline.datasource.shard.covered_range`), if
+            that is
                 known: the same number for something else is refused then.
 
         Raises:

@@ -10,10 +10,10 @@ used to leave out parts and rows. What is not understood is refused before anyth
     Pruner                          keeps the parts of a plan that a condition cannot pass over
 """
 
-from datasource.filters.parser import Condition, Where, bind_tree
-from datasource.filters.predicates import And, Compare, In, Predicate
-from datasource.filters.sql_tree import NotUnderstood, kind_of_node, parse_sql
-from datasource.parts.prune import Pruner
+from shardline.datasource.filters.parser import Condition, Where, bind_tree
+from shardline.datasource.filters.predicates import And, Compare, In, Predicate
+from shardline.datasource.filters.sql_tree import NotUnderstood, kind_of_node, parse_sql
+from shardline.datasource.parts.prune import Pruner
 
 __all__ = [
     "And",

@@ -19,19 +19,19 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
-from datasource.errors import Determinate, InvalidUsage
-from datasource.frontier import TIME_MIN
-from datasource.parts.contents import Contents
-from datasource.parts.fetch import BATCH_ROWS
-from datasource.parts.stage import Staged, UncommittedParts
-from datasource.read import current_schema, open_reader
-from datasource.rows.merge_runs import Run
-from datasource.rows.updates import sort_rows
-from datasource.shard import batch
-from datasource.shard.commands.append import AlreadyCommitted, Appended, UpperMismatch
-from datasource.shard.plan import PlannedPart, TimeFilter, plan_changes
-from datasource.shard.state import ShardState
-from datasource.write import WriteHandle
+from shardline.datasource.errors import Determinate, InvalidUsage
+from shardline.datasource.frontier import TIME_MIN
+from shardline.datasource.parts.contents import Contents
+from shardline.datasource.parts.fetch import BATCH_ROWS
+from shardline.datasource.parts.stage import Staged, UncommittedParts
+from shardline.datasource.read import current_schema, open_reader
+from shardline.datasource.rows.merge_runs import Run
+from shardline.datasource.rows.updates import sort_rows
+from shardline.datasource.shard import batch
+from shardline.datasource.shard.commands.append import AlreadyCommitted, Appended, UpperMismatch
+from shardline.datasource.shard.plan import PlannedPart, TimeFilter, plan_changes
+from shardline.datasource.shard.state import ShardState
+from shardline.datasource.write import WriteHandle
 
 __all__ = ["Difference", "commit_difference", "runs_of", "staged_parts"]
 

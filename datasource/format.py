@@ -15,13 +15,13 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
-from datasource.read import current_schema
-from datasource.shard_sink.writers import batch_writer, stream_writer
-from datasource.shard_source.batch_reader import ShardBatchReader
-from datasource.shard_source.options import parse_source
-from datasource.shard_source.partition_planner import open_client
-from datasource.shard_source.row_shape import Shape
-from datasource.shard_source.stream import ShardStreamReader
+from shardline.datasource.read import current_schema
+from shardline.datasource.shard_sink.writers import batch_writer, stream_writer
+from shardline.datasource.shard_source.batch_reader import ShardBatchReader
+from shardline.datasource.shard_source.options import parse_source
+from shardline.datasource.shard_source.partition_planner import open_client
+from shardline.datasource.shard_source.row_shape import Shape
+from shardline.datasource.shard_source.stream import ShardStreamReader
 
 __all__ = ["ShardDataSource"]
 

@@ -13,8 +13,8 @@ import re
 import socket
 from typing import Final, Literal, NewType
 
-from datasource.clock import IdGenerator
-from datasource.errors import InvalidUsage
+from shardline.datasource.clock import IdGenerator
+from shardline.datasource.errors import InvalidUsage
 
 __all__ = ["SEQNO_FIRST", "Kind", "Seqno", "check_owner_name", "is_id", "new_id", "owner"]
 

@@ -21,11 +21,11 @@ from functools import partial
 
 import msgspec
 
-from datasource.clock import Clock
-from datasource.errors import Determinate, Indeterminate, LeaseExpired, ShardError
-from datasource.frontier import Frontier
-from datasource.ids import new_id
-from datasource.shard.commands.readers import (
+from shardline.datasource.clock import Clock
+from shardline.datasource.errors import Determinate, Indeterminate, LeaseExpired, ShardError
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.ids import new_id
+from shardline.datasource.shard.commands.readers import (
     ReaderMissing,
     Registered,
     SinceExceeded,
@@ -34,9 +34,9 @@ from datasource.shard.commands.readers import (
     heartbeat,
     register_leased,
 )
-from datasource.shard.commands.transition import Transition
-from datasource.shard.machine import Machine
-from datasource.shard.state import ShardState
+from shardline.datasource.shard.commands.transition import Transition
+from shardline.datasource.shard.machine import Machine
+from shardline.datasource.shard.state import ShardState
 
 __all__ = ["Heart", "Lease", "take_lease"]
 

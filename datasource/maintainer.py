@@ -38,14 +38,14 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from datasource.client import ShardClient
-from datasource.errors import InvalidUsage, ShardError
-from datasource.maintenance.compact import compact
-from datasource.maintenance.garbage_collection import collect_garbage
-from datasource.maintenance.orphan_sweep import Swept, nothing, sweep, sweep_due
-from datasource.maintenance.retention import retain
-from datasource.shard.machine import Machine
-from datasource.shard.state import ShardState, expire, is_tombstone, seqno_since
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import InvalidUsage, ShardError
+from shardline.datasource.maintenance.compact import compact
+from shardline.datasource.maintenance.garbage_collection import collect_garbage
+from shardline.datasource.maintenance.orphan_sweep import Swept, nothing, sweep, sweep_due
+from shardline.datasource.maintenance.retention import retain
+from shardline.datasource.shard.machine import Machine
+from shardline.datasource.shard.state import ShardState, expire, is_tombstone, seqno_since
 
 __all__ = ["Maintained", "Maintainer", "Memory", "collection_due", "maintain"]
 

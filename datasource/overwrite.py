@@ -13,19 +13,19 @@ from dataclasses import dataclass
 import pyarrow as pa
 from typing_extensions import override
 
-from datasource.difference import Difference, commit_difference, runs_of, staged_parts
-from datasource.errors import InvalidUsage
-from datasource.frontier import TIME_MIN
-from datasource.parts.stage import Staged, UncommittedParts
-from datasource.read import contents_of
-from datasource.rows.merge_runs import Run, merge
-from datasource.rows.updates import negate
-from datasource.shard.commands.append import AlreadyCommitted, Appended
-from datasource.shard.machine import Machine
-from datasource.shard.plan import PlannedPart
-from datasource.shard.state import ShardState
-from datasource.types.schema import TS
-from datasource.write import WriteHandle
+from shardline.datasource.difference import Difference, commit_difference, runs_of, staged_parts
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.frontier import TIME_MIN
+from shardline.datasource.parts.stage import Staged, UncommittedParts
+from shardline.datasource.read import contents_of
+from shardline.datasource.rows.merge_runs import Run, merge
+from shardline.datasource.rows.updates import negate
+from shardline.datasource.shard.commands.append import AlreadyCommitted, Appended
+from shardline.datasource.shard.machine import Machine
+from shardline.datasource.shard.plan import PlannedPart
+from shardline.datasource.shard.state import ShardState
+from shardline.datasource.types.schema import TS
+from shardline.datasource.write import WriteHandle
 
 __all__ = ["overwrite", "replacement"]
 

@@ -24,18 +24,18 @@ from typing import Self
 
 import pyarrow as pa
 
-from datasource.errors import Determinate, InvalidUsage
-from datasource.frontier import EMPTY, Frontier
-from datasource.lease import Heart, Lease, take_lease
-from datasource.parts.contents import Contents
-from datasource.parts.fetch import Fetcher
-from datasource.rows.updates import update_schema
-from datasource.shard.commands.readers import SinceExceeded
-from datasource.shard.machine import Machine
-from datasource.shard.plan import SnapshotPlan, plan_changes, plan_snapshot
-from datasource.shard.state import ShardState, is_tombstone, last_update
-from datasource.stores.location import Blob
-from datasource.types.schema import ShardSchema
+from shardline.datasource.errors import Determinate, InvalidUsage
+from shardline.datasource.frontier import EMPTY, Frontier
+from shardline.datasource.lease import Heart, Lease, take_lease
+from shardline.datasource.parts.contents import Contents
+from shardline.datasource.parts.fetch import Fetcher
+from shardline.datasource.rows.updates import update_schema
+from shardline.datasource.shard.commands.readers import SinceExceeded
+from shardline.datasource.shard.machine import Machine
+from shardline.datasource.shard.plan import SnapshotPlan, plan_changes, plan_snapshot
+from shardline.datasource.shard.state import ShardState, is_tombstone, last_update
+from shardline.datasource.stores.location import Blob
+from shardline.datasource.types.schema import ShardSchema
 
 __all__ = [
     "ListenStep",

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from datasource.errors import InvalidUsage, unknown_name
+from shardline.datasource.errors import InvalidUsage, unknown_name
 
 __all__ = ["ShardSettings"]
 

@@ -17,10 +17,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from datasource.errors import Fenced, LeaseExpired
-from datasource.frontier import Frontier
-from datasource.ids import check_owner_name
-from datasource.shard.commands.readers import (
+from shardline.datasource.errors import Fenced, LeaseExpired
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.ids import check_owner_name
+from shardline.datasource.shard.commands.readers import (
     Fencing,
     HoldMissing,
     Registered,
@@ -30,7 +30,7 @@ from datasource.shard.commands.readers import (
     expire_critical,
     register_critical,
 )
-from datasource.shard.machine import Machine
+from shardline.datasource.shard.machine import Machine
 
 __all__ = ["SinceHandle", "open_since"]
 

@@ -8,8 +8,8 @@ The public face of the room `rows`: what a reader does with the tables that `rea
     take(table, indices)         rows by position, of tables of many chunks, too
 """
 
-from datasource.rows.sorting import take
-from datasource.rows.updates import (
+from shardline.datasource.rows.sorting import take
+from shardline.datasource.rows.updates import (
     advance,
     consolidate,
     consolidate_snapshot,

@@ -31,27 +31,35 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from typing_extensions import override
 
-from datasource.difference import Difference, commit_difference, runs_of, staged_parts
-from datasource.errors import InvalidUsage
-from datasource.filters.parser import Where
-from datasource.filters.predicates import FALSE, TRUE, Known, Lookup, Outcomes, Path, Predicate
-from datasource.frontier import TIME_MIN
-from datasource.parts.contents import Contents
-from datasource.parts.fetch import Fetcher
-from datasource.parts.stage import Staged
-from datasource.read import current_schema
-from datasource.rows.merge_runs import merge
-from datasource.rows.sorting import order_rows, take
-from datasource.rows.updates import consolidate
-from datasource.shard.commands.append import AlreadyCommitted, Appended
-from datasource.shard.machine import Machine
-from datasource.shard.plan import PlannedPart
-from datasource.shard.state import ShardState
-from datasource.types.row_keys import contiguous, surrogate
-from datasource.types.schema import DIFF, TS, ShardSchema
-from datasource.types.spark_types import Atomic, Field, Record, SparkType, path_text
-from datasource.types.stats import Bound, PartStats, bounds, may_overlap
-from datasource.write import WriteHandle
+from shardline.datasource.difference import Difference, commit_difference, runs_of, staged_parts
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.filters.parser import Where
+from shardline.datasource.filters.predicates import (
+    FALSE,
+    TRUE,
+    Known,
+    Lookup,
+    Outcomes,
+    Path,
+    Predicate,
+)
+from shardline.datasource.frontier import TIME_MIN
+from shardline.datasource.parts.contents import Contents
+from shardline.datasource.parts.fetch import Fetcher
+from shardline.datasource.parts.stage import Staged
+from shardline.datasource.read import current_schema
+from shardline.datasource.rows.merge_runs import merge
+from shardline.datasource.rows.sorting import order_rows, take
+from shardline.datasource.rows.updates import consolidate
+from shardline.datasource.shard.commands.append import AlreadyCommitted, Appended
+from shardline.datasource.shard.machine import Machine
+from shardline.datasource.shard.plan import PlannedPart
+from shardline.datasource.shard.state import ShardState
+from shardline.datasource.types.row_keys import contiguous, surrogate
+from shardline.datasource.types.schema import DIFF, TS, ShardSchema
+from shardline.datasource.types.spark_types import Atomic, Field, Record, SparkType, path_text
+from shardline.datasource.types.stats import Bound, PartStats, bounds, may_overlap
+from shardline.datasource.write import WriteHandle
 
 __all__ = ["CARRIER_ID", "LIVE", "ORDER", "carrier_schema", "replacements", "upsert"]
 

@@ -29,14 +29,14 @@ from typing import TypeAlias
 import msgspec
 import pyarrow as pa
 
-from datasource.clock import Clock
-from datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
-from datasource.frontier import Frontier
-from datasource.ids import new_id
-from datasource.maintenance.compact import compact_inline, flush_inline
-from datasource.parts.stage import Staged, Stager, UncommittedParts
-from datasource.shard.batch import Run, stamp
-from datasource.shard.commands.append import (
+from shardline.datasource.clock import Clock
+from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.ids import new_id
+from shardline.datasource.maintenance.compact import compact_inline, flush_inline
+from shardline.datasource.parts.stage import Staged, Stager, UncommittedParts
+from shardline.datasource.shard.batch import Run, stamp
+from shardline.datasource.shard.commands.append import (
     Abandoned,
     AlreadyCommitted,
     Append,
@@ -51,10 +51,10 @@ from datasource.shard.commands.append import (
     committed_before,
     compare_and_append,
 )
-from datasource.shard.commands.transition import Transition
-from datasource.shard.machine import Machine
-from datasource.shard.state import Registration, ShardState
-from datasource.types.schema import ShardSchema
+from shardline.datasource.shard.commands.transition import Transition
+from shardline.datasource.shard.machine import Machine
+from shardline.datasource.shard.state import Registration, ShardState
+from shardline.datasource.types.schema import ShardSchema
 
 __all__ = [
     "Decided",
@@ -97,7 +97,8 @@ class WriteHandle:
         sequence: Number of the writer's last append that this handle knows of.
         txns: Id of the transactions shard whose protocol this handle is part of.
         redirect: Takes appends to a registered shard; None refuses them.
-        covers: What its appends cover (`datasource.shard.covered_range`); empty if that is not
+        covers: What its appends cover (`shardline.datasource.shard.covered_range`); empty if that
+        is not
             known. Of a handle that is made for one append.
 
     Appends of one handle are committed one after the other: a number that overtook another would

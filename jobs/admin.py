@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from app.cli.admin.command import parse, run
-from datasource.errors import ShardError
+from shardline.app.cli.admin.command import parse, run
+from shardline.datasource.errors import ShardError
 
 __all__ = ["main"]
 

@@ -21,16 +21,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from app.cli.result_table import result_table
-from app.cli.status import ObjectStatus, fetch_status, show_status, status_table
-from app.cli.terminal import open_console
-from app.compute.peek.results import as_csv, as_json
-from app.server.client import act, ask_sql, follow
-from app.server.discovery import Whereabouts, find
-from app.settings.config import load
-from app.settings.durations import duration_ms
-from datasource.clock import SystemClock
-from datasource.errors import InvalidUsage, ShardError
+from shardline.app.cli.result_table import result_table
+from shardline.app.cli.status import ObjectStatus, fetch_status, show_status, status_table
+from shardline.app.cli.terminal import open_console
+from shardline.app.compute.peek.results import as_csv, as_json
+from shardline.app.server.client import act, ask_sql, follow
+from shardline.app.server.discovery import Whereabouts, find
+from shardline.app.settings.config import load
+from shardline.app.settings.durations import duration_ms
+from shardline.datasource.clock import SystemClock
+from shardline.datasource.errors import InvalidUsage, ShardError
 
 __all__ = ["main"]
 

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from app.cli.storage_options import add_option_argument, storage_options
-from app.spark_session import open_session
-from datasource.client import ShardClient
-from datasource.errors import ShardError
-from datasource.shard.state import is_tombstone
-from datasource.spark_compaction.driver import RANGE_BYTES, compact_on_spark
+from shardline.app.cli.storage_options import add_option_argument, storage_options
+from shardline.app.spark_session import open_session
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import ShardError
+from shardline.datasource.shard.state import is_tombstone
+from shardline.datasource.spark_compaction.driver import RANGE_BYTES, compact_on_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from app.cli.storage_options import add_option_argument, storage_options
-from app.cli.terminal import open_console
-from app.execution.spark_errors import told
-from app.logs import start_log
-from app.settings.config import load
+from shardline.app.cli.storage_options import add_option_argument, storage_options
+from shardline.app.cli.terminal import open_console
+from shardline.app.execution.spark_errors import told
+from shardline.app.logs import start_log
+from shardline.app.settings.config import load
 
 __all__ = ["main"]
 
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = load(given.config, _overrides(given))
         start_log(settings.log.file, settings.demo.data, settings.log.level)
         # Takes a second to import; a wrong setting is to be told at once.
-        from app.demo.story import tell  # noqa: PLC0415
+        from shardline.app.demo.story import tell  # noqa: PLC0415
 
         return 0 if tell(settings, console, fresh=given.fresh, stay=given.stay) else 1
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - whatever it was, a newcomer gets a sentence

@@ -21,12 +21,12 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from app.cli.storage_options import add_option_argument, storage_options
-from app.cli.tables import size, utc
-from app.settings.durations import duration_ms
-from datasource.client import ShardClient
-from datasource.errors import InvalidUsage, ShardError
-from datasource.maintainer import Maintained, Maintainer
+from shardline.app.cli.storage_options import add_option_argument, storage_options
+from shardline.app.cli.tables import size, utc
+from shardline.app.settings.durations import duration_ms
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import InvalidUsage, ShardError
+from shardline.datasource.maintainer import Maintained, Maintainer
 
 __all__ = ["main"]
 

@@ -21,13 +21,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from app.cli.storage_options import add_option_argument, storage_options
-from app.cli.terminal import open_console
-from app.execution.spark_errors import told
-from app.logs import start_log
-from app.settings.config import Settings, load
-from app.settings.durations import duration_ms
-from datasource.errors import InvalidUsage
+from shardline.app.cli.storage_options import add_option_argument, storage_options
+from shardline.app.cli.terminal import open_console
+from shardline.app.execution.spark_errors import told
+from shardline.app.logs import start_log
+from shardline.app.settings.config import Settings, load
+from shardline.app.settings.durations import duration_ms
+from shardline.datasource.errors import InvalidUsage
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -56,13 +56,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _ask(given: argparse.Namespace, settings: Settings) -> RenderableType | None:
     """What the running application says, once it has planned or changed; None if none runs."""
-    from app.cli.explain_plan import plan_view  # noqa: PLC0415
-    from app.project.plan import plan_from  # noqa: PLC0415
-    from app.project.project import read_texts  # noqa: PLC0415
-    from app.project.variables import parse_variables  # noqa: PLC0415
-    from app.server.client import send_project  # noqa: PLC0415 - Spark takes a second to import
-    from app.server.discovery import find  # noqa: PLC0415
-    from datasource.client import ShardClient  # noqa: PLC0415
+    from shardline.app.cli.explain_plan import plan_view  # noqa: PLC0415
+    from shardline.app.project.plan import plan_from  # noqa: PLC0415
+    from shardline.app.project.project import read_texts  # noqa: PLC0415
+    from shardline.app.project.variables import parse_variables  # noqa: PLC0415
+    from shardline.app.server.client import send_project  # noqa: PLC0415 - Spark takes a second to import
+    from shardline.app.server.discovery import find  # noqa: PLC0415
+    from shardline.datasource.client import ShardClient  # noqa: PLC0415
 
     files = read_texts(given.project, parse_variables(given.set))
     try:
@@ -79,12 +79,12 @@ def _ask(given: argparse.Namespace, settings: Settings) -> RenderableType | None
 
 
 def _plan(given: argparse.Namespace, settings: Settings, console: Console) -> int:
-    from app.cli.explain_plan import plan_view  # noqa: PLC0415
-    from app.coordinator.application import planned  # noqa: PLC0415 - Spark takes a second to import
-    from app.project.project import Project  # noqa: PLC0415
-    from app.project.variables import parse_variables  # noqa: PLC0415
-    from app.spark_session import open_session  # noqa: PLC0415
-    from datasource.client import ShardClient  # noqa: PLC0415
+    from shardline.app.cli.explain_plan import plan_view  # noqa: PLC0415
+    from shardline.app.coordinator.application import planned  # noqa: PLC0415 - Spark takes a second to import
+    from shardline.app.project.project import Project  # noqa: PLC0415
+    from shardline.app.project.variables import parse_variables  # noqa: PLC0415
+    from shardline.app.spark_session import open_session  # noqa: PLC0415
+    from shardline.datasource.client import ShardClient  # noqa: PLC0415
 
     project = Project.load(given.project, parse_variables(given.set))
     client = ShardClient.open(settings.demo.url, settings.storage)
@@ -98,13 +98,13 @@ def _plan(given: argparse.Namespace, settings: Settings, console: Console) -> in
 
 
 def _serve(given: argparse.Namespace, settings: Settings, console: Console) -> int:
-    from app.cli.explain_plan import plan_view  # noqa: PLC0415
-    from app.coordinator.application import Application  # noqa: PLC0415 - as above
-    from app.project.project import Project  # noqa: PLC0415
-    from app.project.variables import parse_variables  # noqa: PLC0415
-    from app.server.application_server import serving  # noqa: PLC0415
-    from app.spark_session import open_session  # noqa: PLC0415
-    from datasource.client import ShardClient  # noqa: PLC0415
+    from shardline.app.cli.explain_plan import plan_view  # noqa: PLC0415
+    from shardline.app.coordinator.application import Application  # noqa: PLC0415 - as above
+    from shardline.app.project.project import Project  # noqa: PLC0415
+    from shardline.app.project.variables import parse_variables  # noqa: PLC0415
+    from shardline.app.server.application_server import serving  # noqa: PLC0415
+    from shardline.app.spark_session import open_session  # noqa: PLC0415
+    from shardline.datasource.client import ShardClient  # noqa: PLC0415
 
     project = Project.load(given.project, parse_variables(given.set))
     client = ShardClient.open(settings.demo.url, settings.storage)

@@ -15,18 +15,23 @@ from collections.abc import Sequence
 import msgspec
 from rich.console import Console
 
-from app.cli.admin.usages import shard_usage_view, usage_view
-from app.cli.storage_options import add_option_argument, storage_options
-from app.cli.tables import location_view, shard_view
-from datasource.clock import Clock, SystemClock, SystemIds
-from datasource.errors import ShardError
-from datasource.inspect.inspection import inspect_location, inspect_shard
-from datasource.inspect.report import LocationReport
-from datasource.inspect.usage import LocationUsage, ShardUsage, location_usage, shard_usage
-from datasource.settings import ShardSettings
-from datasource.shard.machine import Machine
-from datasource.stores.location import Location
-from datasource.stores.open import open_location
+from shardline.app.cli.admin.usages import shard_usage_view, usage_view
+from shardline.app.cli.storage_options import add_option_argument, storage_options
+from shardline.app.cli.tables import location_view, shard_view
+from shardline.datasource.clock import Clock, SystemClock, SystemIds
+from shardline.datasource.errors import ShardError
+from shardline.datasource.inspect.inspection import inspect_location, inspect_shard
+from shardline.datasource.inspect.report import LocationReport
+from shardline.datasource.inspect.usage import (
+    LocationUsage,
+    ShardUsage,
+    location_usage,
+    shard_usage,
+)
+from shardline.datasource.settings import ShardSettings
+from shardline.datasource.shard.machine import Machine
+from shardline.datasource.stores.location import Location
+from shardline.datasource.stores.open import open_location
 
 __all__ = ["main"]
 

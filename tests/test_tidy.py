@@ -62,7 +62,11 @@ def tree_of(path: Path) -> ast.Module:
 
 
 OFFERED: Final = frozenset(
-    {"app.transport.websocket_client", "app.testing", "datasource.stores.faulty"}
+    {
+        "shardline.app.transport.websocket_client",
+        "shardline.app.testing",
+        "shardline.datasource.stores.faulty",
+    }
 )
 """Modules for others: those who test their own views and dataflows, and controllers elsewhere.
 Nothing of ours imports them outside tests."""

@@ -16,10 +16,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.tables import plain_table
-from app.project.plan import Act, Plan, Step
-from app.project.statements import Kept, kind_of
-from app.protocol.objects import (
+from shardline.app.cli.tables import plain_table
+from shardline.app.project.plan import Act, Plan, Step
+from shardline.app.project.statements import Kept, kind_of
+from shardline.app.protocol.objects import (
     IndexDescription,
     SinkDescription,
     SourceDescription,

@@ -9,8 +9,8 @@ import pyarrow as pa
 from rich.markup import escape
 from rich.table import Table
 
-from app.cli.tables import plain_table
-from app.compute.peek.results import rows_of, value_text
+from shardline.app.cli.tables import plain_table
+from shardline.app.compute.peek.results import rows_of, value_text
 
 __all__ = ["result_table"]
 

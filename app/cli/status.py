@@ -20,9 +20,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.tables import plain_table
-from app.server.client import get
-from datasource.clock import Clock
+from shardline.app.cli.tables import plain_table
+from shardline.app.server.client import get
+from shardline.datasource.clock import Clock
 
 __all__ = [
     "FRESH_MS",

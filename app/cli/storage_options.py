@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from datasource.errors import InvalidUsage
+from shardline.datasource.errors import InvalidUsage
 
 __all__ = ["add_option_argument", "storage_options"]
 

@@ -19,7 +19,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from datasource.inspect.report import HolderReport, LocationReport, ShardReport
+from shardline.datasource.inspect.report import HolderReport, LocationReport, ShardReport
 
 __all__ = ["age", "location_view", "moment", "plain_table", "shard_view", "size", "utc"]
 

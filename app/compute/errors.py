@@ -8,7 +8,7 @@ to the first one at which it works. All other failures are of the moment: the vi
 Spark tells them apart by SQLSTATE: class 22 is about data, 21 about the number of rows (a scalar
 subquery with several), P0 is what a query raises itself. Some that depend on rows have a state that
 others share, and are known by name. What a Python function raises has one condition with whatever
-else ends its process: its stack trace decides (`app.compute.user_functions`).
+else ends its process: its stack trace decides (`shardline.app.compute.user_functions`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from app.compute.user_functions import raised_at_rows
-from app.execution.host import Incarnation
-from app.execution.observations import Failed
-from app.execution.spark_errors import explain
-from datasource.errors import Fenced, ShardError
-from datasource.types.schema import ShardSchema
-from datasource.types.spark_types import Atomic, Field, Record
+from shardline.app.compute.user_functions import raised_at_rows
+from shardline.app.execution.host import Incarnation
+from shardline.app.execution.observations import Failed
+from shardline.app.execution.spark_errors import explain
+from shardline.datasource.errors import Fenced, ShardError
+from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.types.spark_types import Atomic, Field, Record
 
 __all__ = ["ERRORS_SCHEMA", "data_error", "failure"]
 

@@ -21,11 +21,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from app.execution.host import Incarnation
-from datasource.client import ShardClient
-from datasource.errors import InvalidUsage
-from datasource.shard.commands.readers import expire_readers
-from datasource.shard.state import is_tombstone
+from shardline.app.execution.host import Incarnation
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.shard.commands.readers import expire_readers
+from shardline.datasource.shard.state import is_tombstone
 
 __all__ = [
     "beginning_name",

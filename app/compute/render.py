@@ -3,16 +3,16 @@
     render(host, incarnation, description) -> Running
 
 Invariants:
-    Those of `app.execution.host`.
+    Those of `shardline.app.execution.host`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from app.compute.shard_follower import UNCONNECTED, Catalog
-from app.execution.host import Host, Incarnation, Running
-from app.protocol.objects import (
+from shardline.app.compute.shard_follower import UNCONNECTED, Catalog
+from shardline.app.execution.host import Host, Incarnation, Running
+from shardline.app.protocol.objects import (
     Dataflow,
     IndexDescription,
     SubscribeDescription,
@@ -20,8 +20,8 @@ from app.protocol.objects import (
 )
 
 if TYPE_CHECKING:
-    from app.compute.index.index import IndexSettings
-    from app.compute.subscribe.subscription import SubscribeSettings
+    from shardline.app.compute.index.index import IndexSettings
+    from shardline.app.compute.subscribe.subscription import SubscribeSettings
 
 __all__ = ["render"]
 
@@ -52,19 +52,22 @@ def render(
     # Each kind is loaded when it is first used: a runtime without indexes does not pay for them.
     match description:
         case ViewDescription(inputs=()):
-            from app.compute.view.constant import run_constant  # noqa: PLC0415
+            from shardline.app.compute.view.constant import run_constant  # noqa: PLC0415
 
             return run_constant(host, incarnation, description)
         case ViewDescription():
-            from app.compute.view.streaming_query import run_view  # noqa: PLC0415
+            from shardline.app.compute.view.streaming_query import run_view  # noqa: PLC0415
 
             return run_view(host, incarnation, description)
         case IndexDescription():
-            from app.compute.index.index import IndexSettings, run_index  # noqa: PLC0415
+            from shardline.app.compute.index.index import IndexSettings, run_index  # noqa: PLC0415
 
             return run_index(host, incarnation, description, settings=indexes or IndexSettings())
         case SubscribeDescription():
-            from app.compute.subscribe.subscription import SubscribeSettings, run_subscribe  # noqa: PLC0415
+            from shardline.app.compute.subscribe.subscription import (  # noqa: PLC0415
+                SubscribeSettings,
+                run_subscribe,
+            )
 
             return run_subscribe(
                 host, incarnation, description, catalog, subscribes or SubscribeSettings()

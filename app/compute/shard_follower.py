@@ -11,7 +11,7 @@ inputs of a read.
 
 Invariants:
     What is read is read from a state that knows the lease and is readable at the times asked for.
-    A listener at frontier F holds the since at F - 1, never at F (see `datasource.read`).
+    A listener at frontier F holds the since at F - 1, never at F (see `shardline.datasource.read`).
     Every wait ends: at its timeout, or when the event that cancels it is set.
 """
 
@@ -25,22 +25,22 @@ from typing import Final, Protocol, TypeVar
 import pyarrow as pa
 from typing_extensions import override
 
-from app.protocol.objects import errors_shard
-from datasource.client import ShardClient
-from datasource.clock import Clock
-from datasource.conditions import Pruner, Where
-from datasource.errors import Determinate, InvalidUsage
-from datasource.frontier import Frontier
-from datasource.read import (
+from shardline.app.protocol.objects import errors_shard
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import Clock
+from shardline.datasource.conditions import Pruner, Where
+from shardline.datasource.errors import Determinate, InvalidUsage
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.read import (
     ReadHandle,
     contents_of,
     current_schema,
     first_sort_column,
     history_gone,
 )
-from datasource.shard.plan import SnapshotPlan, plan_changes, plan_snapshot
-from datasource.shard.state import ShardState, is_tombstone
-from datasource.types.schema import DIFF, ShardSchema
+from shardline.datasource.shard.plan import SnapshotPlan, plan_changes, plan_snapshot
+from shardline.datasource.shard.state import ShardState, is_tombstone
+from shardline.datasource.types.schema import DIFF, ShardSchema
 
 __all__ = [
     "UNCONNECTED",

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import datasource
+from shardline import datasource
 
 __all__ = ["raised_at_rows"]
 
@@ -70,7 +70,7 @@ def _at_rows(trace: str) -> str | None:
     raised = list(_exceptions(trace))
     if not raised or any(_is_of_the_moment(kind) for kind, _ in raised):
         return None
-    if any(kind.startswith("datasource.") for kind, _ in raised):
+    if any(kind.startswith("shardline.datasource.") for kind, _ in raised):
         return None
     if any(_is_ours(file) for file, _ in frames) or _is_of_worker(frames, raised[-1][0]):
         return None

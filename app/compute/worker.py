@@ -31,12 +31,12 @@ from typing import Final, TypeAlias, TypeGuard, assert_never
 
 from msgspec import UnsetType
 
-from app.execution.observations import Ended, Failed, Hydrated, Observation, Progress
-from app.lane import commands as lane
-from app.lane.current_epochs import Lives
-from app.lane.process_state import PhaseChange
-from app.lane.state import LaneObject
-from app.protocol.compute import (
+from shardline.app.execution.observations import Ended, Failed, Hydrated, Observation, Progress
+from shardline.app.lane import commands as lane
+from shardline.app.lane.current_epochs import Lives
+from shardline.app.lane.process_state import PhaseChange
+from shardline.app.lane.state import LaneObject
+from shardline.app.protocol.compute import (
     AllowCompaction,
     AllowWrites,
     CancelPeek,
@@ -53,9 +53,9 @@ from app.protocol.compute import (
     SubscribeResponse,
     UpdateConfiguration,
 )
-from app.protocol.history import ComputeHistory, HeldDataflow
-from app.protocol.objects import SinkDescription, SourceDescription, SubscribeDescription
-from app.protocol.reconcile import reconcile_compute
+from shardline.app.protocol.history import ComputeHistory, HeldDataflow
+from shardline.app.protocol.objects import SinkDescription, SourceDescription, SubscribeDescription
+from shardline.app.protocol.reconcile import reconcile_compute
 
 __all__ = ["ComputeDone", "ComputeRequest", "ComputeWorker"]
 

@@ -20,10 +20,10 @@ from typing import Final, Protocol
 
 from typing_extensions import override
 
-from app.controller.controller import Controller
-from app.controller.link import replaced_error
-from app.controller.subscription import Subscription
-from app.protocol.compute import (
+from shardline.app.controller.controller import Controller
+from shardline.app.controller.link import replaced_error
+from shardline.app.controller.subscription import Subscription
+from shardline.app.protocol.compute import (
     AllowCompaction,
     CancelPeek,
     ComputeCommand,
@@ -38,10 +38,10 @@ from app.protocol.compute import (
     SubscribeDropped,
     SubscribeResponse,
 )
-from app.protocol.objects import Dataflow, SubscribeDescription
-from app.transport.client import Client
-from datasource.clock import Clock, IdGenerator
-from datasource.errors import Determinate, InvalidUsage, ShardError
+from shardline.app.protocol.objects import Dataflow, SubscribeDescription
+from shardline.app.transport.client import Client
+from shardline.datasource.clock import Clock, IdGenerator
+from shardline.datasource.errors import Determinate, InvalidUsage, ShardError
 
 __all__ = ["ComputeController", "Hold", "Subscription"]
 

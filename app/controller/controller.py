@@ -12,10 +12,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeAlias, TypeVar
 
-from app.controller.link import Link
-from app.protocol.compute import AllowWrites, InitializationComplete, UpdateConfiguration
-from app.transport.client import Client
-from datasource.clock import Clock
+from shardline.app.controller.link import Link
+from shardline.app.protocol.compute import AllowWrites, InitializationComplete, UpdateConfiguration
+from shardline.app.transport.client import Client
+from shardline.datasource.clock import Clock
 
 __all__ = ["Controller"]
 

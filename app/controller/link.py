@@ -19,10 +19,10 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Final, Generic, TypeVar
 
-from app.transport.client import Client
-from app.transport.session import CloseCode
-from datasource.clock import Clock
-from datasource.errors import Determinate, ShardError
+from shardline.app.transport.client import Client
+from shardline.app.transport.session import CloseCode
+from shardline.datasource.clock import Clock
+from shardline.datasource.errors import Determinate, ShardError
 
 __all__ = ["Link", "replaced_error"]
 

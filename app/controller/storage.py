@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 from typing_extensions import override
 
-from app.controller.controller import Controller
-from app.protocol.compute import AllowCompaction
-from app.protocol.objects import SinkDescription, SourceDescription
-from app.protocol.storage import (
+from shardline.app.controller.controller import Controller
+from shardline.app.protocol.compute import AllowCompaction
+from shardline.app.protocol.objects import SinkDescription, SourceDescription
+from shardline.app.protocol.storage import (
     DroppedId,
     FrontierUpper,
     RunIngestion,
@@ -20,8 +20,8 @@ from app.protocol.storage import (
     StorageCommand,
     StorageResponse,
 )
-from app.transport.client import Client
-from datasource.clock import Clock
+from shardline.app.transport.client import Client
+from shardline.datasource.clock import Clock
 
 __all__ = ["StorageController"]
 

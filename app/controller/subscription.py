@@ -4,7 +4,8 @@
 
 The controller says a subscription anew at each connection, behind the last batch that has come:
 without snapshot at `upper - 1`, under another name, because batches of the name before may still be
-on their way. (`app.compute.subscribe.subscription` says why that loses and repeats nothing.)
+on their way. (`shardline.app.compute.subscribe.subscription` says why that loses and repeats
+nothing.)
 
 A batch is acknowledged when the reader takes it, so no more than the runtime's window ever waits.
 
@@ -22,9 +23,9 @@ from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
-from app.protocol.compute import SubscribeDropped, SubscribeResponse
-from app.protocol.objects import SubscribeDescription
-from datasource.errors import InvalidUsage, ShardError
+from shardline.app.protocol.compute import SubscribeDropped, SubscribeResponse
+from shardline.app.protocol.objects import SubscribeDescription
+from shardline.datasource.errors import InvalidUsage, ShardError
 
 __all__ = ["SubscribeBatch", "Subscription", "is_last"]
 
@@ -85,7 +86,7 @@ class Subscription:
             if self._upper is None:
                 return replace(self._described, name=name), self._as_of
             # Nothing of the time right before is in what comes
-            # (`app.compute.subscribe.subscription`).
+            # (`shardline.app.compute.subscribe.subscription`).
             return replace(self._described, name=name, snapshot=False), self._upper - 1
 
     def put(self, batch: SubscribeBatch) -> None:

@@ -26,42 +26,42 @@ from typing import TYPE_CHECKING, Final, Self
 
 import pyarrow as pa
 
-from app.controller.compute import ComputeController
-from app.controller.storage import StorageController
-from app.controller.subscription import Subscription
-from app.coordinator.desired_state import check_unread, complete, living
-from app.coordinator.object_creation import Starter
-from app.coordinator.reads import Reads
-from app.coordinator.start_holds import Beginnings
-from app.execution.object_shards import make_shard
-from app.introspection.feeds import Observing
-from app.lane.commands import Kind
-from app.lane.holder import this_process
-from app.lane.log import LANE_SHARD, LaneLog, read_lane
-from app.lane.order_protocol import Takeover
-from app.project.plan import Plan, difference
-from app.project.project import Project, Resolved
-from app.protocol.objects import (
+from shardline.app.controller.compute import ComputeController
+from shardline.app.controller.storage import StorageController
+from shardline.app.controller.subscription import Subscription
+from shardline.app.coordinator.desired_state import check_unread, complete, living
+from shardline.app.coordinator.object_creation import Starter
+from shardline.app.coordinator.reads import Reads
+from shardline.app.coordinator.start_holds import Beginnings
+from shardline.app.execution.object_shards import make_shard
+from shardline.app.introspection.feeds import Observing
+from shardline.app.lane.commands import Kind
+from shardline.app.lane.holder import this_process
+from shardline.app.lane.log import LANE_SHARD, LaneLog, read_lane
+from shardline.app.lane.order_protocol import Takeover
+from shardline.app.project.plan import Plan, difference
+from shardline.app.project.project import Project, Resolved
+from shardline.app.protocol.objects import (
     SourceDescription,
     ViewDescription,
     errors_shard,
     progress_shard,
 )
-from app.runtime.runtime import Runtime, RuntimeOptions
-from app.runtime.settings import bounds_of, check_configuration, configuration_of
-from app.settings.config import RuntimeSettings
-from app.settings.durations import duration_ms
-from app.settings.live import size_bytes
-from app.transport.in_process import InProcessClient
-from datasource.client import ShardClient
-from datasource.clock import Clock, IdGenerator
-from datasource.errors import Determinate, InvalidUsage, ShardError, unknown_name
-from datasource.maintainer import Maintainer
+from shardline.app.runtime.runtime import Runtime, RuntimeOptions
+from shardline.app.runtime.settings import bounds_of, check_configuration, configuration_of
+from shardline.app.settings.config import RuntimeSettings
+from shardline.app.settings.durations import duration_ms
+from shardline.app.settings.live import size_bytes
+from shardline.app.transport.in_process import InProcessClient
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import Clock, IdGenerator
+from shardline.datasource.errors import Determinate, InvalidUsage, ShardError, unknown_name
+from shardline.datasource.maintainer import Maintainer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from app.project.statements import Kept
+    from shardline.app.project.statements import Kept
 
 __all__ = ["Application", "planned"]
 

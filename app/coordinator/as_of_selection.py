@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from datasource.frontier import TIME_MIN, Frontier
+from shardline.datasource.frontier import TIME_MIN, Frontier
 
 __all__ = ["Readable", "choose_as_of"]
 

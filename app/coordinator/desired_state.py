@@ -6,11 +6,16 @@ from collections.abc import Collection, Mapping
 
 from msgspec.structs import replace
 
-from app.lane.state import LaneState
-from app.project.project import Resolved
-from app.project.statements import Kept
-from app.protocol.objects import SourceDescription, SubscribeDescription, ViewDescription, inputs_of
-from datasource.errors import InvalidUsage
+from shardline.app.lane.state import LaneState
+from shardline.app.project.project import Resolved
+from shardline.app.project.statements import Kept
+from shardline.app.protocol.objects import (
+    SourceDescription,
+    SubscribeDescription,
+    ViewDescription,
+    inputs_of,
+)
+from shardline.datasource.errors import InvalidUsage
 
 __all__ = ["check_unread", "complete", "living"]
 

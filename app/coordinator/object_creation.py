@@ -15,20 +15,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from app.compute.holds import forget_holds
-from app.controller.compute import ComputeController
-from app.controller.storage import StorageController
-from app.coordinator.start_holds import Beginnings
-from app.project.statements import Kept
-from app.protocol.objects import (
+from shardline.app.compute.holds import forget_holds
+from shardline.app.controller.compute import ComputeController
+from shardline.app.controller.storage import StorageController
+from shardline.app.coordinator.start_holds import Beginnings
+from shardline.app.project.statements import Kept
+from shardline.app.protocol.objects import (
     IndexDescription,
     SinkDescription,
     SourceDescription,
     ViewDescription,
     inputs_of,
 )
-from datasource.client import ShardClient
-from datasource.errors import InvalidUsage
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import InvalidUsage
 
 __all__ = ["Starter"]
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
-from datasource.frontier import TIME_MIN, Frontier
+from shardline.datasource.frontier import TIME_MIN, Frontier
 
 __all__ = ["Oracle"]
 

@@ -17,24 +17,24 @@ from collections.abc import Callable, Iterable, Mapping
 
 import pyarrow as pa
 
-from app.compute.peek.explain import explain_peek
-from app.compute.peek.results import from_ipc
-from app.controller.compute import ComputeController
-from app.controller.subscription import Subscription
-from app.coordinator.oracle import Oracle
-from app.introspection.live import DATABASE
-from app.protocol.graph import reached
-from app.protocol.objects import (
+from shardline.app.compute.peek.explain import explain_peek
+from shardline.app.compute.peek.results import from_ipc
+from shardline.app.controller.compute import ComputeController
+from shardline.app.controller.subscription import Subscription
+from shardline.app.coordinator.oracle import Oracle
+from shardline.app.introspection.live import DATABASE
+from shardline.app.protocol.graph import reached
+from shardline.app.protocol.objects import (
     Description,
     IndexDescription,
     SourceDescription,
     ViewDescription,
     inputs_of,
 )
-from app.sql.queries import Selected, parse_explain, parse_select, parse_subscribe
-from datasource.client import ShardClient
-from datasource.errors import Determinate, unknown_name
-from datasource.frontier import Frontier
+from shardline.app.sql.queries import Selected, parse_explain, parse_select, parse_subscribe
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import Determinate, unknown_name
+from shardline.datasource.frontier import Frontier
 
 __all__ = ["Reads"]
 

@@ -10,19 +10,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 
-from app.compute.holds import beginning_name, end_beginnings
-from app.controller.compute import Hold
-from app.coordinator.as_of_selection import Readable, choose_as_of
-from app.protocol.objects import (
+from shardline.app.compute.holds import beginning_name, end_beginnings
+from shardline.app.controller.compute import Hold
+from shardline.app.coordinator.as_of_selection import Readable, choose_as_of
+from shardline.app.protocol.objects import (
     Dataflow,
     SinkDescription,
     SourceDescription,
     ViewDescription,
     inputs_of,
 )
-from datasource.client import ShardClient
-from datasource.errors import InvalidUsage, ShardError
-from datasource.frontier import MINIMUM, Frontier
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import InvalidUsage, ShardError
+from shardline.datasource.frontier import MINIMUM, Frontier
 
 __all__ = ["Beginnings"]
 

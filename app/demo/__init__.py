@@ -1,8 +1,8 @@
 """The main job: a year of flights arrives, and a runtime keeps a project of SQL up to date.
 
 The project is `conf/demo`: files become sources, sources become views, a view becomes files again.
-What runs is `app.coordinator.application`, as for any project; here is what a demonstration needs
-on top.
+What runs is `shardline.app.coordinator.application`, as for any project; here is what a
+demonstration needs on top.
 
 Reading order:
     data        which data

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
-import datasource
-from app.demo.data import FLIGHTS, TABLES
-from app.demo.place import Place
+from shardline import datasource
+from shardline.app.demo.data import FLIGHTS, TABLES
+from shardline.app.demo.place import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

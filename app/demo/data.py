@@ -13,7 +13,7 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
-from datasource.errors import InvalidUsage
+from shardline.datasource.errors import InvalidUsage
 
 __all__ = ["FLIGHTS", "TABLES", "unpack"]
 

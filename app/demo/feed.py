@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.demo.place import Place
-from datasource.clock import Clock
+from shardline.app.demo.place import Place
+from shardline.datasource.clock import Clock
 
 __all__ = ["Day", "Feed", "land", "landed", "split"]
 

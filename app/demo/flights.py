@@ -12,15 +12,15 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from app.project.project import Project, Resolved
-from app.protocol.objects import SourceDescription, progress_shard
-from datasource.errors import InvalidUsage
+from shardline.app.project.project import Project, Resolved
+from shardline.app.protocol.objects import SourceDescription, progress_shard
+from shardline.datasource.errors import InvalidUsage
 
 if TYPE_CHECKING:
-    from app.coordinator.application import Application
-    from app.demo.place import Place
-    from app.project.plan import Plan
-    from datasource.client import ShardClient
+    from shardline.app.coordinator.application import Application
+    from shardline.app.demo.place import Place
+    from shardline.app.project.plan import Plan
+    from shardline.datasource.client import ShardClient
 
 __all__ = ["FOLDER", "check_ours", "make_run", "project", "start_over"]
 

@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from datasource.clock import Clock
-from datasource.errors import InvalidUsage
+from shardline.datasource.clock import Clock
+from shardline.datasource.errors import InvalidUsage
 
 __all__ = ["Place", "alone"]
 

@@ -19,14 +19,14 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from app.cli.status import ObjectStatus, fetch_status, status_table, verdict
-from app.demo.data import FLIGHTS
-from app.demo.feed import Feed
-from app.storage.errors import live_count
-from datasource.client import ShardClient
-from datasource.clock import Clock
-from datasource.errors import ShardError
-from datasource.shard.state import last_update
+from shardline.app.cli.status import ObjectStatus, fetch_status, status_table, verdict
+from shardline.app.demo.data import FLIGHTS
+from shardline.app.demo.feed import Feed
+from shardline.app.storage.errors import live_count
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import Clock
+from shardline.datasource.errors import ShardError
+from shardline.datasource.shard.state import last_update
 
 __all__ = ["Objects", "Patience", "Standing", "Ticker", "all_have", "arrived_at", "look"]
 

@@ -22,32 +22,40 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from app.cli.explain_plan import plan_view
-from app.cli.result_table import result_table
-from app.cli.status import fetch_status, status_table, verdict
-from app.cli.tables import age, plain_table, utc
-from app.compute.peek.results import from_ipc
-from app.coordinator.application import Application
-from app.demo.check import Check
-from app.demo.data import FLIGHTS, unpack
-from app.demo.feed import Feed, landed, split
-from app.demo.flights import check_ours, make_run, project, start_over
-from app.demo.place import Place, alone
-from app.demo.progress import Objects, Patience, Standing, Ticker, all_have, arrived_at, look
-from app.protocol.compute import SubscribeDropped
-from app.protocol.objects import SourceDescription
-from app.server.application_server import serving
-from app.server.discovery import Whereabouts
-from app.settings.config import Settings
-from app.spark_session import open_session
-from datasource.client import ShardClient
-from datasource.clock import Clock, SystemClock
-from datasource.errors import Determinate, InvalidUsage
+from shardline.app.cli.explain_plan import plan_view
+from shardline.app.cli.result_table import result_table
+from shardline.app.cli.status import fetch_status, status_table, verdict
+from shardline.app.cli.tables import age, plain_table, utc
+from shardline.app.compute.peek.results import from_ipc
+from shardline.app.coordinator.application import Application
+from shardline.app.demo.check import Check
+from shardline.app.demo.data import FLIGHTS, unpack
+from shardline.app.demo.feed import Feed, landed, split
+from shardline.app.demo.flights import check_ours, make_run, project, start_over
+from shardline.app.demo.place import Place, alone
+from shardline.app.demo.progress import (
+    Objects,
+    Patience,
+    Standing,
+    Ticker,
+    all_have,
+    arrived_at,
+    look,
+)
+from shardline.app.protocol.compute import SubscribeDropped
+from shardline.app.protocol.objects import SourceDescription
+from shardline.app.server.application_server import serving
+from shardline.app.server.discovery import Whereabouts
+from shardline.app.settings.config import Settings
+from shardline.app.spark_session import open_session
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import Clock, SystemClock
+from shardline.datasource.errors import Determinate, InvalidUsage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from app.project.project import Resolved
+    from shardline.app.project.project import Resolved
 
 __all__ = ["tell"]
 

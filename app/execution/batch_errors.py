@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.execution.spark_errors import gist
+from shardline.app.execution.spark_errors import gist
 
 __all__ = ["MicroBatchFailed", "briefly"]
 

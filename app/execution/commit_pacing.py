@@ -27,8 +27,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from app.execution.step_scheduler import TURNS
-from datasource.clock import Clock
+from shardline.app.execution.step_scheduler import TURNS
+from shardline.datasource.clock import Clock
 
 __all__ = ["Pace"]
 

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from app.execution.commit_pacing import Pace
-from app.execution.observations import Report
-from datasource.client import ShardClient
-from datasource.clock import Clock, IdGenerator
+from shardline.app.execution.commit_pacing import Pace
+from shardline.app.execution.observations import Report
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import Clock, IdGenerator
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from pyspark.sql.types import StructType
 
-from app.protocol.objects import SourceDescription, ViewDescription
-from datasource.client import ShardClient
-from datasource.types.schema import ShardSchema
+from shardline.app.protocol.objects import SourceDescription, ViewDescription
+from shardline.datasource.client import ShardClient
+from shardline.datasource.types.schema import ShardSchema
 
 __all__ = ["make_shard", "schema_of"]
 

@@ -16,8 +16,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from app.protocol.compute import PeekResponse, SubscribeDropped, SubscribeResponse
-from app.protocol.storage import Status
+from shardline.app.protocol.compute import PeekResponse, SubscribeDropped, SubscribeResponse
+from shardline.app.protocol.storage import Status
 
 __all__ = [
     "Ended",

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from datasource.clock import Clock
+from shardline.datasource.clock import Clock
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery

@@ -7,7 +7,7 @@
     unreadable_part(error)    a sentence, if a part of a shard is missing or damaged
 
 An error of a shard crosses from Python to the JVM and back as text inside a stack trace; the code
-in brackets at its head is what survives (`datasource.errors`).
+in brackets at its head is what survives (`shardline.datasource.errors`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import re
 import sys
 from typing import Final
 
-from datasource.errors import Corrupt, InvalidUsage, MissingBlob, ShardError
+from shardline.datasource.errors import Corrupt, InvalidUsage, MissingBlob, ShardError
 
 __all__ = [
     "LOGGED_HINT",
@@ -31,13 +31,15 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-_OURS = re.compile(r"datasource\.errors\.(\w+): (\[[A-Z_]+\] [^\n]*)")
+_OURS = re.compile(r"shardline\.datasource\.errors\.(\w+): (\[[A-Z_]+\] [^\n]*)")
 _SPARK = re.compile(r"\[[A-Z][A-Z_0-9.]*\] [^\n]*")
 _STATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
 _PYTHON = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t][^\n]*\n|\n)*(\w[^\n]*)")
 _JAVA = re.compile(r"An error occurred while calling \S+\n: ([^\n]+)")
 
-_PARTS = re.compile(r"datasource\.errors\.(?:MissingBlob|Corrupt): \[([A-Z_]+)\] ([^\n]*)")
+_PARTS = re.compile(
+    r"shardline\.datasource\.errors\.(?:MissingBlob|Corrupt): \[([A-Z_]+)\] ([^\n]*)"
+)
 _FILE = re.compile(r"\[FAILED_READ_FILE\.(\w+)\] [^\n]*?((?:file|[\w.+-]+):/[^\n]*?\.parquet)")
 _LEASE_LOST = "LEASE_LOST"
 

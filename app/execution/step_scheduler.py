@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from datasource.clock import Clock
+from shardline.datasource.clock import Clock
 
 __all__ = ["TURNS", "Turns"]
 

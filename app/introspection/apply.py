@@ -21,8 +21,16 @@ from typing import Final, TypeAlias, assert_never
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from app.execution.observations import Ended, Failed, Health, Hydrated, Measured, Progress, Started
-from app.introspection.events import (
+from shardline.app.execution.observations import (
+    Ended,
+    Failed,
+    Health,
+    Hydrated,
+    Measured,
+    Progress,
+    Started,
+)
+from shardline.app.introspection.events import (
     Dropped,
     Event,
     Harvested,
@@ -42,17 +50,17 @@ from app.introspection.events import (
     ShardGone,
     ShardSeen,
 )
-from app.introspection.facts import (
+from shardline.app.introspection.facts import (
     Condition,
     Facts,
     ObjectFacts,
     Observed,
     histogram_bound_ns,
 )
-from app.introspection.spark_plan.operators import operators_of
-from app.protocol.compute import PeekResponse, SubscribeDropped, SubscribeResponse
-from app.protocol.objects import SourceDescription, ViewDescription
-from app.protocol.storage import StatisticsUpdates, Status, StatusUpdate
+from shardline.app.introspection.spark_plan.operators import operators_of
+from shardline.app.protocol.compute import PeekResponse, SubscribeDropped, SubscribeResponse
+from shardline.app.protocol.objects import SourceDescription, ViewDescription
+from shardline.app.protocol.storage import StatisticsUpdates, Status, StatusUpdate
 
 __all__ = ["PEEKS_MAX", "apply", "settle"]
 

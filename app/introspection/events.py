@@ -2,7 +2,7 @@
 
 From the lane: `Installed`, `Phase`, `Dropped`, `Recorded`. From the listener: `QueryStarted`,
 `QueryProgress`, `QueryIdle`, `QueryTerminated`. From Spark's status store: `Harvested`.
-From running objects: everything in `app.execution.observations`. From the storage worker:
+From running objects: everything in `shardline.app.execution.observations`. From the storage worker:
 `StatusUpdate`, `StatisticsUpdates`. From peeks, maintenance and the poll of shards: the rest.
 
 Times are milliseconds since the epoch where they say when something happened, and frontiers where
@@ -20,10 +20,10 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from app.execution.observations import Observation
-from app.protocol.objects import Description
-from app.protocol.storage import StatisticsUpdates, StatusUpdate
-from datasource.inspect.report import ShardReport
+from shardline.app.execution.observations import Observation
+from shardline.app.protocol.objects import Description
+from shardline.app.protocol.storage import StatisticsUpdates, StatusUpdate
+from shardline.datasource.inspect.report import ShardReport
 
 __all__ = [
     "Domain",

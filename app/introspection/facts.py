@@ -17,8 +17,8 @@ from typing import Final, TypeAlias
 
 from msgspec import UNSET, UnsetType
 
-from app.execution.observations import Health
-from app.introspection.events import (
+from shardline.app.execution.observations import Health
+from shardline.app.introspection.events import (
     Installed,
     Maintenance,
     PeekStarted,
@@ -27,11 +27,11 @@ from app.introspection.events import (
     ShardSeen,
     StateProgress,
 )
-from app.introspection.spark_plan.operators import OperatorPlan
-from app.protocol.objects import (
+from shardline.app.introspection.spark_plan.operators import OperatorPlan
+from shardline.app.protocol.objects import (
     Description,
 )
-from app.protocol.storage import Status, StatusUpdate
+from shardline.app.protocol.storage import Status, StatusUpdate
 
 __all__ = [
     "Condition",

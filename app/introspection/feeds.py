@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from app.execution.observations import Observation
-from app.introspection.events import (
+from shardline.app.execution.observations import Observation
+from shardline.app.introspection.events import (
     Dropped,
     Event,
     Installed,
@@ -32,15 +32,15 @@ from app.introspection.events import (
     PhaseName,
     Recorded,
 )
-from app.introspection.history import HistoryKeeper
-from app.introspection.listener import QueryListener
-from app.introspection.live import LiveTables
-from app.introspection.poll import ShardPoller
-from app.introspection.sink import Sink
-from app.introspection.spark_plan.harvest import Harvester
-from app.introspection.spark_plan.status_store import StatusStore
-from app.introspection.store import Relations
-from app.lane.commands import (
+from shardline.app.introspection.history import HistoryKeeper
+from shardline.app.introspection.listener import QueryListener
+from shardline.app.introspection.live import LiveTables
+from shardline.app.introspection.poll import ShardPoller
+from shardline.app.introspection.sink import Sink
+from shardline.app.introspection.spark_plan.harvest import Harvester
+from shardline.app.introspection.spark_plan.status_store import StatusStore
+from shardline.app.introspection.store import Relations
+from shardline.app.lane.commands import (
     CreateDataflow,
     DropDataflow,
     LaneCommand,
@@ -50,17 +50,17 @@ from app.lane.commands import (
     command_kind,
     kind_of,
 )
-from app.lane.commands import Dropped as Gone
-from app.lane.process_state import Phase as LanePhase
-from app.lane.process_state import PhaseChange
-from app.lane.state import LaneState
-from app.protocol.compute import PeekStrategy
-from app.protocol.redaction import bare, shown
-from datasource.client import ShardClient
-from datasource.clock import Clock
-from datasource.maintainer import Maintained
-from datasource.maintenance.compact import observe_merges
-from datasource.shard.machine import Machine
+from shardline.app.lane.commands import Dropped as Gone
+from shardline.app.lane.process_state import Phase as LanePhase
+from shardline.app.lane.process_state import PhaseChange
+from shardline.app.lane.state import LaneState
+from shardline.app.protocol.compute import PeekStrategy
+from shardline.app.protocol.redaction import bare, shown
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import Clock
+from shardline.datasource.maintainer import Maintained
+from shardline.datasource.maintenance.compact import observe_merges
+from shardline.datasource.shard.machine import Machine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

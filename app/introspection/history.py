@@ -22,14 +22,14 @@ from typing import Final, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from app.introspection.events import Remembered
-from app.introspection.facts import Facts
-from app.introspection.sink import Sink
-from datasource.client import ShardClient
-from datasource.errors import Fenced, ShardError
-from datasource.frontier import Frontier
-from datasource.shard.commands.append import Appended
-from datasource.types.schema import DIFF, ShardSchema
+from shardline.app.introspection.events import Remembered
+from shardline.app.introspection.facts import Facts
+from shardline.app.introspection.sink import Sink
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import Fenced, ShardError
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard.commands.append import Appended
+from shardline.datasource.types.schema import DIFF, ShardSchema
 
 __all__ = ["HISTORY_SHARD", "HistoryKeeper"]
 

@@ -15,8 +15,8 @@ import threading
 from collections import deque
 from typing import Final
 
-from app.execution.observations import Measured, Progress
-from app.introspection.events import (
+from shardline.app.execution.observations import Measured, Progress
+from shardline.app.introspection.events import (
     Event,
     Harvested,
     Polled,
@@ -24,7 +24,7 @@ from app.introspection.events import (
     QueryProgress,
     ShardSeen,
 )
-from datasource.clock import Clock
+from shardline.datasource.clock import Clock
 
 __all__ = ["Inbox"]
 

@@ -35,7 +35,7 @@ from pyspark.sql.streaming.listener import (
 )
 from typing_extensions import override
 
-from app.introspection.events import (
+from shardline.app.introspection.events import (
     Event,
     InputProgress,
     QueryIdle,
@@ -44,7 +44,7 @@ from app.introspection.events import (
     QueryTerminated,
     StateProgress,
 )
-from app.introspection.inbox import Inbox
+from shardline.app.introspection.inbox import Inbox
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (

@@ -35,9 +35,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
-from app.introspection.registry import sql_type
-from app.introspection.relation import Relation
-from app.introspection.store import Relations
+from shardline.app.introspection.registry import sql_type
+from shardline.app.introspection.relation import Relation
+from shardline.app.introspection.store import Relations
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

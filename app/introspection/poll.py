@@ -21,17 +21,17 @@ from typing import Final
 
 from msgspec import UNSET, UnsetType
 
-from app.introspection.events import Polled, ShardGone, ShardSeen
-from app.introspection.facts import Facts
-from app.introspection.sink import Sink
-from app.protocol.objects import SourceDescription, ViewDescription, errors_shard
-from datasource.client import ShardClient
-from datasource.errors import ShardError
-from datasource.inspect.report import DroppedPart, dropped_parts, report_shard
-from datasource.shard.machine import Machine
-from datasource.shard.references import wholes
-from datasource.shard.state import ShardState, is_tombstone, seqno_since
-from datasource.shard.state_history import states_from
+from shardline.app.introspection.events import Polled, ShardGone, ShardSeen
+from shardline.app.introspection.facts import Facts
+from shardline.app.introspection.sink import Sink
+from shardline.app.protocol.objects import SourceDescription, ViewDescription, errors_shard
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import ShardError
+from shardline.datasource.inspect.report import DroppedPart, dropped_parts, report_shard
+from shardline.datasource.shard.machine import Machine
+from shardline.datasource.shard.references import wholes
+from shardline.datasource.shard.state import ShardState, is_tombstone, seqno_since
+from shardline.datasource.shard.state_history import states_from
 
 __all__ = ["ShardPoller"]
 

@@ -11,14 +11,23 @@ from typing import Final
 
 import pyarrow as pa
 
-from app.introspection.inbox import Inbox
-from app.introspection.relation import AT, FLAG, NUMBER, NUMBERS, REAL, TEXT, TEXTS, Relation
-from app.introspection.relations.health import HEALTH
-from app.introspection.relations.movement import MOVEMENT
-from app.introspection.relations.progress import PROGRESS
-from app.introspection.relations.structure import STRUCTURE
-from app.introspection.relations.system import SYSTEM
-from app.introspection.sink import listener_relation
+from shardline.app.introspection.inbox import Inbox
+from shardline.app.introspection.relation import (
+    AT,
+    FLAG,
+    NUMBER,
+    NUMBERS,
+    REAL,
+    TEXT,
+    TEXTS,
+    Relation,
+)
+from shardline.app.introspection.relations.health import HEALTH
+from shardline.app.introspection.relations.movement import MOVEMENT
+from shardline.app.introspection.relations.progress import PROGRESS
+from shardline.app.introspection.relations.structure import STRUCTURE
+from shardline.app.introspection.relations.system import SYSTEM
+from shardline.app.introspection.sink import listener_relation
 
 __all__ = ["documentation", "relations_with", "sql_type"]
 

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from app.introspection.facts import Facts
+from shardline.app.introspection.facts import Facts
 
 __all__ = [
     "AT",

@@ -22,12 +22,12 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
-from app.introspection.apply import apply
-from app.introspection.events import Event
-from app.introspection.facts import Facts, lag_ms
-from app.introspection.inbox import Inbox
-from app.introspection.relation import NUMBER, REAL, Column, Relation, Row
-from datasource.clock import Clock
+from shardline.app.introspection.apply import apply
+from shardline.app.introspection.events import Event
+from shardline.app.introspection.facts import Facts, lag_ms
+from shardline.app.introspection.inbox import Inbox
+from shardline.app.introspection.relation import NUMBER, REAL, Column, Relation, Row
+from shardline.datasource.clock import Clock
 
 __all__ = ["TICK_MS", "Sink", "listener_relation"]
 

@@ -14,10 +14,10 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from app.introspection.registry import relations_with
-from app.introspection.relation import Relation
-from app.introspection.sink import Sink
-from datasource.errors import InvalidUsage, unknown_name
+from shardline.app.introspection.registry import relations_with
+from shardline.app.introspection.relation import Relation
+from shardline.app.introspection.sink import Sink
+from shardline.datasource.errors import InvalidUsage, unknown_name
 
 __all__ = ["Relations"]
 

@@ -16,7 +16,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from app.protocol.objects import (
+from shardline.app.protocol.objects import (
     Description,
     SinkDescription,
     SourceDescription,

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from app.lane.process_state import PhaseChange
-from app.protocol.objects import Description
+from shardline.app.lane.process_state import PhaseChange
+from shardline.app.protocol.objects import Description
 
 __all__ = ["Lives"]
 

@@ -18,13 +18,13 @@ import threading
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from app.lane.commands import Holder
-from datasource.clock import Clock, IdGenerator
-from datasource.errors import InvalidUsage, LeaseExpired, ShardError
-from datasource.frontier import Frontier
-from datasource.lease import Lease, take_lease
-from datasource.shard.machine import Machine
-from datasource.shard.state import ShardState
+from shardline.app.lane.commands import Holder
+from shardline.datasource.clock import Clock, IdGenerator
+from shardline.datasource.errors import InvalidUsage, LeaseExpired, ShardError
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.lease import Lease, take_lease
+from shardline.datasource.shard.machine import Machine
+from shardline.datasource.shard.state import ShardState
 
 __all__ = ["Liveness", "Pulse", "held_error", "judge", "this_process"]
 

@@ -17,11 +17,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from app.execution.host import Running
-from app.execution.observations import Ended, Failed, Hydrated
-from app.lane.commands import LaneCommand
-from app.lane.process_state import Effect
-from datasource.errors import Determinate, ShardError
+from shardline.app.execution.host import Running
+from shardline.app.execution.observations import Ended, Failed, Hydrated
+from shardline.app.lane.commands import LaneCommand
+from shardline.app.lane.process_state import Effect
+from shardline.datasource.errors import Determinate, ShardError
 
 __all__ = ["Done", "Intake", "Offer", "Report"]
 

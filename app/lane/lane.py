@@ -34,9 +34,9 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from app.execution.host import Host, Incarnation, Running
-from app.execution.observations import Ended, Failed, Hydrated, Observation
-from app.lane.commands import (
+from shardline.app.execution.host import Host, Incarnation, Running
+from shardline.app.execution.observations import Ended, Failed, Hydrated, Observation
+from shardline.app.lane.commands import (
     LANE,
     AllowWrites,
     CreateDataflow,
@@ -46,10 +46,10 @@ from app.lane.commands import (
     Submission,
     kind_of,
 )
-from app.lane.effects import EffectPool, Pool
-from app.lane.inbox import Done, Intake, Offer, Report
-from app.lane.order_protocol import Journal
-from app.lane.process_state import (
+from shardline.app.lane.effects import EffectPool, Pool
+from shardline.app.lane.inbox import Done, Intake, Offer, Report
+from shardline.app.lane.order_protocol import Journal
+from shardline.app.lane.process_state import (
     Effect,
     Fleet,
     Following,
@@ -59,19 +59,19 @@ from app.lane.process_state import (
     Starts,
     Stop,
 )
-from app.lane.settings import LANE_KNOBS, LaneSettings
-from app.lane.state import LaneObject, LaneState, would_change
-from app.protocol.objects import Description
-from app.settings.live import tuned
-from datasource.clock import Clock, IdGenerator
-from datasource.errors import Determinate, Fenced, Indeterminate, InvalidUsage, ShardError
+from shardline.app.lane.settings import LANE_KNOBS, LaneSettings
+from shardline.app.lane.state import LaneObject, LaneState, would_change
+from shardline.app.protocol.objects import Description
+from shardline.app.settings.live import tuned
+from shardline.datasource.clock import Clock, IdGenerator
+from shardline.datasource.errors import Determinate, Fenced, Indeterminate, InvalidUsage, ShardError
 
 __all__ = ["Lane", "Observer", "Renderer", "Renderers"]
 
 _log = logging.getLogger(__name__)
 
 Renderer: TypeAlias = Callable[[Host, Incarnation, Description], Running]
-"""Makes an object run; see `app.execution.host`."""
+"""Makes an object run; see `shardline.app.execution.host`."""
 
 Renderers: TypeAlias = Mapping[type, Renderer]
 """How to make each kind of description run, by its class."""

@@ -32,19 +32,19 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from app.lane.commands import LANE, Hold, Holder, Opened, Record, Submission, command_kind
-from app.lane.holder import Pulse, held_error, judge
-from app.lane.order_protocol import Role, Takeover
-from app.lane.settings import LaneSettings
-from app.lane.shared_poll import SharedLook
-from app.lane.state import EMPTY_STATE, LaneState, apply, unrepeated
-from datasource.client import ShardClient
-from datasource.errors import Corrupt, Determinate, Fenced, Indeterminate, ShardError
-from datasource.frontier import Frontier
-from datasource.shard.commands.append import UpperMismatch
-from datasource.shard.commands.readers import expire_leased
-from datasource.types.schema import DIFF, TS, ShardSchema
-from datasource.write import WriteHandle
+from shardline.app.lane.commands import LANE, Hold, Holder, Opened, Record, Submission, command_kind
+from shardline.app.lane.holder import Pulse, held_error, judge
+from shardline.app.lane.order_protocol import Role, Takeover
+from shardline.app.lane.settings import LaneSettings
+from shardline.app.lane.shared_poll import SharedLook
+from shardline.app.lane.state import EMPTY_STATE, LaneState, apply, unrepeated
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import Corrupt, Determinate, Fenced, Indeterminate, ShardError
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard.commands.append import UpperMismatch
+from shardline.datasource.shard.commands.readers import expire_leased
+from shardline.datasource.types.schema import DIFF, TS, ShardSchema
+from shardline.datasource.write import WriteHandle
 
 __all__ = ["LANE_SHARD", "LaneLog", "Row", "read_lane"]
 

@@ -1,6 +1,6 @@
 """What the lane needs of a durable order, whoever keeps it: the seam for simulations.
 
-`LaneLog` (`app.lane.log`) keeps it in a shard.
+`LaneLog` (`shardline.app.lane.log`) keeps it in a shard.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol, TypeAlias
 
-from app.lane.commands import Record, Submission
-from app.lane.state import LaneState
+from shardline.app.lane.commands import Record, Submission
+from shardline.app.lane.state import LaneState
 
 __all__ = ["Journal", "Role", "Takeover"]
 

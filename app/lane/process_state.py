@@ -30,11 +30,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from app.execution.host import Incarnation
-from app.lane.commands import Dropped, Kind, LaneCommand, SuspendAndRestart, is_transient
-from app.lane.settings import LaneSettings
-from app.lane.state import LaneObject
-from app.protocol.objects import Description
+from shardline.app.execution.host import Incarnation
+from shardline.app.lane.commands import Dropped, Kind, LaneCommand, SuspendAndRestart, is_transient
+from shardline.app.lane.settings import LaneSettings
+from shardline.app.lane.state import LaneObject
+from shardline.app.protocol.objects import Description
 
 __all__ = [
     "Effect",

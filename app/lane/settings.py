@@ -11,8 +11,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Final
 
-from app.settings.live import Knob, Knobs, count, positive_ms
-from datasource.errors import InvalidUsage
+from shardline.app.settings.live import Knob, Knobs, count, positive_ms
+from shardline.datasource.errors import InvalidUsage
 
 __all__ = ["LANE_KNOBS", "LaneSettings"]
 

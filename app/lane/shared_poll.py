@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from datasource.errors import Indeterminate, ShardError
+from shardline.datasource.errors import Indeterminate, ShardError
 
 __all__ = ["SharedLook"]
 

@@ -5,8 +5,9 @@
 The one allocator is here: global ids, numbers of dataflows and ranges of operator numbers follow
 from the records alone, so a replay gives the same ones, on any machine.
 
-What runs at the moment is not here (`app.lane.process_state`). Started, Stopped, Hydrated and their
-like are facts about threads of one process: after its death none of them holds, so to record them
+What runs at the moment is not here (`shardline.app.lane.process_state`). Started, Stopped, Hydrated
+and their like are facts about threads of one process: after its death none of them holds, so to
+record them
 would only mean to read them back as lies. One completion *is* recorded, `Dropped`: it ends a name's
 claim to its ids, which decides what a later creation of the same name gets; it must not depend on
 who was faster.
@@ -28,7 +29,7 @@ from typing import Final, Literal, TypeAlias, assert_never
 
 import msgspec
 
-from app.lane.commands import (
+from shardline.app.lane.commands import (
     LANE,
     AllowWrites,
     CreateDataflow,
@@ -46,7 +47,7 @@ from app.lane.commands import (
     is_transient,
     kind_of,
 )
-from app.protocol.objects import Description
+from shardline.app.protocol.objects import Description
 
 __all__ = [
     "EMPTY_STATE",

@@ -18,25 +18,32 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from app.project.columns import columns_problem, contents_json, names_of, spelled
-from app.project.statements import Kept, Written
-from app.protocol.objects import (
+from shardline.app.project.columns import columns_problem, contents_json, names_of, spelled
+from shardline.app.project.statements import Kept, Written
+from shardline.app.protocol.objects import (
     IndexDescription,
     SinkDescription,
     SourceDescription,
     ViewDescription,
 )
-from app.sql.catalyst import Catalyst, Culprit, QueryPlan, Refused
-from app.sql.compare_plans import compare_plans
-from app.sql.determinism import special_literal, undetermined
-from app.sql.over_changes import NotLinear, over_changes
-from app.sql.problems import Problem, Wrong
-from app.sql.references import Bound, Query, read_query
-from app.sql.strategy import choose
-from app.sql.tokens import compact, quoted_names
-from app.storage.formats import KNOWN, OWN_SINKS, Use, missing_option, package_of, unknown_options
-from datasource.errors import InvalidUsage, nearest
-from datasource.types.schema import DIFF, TS
+from shardline.app.sql.catalyst import Catalyst, Culprit, QueryPlan, Refused
+from shardline.app.sql.compare_plans import compare_plans
+from shardline.app.sql.determinism import special_literal, undetermined
+from shardline.app.sql.over_changes import NotLinear, over_changes
+from shardline.app.sql.problems import Problem, Wrong
+from shardline.app.sql.references import Bound, Query, read_query
+from shardline.app.sql.strategy import choose
+from shardline.app.sql.tokens import compact, quoted_names
+from shardline.app.storage.formats import (
+    KNOWN,
+    OWN_SINKS,
+    Use,
+    missing_option,
+    package_of,
+    unknown_options,
+)
+from shardline.datasource.errors import InvalidUsage, nearest
+from shardline.datasource.types.schema import DIFF, TS
 
 __all__ = ["Analysed", "Analysis", "analyse"]
 
@@ -121,7 +128,7 @@ def _analysed(catalyst: Catalyst, analysis: Analysis, one: Written) -> Analysed:
 
 def _check_sink(catalyst: Catalyst, one: Written, sink: SinkDescription) -> None:
     # Loading what writes takes time that projects without sinks need not spend.
-    from app.storage.sinks.target import check_sink  # noqa: PLC0415
+    from shardline.app.storage.sinks.target import check_sink  # noqa: PLC0415
 
     if sink.format not in OWN_SINKS and not catalyst.writes(sink.format):
         raise _Flawed(_unknown_format(one, sink.format))
@@ -173,7 +180,7 @@ def _source(catalyst: Catalyst, one: Written, source: SourceDescription) -> Anal
 def _read_columns(catalyst: Catalyst, one: Written, source: SourceDescription) -> tuple[str, bool]:
     """Columns of the rows that a source reads, and whether its format has to be told them."""
     # Loading the generators takes time that projects without them need not spend.
-    from app.storage.generators import FORMATS, schema_of  # noqa: PLC0415
+    from shardline.app.storage.generators import FORMATS, schema_of  # noqa: PLC0415
 
     try:
         if source.format.lower() not in FORMATS:
@@ -224,7 +231,7 @@ def _check_comparable(one: Written, plan: QueryPlan) -> None:
     # It knows Spark's types, which projects without views need not load.
     from pyspark.sql.types import StructType  # noqa: PLC0415
 
-    from app.compute.view.correction import check_comparable  # noqa: PLC0415
+    from shardline.app.compute.view.correction import check_comparable  # noqa: PLC0415
 
     try:
         check_comparable(one.name, StructType.fromJson(json.loads(plan.schema)))

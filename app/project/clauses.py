@@ -15,12 +15,12 @@ from typing import Final, get_args
 
 from sqlglot import TokenType
 
-from app.protocol.objects import Envelope
-from app.settings.durations import duration_ms
-from app.sql.problems import Wrong, did_you_mean
-from app.sql.tokens import Cursor, compact
-from app.storage.formats import spelt
-from datasource.errors import InvalidUsage
+from shardline.app.protocol.objects import Envelope
+from shardline.app.settings.durations import duration_ms
+from shardline.app.sql.problems import Wrong, did_you_mean
+from shardline.app.sql.tokens import Cursor, compact
+from shardline.app.storage.formats import spelt
+from shardline.datasource.errors import InvalidUsage
 
 __all__ = ["ENVELOPES", "Clauses", "check_key", "names_in_parentheses", "read_clauses"]
 

@@ -15,10 +15,10 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 
-from app.protocol.objects import SourceDescription
-from app.sql.problems import did_you_mean
-from datasource.errors import InvalidUsage
-from datasource.types.schema import RESERVED, ShardSchema
+from shardline.app.protocol.objects import SourceDescription
+from shardline.app.sql.problems import did_you_mean
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.types.schema import RESERVED, ShardSchema
 
 __all__ = ["Flaw", "columns_problem", "contents_json", "names_of", "spelled"]
 

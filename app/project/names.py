@@ -14,17 +14,17 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-from app.project.statements import Written, kind_of
-from app.protocol.graph import Graph
-from app.protocol.objects import (
+from shardline.app.project.statements import Written, kind_of
+from shardline.app.protocol.graph import Graph
+from shardline.app.protocol.objects import (
     SinkDescription,
     SourceDescription,
     ViewDescription,
     errors_shard,
     progress_shard,
 )
-from app.sql.problems import Problem, did_you_mean
-from app.sql.references import INTROSPECTION
+from shardline.app.sql.problems import Problem, did_you_mean
+from shardline.app.sql.references import INTROSPECTION
 
 __all__ = ["check_names"]
 

@@ -10,7 +10,7 @@ Invariants:
     reads. So drops come first, outputs before inputs; then what is made or changed, inputs before
     outputs; and last the drops that had to wait until nobody reads them any more.
     Equal descriptions are never touched. Subscriptions are nobody's to plan.
-    No secret leaves by a plan's JSON: `app.protocol.redaction` takes them out.
+    No secret leaves by a plan's JSON: `shardline.app.protocol.redaction` takes them out.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from app.project.statements import Kept, kind_of
-from app.protocol.graph import Graph
-from app.protocol.objects import (
+from shardline.app.project.statements import Kept, kind_of
+from shardline.app.protocol.graph import Graph
+from shardline.app.protocol.objects import (
     Description,
     SubscribeDescription,
     errors_shard,
     inputs_of,
     progress_shard,
 )
-from app.protocol.redaction import bare, shown
-from datasource.errors import InvalidUsage
+from shardline.app.protocol.redaction import bare, shown
+from shardline.datasource.errors import InvalidUsage
 
 __all__ = ["Act", "Change", "Plan", "Step", "difference", "plan_from", "plan_json"]
 

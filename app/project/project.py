@@ -20,15 +20,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.project.names import check_names
-from app.project.python_objects import made_index, made_sink, made_source, made_view
-from app.project.statements import Kept, Reading, Written, read_statements
-from app.project.variables import substituted
-from app.protocol.graph import Graph
-from app.protocol.objects import Envelope
-from app.sql.problems import InvalidProject, Place, Problem, Script
-from datasource.clock import IdGenerator, SystemIds
-from datasource.errors import InvalidUsage
+from shardline.app.project.names import check_names
+from shardline.app.project.python_objects import made_index, made_sink, made_source, made_view
+from shardline.app.project.statements import Kept, Reading, Written, read_statements
+from shardline.app.project.variables import substituted
+from shardline.app.protocol.graph import Graph
+from shardline.app.protocol.objects import Envelope
+from shardline.app.sql.problems import InvalidProject, Place, Problem, Script
+from shardline.datasource.clock import IdGenerator, SystemIds
+from shardline.datasource.errors import InvalidUsage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -202,8 +202,8 @@ class Project:
             InvalidProject: Something is wrong; every problem that was found is in it.
         """
         # Checking names needs no Spark, and must not wait for its modules.
-        from app.project.analyze import analyse  # noqa: PLC0415
-        from app.sql.catalyst import Catalyst  # noqa: PLC0415
+        from shardline.app.project.analyze import analyse  # noqa: PLC0415
+        from shardline.app.sql.catalyst import Catalyst  # noqa: PLC0415
 
         problems = self.problems
         known: dict[str, Written] = {}

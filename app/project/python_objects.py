@@ -12,20 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from app.project.clauses import ENVELOPES, Clauses, check_key
-from app.project.statements import Kept, Reading, Written, index_name
-from app.protocol.objects import (
+from shardline.app.project.clauses import ENVELOPES, Clauses, check_key
+from shardline.app.project.statements import Kept, Reading, Written, index_name
+from shardline.app.protocol.objects import (
     Envelope,
     IndexDescription,
     SinkDescription,
     SourceDescription,
     ViewDescription,
 )
-from app.settings.durations import duration_ms
-from app.sql.problems import Script, Wrong, did_you_mean
-from app.sql.references import read_query
-from app.storage.formats import spelt
-from datasource.errors import InvalidUsage
+from shardline.app.settings.durations import duration_ms
+from shardline.app.sql.problems import Script, Wrong, did_you_mean
+from shardline.app.sql.references import read_query
+from shardline.app.storage.formats import spelt
+from shardline.datasource.errors import InvalidUsage
 
 __all__ = ["made_index", "made_sink", "made_source", "made_view"]
 

@@ -22,17 +22,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from app.project.clauses import check_key, names_in_parentheses, read_clauses
-from app.protocol.objects import (
+from shardline.app.project.clauses import check_key, names_in_parentheses, read_clauses
+from shardline.app.protocol.objects import (
     IndexDescription,
     SinkDescription,
     SourceDescription,
     ViewDescription,
     inputs_of,
 )
-from app.sql.problems import Place, Problem, Script, Wrong, did_you_mean
-from app.sql.references import Query, read_query
-from app.sql.tokens import Cursor, statements_of
+from shardline.app.sql.problems import Place, Problem, Script, Wrong, did_you_mean
+from shardline.app.sql.references import Query, read_query
+from shardline.app.sql.tokens import Cursor, statements_of
 
 __all__ = ["Kept", "Reading", "Written", "index_name", "kind_of", "read_statements"]
 

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from datasource.errors import InvalidUsage, unknown_name
+from shardline.datasource.errors import InvalidUsage, unknown_name
 
 __all__ = ["parse_variables", "substituted"]
 

@@ -24,10 +24,10 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from app.protocol.compute import ComputeCommand, ComputeResponse, Hello
-from app.protocol.objects import Value
-from app.protocol.storage import StorageCommand, StorageResponse
-from datasource.errors import InvalidUsage
+from shardline.app.protocol.compute import ComputeCommand, ComputeResponse, Hello
+from shardline.app.protocol.objects import Value
+from shardline.app.protocol.storage import StorageCommand, StorageResponse
+from shardline.datasource.errors import InvalidUsage
 
 __all__ = ["COMPUTE", "PROTOCOL_VERSION", "STORAGE", "Codec"]
 

@@ -19,7 +19,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from app.protocol.objects import Dataflow, Time, Value
+from shardline.app.protocol.objects import Dataflow, Time, Value
 
 __all__ = [
     "AllowCompaction",

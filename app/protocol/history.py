@@ -34,7 +34,7 @@ from typing import assert_never
 
 import msgspec
 
-from app.protocol.compute import (
+from shardline.app.protocol.compute import (
     AllowCompaction,
     AllowWrites,
     CancelPeek,
@@ -47,15 +47,15 @@ from app.protocol.compute import (
     Schedule,
     UpdateConfiguration,
 )
-from app.protocol.objects import SubscribeDescription
-from app.protocol.storage import (
+from shardline.app.protocol.objects import SubscribeDescription
+from shardline.app.protocol.storage import (
     CancelOneshotIngestion,
     RunIngestion,
     RunOneshotIngestion,
     RunSink,
     StorageCommand,
 )
-from datasource.errors import InvalidUsage, nearest
+from shardline.datasource.errors import InvalidUsage, nearest
 
 __all__ = [
     "GONE_MAX",

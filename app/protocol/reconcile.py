@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from app.protocol.compute import (
+from shardline.app.protocol.compute import (
     AllowCompaction,
     AllowWrites,
     ComputeCommand,
@@ -35,14 +35,14 @@ from app.protocol.compute import (
     Schedule,
     UpdateConfiguration,
 )
-from app.protocol.history import (
+from shardline.app.protocol.history import (
     ComputeHistory,
     HeldObject,
     StorageHistory,
     reduce_storage,
     same_instance,
 )
-from app.protocol.storage import (
+from shardline.app.protocol.storage import (
     CancelOneshotIngestion,
     RunIngestion,
     RunSink,

@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from app.protocol.objects import Description, SinkDescription, SourceDescription
+from shardline.app.protocol.objects import Description, SinkDescription, SourceDescription
 
 __all__ = ["HIDDEN", "bare", "shown"]
 

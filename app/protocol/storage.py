@@ -3,7 +3,7 @@
 The stages are those of `compute`; there is no creation stage. Times as there.
 
 External commands change what is known about objects, nothing else. What runs is changed by the
-lane only (`app.lane`).
+lane only (`shardline.app.lane`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from app.protocol.compute import (
+from shardline.app.protocol.compute import (
     AllowCompaction,
     AllowWrites,
     Hello,
     InitializationComplete,
     UpdateConfiguration,
 )
-from app.protocol.objects import SinkDescription, SourceDescription, Time, Value
+from shardline.app.protocol.objects import SinkDescription, SourceDescription, Time, Value
 
 __all__ = [
     "CancelOneshotIngestion",

@@ -5,16 +5,16 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from app.compute.holds import forget_holds
-from app.lane.state import LaneObject
-from app.protocol.objects import (
+from shardline.app.compute.holds import forget_holds
+from shardline.app.lane.state import LaneObject
+from shardline.app.protocol.objects import (
     IndexDescription,
     SinkDescription,
     SubscribeDescription,
     ViewDescription,
 )
-from app.storage.sink_query import drop_sink
-from datasource.client import ShardClient
+from shardline.app.storage.sink_query import drop_sink
+from shardline.datasource.client import ShardClient
 
 __all__ = ["forget"]
 

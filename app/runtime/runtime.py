@@ -31,25 +31,25 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from typing_extensions import override
 
-from app.compute.index.index import RunningIndex
-from app.compute.peek.answer import Relations
-from app.compute.peek.peek import Peeks
-from app.compute.render import render as render_dataflow
-from app.compute.subscribe.subscription import RunningSubscribe
-from app.compute.worker import ComputeDone, ComputeWorker
-from app.execution.commit_pacing import Pace
-from app.execution.host import Host, Incarnation, Running
-from app.execution.observations import Observation
-from app.introspection.events import PeekEnded, PeekStarted
-from app.introspection.feeds import Observing
-from app.introspection.spark_plan.operators import operators_of
-from app.lane import commands as lane_commands
-from app.lane.commands import Kind, LaneCommand, Record
-from app.lane.lane import Lane, Observer, Renderer
-from app.lane.order_protocol import Journal
-from app.lane.process_state import PhaseChange
-from app.lane.state import LaneObject
-from app.protocol.compute import (
+from shardline.app.compute.index.index import RunningIndex
+from shardline.app.compute.peek.answer import Relations
+from shardline.app.compute.peek.peek import Peeks
+from shardline.app.compute.render import render as render_dataflow
+from shardline.app.compute.subscribe.subscription import RunningSubscribe
+from shardline.app.compute.worker import ComputeDone, ComputeWorker
+from shardline.app.execution.commit_pacing import Pace
+from shardline.app.execution.host import Host, Incarnation, Running
+from shardline.app.execution.observations import Observation
+from shardline.app.introspection.events import PeekEnded, PeekStarted
+from shardline.app.introspection.feeds import Observing
+from shardline.app.introspection.spark_plan.operators import operators_of
+from shardline.app.lane import commands as lane_commands
+from shardline.app.lane.commands import Kind, LaneCommand, Record
+from shardline.app.lane.lane import Lane, Observer, Renderer
+from shardline.app.lane.order_protocol import Journal
+from shardline.app.lane.process_state import PhaseChange
+from shardline.app.lane.state import LaneObject
+from shardline.app.protocol.compute import (
     AllowCompaction,
     CancelPeek,
     ComputeCommand,
@@ -57,8 +57,8 @@ from app.protocol.compute import (
     Peek,
     PeekResponse,
 )
-from app.protocol.graph import reached
-from app.protocol.objects import (
+from shardline.app.protocol.graph import reached
+from shardline.app.protocol.objects import (
     Dataflow,
     Description,
     IndexDescription,
@@ -68,23 +68,23 @@ from app.protocol.objects import (
     ViewDescription,
     inputs_of,
 )
-from app.protocol.storage import (
+from shardline.app.protocol.storage import (
     CancelOneshotIngestion,
     StagedBatches,
     StorageCommand,
     StorageResponse,
 )
-from app.runtime.cleanup import forget
-from app.runtime.settings import Bounds, check_commands
-from app.sql.queries import bind
-from app.storage.one_shot import Oneshots
-from app.storage.render import render as render_storage
-from app.storage.worker import StorageDone, StorageWorker
-from app.transport.endpoint import Endpoint
-from app.transport.session import Received, Reconcile
-from datasource.client import ShardClient
-from datasource.clock import Clock, IdGenerator
-from datasource.errors import InvalidUsage, ShardError, unknown_name
+from shardline.app.runtime.cleanup import forget
+from shardline.app.runtime.settings import Bounds, check_commands
+from shardline.app.sql.queries import bind
+from shardline.app.storage.one_shot import Oneshots
+from shardline.app.storage.render import render as render_storage
+from shardline.app.storage.worker import StorageDone, StorageWorker
+from shardline.app.transport.endpoint import Endpoint
+from shardline.app.transport.session import Received, Reconcile
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import Clock, IdGenerator
+from shardline.datasource.errors import InvalidUsage, ShardError, unknown_name
 
 if TYPE_CHECKING:
     import pyarrow as pa

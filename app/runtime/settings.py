@@ -15,15 +15,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from app.compute.index.index import INDEX_KNOBS, IndexSettings
-from app.compute.peek.answer import PEEK_KNOBS, PeekSettings
-from app.compute.subscribe.subscription import SUBSCRIBE_KNOBS, SubscribeSettings
-from app.lane.settings import LANE_KNOBS, LaneSettings
-from app.protocol.compute import UpdateConfiguration
-from app.settings.config import RuntimeSettings
-from app.settings.live import positive_ms, tuned
-from app.transport.session import Limits
-from datasource.errors import InvalidUsage, unknown_name
+from shardline.app.compute.index.index import INDEX_KNOBS, IndexSettings
+from shardline.app.compute.peek.answer import PEEK_KNOBS, PeekSettings
+from shardline.app.compute.subscribe.subscription import SUBSCRIBE_KNOBS, SubscribeSettings
+from shardline.app.lane.settings import LANE_KNOBS, LaneSettings
+from shardline.app.protocol.compute import UpdateConfiguration
+from shardline.app.settings.config import RuntimeSettings
+from shardline.app.settings.live import positive_ms, tuned
+from shardline.app.transport.session import Limits
+from shardline.datasource.errors import InvalidUsage, unknown_name
 
 __all__ = [
     "CHANGEABLE",

@@ -31,12 +31,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from app.compute.peek.results import to_ipc
-from app.introspection.store import Relations
-from app.server.access import BODY_MAX, Access, Guard, refusal
-from app.server.metrics import CONTENT_TYPE, exposition
-from app.server.openapi import openapi
-from datasource.errors import InvalidUsage, ShardError, unknown_name
+from shardline.app.compute.peek.results import to_ipc
+from shardline.app.introspection.store import Relations
+from shardline.app.server.access import BODY_MAX, Access, Guard, refusal
+from shardline.app.server.metrics import CONTENT_TYPE, exposition
+from shardline.app.server.openapi import openapi
+from shardline.datasource.errors import InvalidUsage, ShardError, unknown_name
 
 __all__ = ["ARROW", "Action", "Query", "RunSql", "Services", "create_app", "read_body"]
 

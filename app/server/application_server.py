@@ -3,8 +3,9 @@
     with serving(application, settings, folder) as whereabouts:
         …
 
-Besides what `app.server` offers: `POST /api/v1/subscribe`, a line of JSON for each interval for as
-long as the client listens; `POST /api/v1/project`, which makes a project run, or, with `dry_run`,
+Besides what `shardline.app.server` offers: `POST /api/v1/subscribe`, a line of JSON for each
+interval for as long as the client listens; `POST /api/v1/project`, which makes a project run, or,
+with `dry_run`,
 only says what that would do; the actions `drop`, `allow_writes` and `configure` (`NAME=VALUE`); and
 the two sockets by which controllers elsewhere may connect, `/v1/compute` and `/v1/storage`.
 """
@@ -27,19 +28,19 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from app.compute.peek.results import as_json, from_ipc
-from app.controller.subscription import Subscription, is_last
-from app.coordinator.application import Application
-from app.project.plan import plan_json
-from app.protocol.codec import COMPUTE, STORAGE
-from app.protocol.compute import SubscribeDropped, SubscribeResponse
-from app.server.access import Access
-from app.server.api import Query, Services, create_app, read_body
-from app.server.discovery import Whereabouts, announce, withdraw
-from app.server.http_server import serve
-from app.settings.config import RuntimeSettings
-from app.transport.websocket_server import server_options, websocket_route
-from datasource.errors import InvalidUsage
+from shardline.app.compute.peek.results import as_json, from_ipc
+from shardline.app.controller.subscription import Subscription, is_last
+from shardline.app.coordinator.application import Application
+from shardline.app.project.plan import plan_json
+from shardline.app.protocol.codec import COMPUTE, STORAGE
+from shardline.app.protocol.compute import SubscribeDropped, SubscribeResponse
+from shardline.app.server.access import Access
+from shardline.app.server.api import Query, Services, create_app, read_body
+from shardline.app.server.discovery import Whereabouts, announce, withdraw
+from shardline.app.server.http_server import serve
+from shardline.app.settings.config import RuntimeSettings
+from shardline.app.transport.websocket_server import server_options, websocket_route
+from shardline.datasource.errors import InvalidUsage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,7 +104,7 @@ def serving(
 
 
 def routes_of(application: Application, token: str) -> list[BaseRoute]:
-    """What is answered besides what `app.server` offers; the sockets want `token`."""
+    """What is answered besides what `shardline.app.server` offers; the sockets want `token`."""
     compute, storage = application.runtime.compute, application.runtime.storage
     return [
         Route("/api/v1/subscribe", _subscribe(application), methods=["POST"]),

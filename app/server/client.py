@@ -21,10 +21,10 @@ from urllib.request import Request, urlopen
 
 import pyarrow as pa
 
-from app.compute.peek.results import from_ipc
-from app.server.api import ARROW
-from app.server.discovery import Whereabouts
-from datasource.errors import Determinate, InvalidUsage
+from shardline.app.compute.peek.results import from_ipc
+from shardline.app.server.api import ARROW
+from shardline.app.server.discovery import Whereabouts
+from shardline.datasource.errors import Determinate, InvalidUsage
 
 __all__ = ["act", "ask_sql", "follow", "get", "send_project"]
 
@@ -79,7 +79,7 @@ def send_project(
         timeout_ms: How long to wait; what is being applied goes on all the same.
 
     Returns:
-        In `plan` what is done, for `app.project.plan.plan_from`.
+        In `plan` what is done, for `shardline.app.project.plan.plan_from`.
 
     Raises:
         InvalidUsage: Something is wrong with the project, every problem that was found is told; or

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from datasource.errors import InvalidUsage
+from shardline.datasource.errors import InvalidUsage
 
 __all__ = ["Whereabouts", "announce", "find", "withdraw"]
 

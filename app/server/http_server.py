@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import uvicorn
 
-from datasource.errors import InvalidUsage
+from shardline.datasource.errors import InvalidUsage
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

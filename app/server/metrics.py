@@ -23,8 +23,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from app.introspection.spark_plan.operators import PHASES
-from app.introspection.store import Relations
+from shardline.app.introspection.spark_plan.operators import PHASES
+from shardline.app.introspection.store import Relations
 
 __all__ = ["CONTENT_TYPE", "RelationCollector", "exposition"]
 

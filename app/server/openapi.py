@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from app.introspection.relation import Relation
+from shardline.app.introspection.relation import Relation
 
 __all__ = ["openapi"]
 

@@ -3,7 +3,7 @@
 Owns the tree of settings (`conf/app.toml` and the command line), the units they are written in, and
 which values a running runtime can take over.
 
-May use: `datasource.errors`. Start at `config`.
+May use: `shardline.datasource.errors`. Start at `config`.
 
 Never: reads the environment or a file after start, or guesses what an unknown key meant.
 

@@ -18,8 +18,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from app.settings.live import positive_ms, size_bytes
-from datasource.errors import InvalidUsage, unknown_name
+from shardline.app.settings.live import positive_ms, size_bytes
+from shardline.datasource.errors import InvalidUsage, unknown_name
 
 __all__ = ["DEFAULT_FILE", "DemoSettings", "LogSettings", "RuntimeSettings", "Settings", "load"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from datasource.errors import InvalidUsage
-from datasource.shard_source.option_parser import Hint, parse_duration
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.shard_source.option_parser import Hint, parse_duration
 
 __all__ = ["duration_ms"]
 

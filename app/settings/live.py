@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from app.settings.durations import duration_ms
-from datasource.errors import InvalidUsage
-from datasource.shard_source.option_parser import Hint, parse_size
+from shardline.app.settings.durations import duration_ms
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.shard_source.option_parser import Hint, parse_size
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

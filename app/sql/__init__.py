@@ -3,7 +3,8 @@
 Owns Spark's tokens, names in queries, how a query is analysed (by Spark's own analyser), whether
 its result depends on more than its inputs, and how it can be kept up to date.
 
-May use: `protocol`, `datasource.types`. Start at `tokens`, then `catalyst`, then `strategy`.
+May use: `protocol`, `shardline.datasource.types`. Start at `tokens`, then `catalyst`, then
+`strategy`.
 
 Never: changes what a query means by rewriting its text. Spark's plans and expressions are the
 truth; where a text is rewritten over changes, the two plans are compared, expression by expression.

@@ -26,11 +26,11 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 
-from app.sql.determinism import computed_times, reads_clock
-from app.sql.plan_tree import Node, plan_tree
-from app.sql.spark_errors import Said, spark_says
-from datasource.clock import IdGenerator
-from datasource.types.schema import DIFF, TS
+from shardline.app.sql.determinism import computed_times, reads_clock
+from shardline.app.sql.plan_tree import Node, plan_tree
+from shardline.app.sql.spark_errors import Said, spark_says
+from shardline.datasource.clock import IdGenerator
+from shardline.datasource.types.schema import DIFF, TS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,9 +22,9 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any, Final
 
-from app.sql.plan_tree import Node
-from app.sql.strategy import INPUT
-from datasource.types.schema import DIFF, TS
+from shardline.app.sql.plan_tree import Node
+from shardline.app.sql.strategy import INPUT
+from shardline.datasource.types.schema import DIFF, TS
 
 __all__ = ["compare_plans"]
 

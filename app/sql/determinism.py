@@ -22,9 +22,9 @@ from typing import Final
 
 from sqlglot import TokenType
 
-from app.sql.plan_tree import Node
-from app.sql.tokens import tokens_of, word_of
-from app.sql.window_frames import forgets_order, taken_as_they_come
+from shardline.app.sql.plan_tree import Node
+from shardline.app.sql.tokens import tokens_of, word_of
+from shardline.app.sql.window_frames import forgets_order, taken_as_they_come
 
 __all__ = ["computed_times", "reads_clock", "special_literal", "undetermined"]
 

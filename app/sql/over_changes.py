@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from sqlglot import Token, TokenType
 
-from app.sql.tokens import query_tokens
-from datasource.types.schema import DIFF, TS
+from shardline.app.sql.tokens import query_tokens
+from shardline.datasource.types.schema import DIFF, TS
 
 __all__ = ["NotLinear", "over_changes"]
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
-from datasource.errors import InvalidUsage, nearest
+from shardline.datasource.errors import InvalidUsage, nearest
 
 __all__ = ["InvalidProject", "Place", "Problem", "Script", "Wrong", "did_you_mean"]
 

@@ -23,10 +23,10 @@ from zoneinfo import ZoneInfo
 
 from sqlglot import Token, TokenType
 
-from app.sql.problems import InvalidProject, Script, Wrong
-from app.sql.references import Query, read_query
-from app.sql.tokens import Cursor, statements_of, word_of
-from datasource.shard_source.option_parser import Hint, parse_time
+from shardline.app.sql.problems import InvalidProject, Script, Wrong
+from shardline.app.sql.references import Query, read_query
+from shardline.app.sql.tokens import Cursor, statements_of, word_of
+from shardline.datasource.shard_source.option_parser import Hint, parse_time
 
 __all__ = ["Selected", "Subscribed", "bind", "parse_explain", "parse_select", "parse_subscribe"]
 

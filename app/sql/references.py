@@ -26,8 +26,8 @@ from sqlglot import Token, exp
 from sqlglot.dialects.databricks import Databricks
 from sqlglot.errors import ParseError
 
-from app.sql.problems import Wrong
-from app.sql.tokens import query_tokens
+from shardline.app.sql.problems import Wrong
+from shardline.app.sql.tokens import query_tokens
 
 __all__ = ["INTROSPECTION", "Bound", "Query", "Reference", "quoted", "read_query"]
 

@@ -13,13 +13,14 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from datasource.errors import nearest
+from shardline.datasource.errors import nearest
 
 __all__ = ["Said", "spark_says"]
 
 _PLACE: Final = re.compile(r"\(line (\d+), pos (\d+)\)|; line (\d+) pos (\d+)")
 _OURS: Final = re.compile(
-    r"datasource\.errors\.\w+: \[([A-Z_]+)\] ([^\n]*?)(?: — hint: ([^\n]*?))?(?: SQLSTATE: \w+)?$",
+    r"shardline\.datasource\.errors\.\w+: \[([A-Z_]+)\] ([^\n]*?)"
+    r"(?: — hint: ([^\n]*?))?(?: SQLSTATE: \w+)?$",
     re.MULTILINE,
 )
 """An error of our own data source, inside of the stack trace that Spark has made of it."""

@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from app.protocol.objects import Strategy
-from app.sql.plan_tree import Node
+from shardline.app.protocol.objects import Strategy
+from shardline.app.sql.plan_tree import Node
 
 __all__ = ["INPUT", "LINEAR", "choose"]
 

@@ -19,7 +19,7 @@ from sqlglot import Token, TokenType
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import TokenError
 
-from app.sql.problems import Wrong, did_you_mean
+from shardline.app.sql.problems import Wrong, did_you_mean
 
 __all__ = [
     "Cursor",

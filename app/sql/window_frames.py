@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from app.sql.plan_tree import Node
+from shardline.app.sql.plan_tree import Node
 
 __all__ = ["forgets_order", "taken_as_they_come"]
 

@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
 
-from datasource.clock import Clock
+from shardline.datasource.clock import Clock
 
 __all__ = ["ticking"]
 

@@ -26,15 +26,15 @@ import threading
 from dataclasses import dataclass
 from typing import Final
 
-from app.execution.host import Host
-from app.storage.errors import live_count
-from app.storage.reclock import NOTHING, Binding, Bound, Remap, next_time
-from app.storage.resume import Planned
-from datasource.errors import Determinate
-from datasource.frontier import Frontier
-from datasource.shard.commands.append import UpperMismatch
-from datasource.spark_native.time_interval import StagedInterval
-from datasource.write import WriteHandle
+from shardline.app.execution.host import Host
+from shardline.app.storage.errors import live_count
+from shardline.app.storage.reclock import NOTHING, Binding, Bound, Remap, next_time
+from shardline.app.storage.resume import Planned
+from shardline.datasource.errors import Determinate
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard.commands.append import UpperMismatch
+from shardline.datasource.spark_native.time_interval import StagedInterval
+from shardline.datasource.write import WriteHandle
 
 __all__ = ["WRITER", "Commit", "Stopped", "Timeline"]
 

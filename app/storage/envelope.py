@@ -28,26 +28,26 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import StructType
 
-import datasource
-from app.execution.host import Host
-from app.protocol.objects import errors_shard
-from app.storage.commit import WRITER, Commit
-from app.storage.reading import CORRUPT, POSITION, Decoded, Reading
-from datasource.frontier import TIME_MIN
-from datasource.ids import new_id
-from datasource.read import open_reader
-from datasource.shard.plan import plan_changes
-from datasource.shard_sink.envelope import Unwrapper
-from datasource.shard_sink.frame_columns import AFTER, BEFORE, read_frame
-from datasource.shard_sink.target import find, resolve
-from datasource.shard_source.options import SinkOptions, parse_sink
-from datasource.spark_native.small_results import ROWS_MAX
-from datasource.spark_native.time_interval import StagedInterval, stage_interval
-from datasource.spark_native.transaction import staged_by_tasks
-from datasource.spark_native.types import quoted
-from datasource.types.schema import DIFF, ShardSchema
-from datasource.upsert import replacements
-from datasource.write import Staged, UncommittedParts
+from shardline import datasource
+from shardline.app.execution.host import Host
+from shardline.app.protocol.objects import errors_shard
+from shardline.app.storage.commit import WRITER, Commit
+from shardline.app.storage.reading import CORRUPT, POSITION, Decoded, Reading
+from shardline.datasource.frontier import TIME_MIN
+from shardline.datasource.ids import new_id
+from shardline.datasource.read import open_reader
+from shardline.datasource.shard.plan import plan_changes
+from shardline.datasource.shard_sink.envelope import Unwrapper
+from shardline.datasource.shard_sink.frame_columns import AFTER, BEFORE, read_frame
+from shardline.datasource.shard_sink.target import find, resolve
+from shardline.datasource.shard_source.options import SinkOptions, parse_sink
+from shardline.datasource.spark_native.small_results import ROWS_MAX
+from shardline.datasource.spark_native.time_interval import StagedInterval, stage_interval
+from shardline.datasource.spark_native.transaction import staged_by_tasks
+from shardline.datasource.spark_native.types import quoted
+from shardline.datasource.types.schema import DIFF, ShardSchema
+from shardline.datasource.upsert import replacements
+from shardline.datasource.write import Staged, UncommittedParts
 
 __all__ = ["Staging"]
 

@@ -28,14 +28,14 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from app.protocol.objects import errors_shard
-from app.storage.reclock import Bound, Remap
-from datasource.client import ShardClient
-from datasource.errors import Determinate, InvalidUsage
-from datasource.frontier import Frontier
-from datasource.shard.commands.append import UpperMismatch
-from datasource.shard.state import ShardState
-from datasource.types.schema import DIFF, TS, ShardSchema
+from shardline.app.protocol.objects import errors_shard
+from shardline.app.storage.reclock import Bound, Remap
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import Determinate, InvalidUsage
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard.commands.append import UpperMismatch
+from shardline.datasource.shard.state import ShardState
+from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 
 __all__ = ["ERRORS", "live_count", "live_errors", "open_errors", "retract_errors"]
 

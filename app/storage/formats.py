@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal, TypeAlias
 
-from datasource.errors import nearest
+from shardline.datasource.errors import nearest
 
 __all__ = [
     "FILES",

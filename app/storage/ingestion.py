@@ -30,19 +30,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from app.execution.batch_errors import briefly
-from app.execution.host import Host, Incarnation
-from app.execution.query_start import start_slot, until_initialised
-from app.protocol.objects import SourceDescription, progress_shard
-from app.storage.clock_ticks import ticking
-from app.storage.commit import Stopped, Timeline
-from app.storage.envelope import Staging
-from app.storage.errors import open_errors
-from app.storage.reading import Reading, inferred
-from app.storage.reclock import Origin, Remap
-from app.storage.reporting import Telling
-from app.storage.resume import Checkpoint, resume
-from datasource.errors import Determinate, Fenced, ShardError
+from shardline.app.execution.batch_errors import briefly
+from shardline.app.execution.host import Host, Incarnation
+from shardline.app.execution.query_start import start_slot, until_initialised
+from shardline.app.protocol.objects import SourceDescription, progress_shard
+from shardline.app.storage.clock_ticks import ticking
+from shardline.app.storage.commit import Stopped, Timeline
+from shardline.app.storage.envelope import Staging
+from shardline.app.storage.errors import open_errors
+from shardline.app.storage.reading import Reading, inferred
+from shardline.app.storage.reclock import Origin, Remap
+from shardline.app.storage.reporting import Telling
+from shardline.app.storage.resume import Checkpoint, resume
+from shardline.datasource.errors import Determinate, Fenced, ShardError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -19,10 +19,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-import datasource
-from app.execution.host import Host
-from app.execution.spark_errors import explain
-from app.protocol.storage import RunOneshotIngestion, StagedBatches
+from shardline import datasource
+from shardline.app.execution.host import Host
+from shardline.app.execution.spark_errors import explain
+from shardline.app.protocol.storage import RunOneshotIngestion, StagedBatches
 
 __all__ = ["Oneshots"]
 

@@ -32,17 +32,17 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import StringType, StructField, StructType
 from pyspark.storagelevel import StorageLevel
 
-import datasource
-from app.execution.host import Host
-from app.protocol.objects import SourceDescription
-from app.storage.generators import register, spark_format, with_start
-from app.storage.reclock import Origin
-from datasource.errors import InvalidUsage
-from datasource.shard_sink.frame_columns import read_frame
-from datasource.shard_sink.target import find, resolve
-from datasource.shard_source.options import SinkOptions, parse_sink
-from datasource.spark_native.types import struct_of
-from datasource.types.schema import DIFF, TS, ShardSchema
+from shardline import datasource
+from shardline.app.execution.host import Host
+from shardline.app.protocol.objects import SourceDescription
+from shardline.app.storage.generators import register, spark_format, with_start
+from shardline.app.storage.reclock import Origin
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.shard_sink.frame_columns import read_frame
+from shardline.datasource.shard_sink.target import find, resolve
+from shardline.datasource.shard_source.options import SinkOptions, parse_sink
+from shardline.datasource.spark_native.types import struct_of
+from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 
 __all__ = ["CORRUPT", "POSITION", "Counts", "Decoded", "Reading", "inferred"]
 

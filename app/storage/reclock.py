@@ -31,13 +31,13 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from app.protocol.objects import progress_shard
-from datasource.client import ShardClient
-from datasource.errors import InvalidUsage
-from datasource.frontier import Frontier
-from datasource.shard.commands.append import UpperMismatch
-from datasource.types.schema import DIFF, TS, ShardSchema
-from datasource.write import WriteHandle
+from shardline.app.protocol.objects import progress_shard
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard.commands.append import UpperMismatch
+from shardline.datasource.types.schema import DIFF, TS, ShardSchema
+from shardline.datasource.write import WriteHandle
 
 __all__ = ["NOTHING", "Binding", "Bound", "Origin", "Remap", "SourceFile", "next_time"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from app.execution.host import Host, Incarnation, Running
-from app.protocol.objects import SinkDescription, SourceDescription
+from shardline.app.execution.host import Host, Incarnation, Running
+from shardline.app.protocol.objects import SinkDescription, SourceDescription
 
 __all__ = ["render"]
 
@@ -17,11 +17,11 @@ def render(
     # Each loads only when there is one of its kind.
     match description:
         case SourceDescription():
-            from app.storage.ingestion import run_ingestion  # noqa: PLC0415
+            from shardline.app.storage.ingestion import run_ingestion  # noqa: PLC0415
 
             return run_ingestion(host, incarnation, description)
         case SinkDescription():
-            from app.storage.sink_query import run_sink  # noqa: PLC0415
+            from shardline.app.storage.sink_query import run_sink  # noqa: PLC0415
 
             return run_sink(host, incarnation, description)
         case _:

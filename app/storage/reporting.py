@@ -14,17 +14,24 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from app.execution.host import Host, Incarnation
-from app.execution.observations import Failed, Health, Hydrated, Measured, Progress, Started
-from app.execution.spark_errors import explain
-from app.protocol.objects import SourceDescription, errors_shard
-from datasource.errors import Fenced, ShardError
+from shardline.app.execution.host import Host, Incarnation
+from shardline.app.execution.observations import (
+    Failed,
+    Health,
+    Hydrated,
+    Measured,
+    Progress,
+    Started,
+)
+from shardline.app.execution.spark_errors import explain
+from shardline.app.protocol.objects import SourceDescription, errors_shard
+from shardline.datasource.errors import Fenced, ShardError
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from app.storage.commit import Commit, Timeline
-    from app.storage.reading import Counts
+    from shardline.app.storage.commit import Commit, Timeline
+    from shardline.app.storage.reading import Counts
 
 __all__ = ["Telling", "position"]
 

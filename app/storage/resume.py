@@ -32,9 +32,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from app.execution.checkpoint_log import VERSION, planned_offset
-from app.storage.reclock import NOTHING, Binding, Bound, SourceFile
-from datasource.errors import Corrupt
+from shardline.app.execution.checkpoint_log import VERSION, planned_offset
+from shardline.app.storage.reclock import NOTHING, Binding, Bound, SourceFile
+from shardline.datasource.errors import Corrupt
 
 __all__ = ["Checkpoint", "Planned", "Resumed", "resume"]
 

@@ -45,26 +45,34 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.streaming import StreamingQuery
 
-from app.execution.batch_errors import briefly
-from app.execution.host import Host, Incarnation, Running
-from app.execution.observations import Ended, Failed, Health, Hydrated, Measured, Progress, Started
-from app.execution.query_start import start_slot, until_initialised
-from app.execution.spark_errors import LOGGED_HINT, UNREADABLE_HINT, gist, unreadable_part
-from app.protocol.objects import SinkDescription, progress_shard
-from app.protocol.storage import Status
-from app.storage.formats import FILES
-from app.storage.sinks.files import FileTarget
-from app.storage.sinks.interval import Interval, end_of, may_continue
-from app.storage.sinks.others import (
+from shardline.app.execution.batch_errors import briefly
+from shardline.app.execution.host import Host, Incarnation, Running
+from shardline.app.execution.observations import (
+    Ended,
+    Failed,
+    Health,
+    Hydrated,
+    Measured,
+    Progress,
+    Started,
+)
+from shardline.app.execution.query_start import start_slot, until_initialised
+from shardline.app.execution.spark_errors import LOGGED_HINT, UNREADABLE_HINT, gist, unreadable_part
+from shardline.app.protocol.objects import SinkDescription, progress_shard
+from shardline.app.protocol.storage import Status
+from shardline.app.storage.formats import FILES
+from shardline.app.storage.sinks.files import FileTarget
+from shardline.app.storage.sinks.interval import Interval, end_of, may_continue
+from shardline.app.storage.sinks.others import (
     ConsoleTarget,
     FunctionTarget,
     MemoryTarget,
     WriterTarget,
 )
-from app.storage.sinks.progress import SinkProgress
-from app.storage.sinks.rows import shaped
-from app.storage.sinks.shards import ShardTarget
-from app.storage.sinks.target import (
+from shardline.app.storage.sinks.progress import SinkProgress
+from shardline.app.storage.sinks.rows import shaped
+from shardline.app.storage.sinks.shards import ShardTarget
+from shardline.app.storage.sinks.target import (
     Target,
     Written,
     check_package,
@@ -72,17 +80,17 @@ from app.storage.sinks.target import (
     interval_ms,
     options_of,
 )
-from datasource.errors import Determinate, Fenced, InvalidUsage, ShardError
-from datasource.frontier import EMPTY, Frontier
-from datasource.read import latest_readable
-from datasource.shard.commands.readers import expire_critical
-from datasource.shard.plan import plan_changes
-from datasource.spark_native.jvm import micro_batches
-from datasource.spark_native.micro_batch import micro_batch
-from datasource.types.schema import TS
+from shardline.datasource.errors import Determinate, Fenced, InvalidUsage, ShardError
+from shardline.datasource.frontier import EMPTY, Frontier
+from shardline.datasource.read import latest_readable
+from shardline.datasource.shard.commands.readers import expire_critical
+from shardline.datasource.shard.plan import plan_changes
+from shardline.datasource.spark_native.jvm import micro_batches
+from shardline.datasource.spark_native.micro_batch import micro_batch
+from shardline.datasource.types.schema import TS
 
 if TYPE_CHECKING:
-    from datasource.client import ShardClient
+    from shardline.datasource.client import ShardClient
 
 __all__ = ["check_sink", "drop_sink", "hold_name", "run_sink"]
 

@@ -18,15 +18,15 @@ Invariants:
     `offset_known` is never before `offset_committed`: a lag is never negative.
 """
 
-# ruff: noqa: A005 - imported as app.storage.statistics: its folder is never on sys.path
+# ruff: noqa: A005 - imported as shardline.app.storage.statistics: its folder is never on sys.path
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-from app.execution.observations import Measured
-from app.protocol.storage import StatisticsUpdates
+from shardline.app.execution.observations import Measured
+from shardline.app.protocol.storage import StatisticsUpdates
 
 __all__ = ["SINK_COLUMNS", "SOURCE_COLUMNS", "ObjectKind", "Row", "Statistics"]
 

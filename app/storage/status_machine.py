@@ -27,8 +27,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from app.execution.observations import Failed, Health
-from app.protocol.storage import Status, StatusUpdate
+from shardline.app.execution.observations import Failed, Health
+from shardline.app.protocol.storage import Status, StatusUpdate
 
 __all__ = ["NAMESPACES", "SIDE_CHANNELS", "HealthMachine"]
 

@@ -6,8 +6,9 @@
     done = worker.on_phase(change)                   what the lane tells
     worker.statistics()                              once in a while
 
-Each gives what is to be done about it, as `app.compute.worker` does. A command of a controller
-changes what is known, and nothing else; what runs changes by the lane's commands that follow.
+Each gives what is to be done about it, as `shardline.app.compute.worker` does. A command of a
+controller changes what is known, and nothing else; what runs changes by the lane's commands that
+follow.
 
 Invariants:
     The upper of an object is told once a controller has named it, only when it advances, also
@@ -27,16 +28,16 @@ from typing import Final, TypeAlias, TypeGuard
 
 from msgspec import UnsetType
 
-from app.execution.observations import Failed, Health, Measured, Observation, Progress
-from app.lane import commands as lane
-from app.lane.current_epochs import Lives
-from app.lane.process_state import PhaseChange
-from app.lane.state import LaneObject
-from app.protocol.compute import AllowCompaction, AllowWrites, UpdateConfiguration
-from app.protocol.history import HeldObject, StorageHistory
-from app.protocol.objects import SinkDescription, SourceDescription
-from app.protocol.reconcile import reconcile_storage
-from app.protocol.storage import (
+from shardline.app.execution.observations import Failed, Health, Measured, Observation, Progress
+from shardline.app.lane import commands as lane
+from shardline.app.lane.current_epochs import Lives
+from shardline.app.lane.process_state import PhaseChange
+from shardline.app.lane.state import LaneObject
+from shardline.app.protocol.compute import AllowCompaction, AllowWrites, UpdateConfiguration
+from shardline.app.protocol.history import HeldObject, StorageHistory
+from shardline.app.protocol.objects import SinkDescription, SourceDescription
+from shardline.app.protocol.reconcile import reconcile_storage
+from shardline.app.protocol.storage import (
     CancelOneshotIngestion,
     DroppedId,
     FrontierUpper,
@@ -49,8 +50,8 @@ from app.protocol.storage import (
     StorageCommand,
     StorageResponse,
 )
-from app.storage.statistics import Statistics
-from app.storage.status_machine import HealthMachine
+from shardline.app.storage.statistics import Statistics
+from shardline.app.storage.status_machine import HealthMachine
 
 __all__ = ["StorageDone", "StorageRequest", "StorageWorker"]
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
-from app.transport.session import Closed
+from shardline.app.transport.session import Closed
 
 __all__ = ["Client"]
 

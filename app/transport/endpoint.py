@@ -32,7 +32,7 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from app.transport.session import CloseCode, Closed, Limits, Received, Reconcile, Session
+from shardline.app.transport.session import CloseCode, Closed, Limits, Received, Reconcile, Session
 
 __all__ = ["Endpoint"]
 

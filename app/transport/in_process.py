@@ -11,10 +11,10 @@ from typing import Generic, TypeVar
 
 from typing_extensions import override
 
-from app.transport.client import Client
-from app.transport.endpoint import Endpoint
-from app.transport.session import CloseCode, Closed
-from datasource.clock import Clock
+from shardline.app.transport.client import Client
+from shardline.app.transport.endpoint import Endpoint
+from shardline.app.transport.session import CloseCode, Closed
+from shardline.datasource.clock import Clock
 
 __all__ = ["InProcessClient"]
 

@@ -22,8 +22,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Generic, Literal, TypeVar
 
-from app.protocol.compute import Hello, InitializationComplete, PeekResponse, SubscribeResponse
-from datasource.clock import Clock
+from shardline.app.protocol.compute import (
+    Hello,
+    InitializationComplete,
+    PeekResponse,
+    SubscribeResponse,
+)
+from shardline.datasource.clock import Clock
 
 __all__ = ["CloseCode", "Closed", "Limits", "Received", "Reconcile", "Session"]
 

@@ -19,11 +19,11 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, InvalidURI, W
 from websockets.sync.client import ClientConnection
 from websockets.sync.client import connect as open_socket
 
-from app.protocol.codec import Codec
-from app.protocol.compute import Hello
-from app.transport.client import Client
-from app.transport.session import CloseCode, Closed, Limits
-from datasource.errors import Determinate, InvalidUsage
+from shardline.app.protocol.codec import Codec
+from shardline.app.protocol.compute import Hello
+from shardline.app.transport.client import Client
+from shardline.app.transport.session import CloseCode, Closed, Limits
+from shardline.datasource.errors import Determinate, InvalidUsage
 
 __all__ = ["WebSocketClient", "connect"]
 

@@ -5,8 +5,8 @@
     uvicorn.Config(Starlette(routes=routes), **server_options(compute.limits))
 
 A controller sends an opening, is answered with a welcome, and then both send one message per value
-(`app.protocol.codec`), as text. Whatever ends the connection is told in the close frame: a code of
-`CloseCode`, and the reason as far as it fits.
+(`shardline.app.protocol.codec`), as text. Whatever ends the connection is told in the close frame:
+a code of `CloseCode`, and the reason as far as it fits.
 
 Invariants:
     Nothing of the socket waits for the runtime, and nothing of the runtime for a socket.
@@ -25,10 +25,10 @@ from starlette.datastructures import Headers
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from app.protocol.codec import Codec
-from app.transport.endpoint import Endpoint
-from app.transport.session import CloseCode, Closed, Limits, Session
-from datasource.errors import InvalidUsage
+from shardline.app.protocol.codec import Codec
+from shardline.app.transport.endpoint import Endpoint
+from shardline.app.transport.session import CloseCode, Closed, Limits, Session
+from shardline.datasource.errors import InvalidUsage
 
 __all__ = ["server_options", "websocket_route"]
 

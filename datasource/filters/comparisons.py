@@ -27,9 +27,9 @@ from typing import Final, NoReturn
 from typing import Literal as OneOf
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from datasource.filters.predicates import Compare, In, Not, Operator, Path, Predicate
-from datasource.types.spark_types import Atomic, Field, decimal_of, path_text, type_text
-from datasource.types.stats import Bound, Kind, kind_of
+from shardline.datasource.filters.predicates import Compare, In, Not, Operator, Path, Predicate
+from shardline.datasource.types.spark_types import Atomic, Field, decimal_of, path_text, type_text
+from shardline.datasource.types.stats import Bound, Kind, kind_of
 
 __all__ = [
     "DIGITS_MAX",

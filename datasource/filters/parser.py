@@ -26,15 +26,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from datasource.errors import InvalidUsage, unknown_name
-from datasource.filters.comparisons import (
+from shardline.datasource.errors import InvalidUsage, unknown_name
+from shardline.datasource.filters.comparisons import (
     Column,
     Literal,
     Unfit,
     compare,
     is_among,
 )
-from datasource.filters.predicates import (
+from shardline.datasource.filters.predicates import (
     And,
     Constant,
     IsNull,
@@ -46,10 +46,10 @@ from datasource.filters.predicates import (
     StartsWith,
     may_be_true,
 )
-from datasource.filters.sql_literals import literal_of
-from datasource.filters.sql_tree import NotUnderstood, kind_of_node, parse_sql
-from datasource.types.schema import ShardSchema
-from datasource.types.spark_types import Record, path_text
+from shardline.datasource.filters.sql_literals import literal_of
+from shardline.datasource.filters.sql_tree import NotUnderstood, kind_of_node, parse_sql
+from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.types.spark_types import Record, path_text
 
 if TYPE_CHECKING:
     import pyarrow as pa

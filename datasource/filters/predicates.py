@@ -29,8 +29,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from typing_extensions import override
 
-from datasource.types.spark_types import Field, Record
-from datasource.types.stats import Bound, Kind
+from shardline.datasource.types.spark_types import Field, Record
+from shardline.datasource.types.stats import Bound, Kind
 
 __all__ = [
     "ABSENT",

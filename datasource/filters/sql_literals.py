@@ -16,8 +16,8 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
-from datasource.filters.comparisons import DIGITS_MAX, Literal, LiteralKind, as_float
-from datasource.filters.sql_tree import NotUnderstood, kind_of_node
+from shardline.datasource.filters.comparisons import DIGITS_MAX, Literal, LiteralKind, as_float
+from shardline.datasource.filters.sql_tree import NotUnderstood, kind_of_node
 
 if TYPE_CHECKING:
     from sqlglot import exp

@@ -9,9 +9,9 @@ nor any handle, so that a look costs no more than reading the states.
 
 from __future__ import annotations
 
-from datasource.clock import Clock, SystemIds
-from datasource.errors import Corrupt, MissingBlob, ShardError
-from datasource.inspect.report import (
+from shardline.datasource.clock import Clock, SystemIds
+from shardline.datasource.errors import Corrupt, MissingBlob, ShardError
+from shardline.datasource.inspect.report import (
     DroppedPart,
     LocationReport,
     ProblemReport,
@@ -19,13 +19,13 @@ from datasource.inspect.report import (
     dropped_parts,
     report_shard,
 )
-from datasource.settings import ShardSettings
-from datasource.shard.machine import Machine
-from datasource.shard.references import wholes
-from datasource.shard.state import ShardState, seqno_since
-from datasource.shard.state_history import states_from
-from datasource.stores.location import Location
-from datasource.stores.shard_names import shard_name
+from shardline.datasource.settings import ShardSettings
+from shardline.datasource.shard.machine import Machine
+from shardline.datasource.shard.references import wholes
+from shardline.datasource.shard.state import ShardState, seqno_since
+from shardline.datasource.shard.state_history import states_from
+from shardline.datasource.stores.location import Location
+from shardline.datasource.stores.shard_names import shard_name
 
 __all__ = ["inspect_location", "inspect_shard"]
 

@@ -20,19 +20,19 @@ from typing import Literal
 
 import msgspec
 
-from datasource.frontier import Frontier, meet
-from datasource.shard.batch import Batch, Part
-from datasource.shard.references import dropped as gone
-from datasource.shard.references import part_blobs
-from datasource.shard.state import (
+from shardline.datasource.frontier import Frontier, meet
+from shardline.datasource.shard.batch import Batch, Part
+from shardline.datasource.shard.references import dropped as gone
+from shardline.datasource.shard.references import part_blobs
+from shardline.datasource.shard.state import (
     CriticalReader,
     LeasedReader,
     ShardState,
     is_tombstone,
     last_update,
 )
-from datasource.types.schema import ShardSchema
-from datasource.types.spark_types import Array, Atomic, Field, Map, Record, SparkType
+from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.types.spark_types import Array, Atomic, Field, Map, Record, SparkType
 
 __all__ = [
     "DroppedPart",

@@ -29,15 +29,15 @@ from typing import Final, Literal
 
 import msgspec
 
-from datasource.clock import Clock, SystemIds
-from datasource.errors import InvalidUsage, MissingBlob, ShardError
-from datasource.inspect.report import ProblemReport
-from datasource.settings import ShardSettings
-from datasource.shard.commands.rollups import oldest_whole
-from datasource.shard.commands.sweep import SWEEP_AGE_MS
-from datasource.shard.machine import Machine
-from datasource.shard.references import Amount, dropped, needed_until, part_blobs, wholes
-from datasource.shard.state import (
+from shardline.datasource.clock import Clock, SystemIds
+from shardline.datasource.errors import InvalidUsage, MissingBlob, ShardError
+from shardline.datasource.inspect.report import ProblemReport
+from shardline.datasource.settings import ShardSettings
+from shardline.datasource.shard.commands.rollups import oldest_whole
+from shardline.datasource.shard.commands.sweep import SWEEP_AGE_MS
+from shardline.datasource.shard.machine import Machine
+from shardline.datasource.shard.references import Amount, dropped, needed_until, part_blobs, wholes
+from shardline.datasource.shard.state import (
     CriticalReader,
     LeasedReader,
     ShardState,
@@ -45,9 +45,9 @@ from datasource.shard.state import (
     is_tombstone,
     seqno_since,
 )
-from datasource.shard.state_history import states_from
-from datasource.stores.location import BlobEntry, Location
-from datasource.stores.shard_names import shard_name
+from shardline.datasource.shard.state_history import states_from
+from shardline.datasource.stores.location import BlobEntry, Location
+from shardline.datasource.stores.shard_names import shard_name
 
 __all__ = [
     "HolderUsage",

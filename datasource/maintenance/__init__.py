@@ -1,7 +1,7 @@
 """What keeps a shard small: merged batches, collected garbage, a since that moves.
 
 Owns the jobs of maintenance, each of which can run at any time, in any process, several at once,
-and be killed at any point. `datasource.maintainer` calls them in rounds.
+and be killed at any point. `shardline.datasource.maintainer` calls them in rounds.
 
 May use: `shard`, `parts`, `stores`, `lease`. Start at `compact`.
 

@@ -32,21 +32,21 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
 
-from datasource.errors import MissingBlob
-from datasource.frontier import Frontier
-from datasource.ids import owner
-from datasource.maintenance.compaction_claim import MergeClaim, Superseded
-from datasource.parts.merge_parts import Merged, Merger, check_read, sources, span, weigh
-from datasource.parts.nan_bounds import float_paths, trusts_bounds
-from datasource.parts.stage import Stager, UncommittedParts
-from datasource.shard.batch import Batch, Part
-from datasource.shard.commands.claims import live_claims
-from datasource.shard.commands.merge import apply_merge
-from datasource.shard.description import Description
-from datasource.shard.machine import Machine
-from datasource.shard.state import Claim, ShardState, is_tombstone
-from datasource.shard.trace import due_merges, level_of, worn_past
-from datasource.types.schema import ShardSchema
+from shardline.datasource.errors import MissingBlob
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.ids import owner
+from shardline.datasource.maintenance.compaction_claim import MergeClaim, Superseded
+from shardline.datasource.parts.merge_parts import Merged, Merger, check_read, sources, span, weigh
+from shardline.datasource.parts.nan_bounds import float_paths, trusts_bounds
+from shardline.datasource.parts.stage import Stager, UncommittedParts
+from shardline.datasource.shard.batch import Batch, Part
+from shardline.datasource.shard.commands.claims import live_claims
+from shardline.datasource.shard.commands.merge import apply_merge
+from shardline.datasource.shard.description import Description
+from shardline.datasource.shard.machine import Machine
+from shardline.datasource.shard.state import Claim, ShardState, is_tombstone
+from shardline.datasource.shard.trace import due_merges, level_of, worn_past
+from shardline.datasource.types.schema import ShardSchema
 
 __all__ = [
     "apply_merged",

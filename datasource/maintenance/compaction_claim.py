@@ -21,10 +21,10 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
-from datasource.errors import ShardError
-from datasource.shard.batch import Batch
-from datasource.shard.commands.claims import Claimed, ClaimResult, claim, release
-from datasource.shard.machine import Machine
+from shardline.datasource.errors import ShardError
+from shardline.datasource.shard.batch import Batch
+from shardline.datasource.shard.commands.claims import Claimed, ClaimResult, claim, release
+from shardline.datasource.shard.machine import Machine
 
 __all__ = ["CLAIM_LEASE_MS", "MergeClaim", "Superseded"]
 

@@ -17,7 +17,7 @@ It may be killed after any of them, run twice or side by side, and skipped for a
 begins from what the state says, and deleting what is gone already is no error. A long way is gone
 in rounds, each of which is noted; a very long one is cut short: what was dropped before the newest
 rollup that will do is left to the sweep, which finds it by listing
-(`datasource.maintenance.orphan_sweep`).
+(`shardline.datasource.maintenance.orphan_sweep`).
 
 Invariants:
     Only blobs that a transition dropped are deleted, and rollups that can never be recorded again:
@@ -36,13 +36,13 @@ from typing import Final
 
 import msgspec
 
-from datasource.errors import MissingBlob
-from datasource.shard.commands.gc import give_up, note_cleaned
-from datasource.shard.commands.rollups import oldest_whole
-from datasource.shard.machine import Machine
-from datasource.shard.references import dropped, part_blobs, wholes
-from datasource.shard.state import ShardState, expire, seqno_since
-from datasource.shard.state_history import rebuild
+from shardline.datasource.errors import MissingBlob
+from shardline.datasource.shard.commands.gc import give_up, note_cleaned
+from shardline.datasource.shard.commands.rollups import oldest_whole
+from shardline.datasource.shard.machine import Machine
+from shardline.datasource.shard.references import dropped, part_blobs, wholes
+from shardline.datasource.shard.state import ShardState, expire, seqno_since
+from shardline.datasource.shard.state_history import rebuild
 
 __all__ = ["collect_garbage"]
 

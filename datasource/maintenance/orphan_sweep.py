@@ -18,8 +18,9 @@ they are found by listing.
     4. delete the rest, then folders that are empty;
     5. note in the state when that was.
 
-Why no commit can come after its part was deleted is said in `datasource.shard.commands.sweep`; the
-order above is what that rests on. Step 2 comes before 3 because that is the way parts take: whoever
+Why no commit can come after its part was deleted is said in
+`shardline.datasource.shard.commands.sweep`; the order above is what that rests on. Step 2 comes
+before 3 because that is the way parts take: whoever
 applies a transaction first puts its parts into the state, and then forgets it.
 
 It may be killed anywhere and run twice or side by side: deleting what is gone is no error.
@@ -38,15 +39,15 @@ from typing import Final
 
 import msgspec
 
-from datasource.clock import Clock
-from datasource.errors import InvalidUsage, MissingBlob
-from datasource.shard.commands.sweep import SWEEP_AGE_MS, fence, note_swept, sweep_due
-from datasource.shard.machine import Machine
-from datasource.shard.references import Amount, part_blobs
-from datasource.shard.state import ShardState
-from datasource.shard.state_history import states_from
-from datasource.stores.location import BlobEntry, Location
-from datasource.stores.shard_names import shard_directory, shard_name
+from shardline.datasource.clock import Clock
+from shardline.datasource.errors import InvalidUsage, MissingBlob
+from shardline.datasource.shard.commands.sweep import SWEEP_AGE_MS, fence, note_swept, sweep_due
+from shardline.datasource.shard.machine import Machine
+from shardline.datasource.shard.references import Amount, part_blobs
+from shardline.datasource.shard.state import ShardState
+from shardline.datasource.shard.state_history import states_from
+from shardline.datasource.stores.location import BlobEntry, Location
+from shardline.datasource.stores.shard_names import shard_directory, shard_name
 
 __all__ = ["Swept", "nothing", "sweep", "sweep_due", "sweep_orphans"]
 

@@ -3,8 +3,8 @@
     retain(machine)                      does what the shard's policy says, if it is worth a record
     set_retention(machine, 86_400_000)   makes the policy; None leaves the since to readers
 
-What the policy means is said in `datasource.shard.commands.retention`. Anybody may call `retain` at
-any time, any number of times, from any process: it is one transition.
+What the policy means is said in `shardline.datasource.shard.commands.retention`. Anybody may call
+`retain` at any time, any number of times, from any process: it is one transition.
 
 Invariants:
     A shard is readable at least as far back as its policy says, and at most a sixteenth further
@@ -16,9 +16,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from datasource.shard.commands import retention
-from datasource.shard.machine import Machine
-from datasource.shard.state import ShardState, expire, since_bound
+from shardline.datasource.shard.commands import retention
+from shardline.datasource.shard.machine import Machine
+from shardline.datasource.shard.state import ShardState, expire, since_bound
 
 __all__ = ["retain", "set_retention"]
 

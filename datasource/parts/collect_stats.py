@@ -23,10 +23,17 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datasource.types.row_keys import surrogate
-from datasource.types.schema import ShardSchema
-from datasource.types.spark_types import Field, Record, path_text
-from datasource.types.stats import BUDGET_BYTES, ColumnStats, Kind, PartStats, kind_of, stats_size
+from shardline.datasource.types.row_keys import surrogate
+from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.types.spark_types import Field, Record, path_text
+from shardline.datasource.types.stats import (
+    BUDGET_BYTES,
+    ColumnStats,
+    Kind,
+    PartStats,
+    kind_of,
+    stats_size,
+)
 
 __all__ = ["collect", "exact"]
 

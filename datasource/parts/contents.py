@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datasource.errors import InvalidUsage
-from datasource.parts.fetch import BATCH_ROWS, Fetcher
-from datasource.rows.merge_runs import merge_snapshot
-from datasource.rows.updates import expand, sort_rows
-from datasource.shard.batch import Part
-from datasource.shard.plan import PlannedPart
-from datasource.types.schema import DIFF, TS, ShardSchema
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.parts.fetch import BATCH_ROWS, Fetcher
+from shardline.datasource.rows.merge_runs import merge_snapshot
+from shardline.datasource.rows.updates import expand, sort_rows
+from shardline.datasource.shard.batch import Part
+from shardline.datasource.shard.plan import PlannedPart
+from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 
 __all__ = ["Contents"]
 

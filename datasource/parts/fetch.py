@@ -19,16 +19,16 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datasource.errors import Corrupt, InvalidUsage, MissingBlob
-from datasource.filters.parser import Where
-from datasource.parts.part_file import damaged, decode_inline, open_part, part_schema
-from datasource.parts.prune import audited
-from datasource.parts.row_groups import RowGroups
-from datasource.shard.batch import Part
-from datasource.shard.plan import PlannedPart, TimeFilter
-from datasource.stores.location import Blob
-from datasource.types.cast_to_schema import convert, migrate
-from datasource.types.schema import DIFF, TS, ShardSchema
+from shardline.datasource.errors import Corrupt, InvalidUsage, MissingBlob
+from shardline.datasource.filters.parser import Where
+from shardline.datasource.parts.part_file import damaged, decode_inline, open_part, part_schema
+from shardline.datasource.parts.prune import audited
+from shardline.datasource.parts.row_groups import RowGroups
+from shardline.datasource.shard.batch import Part
+from shardline.datasource.shard.plan import PlannedPart, TimeFilter
+from shardline.datasource.stores.location import Blob
+from shardline.datasource.types.cast_to_schema import convert, migrate
+from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

@@ -27,17 +27,17 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from datasource.parts.contents import Contents
-from datasource.parts.fetch import BATCH_ROWS, Fetcher
-from datasource.parts.stage import Stager, UncommittedParts
-from datasource.rows.merge_runs import merge
-from datasource.rows.updates import sort_rows
-from datasource.shard.batch import Batch, Part, Run
-from datasource.shard.commands.merge import not_conserved, same_sum, sum_of_diffs
-from datasource.shard.description import Description
-from datasource.shard.plan import PlannedPart, TimeFilter
-from datasource.shard.state import ShardState
-from datasource.types.schema import DIFF, ShardSchema
+from shardline.datasource.parts.contents import Contents
+from shardline.datasource.parts.fetch import BATCH_ROWS, Fetcher
+from shardline.datasource.parts.stage import Stager, UncommittedParts
+from shardline.datasource.rows.merge_runs import merge
+from shardline.datasource.rows.updates import sort_rows
+from shardline.datasource.shard.batch import Batch, Part, Run
+from shardline.datasource.shard.commands.merge import not_conserved, same_sum, sum_of_diffs
+from shardline.datasource.shard.description import Description
+from shardline.datasource.shard.plan import PlannedPart, TimeFilter
+from shardline.datasource.shard.state import ShardState
+from shardline.datasource.types.schema import DIFF, ShardSchema
 
 __all__ = [
     "Merged",

@@ -22,8 +22,8 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datasource.shard.batch import Part
-from datasource.types.spark_types import Atomic, Field, Record, path_text
+from shardline.datasource.shard.batch import Part
+from shardline.datasource.types.spark_types import Atomic, Field, Record, path_text
 
 __all__ = ["bounded_columns", "float_paths", "trusts_bounds"]
 

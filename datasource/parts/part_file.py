@@ -17,11 +17,11 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datasource.errors import Corrupt
-from datasource.parts.nan_bounds import bounded_columns
-from datasource.shard.batch import Footer, Part
-from datasource.types.nested_arrays import unmasked
-from datasource.types.schema import DIFF, TS, ShardSchema
+from shardline.datasource.errors import Corrupt
+from shardline.datasource.parts.nan_bounds import bounded_columns
+from shardline.datasource.shard.batch import Footer, Part
+from shardline.datasource.types.nested_arrays import unmasked
+from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 
 __all__ = [
     "damaged",

@@ -25,13 +25,13 @@ from typing import Final
 
 import msgspec
 
-from datasource.filters.parser import Where
-from datasource.filters.predicates import ABSENT, Known, Path, field_at
-from datasource.shard.batch import Part
-from datasource.shard.plan import PlannedPart, SnapshotPlan
-from datasource.types.schema import ShardSchema
-from datasource.types.spark_types import path_text
-from datasource.types.stats import PartStats, decoded
+from shardline.datasource.filters.parser import Where
+from shardline.datasource.filters.predicates import ABSENT, Known, Path, field_at
+from shardline.datasource.shard.batch import Part
+from shardline.datasource.shard.plan import PlannedPart, SnapshotPlan
+from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.types.spark_types import path_text
+from shardline.datasource.types.stats import PartStats, decoded
 
 __all__ = ["Pruner", "audited"]
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from datasource.filters.parser import Where
-from datasource.filters.predicates import ABSENT, Known, Path, field_at
-from datasource.types.schema import ShardSchema
-from datasource.types.stats import Bound, Kind, kind_of
+from shardline.datasource.filters.parser import Where
+from shardline.datasource.filters.predicates import ABSENT, Known, Path, field_at
+from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.types.stats import Bound, Kind, kind_of
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

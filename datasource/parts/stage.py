@@ -24,18 +24,23 @@ from typing import Self
 import msgspec
 import pyarrow as pa
 
-from datasource.clock import Clock, IdGenerator
-from datasource.errors import Determinate, InvalidUsage, ShardError
-from datasource.ids import new_id
-from datasource.parts.collect_stats import collect
-from datasource.parts.part_file import decode_inline, encode_inline, encode_parquet, footer_of
-from datasource.rows.updates import sort_rows
-from datasource.settings import ShardSettings
-from datasource.shard.batch import Part, Run
-from datasource.stores.location import Blob
-from datasource.types.cast_to_schema import check_data
-from datasource.types.schema import DIFF, TS, ShardSchema
-from datasource.types.stats import encode_stats
+from shardline.datasource.clock import Clock, IdGenerator
+from shardline.datasource.errors import Determinate, InvalidUsage, ShardError
+from shardline.datasource.ids import new_id
+from shardline.datasource.parts.collect_stats import collect
+from shardline.datasource.parts.part_file import (
+    decode_inline,
+    encode_inline,
+    encode_parquet,
+    footer_of,
+)
+from shardline.datasource.rows.updates import sort_rows
+from shardline.datasource.settings import ShardSettings
+from shardline.datasource.shard.batch import Part, Run
+from shardline.datasource.stores.location import Blob
+from shardline.datasource.types.cast_to_schema import check_data
+from shardline.datasource.types.schema import DIFF, TS, ShardSchema
+from shardline.datasource.types.stats import encode_stats
 
 __all__ = ["Staged", "Stager", "UncommittedParts", "delete_blobs"]
 

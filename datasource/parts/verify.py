@@ -12,10 +12,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from datasource.errors import Corrupt, MissingBlob, ShardError
-from datasource.parts.part_file import damaged, open_part
-from datasource.shard.batch import Part
-from datasource.stores.location import Blob
+from shardline.datasource.errors import Corrupt, MissingBlob, ShardError
+from shardline.datasource.parts.part_file import damaged, open_part
+from shardline.datasource.shard.batch import Part
+from shardline.datasource.stores.location import Blob
 
 __all__ = ["verify"]
 

@@ -28,9 +28,14 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from datasource.errors import Corrupt
-from datasource.rows.sorting import compare_rows, take
-from datasource.rows.updates import advance, consolidate, consolidate_snapshot, row_columns
+from shardline.datasource.errors import Corrupt
+from shardline.datasource.rows.sorting import compare_rows, take
+from shardline.datasource.rows.updates import (
+    advance,
+    consolidate,
+    consolidate_snapshot,
+    row_columns,
+)
 
 __all__ = ["ROWS_OUT", "Run", "merge", "merge_snapshot"]
 

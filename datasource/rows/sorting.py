@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datasource.types import row_keys as rowkey
+from shardline.datasource.types import row_keys as rowkey
 
 __all__ = ["Order", "compare_rows", "order_rows", "take"]
 

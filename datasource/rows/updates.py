@@ -27,9 +27,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datasource.errors import Corrupt, InvalidUsage
-from datasource.rows.sorting import Order, order_rows, take
-from datasource.types.schema import DIFF, TS
+from shardline.datasource.errors import Corrupt, InvalidUsage
+from shardline.datasource.rows.sorting import Order, order_rows, take
+from shardline.datasource.types.schema import DIFF, TS
 
 __all__ = [
     "DIFF",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
-from datasource.clock import Clock, IdGenerator
+from shardline.datasource.clock import Clock, IdGenerator
 
 __all__ = ["Backoff"]
 

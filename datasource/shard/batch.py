@@ -19,8 +19,8 @@ from typing import Literal
 
 import msgspec
 
-from datasource.shard.description import Description
-from datasource.types.stats import NO_STATS, PartStats, decode_stats
+from shardline.datasource.shard.description import Description
+from shardline.datasource.types.stats import NO_STATS, PartStats, decode_stats
 
 __all__ = ["Batch", "Footer", "Part", "Run", "Volume", "stamp"]
 

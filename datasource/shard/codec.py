@@ -23,9 +23,9 @@ import msgspec
 import pyarrow as pa
 from msgspec import UNSET, UnsetType
 
-from datasource.errors import Corrupt, InvalidUsage
-from datasource.shard.batch import Batch
-from datasource.shard.state import (
+from shardline.datasource.errors import Corrupt, InvalidUsage
+from shardline.datasource.shard.batch import Batch
+from shardline.datasource.shard.state import (
     Claim,
     CriticalReader,
     LeasedReader,

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import msgspec
 
-from datasource.frontier import Frontier
+from shardline.datasource.frontier import Frontier
 
 __all__ = ["Description"]
 

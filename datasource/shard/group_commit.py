@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from datasource.shard.commands.transition import Transition
-from datasource.shard.state import ShardState
-from datasource.stores.location import Committed, ExpectationMismatch
+from shardline.datasource.shard.commands.transition import Transition
+from shardline.datasource.shard.state import ShardState
+from shardline.datasource.stores.location import Committed, ExpectationMismatch
 
 __all__ = ["Answer", "Command", "Flight", "Pending", "answer_all"]
 

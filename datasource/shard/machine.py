@@ -1,7 +1,7 @@
 """The machine: the one loop through which every change of a shard goes.
 
-A command is a pure function of a state (`datasource.shard.commands`). The machine runs it on the
-newest state it knows, writes the difference as the next record of the shard's log with a
+A command is a pure function of a state (`shardline.datasource.shard.commands`). The machine runs it
+on the newest state it knows, writes the difference as the next record of the shard's log with a
 compare-and-set, and, when somebody else was first, catches up and runs it again. Nothing else
 touches Consensus.
 
@@ -34,8 +34,8 @@ from typing import Final, TypeVar, cast
 
 import msgspec
 
-from datasource.clock import Clock, IdGenerator
-from datasource.errors import (
+from shardline.datasource.clock import Clock, IdGenerator
+from shardline.datasource.errors import (
     Determinate,
     Indeterminate,
     InvalidUsage,
@@ -43,9 +43,9 @@ from datasource.errors import (
     ShardError,
     nearest,
 )
-from datasource.settings import ShardSettings
-from datasource.shard.backoff import Backoff
-from datasource.shard.codec import (
+from shardline.datasource.settings import ShardSettings
+from shardline.datasource.shard.backoff import Backoff
+from shardline.datasource.shard.codec import (
     CODE_VERSION,
     Record,
     apply_diff,
@@ -53,14 +53,19 @@ from datasource.shard.codec import (
     encode_record,
     encode_rollup,
 )
-from datasource.shard.commands.rollups import add_rollup
-from datasource.shard.commands.transition import Transition
-from datasource.shard.group_commit import Answer, Command, Flight, Pending, answer_all
-from datasource.shard.merge_budget import Tank
-from datasource.shard.replay import SCAN_MAX, LogReader
-from datasource.shard.state import RollupRef, ShardState, check, expire, is_tombstone
-from datasource.stores.location import Committed, ExpectationMismatch, Location, VersionedData
-from datasource.stores.shard_names import shard_directory, shard_name
+from shardline.datasource.shard.commands.rollups import add_rollup
+from shardline.datasource.shard.commands.transition import Transition
+from shardline.datasource.shard.group_commit import Answer, Command, Flight, Pending, answer_all
+from shardline.datasource.shard.merge_budget import Tank
+from shardline.datasource.shard.replay import SCAN_MAX, LogReader
+from shardline.datasource.shard.state import RollupRef, ShardState, check, expire, is_tombstone
+from shardline.datasource.stores.location import (
+    Committed,
+    ExpectationMismatch,
+    Location,
+    VersionedData,
+)
+from shardline.datasource.stores.shard_names import shard_directory, shard_name
 
 __all__ = ["Command", "Machine"]
 

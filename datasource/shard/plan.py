@@ -30,10 +30,10 @@ from typing import Any, Final
 
 import msgspec
 
-from datasource.shard.batch import Batch, Part, Volume
-from datasource.shard.state import ShardState
-from datasource.types.spark_types import path_text
-from datasource.types.stats import bounds
+from shardline.datasource.shard.batch import Batch, Part, Volume
+from shardline.datasource.shard.state import ShardState
+from shardline.datasource.types.spark_types import path_text
+from shardline.datasource.types.stats import bounds
 
 __all__ = [
     "PlannedPart",

@@ -17,8 +17,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from datasource.shard.batch import Batch, Part
-from datasource.shard.state import ShardState
+from shardline.datasource.shard.batch import Batch, Part
+from shardline.datasource.shard.state import ShardState
 
 __all__ = ["Amount", "dropped", "needed_until", "part_blobs", "wholes"]
 

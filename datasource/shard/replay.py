@@ -4,8 +4,8 @@ Two sources hold a whole state: a rollup, and the records that begin a shard or 
 state is one of those with the records after it applied.
 
 Nothing here changes anything or remembers anything. What is found may be behind the shard, and what
-is not found may have been collected meanwhile: `datasource.shard.machine` and
-`datasource.shard.state_history` know which of the two it is.
+is not found may have been collected meanwhile: `shardline.datasource.shard.machine` and
+`shardline.datasource.shard.state_history` know which of the two it is.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from datasource.errors import Corrupt
-from datasource.shard.codec import Record, apply_diff, decode_record, decode_rollup
-from datasource.shard.state import RollupRef, ShardState
-from datasource.stores.location import Location, VersionedData
+from shardline.datasource.errors import Corrupt
+from shardline.datasource.shard.codec import Record, apply_diff, decode_record, decode_rollup
+from shardline.datasource.shard.state import RollupRef, ShardState
+from shardline.datasource.stores.location import Location, VersionedData
 
 __all__ = ["SCAN_MAX", "LogReader"]
 

@@ -18,9 +18,9 @@ from typing import Final
 
 import msgspec
 
-from datasource.frontier import TIME_MIN, Frontier, meet
-from datasource.shard.trace import Trace
-from datasource.shard.trace import check as check_trace
+from shardline.datasource.frontier import TIME_MIN, Frontier, meet
+from shardline.datasource.shard.trace import Trace
+from shardline.datasource.shard.trace import check as check_trace
 
 __all__ = [
     "STAGE_LIFE_MS",
@@ -99,7 +99,8 @@ class Writer(msgspec.Struct, frozen=True, omit_defaults=True):
         lease_ms: None for a durable writer (named by its user); an anonymous one is forgotten this
             long after its last heartbeat.
         attempt: Which attempt that was, so that another one knows that its parts are not in use.
-        covers: What that commit covers (`datasource.shard.covered_range`); empty if its writer did
+        covers: What that commit covers (`shardline.datasource.shard.covered_range`); empty if its
+        writer did
             not say, or was of older code. The same number for another range is refused.
         abandoned: Attempts that were given up, with the sequence number each was made for, greater
             than `last`; a late commit of one is refused, so its parts could be deleted.

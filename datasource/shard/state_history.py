@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from datasource.errors import InvalidUsage, MissingBlob
-from datasource.shard.commands.rollups import oldest_whole
-from datasource.shard.machine import Machine
-from datasource.shard.state import ShardState
+from shardline.datasource.errors import InvalidUsage, MissingBlob
+from shardline.datasource.shard.commands.rollups import oldest_whole
+from shardline.datasource.shard.machine import Machine
+from shardline.datasource.shard.state import ShardState
 
 __all__ = ["rebuild", "state_at", "states_from"]
 

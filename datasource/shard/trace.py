@@ -19,9 +19,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from datasource.frontier import TIME_MIN, Frontier, join
-from datasource.shard.batch import Batch
-from datasource.shard.description import Description
+from shardline.datasource.frontier import TIME_MIN, Frontier, join
+from shardline.datasource.shard.batch import Batch
+from shardline.datasource.shard.description import Description
 
 __all__ = [
     "Due",

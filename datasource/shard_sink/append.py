@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from datasource.errors import Determinate, InvalidUsage
-from datasource.parts.stage import Staged
-from datasource.shard.commands.append import AlreadyCommitted, Appended, UpperMismatch
-from datasource.write import WriteHandle
+from shardline.datasource.errors import Determinate, InvalidUsage
+from shardline.datasource.parts.stage import Staged
+from shardline.datasource.shard.commands.append import AlreadyCommitted, Appended, UpperMismatch
+from shardline.datasource.write import WriteHandle
 
 __all__ = ["append"]
 

@@ -18,13 +18,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datasource.errors import InvalidUsage
-from datasource.shard_sink.frame_columns import AFTER, BEFORE, OP, Frame
-from datasource.types.cast_to_schema import check_data, migrate
-from datasource.types.row_keys import surrogate
-from datasource.types.schema import DIFF, TS, ShardSchema
-from datasource.types.spark_types import Field, Record
-from datasource.upsert import LIVE, ORDER, carrier_schema
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.shard_sink.frame_columns import AFTER, BEFORE, OP, Frame
+from shardline.datasource.types.cast_to_schema import check_data, migrate
+from shardline.datasource.types.row_keys import surrogate
+from shardline.datasource.types.schema import DIFF, TS, ShardSchema
+from shardline.datasource.types.spark_types import Field, Record
+from shardline.datasource.upsert import LIVE, ORDER, carrier_schema
 
 __all__ = ["Unwrapper", "spelled"]
 

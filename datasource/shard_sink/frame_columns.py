@@ -22,11 +22,11 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from datasource.errors import InvalidUsage, nearest, unknown_name
-from datasource.shard_source.options import Envelope, SinkOptions
-from datasource.types.schema import DIFF, RESERVED, TS, ShardSchema
-from datasource.types.spark_types import SparkType
-from datasource.upsert import ORDER
+from shardline.datasource.errors import InvalidUsage, nearest, unknown_name
+from shardline.datasource.shard_source.options import Envelope, SinkOptions
+from shardline.datasource.types.schema import DIFF, RESERVED, TS, ShardSchema
+from shardline.datasource.types.spark_types import SparkType
+from shardline.datasource.upsert import ORDER
 
 __all__ = ["AFTER", "BEFORE", "OP", "Frame", "read_frame"]
 

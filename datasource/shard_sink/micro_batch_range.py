@@ -28,12 +28,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from datasource.clock import SystemClock, SystemIds
-from datasource.errors import InvalidUsage, ShardError
-from datasource.shard.covered_range import of_query
-from datasource.shard_source.offsets import Start, parse_offset
-from datasource.shard_source.options import ShardOptions
-from datasource.stores.open import canonical_url, open_objects
+from shardline.datasource.clock import SystemClock, SystemIds
+from shardline.datasource.errors import InvalidUsage, ShardError
+from shardline.datasource.shard.covered_range import of_query
+from shardline.datasource.shard_source.offsets import Start, parse_offset
+from shardline.datasource.shard_source.options import ShardOptions
+from shardline.datasource.stores.open import canonical_url, open_objects
 
 __all__ = ["BATCH_PROPERTY", "QUERY_PROPERTY", "Files", "checkpoint_files", "micro_batch_covers"]
 
@@ -53,7 +53,7 @@ _FILES_MAX: Final = 64
 
 
 def micro_batch_covers(query: str, number: int, files: Files | None) -> str:
-    """What micro-batch `number` covers, as `datasource.shard.covered_range` has it.
+    """What micro-batch `number` covers, as `shardline.datasource.shard.covered_range` has it.
 
     Args:
         query: The query's id; empty outside of one, which says nothing.

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from datasource.client import ShardClient
-from datasource.errors import InvalidUsage, nearest
-from datasource.read import current_schema
-from datasource.shard.state import ShardState, is_tombstone
-from datasource.shard_sink.envelope import Unwrapper, spelled
-from datasource.shard_sink.frame_columns import AFTER, BEFORE, Frame
-from datasource.shard_source.options import SinkOptions
-from datasource.types.schema import ShardSchema
-from datasource.types.schema_evolution import Incompatible, evolve
-from datasource.types.spark_types import Field, Record, type_text
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import InvalidUsage, nearest
+from shardline.datasource.read import current_schema
+from shardline.datasource.shard.state import ShardState, is_tombstone
+from shardline.datasource.shard_sink.envelope import Unwrapper, spelled
+from shardline.datasource.shard_sink.frame_columns import AFTER, BEFORE, Frame
+from shardline.datasource.shard_source.options import SinkOptions
+from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.types.schema_evolution import Incompatible, evolve
+from shardline.datasource.types.spark_types import Field, Record, type_text
 
 __all__ = ["Target", "find", "resolve"]
 

@@ -34,29 +34,29 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
-from datasource.client import ShardClient
-from datasource.clock import SystemIds
-from datasource.errors import InvalidUsage
-from datasource.ids import check_owner_name, new_id
-from datasource.overwrite import overwrite
-from datasource.parts.stage import Staged, Stager, UncommittedParts
-from datasource.shard.covered_range import of_query, of_text
-from datasource.shard_sink.append import append
-from datasource.shard_sink.envelope import Unwrapper
-from datasource.shard_sink.frame_columns import read_frame
-from datasource.shard_sink.micro_batch_range import (
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import SystemIds
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.ids import check_owner_name, new_id
+from shardline.datasource.overwrite import overwrite
+from shardline.datasource.parts.stage import Staged, Stager, UncommittedParts
+from shardline.datasource.shard.covered_range import of_query, of_text
+from shardline.datasource.shard_sink.append import append
+from shardline.datasource.shard_sink.envelope import Unwrapper
+from shardline.datasource.shard_sink.frame_columns import read_frame
+from shardline.datasource.shard_sink.micro_batch_range import (
     BATCH_PROPERTY,
     QUERY_PROPERTY,
     checkpoint_files,
     micro_batch_covers,
 )
-from datasource.shard_sink.target import Target, find, resolve
-from datasource.shard_source.options import SinkOptions, parse_sink
-from datasource.shard_source.partition_planner import open_client
-from datasource.stores.shard_names import shard_directory
-from datasource.types.schema import ShardSchema
-from datasource.upsert import CARRIER_ID, upsert
-from datasource.write import WriteHandle
+from shardline.datasource.shard_sink.target import Target, find, resolve
+from shardline.datasource.shard_source.options import SinkOptions, parse_sink
+from shardline.datasource.shard_source.partition_planner import open_client
+from shardline.datasource.stores.shard_names import shard_directory
+from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.upsert import CARRIER_ID, upsert
+from shardline.datasource.write import WriteHandle
 
 __all__ = ["ShardBatchWriter", "ShardStreamWriter", "batch_writer", "stream_writer"]
 

@@ -17,7 +17,7 @@
 constructor does I/O and nothing is shared but the shard and the offset.
 """
 
-from datasource.shard_source.worker_shutdown import end_quietly
+from shardline.datasource.shard_source.worker_shutdown import end_quietly
 
 # Here, because whatever a process of Spark's does with shards, it imports this package first.
 end_quietly()

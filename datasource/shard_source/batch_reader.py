@@ -10,22 +10,22 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from typing_extensions import override
 
-from datasource.client import ShardClient
-from datasource.errors import InvalidUsage
-from datasource.frontier import Frontier, meet
-from datasource.read import (
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.frontier import Frontier, meet
+from shardline.datasource.read import (
     current_schema,
     first_sort_column,
     history_gone,
     latest_readable,
     not_yet,
 )
-from datasource.shard.plan import plan_changes, plan_snapshot
-from datasource.shard.state import ShardState
-from datasource.shard_source.fetch_task import ShardPartition, read_partition
-from datasource.shard_source.options import SourceOptions
-from datasource.shard_source.partition_planner import Planner, batch_guard, open_client
-from datasource.shard_source.row_shape import Shape
+from shardline.datasource.shard.plan import plan_changes, plan_snapshot
+from shardline.datasource.shard.state import ShardState
+from shardline.datasource.shard_source.fetch_task import ShardPartition, read_partition
+from shardline.datasource.shard_source.options import SourceOptions
+from shardline.datasource.shard_source.partition_planner import Planner, batch_guard, open_client
+from shardline.datasource.shard_source.row_shape import Shape
 
 __all__ = ["ShardBatchReader"]
 

@@ -24,10 +24,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from datasource.frontier import Frontier, meet
-from datasource.read import first_sort_column
-from datasource.shard.plan import PlannedPart, batch_changes, plan_changes, plan_snapshot
-from datasource.shard.state import ShardState
+from shardline.datasource.frontier import Frontier, meet
+from shardline.datasource.read import first_sort_column
+from shardline.datasource.shard.plan import PlannedPart, batch_changes, plan_changes, plan_snapshot
+from shardline.datasource.shard.state import ShardState
 
 __all__ = [
     "Limits",

@@ -16,17 +16,17 @@ from typing import Final, Literal
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from datasource.client import ShardClient, shared_client
-from datasource.errors import Corrupt, MissingBlob, ShardError
-from datasource.filters.parser import Where
-from datasource.parts.contents import Contents
-from datasource.parts.fetch import Fetcher
-from datasource.parts.read_ahead import read_ahead
-from datasource.shard.commands.readers import heartbeat
-from datasource.shard.plan import PlannedPart
-from datasource.shard_source.options import ShardOptions
-from datasource.shard_source.row_shape import Shape
-from datasource.types.schema import ShardSchema
+from shardline.datasource.client import ShardClient, shared_client
+from shardline.datasource.errors import Corrupt, MissingBlob, ShardError
+from shardline.datasource.filters.parser import Where
+from shardline.datasource.parts.contents import Contents
+from shardline.datasource.parts.fetch import Fetcher
+from shardline.datasource.parts.read_ahead import read_ahead
+from shardline.datasource.shard.commands.readers import heartbeat
+from shardline.datasource.shard.plan import PlannedPart
+from shardline.datasource.shard_source.options import ShardOptions
+from shardline.datasource.shard_source.row_shape import Shape
+from shardline.datasource.types.schema import ShardSchema
 
 __all__ = ["Guard", "Kind", "ShardPartition", "fetch_partition", "read_partition"]
 

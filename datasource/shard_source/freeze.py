@@ -19,10 +19,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from datasource.clock import Clock
-from datasource.errors import MissingBlob, ShardError
-from datasource.shard.batch import Part
-from datasource.shard.plan import PlannedPart
+from shardline.datasource.clock import Clock
+from shardline.datasource.errors import MissingBlob, ShardError
+from shardline.datasource.shard.batch import Part
+from shardline.datasource.shard.plan import PlannedPart
 
 __all__ = ["Freezer", "Frozen"]
 

@@ -23,11 +23,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 
-from datasource.errors import LeaseExpired
-from datasource.frontier import Frontier
-from datasource.lease import Heart, Lease, take_lease
-from datasource.read import history_gone
-from datasource.shard.commands.readers import (
+from shardline.datasource.errors import LeaseExpired
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.lease import Heart, Lease, take_lease
+from shardline.datasource.read import history_gone
+from shardline.datasource.shard.commands.readers import (
     Fencing,
     HoldMissing,
     Registered,
@@ -39,10 +39,10 @@ from datasource.shard.commands.readers import (
     expire_critical,
     pin_critical,
 )
-from datasource.shard.commands.transition import Transition
-from datasource.shard.machine import Machine
-from datasource.shard.state import ShardState
-from datasource.since_hold import SinceHandle, open_since
+from shardline.datasource.shard.commands.transition import Transition
+from shardline.datasource.shard.machine import Machine
+from shardline.datasource.shard.state import ShardState
+from shardline.datasource.since_hold import SinceHandle, open_since
 
 __all__ = ["StreamHolds"]
 

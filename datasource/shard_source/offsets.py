@@ -32,8 +32,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from datasource.errors import InvalidUsage
-from datasource.frontier import Frontier
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.frontier import Frontier
 
 __all__ = [
     "OFFSET_VERSION",

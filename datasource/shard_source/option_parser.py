@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from typing import Final, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from datasource.errors import InvalidUsage, unknown_name
-from datasource.settings import ShardSettings
+from shardline.datasource.errors import InvalidUsage, unknown_name
+from shardline.datasource.settings import ShardSettings
 
 __all__ = [
     "Given",

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 from zoneinfo import ZoneInfo
 
-from datasource.errors import InvalidUsage
-from datasource.filters.parser import Condition
-from datasource.settings import ShardSettings
-from datasource.shard_source.option_parser import (
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.filters.parser import Condition
+from shardline.datasource.settings import ShardSettings
+from shardline.datasource.shard_source.option_parser import (
     Given,
     parse_count,
     parse_duration,
@@ -190,8 +190,8 @@ class SinkOptions(ShardOptions):
             other words is an error. Empty: the number says it all. Default: within a streaming
             query the range of the micro-batch, as far as it can be known.
         txn_covers: `txnCovers`: the same as this project writes it down
-            (`datasource.shard.covered_range`); handed from the driver to the tasks, and no option
-            for users.
+            (`shardline.datasource.shard.covered_range`); handed from the driver to the tasks, and
+            no option for users.
         checkpoint: `checkpointLocation`: where the streaming query that writes has its checkpoint,
             which tells the range of a micro-batch.
         query_name: `queryName`: its name; the folder's, where only the session has a checkpoint

@@ -11,19 +11,19 @@ from dataclasses import dataclass
 
 import msgspec
 
-from datasource.client import ShardClient, owner, shared_client
-from datasource.filters.parser import Where
-from datasource.frontier import Frontier
-from datasource.lease import Lease, take_lease
-from datasource.parts.prune import Pruner
-from datasource.read import current_schema, history_gone
-from datasource.shard.commands.readers import SinceExceeded
-from datasource.shard.plan import PlannedPart, SnapshotPlan, pack
-from datasource.shard.state import ShardState
-from datasource.shard_source.fetch_task import Guard, Kind, ShardPartition
-from datasource.shard_source.options import ShardOptions, SourceOptions
-from datasource.shard_source.row_shape import Shape
-from datasource.types.stats import NO_STATS
+from shardline.datasource.client import ShardClient, owner, shared_client
+from shardline.datasource.filters.parser import Where
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.lease import Lease, take_lease
+from shardline.datasource.parts.prune import Pruner
+from shardline.datasource.read import current_schema, history_gone
+from shardline.datasource.shard.commands.readers import SinceExceeded
+from shardline.datasource.shard.plan import PlannedPart, SnapshotPlan, pack
+from shardline.datasource.shard.state import ShardState
+from shardline.datasource.shard_source.fetch_task import Guard, Kind, ShardPartition
+from shardline.datasource.shard_source.options import ShardOptions, SourceOptions
+from shardline.datasource.shard_source.row_shape import Shape
+from shardline.datasource.types.stats import NO_STATS
 
 __all__ = ["Planner", "batch_guard", "open_client"]
 

@@ -29,11 +29,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from datasource.errors import InvalidUsage, unknown_name
-from datasource.rows.updates import expand
-from datasource.shard_source.options import Feed, SourceOptions
-from datasource.types.schema import DIFF, TS, ShardSchema
-from datasource.types.spark_types import type_text
+from shardline.datasource.errors import InvalidUsage, unknown_name
+from shardline.datasource.rows.updates import expand
+from shardline.datasource.shard_source.options import Feed, SourceOptions
+from shardline.datasource.types.schema import DIFF, TS, ShardSchema
+from shardline.datasource.types.spark_types import type_text
 
 __all__ = ["INPUT", "Shape"]
 

@@ -25,15 +25,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from datasource.client import ShardClient, owner
-from datasource.errors import Determinate, InvalidUsage, MissingBlob
-from datasource.frontier import Frontier, meet
-from datasource.parts.verify import verify
-from datasource.read import current_schema, history_gone, latest_readable
-from datasource.shard.plan import PlannedPart, SnapshotPlan, plan_changes
-from datasource.shard.state import ShardState
-from datasource.shard.state_history import state_at
-from datasource.shard_source.descs import (
+from shardline.datasource.client import ShardClient, owner
+from shardline.datasource.errors import Determinate, InvalidUsage, MissingBlob
+from shardline.datasource.frontier import Frontier, meet
+from shardline.datasource.parts.verify import verify
+from shardline.datasource.read import current_schema, history_gone, latest_readable
+from shardline.datasource.shard.plan import PlannedPart, SnapshotPlan, plan_changes
+from shardline.datasource.shard.state import ShardState
+from shardline.datasource.shard.state_history import state_at
+from shardline.datasource.shard_source.descs import (
     Limits,
     SnapshotUnit,
     cut_units,
@@ -43,10 +43,10 @@ from datasource.shard_source.descs import (
     snapshot_units,
     stop_before,
 )
-from datasource.shard_source.fetch_task import Guard, ShardPartition
-from datasource.shard_source.freeze import Freezer
-from datasource.shard_source.holds import StreamHolds
-from datasource.shard_source.offsets import (
+from shardline.datasource.shard_source.fetch_task import Guard, ShardPartition
+from shardline.datasource.shard_source.freeze import Freezer
+from shardline.datasource.shard_source.holds import StreamHolds
+from shardline.datasource.shard_source.offsets import (
     START,
     ShardOffset,
     SnapshotCut,
@@ -54,9 +54,9 @@ from datasource.shard_source.offsets import (
     check_advance,
     check_shards,
 )
-from datasource.shard_source.options import SourceOptions
-from datasource.shard_source.partition_planner import Planner
-from datasource.shard_source.row_shape import Shape
+from shardline.datasource.shard_source.options import SourceOptions
+from shardline.datasource.shard_source.partition_planner import Planner
+from shardline.datasource.shard_source.row_shape import Shape
 
 __all__ = ["StreamRun"]
 

@@ -32,13 +32,13 @@ from pyspark.sql.streaming.datasource import (
 )
 from typing_extensions import override
 
-from datasource.shard_source.descs import Limits
-from datasource.shard_source.fetch_task import read_partition
-from datasource.shard_source.offsets import START, parse_offset
-from datasource.shard_source.options import SourceOptions
-from datasource.shard_source.partition_planner import open_client
-from datasource.shard_source.row_shape import Shape
-from datasource.shard_source.run import StreamRun
+from shardline.datasource.shard_source.descs import Limits
+from shardline.datasource.shard_source.fetch_task import read_partition
+from shardline.datasource.shard_source.offsets import START, parse_offset
+from shardline.datasource.shard_source.options import SourceOptions
+from shardline.datasource.shard_source.partition_planner import open_client
+from shardline.datasource.shard_source.row_shape import Shape
+from shardline.datasource.shard_source.run import StreamRun
 
 __all__ = ["ShardStreamReader"]
 

@@ -23,19 +23,32 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from datasource.client import ShardClient
-from datasource.errors import Corrupt, InvalidUsage, ShardError
-from datasource.filters.predicates import Known
-from datasource.ids import owner
-from datasource.maintenance.compact import apply_merged, is_there, merge_batches, merge_in_turn
-from datasource.maintenance.compaction_claim import MergeClaim, Superseded
-from datasource.parts.merge_parts import Merged, Source, Tally, merge_since, sources, span, weigh
-from datasource.parts.part_file import read_metadata
-from datasource.parts.row_groups import RowGroups
-from datasource.shard.batch import Batch, Part, Run
-from datasource.shard.machine import Machine
-from datasource.shard.state import Claim, ShardState
-from datasource.spark_compaction.ranges import (
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import Corrupt, InvalidUsage, ShardError
+from shardline.datasource.filters.predicates import Known
+from shardline.datasource.ids import owner
+from shardline.datasource.maintenance.compact import (
+    apply_merged,
+    is_there,
+    merge_batches,
+    merge_in_turn,
+)
+from shardline.datasource.maintenance.compaction_claim import MergeClaim, Superseded
+from shardline.datasource.parts.merge_parts import (
+    Merged,
+    Source,
+    Tally,
+    merge_since,
+    sources,
+    span,
+    weigh,
+)
+from shardline.datasource.parts.part_file import read_metadata
+from shardline.datasource.parts.row_groups import RowGroups
+from shardline.datasource.shard.batch import Batch, Part, Run
+from shardline.datasource.shard.machine import Machine
+from shardline.datasource.shard.state import Claim, ShardState
+from shardline.datasource.spark_compaction.ranges import (
     Piece,
     RowRange,
     cut,
@@ -44,10 +57,10 @@ from datasource.spark_compaction.ranges import (
     piece_of,
     plan_cuts,
 )
-from datasource.spark_compaction.task import MergeTask, RangeMerged, merge_range
-from datasource.stores.location import Blob
-from datasource.types.schema import ShardSchema
-from datasource.types.stats import Kind
+from shardline.datasource.spark_compaction.task import MergeTask, RangeMerged, merge_range
+from shardline.datasource.stores.location import Blob
+from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.types.stats import Kind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -24,11 +24,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from typing_extensions import override
 
-from datasource.filters.predicates import FALSE, TRUE, Known, Lookup, Outcomes, Predicate
-from datasource.shard.batch import Part
-from datasource.types.row_keys import contiguous, surrogate
-from datasource.types.spark_types import Field, path_text
-from datasource.types.stats import Bound, Kind, bounds, kind_of
+from shardline.datasource.filters.predicates import FALSE, TRUE, Known, Lookup, Outcomes, Predicate
+from shardline.datasource.shard.batch import Part
+from shardline.datasource.types.row_keys import contiguous, surrogate
+from shardline.datasource.types.spark_types import Field, path_text
+from shardline.datasource.types.stats import Bound, Kind, bounds, kind_of
 
 __all__ = ["Piece", "RowRange", "cut", "cut_kind", "known_of_part", "piece_of", "plan_cuts"]
 

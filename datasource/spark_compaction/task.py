@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from datasource.client import shared_client
-from datasource.filters.parser import Where
-from datasource.parts.contents import Contents
-from datasource.parts.fetch import Fetcher
-from datasource.parts.merge_parts import Merger, Source, Tally
-from datasource.parts.stage import Stager
-from datasource.settings import ShardSettings
-from datasource.shard.batch import Run
-from datasource.shard.description import Description
-from datasource.spark_compaction.ranges import RowRange
-from datasource.types.schema import ShardSchema
+from shardline.datasource.client import shared_client
+from shardline.datasource.filters.parser import Where
+from shardline.datasource.parts.contents import Contents
+from shardline.datasource.parts.fetch import Fetcher
+from shardline.datasource.parts.merge_parts import Merger, Source, Tally
+from shardline.datasource.parts.stage import Stager
+from shardline.datasource.settings import ShardSettings
+from shardline.datasource.shard.batch import Run
+from shardline.datasource.shard.description import Description
+from shardline.datasource.spark_compaction.ranges import RowRange
+from shardline.datasource.types.schema import ShardSchema
 
 __all__ = ["MergeTask", "RangeMerged", "merge_range"]
 

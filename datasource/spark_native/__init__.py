@@ -5,8 +5,9 @@
 
 What is decided elsewhere stays there: which parts a read needs is the batch reader's or the
 stream's plan, made of the very partitions that `format("shard")` would send to its tasks
-(`datasource.shard_source`), and a write ends in the same append. Only who decodes and encodes the
-rows differs. What Spark cannot read itself goes through those partitions' own Arrow fetch, part by
+(`shardline.datasource.shard_source`), and a write ends in the same append. Only who decodes and
+encodes the rows differs. What Spark cannot read itself goes through those partitions' own Arrow
+fetch, part by
 part, so that every read works and means the same.
 
 Reading order: types (what Spark reads as we wrote it), scan (parts to a relation), consolidate,

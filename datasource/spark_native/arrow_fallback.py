@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from datasource.shard_source.fetch_task import ShardPartition, read_partition
-from datasource.spark_native.jvm import Token, local_rows
+from shardline.datasource.shard_source.fetch_task import ShardPartition, read_partition
+from shardline.datasource.spark_native.jvm import Token, local_rows
 
 __all__ = ["fetched_by_tasks", "fetched_here"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from datasource.spark_native.jvm import has_class
+from shardline.datasource.spark_native.jvm import has_class
 
 __all__ = ["hadoop_url"]
 

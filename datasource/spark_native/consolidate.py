@@ -11,10 +11,10 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
-from datasource.errors import Corrupt, InvalidUsage
-from datasource.spark_native.types import quoted
-from datasource.types.schema import DIFF, ShardSchema
-from datasource.types.spark_types import Array, Atomic, Field, Record, SparkType
+from shardline.datasource.errors import Corrupt, InvalidUsage
+from shardline.datasource.spark_native.types import quoted
+from shardline.datasource.types.schema import DIFF, ShardSchema
+from shardline.datasource.types.spark_types import Array, Atomic, Field, Record, SparkType
 
 __all__ = ["consolidate", "consolidates", "repeat"]
 

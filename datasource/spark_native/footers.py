@@ -18,14 +18,14 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datasource.errors import MissingBlob
-from datasource.parts.collect_stats import collect
-from datasource.parts.part_file import footer_of, read_footer
-from datasource.shard.batch import Part
-from datasource.stores.location import Blob, BlobEntry
-from datasource.types.schema import DIFF, TS, ShardSchema
-from datasource.types.spark_types import Atomic, Field, arrow_field, path_text
-from datasource.types.stats import PartStats, encode_stats
+from shardline.datasource.errors import MissingBlob
+from shardline.datasource.parts.collect_stats import collect
+from shardline.datasource.parts.part_file import footer_of, read_footer
+from shardline.datasource.shard.batch import Part
+from shardline.datasource.stores.location import Blob, BlobEntry
+from shardline.datasource.types.schema import DIFF, TS, ShardSchema
+from shardline.datasource.types.spark_types import Atomic, Field, arrow_field, path_text
+from shardline.datasource.types.stats import PartStats, encode_stats
 
 __all__ = ["Describer"]
 

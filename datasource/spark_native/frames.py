@@ -25,20 +25,20 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import LongType, StructField, StructType
 
-from datasource.errors import InvalidUsage
-from datasource.filters.parser import Condition
-from datasource.parts.nan_bounds import float_paths
-from datasource.shard.plan import PlannedPart, volume_of
-from datasource.shard_source.fetch_task import Kind, ShardPartition
-from datasource.shard_source.partition_planner import open_client
-from datasource.spark_native.arrow_fallback import fetched_by_tasks, fetched_here
-from datasource.spark_native.blob_paths import hadoop_url
-from datasource.spark_native.consolidate import consolidate, consolidates, repeat
-from datasource.spark_native.jvm import Options, Token
-from datasource.spark_native.row_shape import shaped
-from datasource.spark_native.scan import FLOAT_OPTIONS, READ_OPTIONS, Scanner
-from datasource.spark_native.types import conform, project, sql_name, struct_of
-from datasource.types.schema import DIFF, TS, ShardSchema
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.filters.parser import Condition
+from shardline.datasource.parts.nan_bounds import float_paths
+from shardline.datasource.shard.plan import PlannedPart, volume_of
+from shardline.datasource.shard_source.fetch_task import Kind, ShardPartition
+from shardline.datasource.shard_source.partition_planner import open_client
+from shardline.datasource.spark_native.arrow_fallback import fetched_by_tasks, fetched_here
+from shardline.datasource.spark_native.blob_paths import hadoop_url
+from shardline.datasource.spark_native.consolidate import consolidate, consolidates, repeat
+from shardline.datasource.spark_native.jvm import Options, Token
+from shardline.datasource.spark_native.row_shape import shaped
+from shardline.datasource.spark_native.scan import FLOAT_OPTIONS, READ_OPTIONS, Scanner
+from shardline.datasource.spark_native.types import conform, project, sql_name, struct_of
+from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 
 __all__ = ["Native", "native_frame"]
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from datasource.clock import Clock, SystemClock
-from datasource.errors import LeaseExpired, ShardError
-from datasource.lease import Lease
+from shardline.datasource.clock import Clock, SystemClock
+from shardline.datasource.errors import LeaseExpired, ShardError
+from shardline.datasource.lease import Lease
 
 __all__ = ["KEEPER", "Keeper", "Life"]
 

@@ -1,7 +1,7 @@
-"""`datasource.micro_batch`: what a stream's micro-batch reads, natively, inside of `foreachBatch`.
+"""`shardline.micro_batch`: what a stream's micro-batch reads, natively, inside of `foreachBatch`.
 
     def each(frame, batch_id):
-        updates = datasource.micro_batch(frame, batch_id)
+        updates = shardline.micro_batch(frame, batch_id)
 
 The frame that Spark hands over is not touched, so the source's own tasks never run. What comes
 instead is made of the partitions that the stream has planned for this micro-batch: the same range,
@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame, SparkSession
 
-from datasource.errors import InvalidUsage
-from datasource.shard_sink.micro_batch_range import micro_batch_covers
-from datasource.shard_source.fetch_task import ShardPartition
-from datasource.shard_source.options import SourceOptions, parse_source
-from datasource.spark_native.frames import native_frame
-from datasource.spark_native.jvm import MicroBatch, micro_batch_under_way, micro_batches
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.shard_sink.micro_batch_range import micro_batch_covers
+from shardline.datasource.shard_source.fetch_task import ShardPartition
+from shardline.datasource.shard_source.options import SourceOptions, parse_source
+from shardline.datasource.spark_native.frames import native_frame
+from shardline.datasource.spark_native.jvm import MicroBatch, micro_batch_under_way, micro_batches
 
 __all__ = ["covers_of", "micro_batch", "source_of"]
 
@@ -69,7 +69,7 @@ def source_of(frame: DataFrame, batch_id: int, shard: str | None = None) -> Micr
 
 
 def covers_of(spark: SparkSession) -> str:
-    """The range of the micro-batch that runs in this thread, as `datasource.shard.covered_range`.
+    """The range of the micro-batch that runs in this thread (`shard.covered_range`).
 
     Empty outside of `foreachBatch`.
     """

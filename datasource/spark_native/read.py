@@ -1,4 +1,4 @@
-"""`datasource.snapshot` and `datasource.changes`: batch reads whose rows Python never sees."""
+"""`shardline.snapshot` and `shardline.changes`: batch reads whose rows Python never sees."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.datasource import InputPartition
 
-from datasource.client import ShardClient
-from datasource.frontier import TIME_MIN, Frontier
-from datasource.lease import Lease
-from datasource.read import contents_of, current_schema
-from datasource.shard.plan import plan_changes, volume_of
-from datasource.shard_source.batch_reader import ShardBatchReader
-from datasource.shard_source.fetch_task import ShardPartition
-from datasource.shard_source.options import SourceOptions, parse_source
-from datasource.shard_source.partition_planner import Planner, batch_guard, open_client
-from datasource.shard_source.row_shape import Shape
-from datasource.spark_native.frames import native_frame
-from datasource.spark_native.leases import KEEPER
-from datasource.types.schema import TS
+from shardline.datasource.client import ShardClient
+from shardline.datasource.frontier import TIME_MIN, Frontier
+from shardline.datasource.lease import Lease
+from shardline.datasource.read import contents_of, current_schema
+from shardline.datasource.shard.plan import plan_changes, volume_of
+from shardline.datasource.shard_source.batch_reader import ShardBatchReader
+from shardline.datasource.shard_source.fetch_task import ShardPartition
+from shardline.datasource.shard_source.options import SourceOptions, parse_source
+from shardline.datasource.shard_source.partition_planner import Planner, batch_guard, open_client
+from shardline.datasource.shard_source.row_shape import Shape
+from shardline.datasource.spark_native.frames import native_frame
+from shardline.datasource.spark_native.leases import KEEPER
+from shardline.datasource.types.schema import TS
 
 __all__ = ["Time", "changes", "every_update", "snapshot", "times_of_changes"]
 

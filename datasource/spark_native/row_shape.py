@@ -6,10 +6,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import StructType
 
-from datasource.shard_source.row_shape import INPUT, Shape
-from datasource.spark_native.consolidate import repeat
-from datasource.spark_native.types import quoted
-from datasource.types.schema import DIFF, TS
+from shardline.datasource.shard_source.row_shape import INPUT, Shape
+from shardline.datasource.spark_native.consolidate import repeat
+from shardline.datasource.spark_native.types import quoted
+from shardline.datasource.types.schema import DIFF, TS
 
 __all__ = ["shaped"]
 

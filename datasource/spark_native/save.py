@@ -1,4 +1,4 @@
-"""`datasource.save`: a frame becomes parts by Spark's own Parquet writer, and then one append.
+"""`shardline.save`: a frame becomes parts by Spark's own Parquet writer, and then one append.
 
     Spark's job      files under `<shard>/part/<attempt>/`, through Spark's own commit protocol:
                      retried and speculative tasks leave exactly one file each
@@ -24,27 +24,34 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import LongType, StructField
 
-from datasource.client import ShardClient
-from datasource.errors import InvalidUsage
-from datasource.ids import check_owner_name, new_id
-from datasource.parts.stage import Staged, delete_blobs
-from datasource.shard.batch import Part, Run
-from datasource.shard.covered_range import of_text
-from datasource.shard_sink.append import append
-from datasource.shard_sink.envelope import spelled
-from datasource.shard_sink.frame_columns import read_frame
-from datasource.shard_sink.target import Target, find, resolve
-from datasource.shard_source.options import SinkOptions, parse_sink
-from datasource.shard_source.partition_planner import open_client
-from datasource.spark_native.blob_paths import hadoop_url
-from datasource.spark_native.footers import Describer
-from datasource.spark_native.jvm import delete_directory, session_with, with_session
-from datasource.spark_native.micro_batch import covers_of
-from datasource.spark_native.types import in_place, project, quoted, readable, sql_name, struct_of
-from datasource.stores.location import BlobEntry
-from datasource.stores.shard_names import shard_directory
-from datasource.types.schema import DIFF, TS, ShardSchema
-from datasource.write import WriteHandle
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.ids import check_owner_name, new_id
+from shardline.datasource.parts.stage import Staged, delete_blobs
+from shardline.datasource.shard.batch import Part, Run
+from shardline.datasource.shard.covered_range import of_text
+from shardline.datasource.shard_sink.append import append
+from shardline.datasource.shard_sink.envelope import spelled
+from shardline.datasource.shard_sink.frame_columns import read_frame
+from shardline.datasource.shard_sink.target import Target, find, resolve
+from shardline.datasource.shard_source.options import SinkOptions, parse_sink
+from shardline.datasource.shard_source.partition_planner import open_client
+from shardline.datasource.spark_native.blob_paths import hadoop_url
+from shardline.datasource.spark_native.footers import Describer
+from shardline.datasource.spark_native.jvm import delete_directory, session_with, with_session
+from shardline.datasource.spark_native.micro_batch import covers_of
+from shardline.datasource.spark_native.types import (
+    in_place,
+    project,
+    quoted,
+    readable,
+    sql_name,
+    struct_of,
+)
+from shardline.datasource.stores.location import BlobEntry
+from shardline.datasource.stores.shard_names import shard_directory
+from shardline.datasource.types.schema import DIFF, TS, ShardSchema
+from shardline.datasource.write import WriteHandle
 
 __all__ = ["Mode", "Saving", "native_saving", "save"]
 
@@ -101,7 +108,7 @@ def save(
     The same rows, checks and guarantees as `frame.write.format("shard")`: all of them or none, at
     one time, and with `txn` exactly once, which is what `foreachBatch` wants:
 
-        datasource.save(frame, path, txn=("orders-in", batch_id))
+        shardline.save(frame, path, txn=("orders-in", batch_id))
 
     Where Spark cannot write the location or a type by itself, and to overwrite, this is that call.
 

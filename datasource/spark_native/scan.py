@@ -16,11 +16,17 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
-from datasource.parts.nan_bounds import float_paths, trusts_bounds
-from datasource.shard.batch import Part
-from datasource.shard.plan import PlannedPart, TimeFilter
-from datasource.spark_native.jvm import WRITTEN_TIME, File, Options, known_nullability, relation
-from datasource.spark_native.types import (
+from shardline.datasource.parts.nan_bounds import float_paths, trusts_bounds
+from shardline.datasource.shard.batch import Part
+from shardline.datasource.shard.plan import PlannedPart, TimeFilter
+from shardline.datasource.spark_native.jvm import (
+    WRITTEN_TIME,
+    File,
+    Options,
+    known_nullability,
+    relation,
+)
+from shardline.datasource.spark_native.types import (
     project,
     quoted,
     read_record,
@@ -28,8 +34,8 @@ from datasource.spark_native.types import (
     sql_name,
     struct_of,
 )
-from datasource.types.schema import DIFF, TS, ShardSchema
-from datasource.types.spark_types import Record
+from shardline.datasource.types.schema import DIFF, TS, ShardSchema
+from shardline.datasource.types.spark_types import Record
 
 __all__ = ["FLOAT_OPTIONS", "READ_OPTIONS", "Scanner", "counted"]
 

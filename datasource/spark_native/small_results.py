@@ -21,10 +21,10 @@ from pyspark.errors import PySparkTypeError, UnsupportedOperationException
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from datasource.parts.stage import Staged, Stager
-from datasource.spark_native.save import Saving
-from datasource.stores.shard_names import shard_directory
-from datasource.types.schema import DIFF, TS, ShardSchema
+from shardline.datasource.parts.stage import Staged, Stager
+from shardline.datasource.spark_native.save import Saving
+from shardline.datasource.stores.shard_names import shard_directory
+from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 
 __all__ = ["BYTES_MAX", "ROWS_MAX", "collected", "same_arrow", "staged_here"]
 

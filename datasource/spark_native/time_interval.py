@@ -1,8 +1,8 @@
 """Intervals of time: the one that a micro-batch covers, and a frame as the contents of one.
 
     def each(frame, batch_id):
-        interval = datasource.interval_of(frame, batch_id)         # [t0, t1) of all inputs
-        datasource.compare_and_append(result, path, lower=t0, upper=t1, writer=("totals", t1))
+        interval = shardline.interval_of(frame, batch_id)         # [t0, t1) of all inputs
+        shardline.compare_and_append(result, path, lower=t0, upper=t1, writer=("totals", t1))
 
 `save` appends a frame at the time of its commit. Here the caller says which times of the shard the
 frame is: what is derived from other shards has their times, and is right at each of them.
@@ -26,25 +26,25 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from datasource.client import ShardClient
-from datasource.errors import InvalidUsage
-from datasource.frontier import Frontier
-from datasource.ids import check_owner_name, new_id
-from datasource.parts.stage import Staged, UncommittedParts
-from datasource.shard.batch import stamp
-from datasource.shard.commands.append import UpperMismatch
-from datasource.shard.covered_range import of_interval
-from datasource.shard_sink.frame_columns import read_frame
-from datasource.shard_sink.target import Target, find, resolve
-from datasource.shard_source.offsets import Start, parse_offset
-from datasource.shard_source.options import SinkOptions, parse_sink
-from datasource.shard_source.partition_planner import open_client
-from datasource.spark_native.micro_batch import source_of
-from datasource.spark_native.save import Saving, native_saving
-from datasource.spark_native.small_results import ROWS_MAX, collected, staged_here
-from datasource.spark_native.transaction import staged_by_tasks
-from datasource.types.schema import ShardSchema
-from datasource.write import WriteHandle, WriteResult
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.ids import check_owner_name, new_id
+from shardline.datasource.parts.stage import Staged, UncommittedParts
+from shardline.datasource.shard.batch import stamp
+from shardline.datasource.shard.commands.append import UpperMismatch
+from shardline.datasource.shard.covered_range import of_interval
+from shardline.datasource.shard_sink.frame_columns import read_frame
+from shardline.datasource.shard_sink.target import Target, find, resolve
+from shardline.datasource.shard_source.offsets import Start, parse_offset
+from shardline.datasource.shard_source.options import SinkOptions, parse_sink
+from shardline.datasource.shard_source.partition_planner import open_client
+from shardline.datasource.spark_native.micro_batch import source_of
+from shardline.datasource.spark_native.save import Saving, native_saving
+from shardline.datasource.spark_native.small_results import ROWS_MAX, collected, staged_here
+from shardline.datasource.spark_native.transaction import staged_by_tasks
+from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.write import WriteHandle, WriteResult
 
 __all__ = [
     "Interval",
@@ -294,7 +294,8 @@ class StagedInterval:
 
         Args:
             at: When rows without `_ts` take effect; None for `lower`.
-            covers: What the number stands for (`datasource.shard.covered_range`), if it does not
+            covers: What the number stands for (`shardline.datasource.shard.covered_range`), if it
+            does not
                 say so itself.
         """
         handle = WriteHandle(

@@ -1,16 +1,17 @@
-"""`datasource.transaction`: frames into several shards at one time, all of them or none.
+"""`shardline.transaction`: frames into several shards at one time, all of them or none.
 
-    with datasource.transaction(spark, "s3://lake/shards") as t:
+    with shardline.transaction(spark, "s3://lake/shards") as t:
         t.append("orders", orders)
         t.overwrite("customers", customers)
 
 Each call runs a Spark job that stages its frame's rows; what they are for is decided at the end, by
-one commit (`datasource.transactions`). A crash before that leaves files that nothing refers to.
+one commit (`shardline.datasource.transactions`). A crash before that leaves files that nothing
+refers to.
 
 Inside of `foreachBatch`, `txn` makes it happen once:
 
     def each(frame, batch_id):
-        with datasource.transaction(spark, location, txn=("orders-in", batch_id)) as t:
+        with shardline.transaction(spark, location, txn=("orders-in", batch_id)) as t:
             t.append("orders", frame.select(…))
             t.append("lines", frame.select(…))
 
@@ -28,17 +29,17 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 
-from datasource.ids import new_id
-from datasource.parts.stage import Staged
-from datasource.shard_sink.frame_columns import read_frame
-from datasource.shard_sink.target import find, resolve
-from datasource.shard_sink.writers import ShardBatchWriter
-from datasource.shard_source.options import SinkOptions, parse_sink
-from datasource.shard_source.partition_planner import open_client
-from datasource.spark_native.micro_batch import covers_of
-from datasource.spark_native.read import snapshot
-from datasource.spark_native.save import native_saving
-from datasource.transactions.transaction import Isolation, Transaction
+from shardline.datasource.ids import new_id
+from shardline.datasource.parts.stage import Staged
+from shardline.datasource.shard_sink.frame_columns import read_frame
+from shardline.datasource.shard_sink.target import find, resolve
+from shardline.datasource.shard_sink.writers import ShardBatchWriter
+from shardline.datasource.shard_source.options import SinkOptions, parse_sink
+from shardline.datasource.shard_source.partition_planner import open_client
+from shardline.datasource.spark_native.micro_batch import covers_of
+from shardline.datasource.spark_native.read import snapshot
+from shardline.datasource.spark_native.save import native_saving
+from shardline.datasource.transactions.transaction import Isolation, Transaction
 
 __all__ = ["FrameTransaction", "staged_by_tasks", "transaction"]
 
@@ -122,7 +123,7 @@ class FrameTransaction:
     ) -> DataFrame:
         """The contents of a shard at the transaction's read time, the same for all shards.
 
-        Without what this transaction writes. Errors as those of `datasource.snapshot`.
+        Without what this transaction writes. Errors as those of `shardline.snapshot`.
         """
         as_of = self._transaction.reads(shard)
         location = self._given["location"]

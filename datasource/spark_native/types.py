@@ -17,9 +17,17 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import StructField, StructType
 
-from datasource.spark_native.jvm import known_nullability
-from datasource.types.schema import ShardSchema
-from datasource.types.spark_types import Array, Atomic, Field, Map, Record, SparkType, record_json
+from shardline.datasource.spark_native.jvm import known_nullability
+from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.types.spark_types import (
+    Array,
+    Atomic,
+    Field,
+    Map,
+    Record,
+    SparkType,
+    record_json,
+)
 
 __all__ = [
     "conform",

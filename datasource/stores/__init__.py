@@ -8,5 +8,5 @@
     probe       proves at creation that a store honours conditions; the location's marker
     retry, metered, faulty          wrappers
 
-Imports nothing: `datasource.stores.open` loads the backend that a URL asks for.
+Imports nothing: `shardline.datasource.stores.open` loads the backend that a URL asks for.
 """

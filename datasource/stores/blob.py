@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from datasource.errors import InvalidUsage
-from datasource.stores.location import Blob, BlobEntry
-from datasource.stores.shard_names import check_segments, has_control
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.stores.location import Blob, BlobEntry
+from shardline.datasource.stores.shard_names import check_segments, has_control
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
-    from datasource.stores.objects import Objects
+    from shardline.datasource.stores.objects import Objects
 
 __all__ = ["ObjectBlob"]
 

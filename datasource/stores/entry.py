@@ -19,11 +19,11 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, Final
 
-from datasource.errors import Corrupt
+from shardline.datasource.errors import Corrupt
 
 if TYPE_CHECKING:
-    from datasource.stores.location import BlobEntry
-    from datasource.stores.objects import Objects
+    from shardline.datasource.stores.location import BlobEntry
+    from shardline.datasource.stores.objects import Objects
 
 __all__ = [
     "decode_entry",

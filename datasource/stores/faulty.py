@@ -37,16 +37,16 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
 from typing_extensions import override
 
-from datasource.errors import Corrupt, Determinate, Indeterminate, InvalidUsage
-from datasource.stores.objects import EXISTS, CreateOutcome, Objects, Unresolved
+from shardline.datasource.errors import Corrupt, Determinate, Indeterminate, InvalidUsage
+from shardline.datasource.stores.objects import EXISTS, CreateOutcome, Objects, Unresolved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     import pyarrow as pa
 
-    from datasource.clock import Clock, IdGenerator
-    from datasource.stores.location import BlobEntry
+    from shardline.datasource.clock import Clock, IdGenerator
+    from shardline.datasource.stores.location import BlobEntry
 
 __all__ = ["Fault", "Faulty", "Operation", "damaged"]
 

@@ -30,16 +30,22 @@ from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
-from datasource.errors import Corrupt, Determinate, Indeterminate, InvalidUsage, ShardError
-from datasource.stores.location import BlobEntry
-from datasource.stores.objects import CREATED, EXISTS, CreateOutcome, Objects, Unresolved
+from shardline.datasource.errors import (
+    Corrupt,
+    Determinate,
+    Indeterminate,
+    InvalidUsage,
+    ShardError,
+)
+from shardline.datasource.stores.location import BlobEntry
+from shardline.datasource.stores.objects import CREATED, EXISTS, CreateOutcome, Objects, Unresolved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     import pyarrow as pa
 
-    from datasource.clock import IdGenerator
+    from shardline.datasource.clock import IdGenerator
 
 __all__ = ["FileObjects"]
 

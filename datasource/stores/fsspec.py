@@ -20,10 +20,10 @@ from fsspec.asyn import AsyncFileSystem
 from fsspec.spec import AbstractFileSystem
 from typing_extensions import override
 
-from datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
-from datasource.stores.location import BlobEntry
-from datasource.stores.objects import CREATED, EXISTS, CreateOutcome, Objects, Unresolved
-from datasource.stores.ranged import open_ranged
+from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
+from shardline.datasource.stores.location import BlobEntry
+from shardline.datasource.stores.objects import CREATED, EXISTS, CreateOutcome, Objects, Unresolved
+from shardline.datasource.stores.ranged import open_ranged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -44,8 +44,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from typing_extensions import override
 
-from datasource.errors import Corrupt, Determinate, Indeterminate, InvalidUsage, ShardError
-from datasource.stores.entry import (
+from shardline.datasource.errors import (
+    Corrupt,
+    Determinate,
+    Indeterminate,
+    InvalidUsage,
+    ShardError,
+)
+from shardline.datasource.stores.entry import (
     decode_entry,
     encode_entry,
     entry_key,
@@ -53,13 +59,18 @@ from datasource.stores.entry import (
     is_entry,
     newest_entry,
 )
-from datasource.stores.location import Committed, Consensus, ExpectationMismatch, VersionedData
-from datasource.stores.objects import CREATED, Unresolved
-from datasource.stores.shard_names import shard_name
+from shardline.datasource.stores.location import (
+    Committed,
+    Consensus,
+    ExpectationMismatch,
+    VersionedData,
+)
+from shardline.datasource.stores.objects import CREATED, Unresolved
+from shardline.datasource.stores.shard_names import shard_name
 
 if TYPE_CHECKING:
-    from datasource.clock import Clock, IdGenerator
-    from datasource.stores.objects import Objects
+    from shardline.datasource.clock import Clock, IdGenerator
+    from shardline.datasource.stores.objects import Objects
 
 __all__ = ["CLOCKS_MS", "DEADLINE_MS", "GRACE_MS", "RECORD_BYTES_MAX", "NumberedLog"]
 

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from datasource.stores.location import BlobEntry
-from datasource.stores.objects import CREATED, EXISTS, CreateOutcome, Objects
+from shardline.datasource.stores.location import BlobEntry
+from shardline.datasource.stores.objects import CREATED, EXISTS, CreateOutcome, Objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
-    from datasource.clock import Clock
+    from shardline.datasource.clock import Clock
 
 __all__ = ["MemoryObjects", "forget"]
 

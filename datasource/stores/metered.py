@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
-from datasource.stores.location import OperationStatistics, StoreStatistics
-from datasource.stores.objects import EXISTS, CreateOutcome, Objects, Unresolved
+from shardline.datasource.stores.location import OperationStatistics, StoreStatistics
+from shardline.datasource.stores.objects import EXISTS, CreateOutcome, Objects, Unresolved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
-    from datasource.clock import Clock
-    from datasource.stores.location import BlobEntry
+    from shardline.datasource.clock import Clock
+    from shardline.datasource.stores.location import BlobEntry
 
 __all__ = ["Metered"]
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from datasource.errors import InvalidUsage
-    from datasource.stores.location import BlobEntry
+    from shardline.datasource.errors import InvalidUsage
+    from shardline.datasource.stores.location import BlobEntry
 
 __all__ = ["CREATED", "EXISTS", "Answer", "CreateOutcome", "Objects", "Unresolved"]
 

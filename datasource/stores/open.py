@@ -21,22 +21,22 @@ import os.path
 import re
 from typing import TYPE_CHECKING, Final
 
-from datasource.errors import InvalidUsage
-from datasource.stores.blob import ObjectBlob
-from datasource.stores.location import Location
-from datasource.stores.log import GRACE_MS, NumberedLog
-from datasource.stores.metered import Metered
-from datasource.stores.options import parse_options
-from datasource.stores.probe import ensure_location
-from datasource.stores.retry import Retrying
-from datasource.stores.shard_names import check_segments, has_control
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.stores.blob import ObjectBlob
+from shardline.datasource.stores.location import Location
+from shardline.datasource.stores.log import GRACE_MS, NumberedLog
+from shardline.datasource.stores.metered import Metered
+from shardline.datasource.stores.options import parse_options
+from shardline.datasource.stores.probe import ensure_location
+from shardline.datasource.stores.retry import Retrying
+from shardline.datasource.stores.shard_names import check_segments, has_control
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from datasource.clock import Clock, IdGenerator
-    from datasource.stores.objects import Objects
-    from datasource.stores.probe import IfMissing
+    from shardline.datasource.clock import Clock, IdGenerator
+    from shardline.datasource.stores.objects import Objects
+    from shardline.datasource.stores.probe import IfMissing
 
 __all__ = ["canonical_url", "compose_location", "open_location", "open_objects"]
 
@@ -56,7 +56,7 @@ def open_location(
 
     Args:
         url: See the module; a relative path counts from the working directory.
-        options: Storage options, see `datasource.stores.options`.
+        options: Storage options, see `shardline.datasource.stores.options`.
         clock: For pauses, graces and latencies.
         ids: For tokens and jitter.
         if_missing: `refuse` never writes; `create` probes the store and makes a location.
@@ -106,19 +106,19 @@ def open_objects(
     scheme, _, rest = canonical.partition("://")
     # Imported here: s3fs takes half a second to load, and not every installation has every store.
     if scheme == "file":
-        from datasource.stores.file import FileObjects  # noqa: PLC0415
+        from shardline.datasource.stores.file import FileObjects  # noqa: PLC0415
 
         return FileObjects(rest, ids)
     if scheme == "memory":
-        from datasource.stores.memory import MemoryObjects  # noqa: PLC0415
+        from shardline.datasource.stores.memory import MemoryObjects  # noqa: PLC0415
 
         return MemoryObjects(rest, clock)
     if scheme == "s3":
-        from datasource.stores.s3 import S3Objects  # noqa: PLC0415
+        from shardline.datasource.stores.s3 import S3Objects  # noqa: PLC0415
 
         bucket, _, prefix = rest.partition("/")
         return S3Objects(bucket, f"{prefix}/" if prefix else "", parsed.s3)
-    from datasource.stores.fsspec import FsspecObjects  # noqa: PLC0415
+    from shardline.datasource.stores.fsspec import FsspecObjects  # noqa: PLC0415
 
     return FsspecObjects(canonical, dict(parsed.fsspec))
 

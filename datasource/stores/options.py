@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from datasource.errors import InvalidUsage, unknown_name
+from shardline.datasource.errors import InvalidUsage, unknown_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,13 +19,13 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from datasource.errors import Corrupt, Determinate, InvalidUsage
-from datasource.ids import is_id, new_id
-from datasource.stores.objects import CREATED, Unresolved
+from shardline.datasource.errors import Corrupt, Determinate, InvalidUsage
+from shardline.datasource.ids import is_id, new_id
+from shardline.datasource.stores.objects import CREATED, Unresolved
 
 if TYPE_CHECKING:
-    from datasource.clock import Clock, IdGenerator
-    from datasource.stores.objects import CreateOutcome, Objects
+    from shardline.datasource.clock import Clock, IdGenerator
+    from shardline.datasource.stores.objects import CreateOutcome, Objects
 
 __all__ = ["FORMAT_VERSION", "IfMissing", "Marker", "ensure_location"]
 
@@ -48,7 +48,7 @@ class Marker:
     Attributes:
         format_version: Of its layout; a greater one than ours is refused.
         location_id: Random, made with the location.
-        grace_ms: See `datasource.stores.log`.
+        grace_ms: See `shardline.datasource.stores.log`.
     """
 
     format_version: int

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from datasource.errors import MissingBlob
+from shardline.datasource.errors import MissingBlob
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from datasource.stores.objects import Objects
+    from shardline.datasource.stores.objects import Objects
 
 __all__ = ["open_ranged"]
 

@@ -23,16 +23,16 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from typing_extensions import override
 
-from datasource.errors import Determinate, Indeterminate
-from datasource.stores.objects import CreateOutcome, Objects
+from shardline.datasource.errors import Determinate, Indeterminate
+from shardline.datasource.stores.objects import CreateOutcome, Objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     import pyarrow as pa
 
-    from datasource.clock import Clock, IdGenerator
-    from datasource.stores.location import BlobEntry
+    from shardline.datasource.clock import Clock, IdGenerator
+    from shardline.datasource.stores.location import BlobEntry
 
 __all__ = ["ATTEMPTS_MAX", "PATIENCE_MS", "Retrying"]
 

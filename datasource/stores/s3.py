@@ -36,17 +36,17 @@ import s3fs
 from aiobotocore.httpsession import AIOHTTPSession  # type: ignore[import-untyped]
 from typing_extensions import override
 
-from datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
-from datasource.stores.location import BlobEntry
-from datasource.stores.objects import CREATED, EXISTS, CreateOutcome, Objects, Unresolved
-from datasource.stores.ranged import open_ranged
+from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
+from shardline.datasource.stores.location import BlobEntry
+from shardline.datasource.stores.objects import CREATED, EXISTS, CreateOutcome, Objects, Unresolved
+from shardline.datasource.stores.ranged import open_ranged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
 
     import pyarrow as pa
 
-    from datasource.stores.options import S3Options
+    from shardline.datasource.stores.options import S3Options
 
 __all__ = ["S3Objects"]
 

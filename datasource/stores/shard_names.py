@@ -16,7 +16,7 @@ import unicodedata
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
-from datasource.errors import InvalidUsage
+from shardline.datasource.errors import InvalidUsage
 
 __all__ = ["NAME_BYTES_MAX", "check_segments", "has_control", "shard_directory", "shard_name"]
 

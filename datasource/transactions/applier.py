@@ -13,19 +13,19 @@ from functools import partial
 
 import msgspec
 
-from datasource.errors import Determinate
-from datasource.maintenance.compact import compact_inline, flush_inline
-from datasource.parts.stage import Stager, UncommittedParts
-from datasource.read import current_schema
-from datasource.shard.batch import Run
-from datasource.shard.commands.append import InlineBackpressure, StagedTooLong
-from datasource.shard.commands.transition import Transition
-from datasource.shard.commands.txns import Applied, Commit, apply_commits
-from datasource.shard.machine import Machine
-from datasource.transactions.client_protocol import Home
-from datasource.transactions.ledger import Ledger
-from datasource.transactions.rows import Row
-from datasource.types.schema import ShardSchema
+from shardline.datasource.errors import Determinate
+from shardline.datasource.maintenance.compact import compact_inline, flush_inline
+from shardline.datasource.parts.stage import Stager, UncommittedParts
+from shardline.datasource.read import current_schema
+from shardline.datasource.shard.batch import Run
+from shardline.datasource.shard.commands.append import InlineBackpressure, StagedTooLong
+from shardline.datasource.shard.commands.transition import Transition
+from shardline.datasource.shard.commands.txns import Applied, Commit, apply_commits
+from shardline.datasource.shard.machine import Machine
+from shardline.datasource.transactions.client_protocol import Home
+from shardline.datasource.transactions.ledger import Ledger
+from shardline.datasource.transactions.rows import Row
+from shardline.datasource.types.schema import ShardSchema
 
 __all__ = ["apply_ledger", "is_applied"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from datasource.clock import Clock, IdGenerator
-from datasource.settings import ShardSettings
-from datasource.shard.machine import Machine
-from datasource.stores.location import Location
+from shardline.datasource.clock import Clock, IdGenerator
+from shardline.datasource.settings import ShardSettings
+from shardline.datasource.shard.machine import Machine
+from shardline.datasource.stores.location import Location
 
 __all__ = ["Home"]
 

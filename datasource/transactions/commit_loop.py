@@ -23,16 +23,16 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from datasource.errors import Determinate, InvalidUsage
-from datasource.frontier import Frontier
-from datasource.ids import new_id
-from datasource.maintenance.compact import compact
-from datasource.maintenance.garbage_collection import collect_garbage
-from datasource.maintenance.retention import retain
-from datasource.parts.stage import Stager, UncommittedParts
-from datasource.shard.backoff import Backoff
-from datasource.shard.batch import stamp
-from datasource.shard.commands.append import (
+from shardline.datasource.errors import Determinate, InvalidUsage
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.ids import new_id
+from shardline.datasource.maintenance.compact import compact
+from shardline.datasource.maintenance.garbage_collection import collect_garbage
+from shardline.datasource.maintenance.retention import retain
+from shardline.datasource.parts.stage import Stager, UncommittedParts
+from shardline.datasource.shard.backoff import Backoff
+from shardline.datasource.shard.batch import stamp
+from shardline.datasource.shard.commands.append import (
     Abandoned,
     AlreadyCommitted,
     Appended,
@@ -40,12 +40,12 @@ from datasource.shard.commands.append import (
     UpperMismatch,
     committed_before,
 )
-from datasource.shard.machine import Machine
-from datasource.transactions.applier import apply_ledger, is_applied
-from datasource.transactions.client_protocol import Home
-from datasource.transactions.ledger import Ledger, LedgerReader
-from datasource.transactions.rows import KEY, Row, schema, table_of
-from datasource.write import WriteHandle, other_range
+from shardline.datasource.shard.machine import Machine
+from shardline.datasource.transactions.applier import apply_ledger, is_applied
+from shardline.datasource.transactions.client_protocol import Home
+from shardline.datasource.transactions.ledger import Ledger, LedgerReader
+from shardline.datasource.transactions.rows import KEY, Row, schema, table_of
+from shardline.datasource.write import WriteHandle, other_range
 
 __all__ = ["Committer", "Conflict", "Identity", "Judge", "Outcome", "Refused", "Rows"]
 
@@ -69,7 +69,8 @@ class Identity:
     Attributes:
         durable: Whether the name is remembered for ever.
         attempt: Id of this attempt; empty makes one up.
-        covers: What is committed under the number (`datasource.shard.covered_range`); empty if not
+        covers: What is committed under the number (`shardline.datasource.shard.covered_range`);
+        empty if not
             known.
     """
 

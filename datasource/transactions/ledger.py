@@ -18,15 +18,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from datasource.errors import InvalidUsage, MissingBlob
-from datasource.frontier import Frontier
-from datasource.parts.contents import Contents
-from datasource.read import contents_of, current_schema
-from datasource.shard.machine import Machine
-from datasource.shard.plan import plan_changes
-from datasource.shard.state import ShardState, is_tombstone
-from datasource.transactions.rows import Row, schema
-from datasource.types.schema import DIFF
+from shardline.datasource.errors import InvalidUsage, MissingBlob
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.parts.contents import Contents
+from shardline.datasource.read import contents_of, current_schema
+from shardline.datasource.shard.machine import Machine
+from shardline.datasource.shard.plan import plan_changes
+from shardline.datasource.shard.state import ShardState, is_tombstone
+from shardline.datasource.transactions.rows import Row, schema
+from shardline.datasource.types.schema import DIFF
 
 __all__ = ["Ledger", "LedgerReader", "fold"]
 

@@ -28,21 +28,32 @@ from typing import Final
 
 import msgspec
 
-from datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
-from datasource.frontier import Frontier
-from datasource.ids import new_id
-from datasource.shard.batch import Run
-from datasource.shard.codec import CODE_VERSION
-from datasource.shard.commands.append import AlreadyCommitted, Appended, UpperMismatch
-from datasource.shard.commands.lifecycle import Finalised, Held, initial_state, reinitialise
-from datasource.shard.commands.txns import Marked, finalise_txns, mark, unmark
-from datasource.shard.state import Registration, ShardState, is_tombstone
-from datasource.transactions.applier import apply_ledger, is_applied
-from datasource.transactions.client_protocol import Home
-from datasource.transactions.commit_loop import Committer, Identity, Outcome, Refused, Rows
-from datasource.transactions.ledger import Ledger
-from datasource.transactions.rows import KEY, Payload, Row, RowKind, schema
-from datasource.transactions.shard_view import Door
+from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.ids import new_id
+from shardline.datasource.shard.batch import Run
+from shardline.datasource.shard.codec import CODE_VERSION
+from shardline.datasource.shard.commands.append import AlreadyCommitted, Appended, UpperMismatch
+from shardline.datasource.shard.commands.lifecycle import (
+    Finalised,
+    Held,
+    initial_state,
+    reinitialise,
+)
+from shardline.datasource.shard.commands.txns import Marked, finalise_txns, mark, unmark
+from shardline.datasource.shard.state import Registration, ShardState, is_tombstone
+from shardline.datasource.transactions.applier import apply_ledger, is_applied
+from shardline.datasource.transactions.client_protocol import Home
+from shardline.datasource.transactions.commit_loop import (
+    Committer,
+    Identity,
+    Outcome,
+    Refused,
+    Rows,
+)
+from shardline.datasource.transactions.ledger import Ledger
+from shardline.datasource.transactions.rows import KEY, Payload, Row, RowKind, schema
+from shardline.datasource.transactions.shard_view import Door
 
 __all__ = ["Committed", "Transactions", "Write"]
 
@@ -63,7 +74,7 @@ class Write:
         writer: Whose append it is, if the data shard is to remember it; empty for nobody's.
         sequence: Its number.
         attempt: Id of the attempt that staged it.
-        covers: What the append covers (`datasource.shard.covered_range`).
+        covers: What the append covers (`shardline.datasource.shard.covered_range`).
     """
 
     name: str

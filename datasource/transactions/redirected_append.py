@@ -13,15 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from datasource.errors import InvalidUsage
-from datasource.frontier import Frontier
-from datasource.shard.commands.append import Append, Appended, UpperMismatch, decided_before
-from datasource.shard.state import ShardState
-from datasource.transactions.applier import apply_ledger
-from datasource.transactions.commit_loop import Conflict, Identity, Refused
-from datasource.transactions.ledger import Ledger
-from datasource.transactions.protocol import Committed, Transactions, Write
-from datasource.write import Decided
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard.commands.append import (
+    Append,
+    Appended,
+    UpperMismatch,
+    decided_before,
+)
+from shardline.datasource.shard.state import ShardState
+from shardline.datasource.transactions.applier import apply_ledger
+from shardline.datasource.transactions.commit_loop import Conflict, Identity, Refused
+from shardline.datasource.transactions.ledger import Ledger
+from shardline.datasource.transactions.protocol import Committed, Transactions, Write
+from shardline.datasource.write import Decided
 
 __all__ = ["commit_append"]
 

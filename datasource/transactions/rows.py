@@ -22,10 +22,10 @@ from typing import Any, Final, Literal
 import msgspec
 import pyarrow as pa
 
-from datasource.errors import Corrupt
-from datasource.shard.batch import Run
-from datasource.shard.commands.txns import Commit
-from datasource.types.schema import DIFF, ShardSchema
+from shardline.datasource.errors import Corrupt
+from shardline.datasource.shard.batch import Run
+from shardline.datasource.shard.commands.txns import Commit
+from shardline.datasource.types.schema import DIFF, ShardSchema
 
 __all__ = ["KEY", "TRANSACTIONS", "Payload", "Row", "RowKind", "schema", "table_of"]
 

@@ -30,15 +30,15 @@ from typing import Final
 
 import msgspec
 
-from datasource.errors import Determinate
-from datasource.shard.batch import Batch
-from datasource.shard.commands.sweep import fence
-from datasource.shard.description import Description
-from datasource.shard.state import ShardState, is_tombstone
-from datasource.shard.trace import push
-from datasource.transactions.applier import apply_ledger
-from datasource.transactions.client_protocol import Home
-from datasource.transactions.ledger import Ledger, LedgerReader
+from shardline.datasource.errors import Determinate
+from shardline.datasource.shard.batch import Batch
+from shardline.datasource.shard.commands.sweep import fence
+from shardline.datasource.shard.description import Description
+from shardline.datasource.shard.state import ShardState, is_tombstone
+from shardline.datasource.shard.trace import push
+from shardline.datasource.transactions.applier import apply_ledger
+from shardline.datasource.transactions.client_protocol import Home
+from shardline.datasource.transactions.ledger import Ledger, LedgerReader
 
 __all__ = ["Door", "view"]
 

@@ -32,25 +32,25 @@ from typing import Final, Literal, Self, TypeVar
 
 import pyarrow as pa
 
-from datasource.difference import Difference
-from datasource.errors import Determinate, InvalidUsage, unknown_name
-from datasource.frontier import TIME_MIN
-from datasource.ids import check_owner_name, new_id
-from datasource.overwrite import replacement
-from datasource.parts.stage import Staged, Stager, UncommittedParts
-from datasource.read import ReadHandle, current_schema, open_reader
-from datasource.shard.backoff import Backoff
-from datasource.shard.batch import Run
-from datasource.shard.commands.append import AlreadyCommitted
-from datasource.shard.plan import plan_changes
-from datasource.shard.state import ShardState
-from datasource.transactions.client_protocol import Home
-from datasource.transactions.commit_loop import Conflict, Identity, Refused
-from datasource.transactions.ledger import Ledger
-from datasource.transactions.protocol import Committed, Transactions, Write
-from datasource.transactions.shard_view import Door
-from datasource.upsert import CARRIER_ID, LIVE, carrier_schema, replacements
-from datasource.write import Updates
+from shardline.datasource.difference import Difference
+from shardline.datasource.errors import Determinate, InvalidUsage, unknown_name
+from shardline.datasource.frontier import TIME_MIN
+from shardline.datasource.ids import check_owner_name, new_id
+from shardline.datasource.overwrite import replacement
+from shardline.datasource.parts.stage import Staged, Stager, UncommittedParts
+from shardline.datasource.read import ReadHandle, current_schema, open_reader
+from shardline.datasource.shard.backoff import Backoff
+from shardline.datasource.shard.batch import Run
+from shardline.datasource.shard.commands.append import AlreadyCommitted
+from shardline.datasource.shard.plan import plan_changes
+from shardline.datasource.shard.state import ShardState
+from shardline.datasource.transactions.client_protocol import Home
+from shardline.datasource.transactions.commit_loop import Conflict, Identity, Refused
+from shardline.datasource.transactions.ledger import Ledger
+from shardline.datasource.transactions.protocol import Committed, Transactions, Write
+from shardline.datasource.transactions.shard_view import Door
+from shardline.datasource.upsert import CARRIER_ID, LIVE, carrier_schema, replacements
+from shardline.datasource.write import Updates
 
 __all__ = ["Isolation", "Transaction", "run_transaction"]
 

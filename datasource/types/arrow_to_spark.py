@@ -18,8 +18,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from datasource.errors import InvalidUsage
-from datasource.types.spark_types import (
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.types.spark_types import (
     Array,
     Atomic,
     Field,

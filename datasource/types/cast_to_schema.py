@@ -20,11 +20,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datasource.errors import InvalidUsage, nearest
-from datasource.types.arrow_to_spark import neutral
-from datasource.types.nested_arrays import as_lists, list_lengths, validity
-from datasource.types.schema import DIFF, TS, ShardSchema
-from datasource.types.spark_types import arrow_field, path_text
+from shardline.datasource.errors import InvalidUsage, nearest
+from shardline.datasource.types.arrow_to_spark import neutral
+from shardline.datasource.types.nested_arrays import as_lists, list_lengths, validity
+from shardline.datasource.types.schema import DIFF, TS, ShardSchema
+from shardline.datasource.types.spark_types import arrow_field, path_text
 
 __all__ = ["check_data", "convert", "migrate"]
 

@@ -40,7 +40,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datasource.types.nested_arrays import Offsets, as_lists, list_lengths, nulls, raw_offsets
+from shardline.datasource.types.nested_arrays import (
+    Offsets,
+    as_lists,
+    list_lengths,
+    nulls,
+    raw_offsets,
+)
 
 __all__ = ["contiguous", "key_columns", "surrogate", "words"]
 

@@ -26,9 +26,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from datasource.errors import InvalidUsage, unknown_name
-from datasource.types.arrow_to_spark import spark_record
-from datasource.types.spark_types import (
+from shardline.datasource.errors import InvalidUsage, unknown_name
+from shardline.datasource.types.arrow_to_spark import spark_record
+from shardline.datasource.types.spark_types import (
     Atomic,
     Field,
     Record,

@@ -23,9 +23,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from datasource.errors import InvalidUsage
-from datasource.types.schema import ShardSchema
-from datasource.types.spark_types import (
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.types.spark_types import (
     Array,
     Atomic,
     Field,

@@ -25,7 +25,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from datasource.errors import InvalidUsage
+from shardline.datasource.errors import InvalidUsage
 
 __all__ = [
     "COLLATIONS",

@@ -27,7 +27,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from datasource.types.spark_types import Atomic, Field
+from shardline.datasource.types.spark_types import Atomic, Field
 
 __all__ = [
     "BUDGET_BYTES",

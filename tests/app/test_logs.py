@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from app.logs import log_to, start_log
-from datasource.errors import InvalidUsage
+from shardline.app.logs import log_to, start_log
+from shardline.datasource.errors import InvalidUsage
 
 
 @pytest.fixture
@@ -41,11 +41,15 @@ def fail() -> None:
 
 def test_a_record_is_one_line_with_its_context(file: Path) -> None:
     """Message and values are apart, the time is UTC, lesser levels are left out."""
-    logger = logging.getLogger("app.demo.feed")
+    logger = logging.getLogger("shardline.app.demo.feed")
     logger.debug("not written")
     logger.info("landed", extra={"context": {"day": "2013-01-05", "where": Path("ä")}})
     (line,) = lines(file)
-    assert (line["level"], line["logger"], line["msg"]) == ("INFO", "app.demo.feed", "landed")
+    assert (line["level"], line["logger"], line["msg"]) == (
+        "INFO",
+        "shardline.app.demo.feed",
+        "landed",
+    )
     assert line["context"] == {"day": "2013-01-05", "where": "ä"}
     assert line["ts"].endswith("Z")
     assert set(line) == {"ts", "level", "logger", "msg", "context"}
@@ -56,7 +60,7 @@ def test_an_exception_stays_on_its_line(file: Path) -> None:
     try:
         fail()
     except ValueError:
-        logging.getLogger("datasource.shard.machine").exception("it failed")
+        logging.getLogger("shardline.datasource.shard.machine").exception("it failed")
     (line,) = lines(file)
     assert (line["exception"]["class"], line["exception"]["msg"]) == ("ValueError", "two\nlines")
     frames = line["exception"]["stacktrace"]
@@ -73,7 +77,7 @@ def test_causes_are_told_with_an_exception(file: Path) -> None:
         except ValueError as error:
             raise KeyError("k") from error
     except KeyError:
-        logging.getLogger("app.lane").exception("it failed")
+        logging.getLogger("shardline.app.lane").exception("it failed")
     (line,) = lines(file)
     assert line["exception"]["msg"] == "'k'\ncaused by ValueError: two\nlines"
 
@@ -88,7 +92,7 @@ def test_settings_say_where_the_log_is(tmp_path: Path) -> None:
     """In the job's folder, unless a file is named; the folder is made all the same."""
     for chosen, found in (("", "job/log.jsonl"), (str(tmp_path / "else" / "l"), "else/l")):
         handler = start_log(chosen, tmp_path / "job", "INFO")
-        logging.getLogger("jobs").info("here")
+        logging.getLogger("shardline.jobs").info("here")
         end(handler)
         assert [line["msg"] for line in lines(tmp_path / found)] == ["here"]
     assert (tmp_path / "job").is_dir()

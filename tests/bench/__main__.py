@@ -42,9 +42,6 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from app.cli.storage_options import add_option_argument, storage_options
-from app.cli.tables import plain_table, utc
-from app.spark_session import open_session
 from bench.appends import measure_appends, measure_contention, measure_opening
 from bench.copies import Copies, lineitem, make_copies
 from bench.latency import measure_floor, measure_visible
@@ -60,8 +57,11 @@ from bench.runtime import (
 )
 from bench.standing import measure_queries, measure_waiting
 from bench.throughput import measure_read, measure_stream, measure_write
-from datasource.clock import SystemClock
-from datasource.errors import ShardError, unknown_name
+from shardline.app.cli.storage_options import add_option_argument, storage_options
+from shardline.app.cli.tables import plain_table, utc
+from shardline.app.spark_session import open_session
+from shardline.datasource.clock import SystemClock
+from shardline.datasource.errors import ShardError, unknown_name
 
 __all__ = ["chosen", "main"]
 

@@ -10,10 +10,10 @@ from multiprocessing.synchronize import Barrier
 import pyarrow as pa
 
 from bench.rounds import Measured, alternate, rates
-from datasource.client import ShardClient
-from datasource.clock import Clock
-from datasource.stores.location import Committed
-from datasource.types.schema import ShardSchema
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import Clock
+from shardline.datasource.stores.location import Committed
+from shardline.datasource.types.schema import ShardSchema
 
 __all__ = ["measure_appends", "measure_contention", "measure_opening"]
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from datasource.client import ShardClient
-from datasource.errors import InvalidUsage
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import InvalidUsage
 
 __all__ = ["FILES", "NARROW", "Copies", "lineitem", "make_copies"]
 

@@ -17,7 +17,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-import datasource
 from bench.micro import (
     Sink,
     discard,
@@ -27,15 +26,16 @@ from bench.micro import (
     total_ms,
 )
 from bench.rounds import Measured, quantile
-from datasource.client import ShardClient
-from datasource.clock import Clock
-from datasource.read import current_schema
-from datasource.shard_source.fetch_task import read_partition
-from datasource.shard_source.options import parse_source
-from datasource.shard_source.partition_planner import open_client
-from datasource.shard_source.row_shape import Shape
-from datasource.shard_source.stream import ShardStreamReader
-from datasource.types.schema import ShardSchema
+from shardline import datasource
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import Clock
+from shardline.datasource.read import current_schema
+from shardline.datasource.shard_source.fetch_task import read_partition
+from shardline.datasource.shard_source.options import parse_source
+from shardline.datasource.shard_source.partition_planner import open_client
+from shardline.datasource.shard_source.row_shape import Shape
+from shardline.datasource.shard_source.stream import ShardStreamReader
+from shardline.datasource.types.schema import ShardSchema
 
 __all__ = ["measure_floor", "measure_visible"]
 

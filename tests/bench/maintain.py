@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from bench.rounds import Measured, alternate
-from datasource.client import ShardClient
-from datasource.clock import Clock
-from datasource.maintainer import Maintainer
-from datasource.settings import ShardSettings
-from datasource.types.schema import ShardSchema
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import Clock
+from shardline.datasource.maintainer import Maintainer
+from shardline.datasource.settings import ShardSettings
+from shardline.datasource.types.schema import ShardSchema
 
 __all__ = ["measure_maintenance"]
 

@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-import datasource
-from datasource.clock import Clock
+from shardline import datasource
+from shardline.datasource.clock import Clock
 
 __all__ = [
     "Sink",

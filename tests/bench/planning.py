@@ -18,11 +18,11 @@ import pyarrow as pa
 
 from bench.processes import greatest_memory_bytes
 from bench.rounds import Measured, quantile
-from datasource.client import ShardClient
-from datasource.clock import SystemClock
-from datasource.shard.batch import Part, Run
-from datasource.shard.commands.append import Append, Appended, compare_and_append
-from datasource.types.schema import ShardSchema
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import SystemClock
+from shardline.datasource.shard.batch import Part, Run
+from shardline.datasource.shard.commands.append import Append, Appended, compare_and_append
+from shardline.datasource.types.schema import ShardSchema
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
@@ -100,11 +100,11 @@ def _measure(url: str, name: str, result: Connection) -> None:
     # What a planner process has loaded before it is asked anything.
     from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-    from datasource.read import current_schema
-    from datasource.shard_source.options import parse_source
-    from datasource.shard_source.partition_planner import open_client
-    from datasource.shard_source.row_shape import Shape
-    from datasource.shard_source.stream import ShardStreamReader
+    from shardline.datasource.read import current_schema
+    from shardline.datasource.shard_source.options import parse_source
+    from shardline.datasource.shard_source.partition_planner import open_client
+    from shardline.datasource.shard_source.row_shape import Shape
+    from shardline.datasource.shard_source.stream import ShardStreamReader
 
     clock = SystemClock()
     options = parse_source({"path": f"{url}/{name}"})

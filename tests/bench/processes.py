@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from datasource.errors import InvalidUsage
+from shardline.datasource.errors import InvalidUsage
 
 __all__ = [
     "COMPILERS",

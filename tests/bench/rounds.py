@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from datasource.clock import Clock
+from shardline.datasource.clock import Clock
 
 __all__ = ["Measured", "alternate", "in_turns", "quantile", "rates"]
 

@@ -25,9 +25,6 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from app.coordinator.application import Application
-from app.project.project import Project
-from app.settings.config import RuntimeSettings
 from bench.processes import (
     COMPILERS,
     SERVERS,
@@ -43,9 +40,12 @@ from bench.processes import (
 from bench.rounds import Measured, quantile
 from bench.runtime_load import STAMP, STAMPED, Load, resting, streaming
 from bench.runtime_watch import Watch, freshness, stamps_of, unreadable
-from datasource.client import ShardClient
-from datasource.clock import Clock
-from datasource.errors import Determinate
+from shardline.app.coordinator.application import Application
+from shardline.app.project.project import Project
+from shardline.app.settings.config import RuntimeSettings
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import Clock
+from shardline.datasource.errors import Determinate
 
 __all__ = ["Bench", "measure_fresh", "measure_many", "measure_rest", "measure_watched"]
 

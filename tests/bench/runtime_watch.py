@@ -20,10 +20,10 @@ from typing import Final, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datasource.client import ShardClient
-from datasource.clock import Clock
-from datasource.errors import InvalidUsage
-from datasource.types.schema import TS
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import Clock
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.types.schema import TS
 
 __all__ = ["LOOK_MS", "Looks", "Watch", "freshness", "stamps_of", "unreadable"]
 

@@ -20,9 +20,9 @@ from pyspark.sql.streaming import StreamingQuery
 from bench.micro import discard, first_micro_batches, running, total_ms
 from bench.processes import below, cpu_seconds, find, processes
 from bench.rounds import Measured, quantile
-from datasource.client import ShardClient
-from datasource.clock import Clock
-from datasource.types.schema import ShardSchema
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import Clock
+from shardline.datasource.types.schema import ShardSchema
 
 __all__ = ["measure_queries", "measure_waiting"]
 

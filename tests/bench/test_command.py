@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.__main__ import chosen
-from datasource.errors import InvalidUsage
+from shardline.datasource.errors import InvalidUsage
 
 
 def test_without_a_name_everything_is_measured() -> None:

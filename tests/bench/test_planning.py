@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bench.planning import make_shard, sample_rows
-from datasource.parts.part_file import part_schema
-from datasource.types.schema import ShardSchema
+from shardline.datasource.parts.part_file import part_schema
+from shardline.datasource.types.schema import ShardSchema
 from support.models.shards import World
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from app.project.project import Project
 from bench.runtime_load import STAMPED, resting, streaming
 from bench.runtime_watch import Watch, freshness, stamps_of, unreadable
-from datasource.frontier import Frontier
-from datasource.types.schema import ShardSchema
+from shardline.app.project.project import Project
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.types.schema import ShardSchema
 from support.fakes.clock import ManualClock
 from support.models.shards import World
 

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-import datasource
 from bench.copies import FILES, NARROW, Copies
 from bench.micro import Sink, discard, discard_natively, run_available
 from bench.rounds import Measured, alternate, in_turns, rates
-from datasource.clock import Clock
+from shardline import datasource
+from shardline.datasource.clock import Clock
 
 __all__ = ["measure_read", "measure_stream", "measure_write"]
 

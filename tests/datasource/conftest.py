@@ -11,7 +11,7 @@ from support.models.shards import World
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from datasource.client import ShardClient
+    from shardline.datasource.client import ShardClient
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from datasource.errors import Corrupt, Determinate, Indeterminate, InvalidUsage
-from datasource.overwrite import overwrite
-from datasource.transactions.rows import TRANSACTIONS
+from shardline.datasource.errors import Corrupt, Determinate, Indeterminate, InvalidUsage
+from shardline.datasource.overwrite import overwrite
+from shardline.datasource.transactions.rows import TRANSACTIONS
 from support.models.shards import SETTINGS, World, rows, schema_of, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from datasource.stores.objects import Objects
+    from shardline.datasource.stores.objects import Objects
 
 ERRORS = [
     InvalidUsage("the token has expired", code="ACCESS_DENIED"),

@@ -9,11 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from datasource.client import ShardClient, shared_client
-from datasource.errors import Determinate, Fenced, InvalidUsage, ShardError
-from datasource.frontier import Frontier
-from datasource.settings import ShardSettings
-from datasource.shard.commands.append import Appended
+from shardline.datasource.client import ShardClient, shared_client
+from shardline.datasource.errors import Determinate, Fenced, InvalidUsage, ShardError
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.settings import ShardSettings
+from shardline.datasource.shard.commands.append import Appended
 from support.models.shards import SETTINGS, World, rows, schema_of, table, updates
 
 SHARD = "orders"

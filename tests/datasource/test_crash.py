@@ -17,13 +17,13 @@ from typing import Literal
 import pyarrow as pa
 import pytest
 
-from datasource.client import ShardClient
-from datasource.errors import ShardError
-from datasource.frontier import Frontier
-from datasource.overwrite import overwrite
-from datasource.settings import ShardSettings
-from datasource.shard.commands.append import UpperMismatch
-from datasource.stores.file import FileObjects
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import ShardError
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.overwrite import overwrite
+from shardline.datasource.settings import ShardSettings
+from shardline.datasource.shard.commands.append import UpperMismatch
+from shardline.datasource.stores.file import FileObjects
 from support.models.shards import (
     SETTINGS,
     TINY,

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datasource.client import ShardClient
-from datasource.errors import Corrupt, MissingBlob
-from datasource.frontier import Frontier
-from datasource.parts.fetch import Fetcher
-from datasource.parts.part_file import decode_inline
-from datasource.parts.verify import verify
-from datasource.read import contents_of
-from datasource.shard.batch import Part
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import Corrupt, MissingBlob
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.parts.fetch import Fetcher
+from shardline.datasource.parts.part_file import decode_inline
+from shardline.datasource.parts.verify import verify
+from shardline.datasource.read import contents_of
+from shardline.datasource.shard.batch import Part
 from support.models.shards import SETTINGS, World, rows, schema_of, table, updates
 
 SHARD = "orders"

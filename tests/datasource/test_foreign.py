@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from datasource.client import ShardClient
-from datasource.clock import SystemClock, SystemIds
-from datasource.inspect.fsck import check_location
-from datasource.stores.open import compose_location, open_objects
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import SystemClock, SystemIds
+from shardline.datasource.inspect.fsck import check_location
+from shardline.datasource.stores.open import compose_location, open_objects
 from support.fakes.clock import ManualClock
 from support.models.shards import TINY, World, rows, schema_of, table
 from support.processes.s3_server import S3Server, s3_server
@@ -22,7 +22,7 @@ from support.processes.s3_server import S3Server, s3_server
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from datasource.stores.objects import Objects
+    from shardline.datasource.stores.objects import Objects
 
 MARKERS: Final = ("", "a/", "a/log/", "a/floor/", "a/part/", "a/rollup/", "ghost/", "ghost/log/")
 HIDDEN: Final = tuple(f"a/{kind}/.DS_Store" for kind in ("log", "floor", "part", "rollup"))

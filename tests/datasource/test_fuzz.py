@@ -21,20 +21,25 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from datasource.errors import InvalidUsage, ShardError
-from datasource.ids import check_owner_name
-from datasource.settings import ShardSettings
-from datasource.shard.codec import apply_diff, decode_record, decode_rollup
-from datasource.shard.state import ShardState
-from datasource.shard_source.offsets import ShardOffset, check_advance, check_shards, parse_offset
-from datasource.shard_source.options import parse_sink, parse_source
-from datasource.stores.entry import decode_entry, encode_entry
-from datasource.stores.log import NumberedLog
-from datasource.stores.memory import MemoryObjects
-from datasource.stores.open import canonical_url, compose_location
-from datasource.stores.options import parse_options
-from datasource.stores.shard_names import shard_directory, shard_name
-from datasource.types.schema import ShardSchema
+from shardline.datasource.errors import InvalidUsage, ShardError
+from shardline.datasource.ids import check_owner_name
+from shardline.datasource.settings import ShardSettings
+from shardline.datasource.shard.codec import apply_diff, decode_record, decode_rollup
+from shardline.datasource.shard.state import ShardState
+from shardline.datasource.shard_source.offsets import (
+    ShardOffset,
+    check_advance,
+    check_shards,
+    parse_offset,
+)
+from shardline.datasource.shard_source.options import parse_sink, parse_source
+from shardline.datasource.stores.entry import decode_entry, encode_entry
+from shardline.datasource.stores.log import NumberedLog
+from shardline.datasource.stores.memory import MemoryObjects
+from shardline.datasource.stores.open import canonical_url, compose_location
+from shardline.datasource.stores.options import parse_options
+from shardline.datasource.stores.shard_names import shard_directory, shard_name
+from shardline.datasource.types.schema import ShardSchema
 from support.fakes.clock import ManualClock, SeededIds
 from support.faults.fuzz import damaged_bytes, damaged_json, damaged_text, within
 from support.models.shards import TINY, World, schema_of, table

@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from typing_extensions import override
 
-from datasource.errors import Indeterminate
-from datasource.shard import machine as machine_module
-from datasource.shard.commands.readers import register_leased
-from datasource.stores.objects import CREATED
+from shardline.datasource.errors import Indeterminate
+from shardline.datasource.shard import machine as machine_module
+from shardline.datasource.shard.commands.readers import register_leased
+from shardline.datasource.stores.objects import CREATED
 from support.models.shards import SETTINGS, Crash, World, rows, schema_of, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType, FrameType
 
-    from datasource.client import ShardClient
-    from datasource.shard.group_commit import Command
-    from datasource.shard.machine import Machine
+    from shardline.datasource.client import ShardClient
+    from shardline.datasource.shard.group_commit import Command
+    from shardline.datasource.shard.machine import Machine
 
 SHARD: Final = "orders"
 JOIN_S: Final = 30

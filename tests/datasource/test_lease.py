@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from typing_extensions import override
 
-from datasource.client import ShardClient
-from datasource.errors import Determinate, InvalidUsage, LeaseExpired
-from datasource.frontier import Frontier
-from datasource.lease import Heart, Lease, take_lease
-from datasource.stores.faulty import Fault, Faulty
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import Determinate, InvalidUsage, LeaseExpired
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.lease import Heart, Lease, take_lease
+from shardline.datasource.stores.faulty import Fault, Faulty
 from support.fakes.clock import ManualClock
 from support.models.shards import SETTINGS, World, rows, schema_of, table
 

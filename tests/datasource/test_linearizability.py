@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from datasource.client import ShardClient
-from datasource.clock import SystemClock, SystemIds
-from datasource.stores.faulty import Faulty
-from datasource.stores.memory import MemoryObjects, forget
-from datasource.stores.open import compose_location
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import SystemClock, SystemIds
+from shardline.datasource.stores.faulty import Faulty
+from shardline.datasource.stores.memory import MemoryObjects, forget
+from shardline.datasource.stores.open import compose_location
 from support.faults.fault_proxy import fault_proxy
 from support.models.linearizability import UNKNOWN, Call, explains, problems, resolved
 from support.models.shard_history import MARKS, SETTINGS, held, record

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import pytest
 from typing_extensions import override
 
-import datasource.maintenance.compact
-from datasource import maintainer as maintenance
-from datasource.errors import Determinate, InvalidUsage, ShardError
-from datasource.maintainer import Maintainer, Memory, collection_due, maintain
-from datasource.maintenance.retention import set_retention
-from datasource.parts.merge_parts import weigh
+import shardline.datasource.maintenance.compact
+from shardline.datasource import maintainer as maintenance
+from shardline.datasource.errors import Determinate, InvalidUsage, ShardError
+from shardline.datasource.maintainer import Maintainer, Memory, collection_due, maintain
+from shardline.datasource.maintenance.retention import set_retention
+from shardline.datasource.parts.merge_parts import weigh
 from support.models.merging import SHARD, contents, expected, filled, next_merge, sizes
 from support.models.shards import SETTINGS, TINY, Crash, Mortal, World, dangling, table
 
@@ -167,7 +167,7 @@ def test_broken_at_any_operation_the_next_round_finishes(
     effect: Effect, lasts: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Contents and references are right at once, and everything is tidy after two more rounds."""
-    monkeypatch.setattr(datasource.maintenance.compact, "_CLAIM_BYTES", 1)
+    monkeypatch.setattr(shardline.datasource.maintenance.compact, "_CLAIM_BYTES", 1)
     settings = replace(TINY, inline_part_bytes=0, compact_inline_bytes=0, compact_factor=4)
     for at in itertools.count():
         world = World()
@@ -297,7 +297,7 @@ def test_two_maintainers_do_not_make_the_same_merge(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While one is at it the other one leaves it alone, and merges what comes meanwhile."""
-    monkeypatch.setattr(datasource.maintenance.compact, "_CLAIM_BYTES", 1)
+    monkeypatch.setattr(shardline.datasource.maintenance.compact, "_CLAIM_BYTES", 1)
     filled(world.client(QUIET), 4)
     others = Maintainer(world.client(QUIET))
     made: list[int] = []

@@ -30,17 +30,17 @@ from hypothesis.stateful import (
 )
 from typing_extensions import override
 
-from datasource.client import ShardClient
-from datasource.errors import Determinate, Fenced, InvalidUsage
-from datasource.frontier import Frontier
-from datasource.overwrite import overwrite
-from datasource.read import ReadHandle
-from datasource.shard.commands.append import AlreadyCommitted, UpperMismatch
-from datasource.shard.commands.readers import Registered, SeqnoGone, pin_critical
-from datasource.shard.state import ShardState
-from datasource.shard.state_history import state_at
-from datasource.since_hold import SinceHandle
-from datasource.stores.faulty import Fault, Faulty
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import Determinate, Fenced, InvalidUsage
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.overwrite import overwrite
+from shardline.datasource.read import ReadHandle
+from shardline.datasource.shard.commands.append import AlreadyCommitted, UpperMismatch
+from shardline.datasource.shard.commands.readers import Registered, SeqnoGone, pin_critical
+from shardline.datasource.shard.state import ShardState
+from shardline.datasource.shard.state_history import state_at
+from shardline.datasource.since_hold import SinceHandle
+from shardline.datasource.stores.faulty import Fault, Faulty
 from support.models.shards import TINY, World, dangling, schema_of
 
 SHARD = "orders"

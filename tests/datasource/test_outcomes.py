@@ -12,23 +12,29 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typing_extensions import override
 
-from datasource.errors import Corrupt, Determinate, Indeterminate, InvalidUsage, ShardError
-from datasource.frontier import Frontier
-from datasource.maintenance.compact import compact
-from datasource.parts.stage import UncommittedParts
-from datasource.shard.commands.append import AlreadyCommitted, Appended, UpperMismatch
-from datasource.stores.faulty import Fault, Faulty
-from datasource.stores.objects import CREATED, Unresolved
-from datasource.transactions.commit_loop import Committer
-from datasource.transactions.rows import TRANSACTIONS
+from shardline.datasource.errors import (
+    Corrupt,
+    Determinate,
+    Indeterminate,
+    InvalidUsage,
+    ShardError,
+)
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.maintenance.compact import compact
+from shardline.datasource.parts.stage import UncommittedParts
+from shardline.datasource.shard.commands.append import AlreadyCommitted, Appended, UpperMismatch
+from shardline.datasource.stores.faulty import Fault, Faulty
+from shardline.datasource.stores.objects import CREATED, Unresolved
+from shardline.datasource.transactions.commit_loop import Committer
+from shardline.datasource.transactions.rows import TRANSACTIONS
 from support.models.shards import SETTINGS, World, dangling, rows, schema_of, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from datasource.client import ShardClient
-    from datasource.stores.objects import CreateOutcome
-    from datasource.transactions.commit_loop import Outcome
+    from shardline.datasource.client import ShardClient
+    from shardline.datasource.stores.objects import CreateOutcome
+    from shardline.datasource.transactions.commit_loop import Outcome
 
 BLOBS = dataclasses.replace(SETTINGS, inline_part_bytes=0, compact_inline_bytes=0)
 

@@ -25,13 +25,13 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from datasource.client import ShardClient
-from datasource.clock import SystemClock, SystemIds
-from datasource.errors import InvalidUsage
-from datasource.frontier import Frontier
-from datasource.shard.commands.append import AlreadyCommitted, UpperMismatch
-from datasource.stores.file import FileObjects
-from datasource.stores.open import open_location
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import SystemClock, SystemIds
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard.commands.append import AlreadyCommitted, UpperMismatch
+from shardline.datasource.stores.file import FileObjects
+from shardline.datasource.stores.open import open_location
 from soak import keeper, writer
 from soak.child import Child, Place, Task, said
 from soak.known import KEY, SHARDS, SOURCE, contents_of, known_schema

@@ -16,13 +16,15 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from datasource.client import ShardClient
+from shardline.datasource.client import ShardClient
 from support.models.shards import SETTINGS, dangling, rows
 from support.processes.shard_worker import SHARD, Task, rows_of, schema, work
 
 PROCESSES = multiprocessing.get_context("forkserver")
 # Twenty processes that import Arrow anew would take longer than what they are started for.
-PROCESSES.set_forkserver_preload(["datasource.client", "pyarrow.compute", "pyarrow.parquet"])
+PROCESSES.set_forkserver_preload(
+    ["shardline.datasource.client", "pyarrow.compute", "pyarrow.parquet"]
+)
 MIXED = replace(SETTINGS, inline_part_bytes=700, inline_state_bytes=2000, rollup_every=16)
 
 Said = tuple[int, tuple[int, int] | None]

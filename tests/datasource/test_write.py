@@ -14,14 +14,19 @@ import pyarrow as pa
 import pytest
 from typing_extensions import override
 
-from datasource.client import ShardClient
-from datasource.errors import Determinate, Indeterminate, InvalidUsage
-from datasource.frontier import EMPTY, Frontier
-from datasource.shard.commands.append import AlreadyCommitted, Append, Appended, UpperMismatch
-from datasource.shard.commands.append import compare_and_append as transition
-from datasource.shard.state import STAGE_LIFE_MS
-from datasource.stores.faulty import Fault, Faulty
-from datasource.stores.objects import CreateOutcome
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage
+from shardline.datasource.frontier import EMPTY, Frontier
+from shardline.datasource.shard.commands.append import (
+    AlreadyCommitted,
+    Append,
+    Appended,
+    UpperMismatch,
+)
+from shardline.datasource.shard.commands.append import compare_and_append as transition
+from shardline.datasource.shard.state import STAGE_LIFE_MS
+from shardline.datasource.stores.faulty import Fault, Faulty
+from shardline.datasource.stores.objects import CreateOutcome
 from support.fakes.clock import SeededIds
 from support.models.shards import SETTINGS, TINY, World, dangling, rows, schema_of, table, updates
 from support.strategies.commands import first_state, part
@@ -276,7 +281,7 @@ def test_an_upper_may_be_the_end(client: ShardClient) -> None:
 
 def test_a_schema_that_the_shard_does_not_know_is_refused() -> None:
     """A part refers to its schema by number: one without a schema could never be read."""
-    from datasource.shard.batch import Run
+    from shardline.datasource.shard.batch import Run
 
     state = first_state()
     append = Append(

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from app.cli.admin.command import VERBS
-from app.settings.durations import duration_ms
-from datasource.client import ShardClient
-from datasource.errors import InvalidUsage
-from datasource.types.schema import ShardSchema
-from jobs.admin import main
+from shardline.app.cli.admin.command import VERBS
+from shardline.app.settings.durations import duration_ms
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.types.schema import ShardSchema
+from shardline.jobs.admin import main
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -212,7 +212,7 @@ def test_durations_have_units() -> None:
 def test_the_command_starts_no_spark(url: str) -> None:
     """In a process of its own: neither Spark nor S3 is imported, and the status comes out."""
     code = (
-        "import sys; from jobs.admin import main; status = main(sys.argv[1:]); "
+        "import sys; from shardline.jobs.admin import main; status = main(sys.argv[1:]); "
         "print([m for m in ('pyspark', 'pandas', 'pydantic', 's3fs') if m in sys.modules]); "
         "sys.exit(status)"
     )
@@ -228,7 +228,7 @@ def test_the_command_starts_no_spark(url: str) -> None:
 
 def test_inspect_tells_usage(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     """What every byte is there for, beside the state; in JSON under a name of its own."""
-    from jobs.show import main as show
+    from shardline.jobs.show import main as show
 
     assert show([url, "flights", "--usage"]) == 0
     assert "rows of the newest state" in capsys.readouterr().out

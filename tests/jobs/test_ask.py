@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from app.coordinator.application import Application
-from app.server.application_server import serving
-from app.server.client import act
-from app.server.discovery import Whereabouts
-from app.settings.config import RuntimeSettings
-from datasource.errors import InvalidUsage
-from jobs.ask import main
+from shardline.app.coordinator.application import Application
+from shardline.app.server.application_server import serving
+from shardline.app.server.client import act
+from shardline.app.server.discovery import Whereabouts
+from shardline.app.settings.config import RuntimeSettings
+from shardline.datasource.errors import InvalidUsage
+from shardline.jobs.ask import main
 from support.fakes.sites import Site, project
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.demo import main
+from shardline.jobs.demo import main
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # the log file of each run
 

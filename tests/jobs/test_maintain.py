@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from datasource.client import ShardClient
-from datasource.settings import ShardSettings
-from jobs.maintain import main
+from shardline.datasource.client import ShardClient
+from shardline.datasource.settings import ShardSettings
+from shardline.jobs.maintain import main
 from support.models.merging import contents, expected, filled, sizes
 from support.models.shards import SETTINGS, table
 from support.tree import ROOT

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from datasource.client import ShardClient
-from datasource.frontier import Frontier
-from datasource.settings import ShardSettings
-from datasource.types.schema import ShardSchema
-from jobs.show import main
+from shardline.datasource.client import ShardClient
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.settings import ShardSettings
+from shardline.datasource.types.schema import ShardSchema
+from shardline.jobs.show import main
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -210,7 +210,7 @@ def test_what_cannot_be_answered_is_refused_in_one_line(
 def test_a_look_needs_no_spark(url: str) -> None:
     """Neither PySpark nor what only writers need is imported: a look starts at once."""
     code = (
-        "import sys; from jobs.show import main; status = main(sys.argv[1:]); "
+        "import sys; from shardline.jobs.show import main; status = main(sys.argv[1:]); "
         "print([m for m in ('pyspark', 'pandas', 'pydantic', 's3fs') if m in sys.modules]); "
         "sys.exit(status)"
     )

@@ -19,7 +19,7 @@ import random
 from collections import Counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from datasource.errors import (
+from shardline.datasource.errors import (
     Corrupt,
     Determinate,
     Fenced,
@@ -29,12 +29,12 @@ from datasource.errors import (
     MissingBlob,
     ShardError,
 )
-from datasource.shard.state import ShardState, is_tombstone
+from shardline.datasource.shard.state import ShardState, is_tombstone
 from simulation.model import Model, Row
 from simulation.scheduler import Violation
 
 if TYPE_CHECKING:
-    from datasource.read import ReadHandle
+    from shardline.datasource.read import ReadHandle
     from simulation.invariants import Observed
     from simulation.world import Process, World
 

@@ -16,23 +16,23 @@ from typing import Any, Final
 
 import msgspec
 
-from datasource.errors import ShardError
-from datasource.frontier import Frontier
-from datasource.lease import Lease
-from datasource.maintenance import orphan_sweep as sweep
-from datasource.parts import stage
-from datasource.shard import state
-from datasource.shard.commands import append, gc, readers, rollups
-from datasource.shard.commands.transition import Transition
-from datasource.shard.machine import Machine
-from datasource.shard.trace import downgrade
-from datasource.shard_source import run as stream_run
-from datasource.shard_source.descs import first_time
-from datasource.shard_source.holds import StreamHolds
-from datasource.stores.log import NumberedLog
-from datasource.transactions import applier
-from datasource.transactions.ledger import LedgerReader
-from datasource.transactions.transaction import Transaction
+from shardline.datasource.errors import ShardError
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.lease import Lease
+from shardline.datasource.maintenance import orphan_sweep as sweep
+from shardline.datasource.parts import stage
+from shardline.datasource.shard import state
+from shardline.datasource.shard.commands import append, gc, readers, rollups
+from shardline.datasource.shard.commands.transition import Transition
+from shardline.datasource.shard.machine import Machine
+from shardline.datasource.shard.trace import downgrade
+from shardline.datasource.shard_source import run as stream_run
+from shardline.datasource.shard_source.descs import first_time
+from shardline.datasource.shard_source.holds import StreamHolds
+from shardline.datasource.stores.log import NumberedLog
+from shardline.datasource.transactions import applier
+from shardline.datasource.transactions.ledger import LedgerReader
+from shardline.datasource.transactions.transaction import Transaction
 
 __all__ = ["BUGS", "Bug", "planted"]
 
@@ -82,7 +82,7 @@ def everywhere(original: Callable[..., Any], changed: Any) -> list[tuple[Any, st
     return [
         (module, name, changed)
         for key, module in list(sys.modules.items())
-        if key.startswith("datasource") and getattr(module, name, None) is original
+        if key.startswith("shardline.datasource") and getattr(module, name, None) is original
     ]
 
 

@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow.parquet as pq
 
-from datasource.frontier import Frontier
-from datasource.parts.part_file import decode_inline
-from datasource.shard.codec import apply_diff, decode_record
-from datasource.shard.state import ShardState, Writer, check, holders_since, is_tombstone
-from datasource.stores.entry import decode_entry, entry_key, entry_seqno
-from datasource.types.schema import ShardSchema
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.parts.part_file import decode_inline
+from shardline.datasource.shard.codec import apply_diff, decode_record
+from shardline.datasource.shard.state import ShardState, Writer, check, holders_since, is_tombstone
+from shardline.datasource.stores.entry import decode_entry, entry_key, entry_seqno
+from shardline.datasource.types.schema import ShardSchema
 from simulation.model import Model, Row
 from simulation.scheduler import Violation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from datasource.shard.batch import Batch, Part
+    from shardline.datasource.shard.batch import Batch, Part
 
 __all__ = ["Observed", "Observer"]
 

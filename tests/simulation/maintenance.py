@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from typing_extensions import override
 
-from datasource.errors import Fenced, InvalidUsage, MissingBlob, ShardError
-from datasource.shard.state import is_tombstone
-from datasource.types.schema import ShardSchema
+from shardline.datasource.errors import Fenced, InvalidUsage, MissingBlob, ShardError
+from shardline.datasource.shard.state import is_tombstone
+from shardline.datasource.types.schema import ShardSchema
 from simulation.actors import Actor
 from support.models.shards import schema_of
 

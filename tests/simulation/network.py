@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, TypeVar
 import pyarrow as pa
 from typing_extensions import override
 
-from datasource.errors import Corrupt, Determinate, Indeterminate, InvalidUsage
-from datasource.stores.faulty import damaged
-from datasource.stores.location import BlobEntry
-from datasource.stores.objects import EXISTS, CreateOutcome, Objects, Unresolved
+from shardline.datasource.errors import Corrupt, Determinate, Indeterminate, InvalidUsage
+from shardline.datasource.stores.faulty import damaged
+from shardline.datasource.stores.location import BlobEntry
+from shardline.datasource.stores.objects import EXISTS, CreateOutcome, Objects, Unresolved
 from simulation.knobs import DAMAGE, WRITES
 from support.models.shards import Crash
 

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from datasource.errors import Fenced, InvalidUsage, LeaseExpired, MissingBlob, ShardError
-from datasource.frontier import Frontier
-from datasource.shard.state import is_tombstone
+from shardline.datasource.errors import Fenced, InvalidUsage, LeaseExpired, MissingBlob, ShardError
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard.state import is_tombstone
 from simulation.actors import Actor
 from simulation.rows import changes_of, rows_of
 from simulation.scheduler import Violation
 
 if TYPE_CHECKING:
-    from datasource.read import ReadHandle
+    from shardline.datasource.read import ReadHandle
     from simulation.world import Process
 
 __all__ = ["Holder", "Listener", "SnapshotReader"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from datasource.types.schema import ShardSchema
+from shardline.datasource.types.schema import ShardSchema
 from simulation.model import Row, Update
 
 __all__ = ["changes_of", "rows_of", "table_of", "timed"]

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from datasource import lease
-from datasource.shard.state import is_tombstone
-from datasource.shard_source import freeze
-from datasource.shard_source import run as stream_run
+from shardline.datasource import lease
+from shardline.datasource.shard.state import is_tombstone
+from shardline.datasource.shard_source import freeze
+from shardline.datasource.shard_source import run as stream_run
 from simulation import actors, maintenance, readers, transactions, writers
 from simulation.invariants import Observer
 from simulation.knobs import LEASE_MS, STAGE_LIFE_MS, Plan
@@ -26,7 +26,7 @@ from support.models.shards import Crash, schema_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from datasource.lease import Heart
+    from shardline.datasource.lease import Heart
 
 __all__ = ["Outcome", "simulate"]
 
@@ -229,7 +229,7 @@ def _as_fibers(world: World) -> Iterator[None]:
         *_scaled("_HISTORY_MS", LEASE_MS // 5),
         *_scaled("_UPKEEP_EVERY", 4),
     ]
-    log = logging.getLogger("datasource")
+    log = logging.getLogger("shardline.datasource")
     level = log.level
     log.setLevel(logging.CRITICAL)
     before = [getattr(where, name) for where, name, _ in changes]
@@ -248,7 +248,7 @@ def _scaled(name: str, value: int) -> list[tuple[Any, str, Any]]:
     return [
         (module, name, value)
         for key, module in list(sys.modules.items())
-        if key.startswith("datasource") and hasattr(module, name)
+        if key.startswith("shardline.datasource") and hasattr(module, name)
     ]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
-from datasource.errors import Fenced, InvalidUsage, LeaseExpired, MissingBlob, ShardError
+from shardline.datasource.errors import Fenced, InvalidUsage, LeaseExpired, MissingBlob, ShardError
 from simulation.actors import Actor
 from simulation.scheduler import Violation
 from support.fakes.engine import Checkpoint, Killed, Query, options_of

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 from typing_extensions import override
 
-from datasource.errors import Determinate, Indeterminate, InvalidUsage
-from datasource.overwrite import overwrite
-from datasource.stores.faulty import Faulty
-from datasource.stores.objects import CreateOutcome, Unresolved
+from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage
+from shardline.datasource.overwrite import overwrite
+from shardline.datasource.stores.faulty import Faulty
+from shardline.datasource.stores.objects import CreateOutcome, Unresolved
 from support.models.shards import World, rows, schema_of, table
 
 if TYPE_CHECKING:

@@ -13,8 +13,14 @@ from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
-from datasource.errors import Determinate, InvalidUsage, LeaseExpired, MissingBlob, ShardError
-from datasource.frontier import Frontier
+from shardline.datasource.errors import (
+    Determinate,
+    InvalidUsage,
+    LeaseExpired,
+    MissingBlob,
+    ShardError,
+)
+from shardline.datasource.frontier import Frontier
 from simulation.actors import Actor
 from simulation.rows import rows_of, table_of
 from simulation.scheduler import Violation

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from datasource.client import ShardClient
-from datasource.settings import ShardSettings
-from datasource.stores.memory import MemoryObjects
-from datasource.stores.objects import CREATED, EXISTS, CreateOutcome
-from datasource.stores.open import compose_location
+from shardline.datasource.client import ShardClient
+from shardline.datasource.settings import ShardSettings
+from shardline.datasource.stores.memory import MemoryObjects
+from shardline.datasource.stores.objects import CREATED, EXISTS, CreateOutcome
+from shardline.datasource.stores.open import compose_location
 from simulation.knobs import (
     BASE_MS,
     DAMAGE_ODDS,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-    from datasource.shard.machine import Machine
+    from shardline.datasource.shard.machine import Machine
     from simulation.actors import Actor
     from simulation.invariants import Observer
 

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from typing_extensions import override
 
-from datasource.errors import Indeterminate, LeaseExpired, MissingBlob, ShardError
-from datasource.frontier import Frontier
-from datasource.overwrite import overwrite
-from datasource.parts.stage import Stager
-from datasource.shard.commands.append import AlreadyCommitted, Appended, UpperMismatch
-from datasource.shard.state import is_tombstone
-from datasource.types.schema import ShardSchema
-from datasource.upsert import CARRIER_ID, LIVE, carrier_schema, upsert
+from shardline.datasource.errors import Indeterminate, LeaseExpired, MissingBlob, ShardError
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.overwrite import overwrite
+from shardline.datasource.parts.stage import Stager
+from shardline.datasource.shard.commands.append import AlreadyCommitted, Appended, UpperMismatch
+from shardline.datasource.shard.state import is_tombstone
+from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.upsert import CARRIER_ID, LIVE, carrier_schema, upsert
 from simulation.actors import Actor
 from simulation.model import Attempt, Model, Row, Update
 from simulation.rows import table_of, timed
 from simulation.scheduler import Violation
 
 if TYPE_CHECKING:
-    from datasource.write import WriteHandle
+    from shardline.datasource.write import WriteHandle
     from simulation.world import Process, World
 
 __all__ = ["CasWriter", "IdenticalWriter", "NowWriter", "Overwriter", "Upserter"]

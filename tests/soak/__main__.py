@@ -26,9 +26,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from app.cli.storage_options import add_option_argument, storage_options
-from app.cli.tables import plain_table
-from datasource.errors import ShardError
+from shardline.app.cli.storage_options import add_option_argument, storage_options
+from shardline.app.cli.tables import plain_table
+from shardline.datasource.errors import ShardError
 from soak.known import SHARDS
 from soak.measured import Sample
 from soak.plan import MASTERS, FailedError, Plan, Result

@@ -20,11 +20,11 @@ from typing import Any
 
 import msgspec
 
-from datasource.client import ShardClient
-from datasource.clock import Clock, SystemClock, SystemIds
-from datasource.settings import ShardSettings
-from datasource.stores.faulty import Faulty
-from datasource.stores.open import compose_location, open_objects
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import Clock, SystemClock, SystemIds
+from shardline.datasource.settings import ShardSettings
+from shardline.datasource.stores.faulty import Faulty
+from shardline.datasource.stores.open import compose_location, open_objects
 
 __all__ = ["Child", "Place", "Task", "said", "say", "take_task"]
 
@@ -45,7 +45,8 @@ class Place(msgspec.Struct, frozen=True):
             within a round or two.
         rollup_every: Records between rollups.
         faults: The part of a client's requests that goes wrong, in [0, 1], in all the ways of
-            `datasource.stores.faulty`. Queries of a session have clients of their own, without.
+            `shardline.datasource.stores.faulty`. Queries of a session have clients of their own,
+            without.
     """
 
     url: str

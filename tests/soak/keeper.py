@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 
-from datasource.client import ShardClient
-from datasource.clock import SystemClock
-from datasource.errors import Determinate, Indeterminate, LeaseExpired
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import SystemClock
+from shardline.datasource.errors import Determinate, Indeterminate, LeaseExpired
 from soak.child import Task, say, take_task
 from soak.known import SHARDS
 

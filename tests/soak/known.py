@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from datasource.types.schema import ShardSchema
+from shardline.datasource.types.schema import ShardSchema
 
 __all__ = [
     "COPIES",

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from datasource.client import ShardClient
-from datasource.settings import ShardSettings
-from datasource.stores.entry import is_entry
-from datasource.stores.objects import Objects
+from shardline.datasource.client import ShardClient
+from shardline.datasource.settings import ShardSettings
+from shardline.datasource.stores.entry import is_entry
+from shardline.datasource.stores.objects import Objects
 from soak.known import SHARDS, SOURCE
 
 __all__ = ["Footprint", "Sample", "broken", "look", "memory_bytes"]

@@ -27,11 +27,11 @@ from typing import Final
 import msgspec
 from typing_extensions import override
 
-from datasource.clock import Clock, SystemClock, SystemIds
-from datasource.errors import ShardError
-from datasource.stores.objects import Objects
-from datasource.stores.open import open_location, open_objects
-from datasource.stores.retry import Retrying
+from shardline.datasource.clock import Clock, SystemClock, SystemIds
+from shardline.datasource.errors import ShardError
+from shardline.datasource.stores.objects import Objects
+from shardline.datasource.stores.open import open_location, open_objects
+from shardline.datasource.stores.retry import Retrying
 from soak import keeper, session, writer
 from soak.child import Child, Place, Task, said
 from soak.known import (

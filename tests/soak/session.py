@@ -1,7 +1,7 @@
 """A process with a SparkSession and two queries, which copy the changes of one shard to another.
 
     arrow     format("shard") to format("shard"): rows through Python workers
-    native    foreachBatch with `datasource.micro_batch` and `datasource.save`
+    native    foreachBatch with `shardline.micro_batch` and `shardline.save`
 
 A query that fails is started again from its checkpoint; a process whose JVM is gone ends.
 """
@@ -18,9 +18,9 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-import datasource
-from app.spark_session import open_session
-from datasource.clock import SystemClock
+from shardline import datasource
+from shardline.app.spark_session import open_session
+from shardline.datasource.clock import SystemClock
 from soak.child import Place, Task, say, take_task
 from soak.known import COPIES, SOURCE
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from datasource.client import ShardClient
-from datasource.errors import Determinate
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import Determinate
 from soak.__main__ import main
 from soak.child import Place
 from soak.known import contents_of, difference, known_schema, updates

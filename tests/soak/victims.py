@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from typing import Final, Literal, get_args
 
 from bench.processes import below, find, processes
-from datasource.clock import Clock
+from shardline.datasource.clock import Clock
 
 __all__ = ["KINDS", "Kind", "bury", "family", "kill", "members"]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 
-from datasource.clock import SystemClock
-from datasource.errors import Determinate, Indeterminate
-from datasource.write import WriteHandle
+from shardline.datasource.clock import SystemClock
+from shardline.datasource.errors import Determinate, Indeterminate
+from shardline.datasource.write import WriteHandle
 from soak.child import Task, say, take_task
 from soak.known import SOURCE, updates
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from app.coordinator.application import Application
-from app.project.plan import plan_from
-from app.protocol.compute import SubscribeResponse
-from app.server.application_server import serving
-from app.server.client import send_project
-from app.server.discovery import Whereabouts
-from app.settings.config import RuntimeSettings
-from datasource.errors import Fenced, InvalidUsage
+from shardline.app.coordinator.application import Application
+from shardline.app.project.plan import plan_from
+from shardline.app.protocol.compute import SubscribeResponse
+from shardline.app.server.application_server import serving
+from shardline.app.server.client import send_project
+from shardline.app.server.discovery import Whereabouts
+from shardline.app.settings.config import RuntimeSettings
+from shardline.datasource.errors import Fenced, InvalidUsage
 from support.processes.checkout import wait_until
 from support.spark.projects import QUERIES, SQL, Place, rows
 
@@ -102,7 +102,7 @@ def test_a_subscription_adds_up_to_the_contents(spark: SparkSession, place: Plac
         settled(application, place)
         subscription = application.subscribe("SUBSCRIBE large")
         place.put("orders", "b", "id,customer,price\n4,2,500\n")
-        from app.compute.subscribe.subscription import rows_of
+        from shardline.app.compute.subscribe.subscription import rows_of
 
         total: dict[tuple[int, int], int] = {}
         reached = 0

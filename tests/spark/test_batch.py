@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from chispa import assert_df_equality
 
-import datasource
-from datasource.client import ShardClient
-from datasource.frontier import Frontier
-from datasource.types.schema import ShardSchema
+from shardline import datasource
+from shardline.datasource.client import ShardClient
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.types.schema import ShardSchema
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,18 +19,18 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from datasource.client import ShardClient
-from datasource.clock import SystemIds
-from datasource.errors import ShardError
-from datasource.frontier import Frontier
-from datasource.maintenance.compaction_claim import CLAIM_LEASE_MS, MergeClaim
-from datasource.parts.collect_stats import collect
-from datasource.settings import ShardSettings
-from datasource.shard.batch import Part, Run
-from datasource.shard.commands.claims import release
-from datasource.spark_compaction import driver
-from datasource.spark_compaction.driver import compact_on_spark, plan_tasks
-from datasource.spark_compaction.ranges import (
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import SystemIds
+from shardline.datasource.errors import ShardError
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.maintenance.compaction_claim import CLAIM_LEASE_MS, MergeClaim
+from shardline.datasource.parts.collect_stats import collect
+from shardline.datasource.settings import ShardSettings
+from shardline.datasource.shard.batch import Part, Run
+from shardline.datasource.shard.commands.claims import release
+from shardline.datasource.spark_compaction import driver
+from shardline.datasource.spark_compaction.driver import compact_on_spark, plan_tasks
+from shardline.datasource.spark_compaction.ranges import (
     Piece,
     cut,
     cut_kind,
@@ -38,10 +38,10 @@ from datasource.spark_compaction.ranges import (
     piece_of,
     plan_cuts,
 )
-from datasource.types.row_keys import contiguous, surrogate
-from datasource.types.schema import ShardSchema
-from datasource.types.stats import encode_stats
-from jobs.compact import merge_shards
+from shardline.datasource.types.row_keys import contiguous, surrogate
+from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.types.stats import encode_stats
+from shardline.jobs.compact import merge_shards
 from support.fakes.clock import ManualClock
 from support.models.shards import rows
 
@@ -320,7 +320,7 @@ def test_a_job_whose_claim_is_lost_is_cancelled(
     """Somebody else took it over: the tasks stop, and what is left to do is theirs."""
     client = filled(location)
     monkeypatch.setattr(driver, "_LOOK_MS", 1)
-    monkeypatch.setattr("datasource.maintenance.compaction_claim._BEATS", 10**9)
+    monkeypatch.setattr("shardline.datasource.maintenance.compaction_claim._BEATS", 10**9)
     taken = threading.Event()
     keep = MergeClaim.keep
 

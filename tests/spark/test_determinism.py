@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from app.project.project import Project, Resolved
-from app.protocol.objects import ViewDescription
+from shardline.app.project.project import Project, Resolved
+from shardline.app.protocol.objects import ViewDescription
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import Phase, given, settings
 from pyspark.errors import PySparkException
 
-from datasource.errors import InvalidUsage
-from datasource.filters.parser import Condition
-from datasource.types.schema import ShardSchema
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.filters.parser import Condition
+from shardline.datasource.types.schema import ShardSchema
 from support.strategies.conditions import FORMS, conditions, rows_sql
 from support.strategies.rows import bounded
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-import datasource
-from app.compute.view.maintained_view import View
-from datasource.client import ShardClient
-from datasource.frontier import Frontier
-from datasource.spark_compaction.driver import compact_on_spark
-from datasource.spark_native.time_interval import Interval
+from shardline import datasource
+from shardline.app.compute.view.maintained_view import View
+from shardline.datasource.client import ShardClient
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.spark_compaction.driver import compact_on_spark
+from shardline.datasource.spark_native.time_interval import Interval
 from support.spark.native import client_at, put
 from support.spark.views import Bench, contents, no_fence, view
 from support.tree import GOLDEN

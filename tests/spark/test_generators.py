@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from app.storage.generators import register, schema_of, spark_format
-from app.storage.generators.catalog import open_generator
+from shardline.app.storage.generators import register, schema_of, spark_format
+from shardline.app.storage.generators.catalog import open_generator
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from app.execution.observations import Failed, Health, Hydrated, Measured, Started
-from app.protocol.objects import SinkDescription, SourceDescription
-from app.storage import ingestion
-from app.storage.commit import Timeline
-from app.storage.envelope import Staging
-from app.storage.errors import retract_errors
-from app.storage.reclock import NOTHING
-from datasource.errors import Fenced
+from shardline.app.execution.observations import Failed, Health, Hydrated, Measured, Started
+from shardline.app.protocol.objects import SinkDescription, SourceDescription
+from shardline.app.storage import ingestion
+from shardline.app.storage.commit import Timeline
+from shardline.app.storage.envelope import Staging
+from shardline.app.storage.errors import retract_errors
+from shardline.app.storage.reclock import NOTHING
+from shardline.datasource.errors import Fenced
 from support.processes.checkout import wait_until
 from support.spark.ingestions import Runtime, Source, bindings, changes, contents, running
 from support.spark.native import ids, put

@@ -14,14 +14,14 @@ import pytest
 from pyspark.logger import SPARK_LOG_SCHEMA
 from typing_extensions import override
 
-from app.introspection.events import Dropped, Event, Polled, QueryProgress, QueryStarted
-from app.introspection.feeds import Observing
-from app.introspection.inbox import Inbox
-from app.introspection.listener import QueryListener
-from app.introspection.live import DATABASE, LiveTables
-from app.logs import log_to
-from datasource.client import ShardClient
-from datasource.clock import SystemClock
+from shardline.app.introspection.events import Dropped, Event, Polled, QueryProgress, QueryStarted
+from shardline.app.introspection.feeds import Observing
+from shardline.app.introspection.inbox import Inbox
+from shardline.app.introspection.listener import QueryListener
+from shardline.app.introspection.live import DATABASE, LiveTables
+from shardline.app.logs import log_to
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import SystemClock
 from support.fakes.introspection import DELAYS, FLIGHTS, World
 from support.processes.checkout import wait_until
 
@@ -229,7 +229,7 @@ def test_a_full_inbox_does_not_hold_a_query_up(spark: SparkSession, tmp_path: Pa
 def test_our_log_is_read_like_sparks(spark: SparkSession, tmp_path: Path) -> None:
     """Under the schema of Spark's own structured log, exceptions and all."""
     handler = log_to(tmp_path / "log.jsonl", "INFO")
-    logger = logging.getLogger("app.introspection")
+    logger = logging.getLogger("shardline.app.introspection")
     try:
         logger.info("landed", extra={"context": {"day": "2013-01-05", "rows": 3}})
         try:
@@ -246,7 +246,7 @@ def test_our_log_is_read_like_sparks(spark: SparkSession, tmp_path: Path) -> Non
     landed, failed = sorted(read.collect(), key=lambda row: str(row["level"]), reverse=True)
     assert (landed["level"], landed["logger"], landed["msg"]) == (
         "INFO",
-        "app.introspection",
+        "shardline.app.introspection",
         "landed",
     )
     assert landed["context"] == {"day": "2013-01-05", "rows": "3"}

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from app.coordinator.application import Application
-from app.lane.log import read_lane
-from app.lane.process_state import PhaseChange
-from app.settings.config import RuntimeSettings
+from shardline.app.coordinator.application import Application
+from shardline.app.lane.log import read_lane
+from shardline.app.lane.process_state import PhaseChange
+from shardline.app.settings.config import RuntimeSettings
 from support.processes.checkout import wait_until
 from support.spark.isolation import (
     PATIENCE_S,

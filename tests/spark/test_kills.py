@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import duckdb
 import pytest
 
-from app.coordinator.application import Application
-from app.lane.log import read_lane
-from app.settings.config import RuntimeSettings
+from shardline.app.coordinator.application import Application
+from shardline.app.lane.log import read_lane
+from shardline.app.settings.config import RuntimeSettings
 from support.faults.kills import (
     DROPPED,
     PLANNER,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from chispa import assert_df_equality
 
-from app.project.project import Project
-from app.testing import Lab
-from datasource.errors import Determinate, InvalidUsage
+from shardline.app.project.project import Project
+from shardline.app.testing import Lab
+from shardline.datasource.errors import Determinate, InvalidUsage
 from support.tree import ROOT
 
 if TYPE_CHECKING:

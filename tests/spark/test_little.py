@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-import datasource
-from app.compute.view.one_task import OneTask
-from datasource.frontier import Frontier
-from datasource.shard.batch import Volume
-from datasource.spark_native.read import times_of_changes
-from datasource.types.schema import ShardSchema
+from shardline import datasource
+from shardline.app.compute.view.one_task import OneTask
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard.batch import Volume
+from shardline.datasource.spark_native.read import times_of_changes
+from shardline.datasource.types.schema import ShardSchema
 from support.spark.native import client_at
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from datasource.client import ShardClient
+    from shardline.datasource.client import ShardClient
 
 pytestmark = pytest.mark.spark
 

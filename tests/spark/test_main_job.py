@@ -17,7 +17,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from datasource.client import ShardClient
+from shardline.datasource.client import ShardClient
 from support.processes.job import RunningJob, running_job
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("main-job")]

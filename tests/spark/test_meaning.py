@@ -10,10 +10,10 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pytest
 
-from app.compute.view.maintained_view import View
-from app.compute.view.session_settings import meaning_of
-from app.execution.observations import Measured
-from datasource.spark_native.time_interval import Interval
+from shardline.app.compute.view.maintained_view import View
+from shardline.app.compute.view.session_settings import meaning_of
+from shardline.app.execution.observations import Measured
+from shardline.datasource.spark_native.time_interval import Interval
 from support.spark.views import Bench, contents, no_fence, view
 
 if TYPE_CHECKING:

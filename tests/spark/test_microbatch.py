@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from app.execution.batch_errors import MicroBatchFailed, briefly
+from shardline.app.execution.batch_errors import MicroBatchFailed, briefly
 from support.processes.checkout import wait_until
 
 if TYPE_CHECKING:

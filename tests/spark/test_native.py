@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import datasource
-from datasource.frontier import Frontier
-from datasource.lease import Lease, take_lease
-from datasource.rows.updates import stamp
-from datasource.spark_native.leases import KEEPER, Keeper
-from datasource.spark_native.time_interval import Interval
-from datasource.types.schema import ShardSchema
+from shardline import datasource
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.lease import Lease, take_lease
+from shardline.datasource.rows.updates import stamp
+from shardline.datasource.spark_native.leases import KEEPER, Keeper
+from shardline.datasource.spark_native.time_interval import Interval
+from shardline.datasource.types.schema import ShardSchema
 from support.fakes.clock import ManualClock
 from support.processes.checkout import wait_until
 from support.processes.s3_server import S3Server, s3_server

@@ -1,4 +1,4 @@
-"""`datasource.save`: rows of any type, exactly once, by Spark's own writer; nothing left over."""
+"""`shardline.save`: rows of any type, exactly once, by Spark's own writer; nothing left over."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-import datasource
-from datasource.client import ShardClient
-from datasource.errors import Corrupt
-from datasource.parts.part_file import footer_of
-from datasource.types.schema import ShardSchema
-from datasource.types.stats import bounds
+from shardline import datasource
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import Corrupt
+from shardline.datasource.parts.part_file import footer_of
+from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.types.stats import bounds
 from support.spark.native import TYPES, arrow_of, client_at, collected, few, put
 from support.strategies.rows import Case, cases, plain_rows, row_identity
 

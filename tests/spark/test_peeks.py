@@ -14,15 +14,15 @@ import pytest
 import sqlglot
 from sqlglot import exp
 
-from app.compute.index.index import Indexes, IndexSettings, run_index
-from app.compute.peek.answer import PeekSettings
-from app.compute.peek.explain import explain_peek
-from app.compute.peek.peek import Peeks
-from app.compute.peek.results import from_ipc
-from app.execution.observations import Failed, Hydrated
-from app.protocol.compute import Peek, PeekResponse
-from app.protocol.objects import IndexDescription
-from datasource.errors import unknown_name
+from shardline.app.compute.index.index import Indexes, IndexSettings, run_index
+from shardline.app.compute.peek.answer import PeekSettings
+from shardline.app.compute.peek.explain import explain_peek
+from shardline.app.compute.peek.peek import Peeks
+from shardline.app.compute.peek.results import from_ipc
+from shardline.app.execution.observations import Failed, Hydrated
+from shardline.app.protocol.compute import Peek, PeekResponse
+from shardline.app.protocol.objects import IndexDescription
+from shardline.datasource.errors import unknown_name
 from support.fakes.reads import Inputs, Place, Row, contents, incarnation, model_at, updates_of
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.project.project import Project, Resolved
-from app.protocol.objects import IndexDescription, SourceDescription, ViewDescription
-from app.sql.problems import InvalidProject
-from app.sql.queries import bind
-from app.storage.formats import unknown_options
+from shardline.app.project.project import Project, Resolved
+from shardline.app.protocol.objects import IndexDescription, SourceDescription, ViewDescription
+from shardline.app.sql.problems import InvalidProject
+from shardline.app.sql.queries import bind
+from shardline.app.storage.formats import unknown_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

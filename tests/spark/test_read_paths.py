@@ -11,20 +11,20 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from pyspark.errors import PySparkException
 
-from app.compute.index.index import Indexes, IndexSettings, run_index
-from app.compute.peek.answer import PeekSettings
-from app.compute.peek.peek import Peeks
-from app.compute.peek.results import from_ipc
-from app.execution.observations import Hydrated
-from app.protocol.compute import Peek, PeekResponse
-from app.protocol.objects import IndexDescription
-from app.sql.queries import bind
-from datasource.client import ShardClient
-from datasource.errors import InvalidUsage
-from datasource.filters.parser import Condition
-from datasource.frontier import Frontier
-from datasource.settings import ShardSettings
-from datasource.types.schema import ShardSchema
+from shardline.app.compute.index.index import Indexes, IndexSettings, run_index
+from shardline.app.compute.peek.answer import PeekSettings
+from shardline.app.compute.peek.peek import Peeks
+from shardline.app.compute.peek.results import from_ipc
+from shardline.app.execution.observations import Hydrated
+from shardline.app.protocol.compute import Peek, PeekResponse
+from shardline.app.protocol.objects import IndexDescription
+from shardline.app.sql.queries import bind
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.filters.parser import Condition
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.settings import ShardSettings
+from shardline.datasource.types.schema import ShardSchema
 from support.fakes.reads import Inputs, Place, incarnation
 from support.strategies.conditions import conditions, rows_sql
 from support.strategies.rows import bounded

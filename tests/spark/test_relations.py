@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.coordinator.application import Application
-from app.introspection.spark_plan.operators import PHASES
-from app.lane.state import LaneObject
-from app.server.metrics import exposition
-from app.settings.config import RuntimeSettings
-from datasource.errors import ShardError
-from datasource.shard.state import ShardState
+from shardline.app.coordinator.application import Application
+from shardline.app.introspection.spark_plan.operators import PHASES
+from shardline.app.lane.state import LaneObject
+from shardline.app.server.metrics import exposition
+from shardline.app.settings.config import RuntimeSettings
+from shardline.datasource.errors import ShardError
+from shardline.datasource.shard.state import ShardState
 from support.models.shards import schema_of, table
 from support.processes.checkout import wait_until
 from support.spark.projects import QUERIES, Place

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import datasource
-from datasource.client import ShardClient
-from datasource.errors import InvalidUsage
-from datasource.shard.commands.append import AlreadyCommitted, Appended
+from shardline import datasource
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.shard.commands.append import AlreadyCommitted, Appended
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

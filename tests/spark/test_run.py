@@ -10,10 +10,10 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from app.lane.log import read_lane
-from app.server.discovery import find
-from jobs.ask import main as ask
-from jobs.run import main as run
+from shardline.app.lane.log import read_lane
+from shardline.app.server.discovery import find
+from shardline.jobs.ask import main as ask
+from shardline.jobs.run import main as run
 from support.processes.job import running_job
 from support.spark.projects import SQL, Place
 

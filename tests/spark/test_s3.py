@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from datasource.client import ShardClient
+from shardline.datasource.client import ShardClient
 from support.processes.s3_server import S3Server, s3_server
 
 if TYPE_CHECKING:

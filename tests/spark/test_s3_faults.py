@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from datasource.client import ShardClient
-from datasource.settings import ShardSettings
+from shardline.datasource.client import ShardClient
+from shardline.datasource.settings import ShardSettings
 from support.faults.fault_proxy import FaultProxy, fault_proxy
 from support.processes.s3_server import S3Server, options_for, s3_server
 

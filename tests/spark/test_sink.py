@@ -16,7 +16,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from datasource.client import ShardClient
+from shardline.datasource.client import ShardClient
 from support.processes.job import BRIEF
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def test_rows_replace_rows_by_key(
 def schema_of(columns: str) -> Any:
     from pyspark.sql.types import StructType
 
-    from datasource.types.schema import ShardSchema
+    from shardline.datasource.types.schema import ShardSchema
 
     return ShardSchema.parse(StructType.fromDDL(columns).json())
 

@@ -17,15 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from app.execution.host import Host
-from app.execution.observations import Health, Progress
-from app.protocol.objects import SinkDescription
-from app.storage import sink_query as sink_module
-from app.storage.sink_query import drop_sink, run_sink
-from app.storage.sinks.others import forget_collected
-from datasource.errors import InvalidUsage
-from datasource.frontier import Frontier
-from datasource.types.schema import ShardSchema
+from shardline.app.execution.host import Host
+from shardline.app.execution.observations import Health, Progress
+from shardline.app.protocol.objects import SinkDescription
+from shardline.app.storage import sink_query as sink_module
+from shardline.app.storage.sink_query import drop_sink, run_sink
+from shardline.app.storage.sinks.others import forget_collected
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.types.schema import ShardSchema
 from support.processes.sink_worker import CHANGES, described, incarnation
 from support.spark.sinks import SCHEMA, Input, diffs, host_of, life, parquet, parts, read, running
 from support.tree import ROOT

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from typing_extensions import override
 
-from datasource.client import ShardClient
-from datasource.frontier import Frontier
-from datasource.settings import ShardSettings
-from datasource.types.schema import ShardSchema
+from shardline.datasource.client import ShardClient
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.settings import ShardSettings
+from shardline.datasource.types.schema import ShardSchema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from app.introspection.spark_plan.status_store import Execution, StatusStore
+from shardline.app.introspection.spark_plan.status_store import Execution, StatusStore
 from support.processes.checkout import wait_until
 
 if TYPE_CHECKING:

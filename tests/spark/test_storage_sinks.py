@@ -11,13 +11,20 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from app.execution.host import Host
-from app.execution.observations import Ended, Health, Hydrated, Measured, Progress, Started
-from app.protocol.objects import SinkDescription
-from app.storage.sink_query import drop_sink, hold_name, run_sink
-from app.storage.sinks.others import collected, forget_collected, register_function
-from datasource.errors import Fenced
-from datasource.frontier import EMPTY
+from shardline.app.execution.host import Host
+from shardline.app.execution.observations import (
+    Ended,
+    Health,
+    Hydrated,
+    Measured,
+    Progress,
+    Started,
+)
+from shardline.app.protocol.objects import SinkDescription
+from shardline.app.storage.sink_query import drop_sink, hold_name, run_sink
+from shardline.app.storage.sinks.others import collected, forget_collected, register_function
+from shardline.datasource.errors import Fenced
+from shardline.datasource.frontier import EMPTY
 from support.spark.sinks import Input, Reports, diffs, host_of, life, parquet, read, running
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from datasource.client import ShardClient
-from datasource.shard.commands.readers import expire_critical, expire_leased
+from shardline.datasource.client import ShardClient
+from shardline.datasource.shard.commands.readers import expire_critical, expire_leased
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import datasource
-from datasource.client import ShardClient
-from datasource.spark_native import transaction as module
+from shardline import datasource
+from shardline.datasource.client import ShardClient
+from shardline.datasource.spark_native import transaction as module
 from support.models.shards import rows
 
 if TYPE_CHECKING:
@@ -127,6 +127,6 @@ def test_the_sink_writes_into_a_registered_shard(
 
 
 def datasource_schema(client: ShardClient, name: str) -> Any:
-    from datasource.read import current_schema
+    from shardline.datasource.read import current_schema
 
     return current_schema(client.state(name))

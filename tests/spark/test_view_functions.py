@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from app.compute.holds import forget_holds
-from app.compute.view.maintained_view import View
-from app.compute.view.streaming_query import run_view
-from app.execution.observations import Failed, Health
-from datasource.frontier import Frontier
-from datasource.spark_native.time_interval import Interval
+from shardline.app.compute.holds import forget_holds
+from shardline.app.compute.view.maintained_view import View
+from shardline.app.compute.view.streaming_query import run_view
+from shardline.app.execution.observations import Failed, Health
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.spark_native.time_interval import Interval
 from support.processes.checkout import wait_until
 from support.spark.views import Bench, Input, contents, no_fence, view
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from app.protocol.objects import ViewDescription
+    from shardline.app.protocol.objects import ViewDescription
 
 pytestmark = pytest.mark.spark
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from app.sql.problems import InvalidProject
+from shardline.app.sql.problems import InvalidProject
 from support.spark.view_world import World
 
 if TYPE_CHECKING:

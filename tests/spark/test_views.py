@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-import datasource
-from app.compute.holds import forget_holds
-from app.compute.render import render
-from app.compute.view import streaming_query as dataflow
-from app.compute.view.maintained_view import View
-from app.compute.view.streaming_query import run_view
-from app.execution.observations import Ended, Failed, Health, Hydrated, Measured, Progress
-from app.protocol.objects import ViewDescription
-from datasource.errors import Fenced
-from datasource.frontier import EMPTY, Frontier
-from datasource.spark_native.time_interval import Interval
+from shardline import datasource
+from shardline.app.compute.holds import forget_holds
+from shardline.app.compute.render import render
+from shardline.app.compute.view import streaming_query as dataflow
+from shardline.app.compute.view.maintained_view import View
+from shardline.app.compute.view.streaming_query import run_view
+from shardline.app.execution.observations import Ended, Failed, Health, Hydrated, Measured, Progress
+from shardline.app.protocol.objects import ViewDescription
+from shardline.datasource.errors import Fenced
+from shardline.datasource.frontier import EMPTY, Frontier
+from shardline.datasource.spark_native.time_interval import Interval
 from support.processes.checkout import wait_until
 from support.spark.sinks import parts
 from support.spark.views import Bench, Input, contents, no_fence, view
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from app.compute.view.streaming_query import ViewRun
+    from shardline.app.compute.view.streaming_query import ViewRun
 
 pytestmark = pytest.mark.spark
 
@@ -276,7 +276,10 @@ def test_a_result_that_is_not_small_is_left_to_spark(
 
     And a view that grows over the bound and shrinks again is right on both sides of it.
     """
-    for module in ("app.compute.view.output_contents", "datasource.spark_native.time_interval"):
+    for module in (
+        "shardline.app.compute.view.output_contents",
+        "shardline.datasource.spark_native.time_interval",
+    ):
         monkeypatch.setattr(f"{module}.ROWS_MAX", 3)
     session = session_of(bench)
     views = {"totals": rendered(bench, TOTALS, 5), "dear": rendered(bench, DEAR, 5)}

@@ -35,8 +35,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader
 
 class Reader(DataSourceReader):
     def read(self, partition):
-        import datasource.errors
-        yield (datasource.errors.__file__, sys.executable)
+        import shardline.datasource.errors
+        yield (shardline.datasource.errors.__file__, sys.executable)
 
 
 class DefaultSource(DataSource):
@@ -45,7 +45,7 @@ class DefaultSource(DataSource):
         return "probe"
 
     def schema(self):
-        import datasource.errors
+        import shardline.datasource.errors
         return "module string, python string"
 
     def reader(self, schema):

@@ -33,10 +33,10 @@ spark = SparkSession.builder.getOrCreate()
 
 
 def seen(batches):
-    import datasource.errors
+    import shardline.datasource.errors
     import pyarrow
     for _ in batches:
-        yield pyarrow.record_batch([[datasource.errors.__file__]], ["path"])
+        yield pyarrow.record_batch([[shardline.datasource.errors.__file__]], ["path"])
 
 
 print(json.dumps({
@@ -173,7 +173,7 @@ def test_a_link_to_the_script_is_as_good(ready: Checkout, tmp_path: Path) -> Non
     link.symlink_to(ready.script)
     linked = type(ready)(tmp_path, ready.env)
     (tmp_path / "spark-submit.sh").symlink_to(link)
-    seen = linked.run("python", "-c", "import datasource.errors as e; print(e.__file__)")
+    seen = linked.run("python", "-c", "import shardline.datasource.errors as e; print(e.__file__)")
     assert seen.stdout.strip() == str(ready.root / "datasource/errors.py"), seen.stderr
 
 

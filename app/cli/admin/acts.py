@@ -12,7 +12,7 @@ from functools import partial
 
 import msgspec
 
-from app.cli.admin.plans import (
+from shardline.app.cli.admin.plans import (
     CompactPlan,
     Plan,
     compact_plan,
@@ -23,10 +23,10 @@ from app.cli.admin.plans import (
     retention_plan,
     sweep_plan,
 )
-from datasource.client import ShardClient
-from datasource.maintenance.orphan_sweep import Swept, sweep_orphans
-from datasource.shard.commands.readers import expire_readers
-from datasource.shard.state import ShardState, is_tombstone
+from shardline.datasource.client import ShardClient
+from shardline.datasource.maintenance.orphan_sweep import Swept, sweep_orphans
+from shardline.datasource.shard.commands.readers import expire_readers
+from shardline.datasource.shard.state import ShardState, is_tombstone
 
 __all__ = ["Outcome", "compact", "expire", "finalise", "gc", "retain", "sweep"]
 

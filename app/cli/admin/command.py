@@ -18,21 +18,21 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from typing_extensions import override
 
-from app.cli.admin import acts
-from app.cli.admin.acts import Outcome
-from app.cli.admin.usages import shard_usage_view, usage_view
-from app.cli.admin.views import fsck_view, holders_view, outcome_view
-from app.cli.storage_options import add_option_argument, storage_options
-from app.settings.durations import duration_ms
-from datasource.client import ShardClient
-from datasource.clock import SystemClock, SystemIds
-from datasource.errors import InvalidUsage, unknown_name
-from datasource.inspect.fsck import check_location
-from datasource.inspect.inspection import inspect_location, inspect_shard
-from datasource.inspect.usage import location_usage
-from datasource.shard.state_history import state_at
-from datasource.stores.open import open_objects
-from datasource.stores.retry import Retrying
+from shardline.app.cli.admin import acts
+from shardline.app.cli.admin.acts import Outcome
+from shardline.app.cli.admin.usages import shard_usage_view, usage_view
+from shardline.app.cli.admin.views import fsck_view, holders_view, outcome_view
+from shardline.app.cli.storage_options import add_option_argument, storage_options
+from shardline.app.settings.durations import duration_ms
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import SystemClock, SystemIds
+from shardline.datasource.errors import InvalidUsage, unknown_name
+from shardline.datasource.inspect.fsck import check_location
+from shardline.datasource.inspect.inspection import inspect_location, inspect_shard
+from shardline.datasource.inspect.usage import location_usage
+from shardline.datasource.shard.state_history import state_at
+from shardline.datasource.stores.open import open_objects
+from shardline.datasource.stores.retry import Retrying
 
 __all__ = ["VERBS", "parse", "run"]
 

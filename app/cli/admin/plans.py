@@ -16,18 +16,18 @@ from typing import Final, Literal
 
 import msgspec
 
-from datasource.client import ShardClient
-from datasource.errors import InvalidUsage, nearest
-from datasource.frontier import Frontier, meet
-from datasource.inspect.report import report_shard
-from datasource.maintenance.compact import everything, free_of
-from datasource.maintenance.orphan_sweep import sweep_orphans
-from datasource.shard.batch import Batch
-from datasource.shard.codec import CODE_VERSION
-from datasource.shard.commands.claims import live_claims
-from datasource.shard.description import Description
-from datasource.shard.references import Amount
-from datasource.shard.state import (
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import InvalidUsage, nearest
+from shardline.datasource.frontier import Frontier, meet
+from shardline.datasource.inspect.report import report_shard
+from shardline.datasource.maintenance.compact import everything, free_of
+from shardline.datasource.maintenance.orphan_sweep import sweep_orphans
+from shardline.datasource.shard.batch import Batch
+from shardline.datasource.shard.codec import CODE_VERSION
+from shardline.datasource.shard.commands.claims import live_claims
+from shardline.datasource.shard.description import Description
+from shardline.datasource.shard.references import Amount
+from shardline.datasource.shard.state import (
     CriticalReader,
     LeasedReader,
     ShardState,
@@ -35,7 +35,7 @@ from datasource.shard.state import (
     seqno_since,
     since_bound,
 )
-from datasource.shard.trace import Trace, due_merges, level_of, worn_past
+from shardline.datasource.shard.trace import Trace, due_merges, level_of, worn_past
 
 __all__ = [
     "CompactPlan",

@@ -15,9 +15,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.tables import plain_table, size, utc
-from datasource.inspect.usage import LocationUsage, OrphanUsage, ShardUsage
-from datasource.shard.references import Amount
+from shardline.app.cli.tables import plain_table, size, utc
+from shardline.datasource.inspect.usage import LocationUsage, OrphanUsage, ShardUsage
+from shardline.datasource.shard.references import Amount
 
 __all__ = ["shard_usage_view", "usage_view"]
 

@@ -16,8 +16,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.admin.acts import Outcome
-from app.cli.admin.plans import (
+from shardline.app.cli.admin.acts import Outcome
+from shardline.app.cli.admin.plans import (
     CompactPlan,
     ExpirePlan,
     FinalisePlan,
@@ -26,10 +26,10 @@ from app.cli.admin.plans import (
     RetentionPlan,
     SweepPlan,
 )
-from app.cli.tables import age, plain_table, size, utc
-from datasource.inspect.fsck import Finding, FsckReport, ShardCheck
-from datasource.inspect.report import LocationReport
-from datasource.shard.references import Amount
+from shardline.app.cli.tables import age, plain_table, size, utc
+from shardline.datasource.inspect.fsck import Finding, FsckReport, ShardCheck
+from shardline.datasource.inspect.report import LocationReport
+from shardline.datasource.shard.references import Amount
 
 __all__ = ["fsck_view", "holders_view", "outcome_view"]
 

@@ -29,12 +29,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from app.compute.peek.results import too_large
-from datasource.errors import InvalidUsage
-from datasource.frontier import Frontier
-from datasource.types.row_keys import contiguous, surrogate
-from datasource.types.schema import DIFF, TS, ShardSchema
-from datasource.updates import (
+from shardline.app.compute.peek.results import too_large
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.types.row_keys import contiguous, surrogate
+from shardline.datasource.types.schema import DIFF, TS, ShardSchema
+from shardline.datasource.updates import (
     advance,
     consolidate,
     consolidate_snapshot,

@@ -29,21 +29,28 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from app.compute.holds import first_time
-from app.compute.index.arrangement import Arrangement
-from app.compute.shard_follower import Followed, watch
-from app.compute.view.cached_frames import CachedFrame, cache_frame
-from app.execution.host import Host, Incarnation
-from app.execution.observations import Ended, Failed, Hydrated, Measured, Progress, Started
-from app.protocol.objects import IndexDescription
-from app.settings.live import Knob, Knobs, positive_ms, size_bytes
-from datasource.clock import Clock
-from datasource.errors import InvalidUsage, ShardError
-from datasource.frontier import Frontier
-from datasource.read import latest_readable
-from datasource.shard.state import ShardState
-from datasource.types.schema import DIFF
-from datasource.updates import update_schema
+from shardline.app.compute.holds import first_time
+from shardline.app.compute.index.arrangement import Arrangement
+from shardline.app.compute.shard_follower import Followed, watch
+from shardline.app.compute.view.cached_frames import CachedFrame, cache_frame
+from shardline.app.execution.host import Host, Incarnation
+from shardline.app.execution.observations import (
+    Ended,
+    Failed,
+    Hydrated,
+    Measured,
+    Progress,
+    Started,
+)
+from shardline.app.protocol.objects import IndexDescription
+from shardline.app.settings.live import Knob, Knobs, positive_ms, size_bytes
+from shardline.datasource.clock import Clock
+from shardline.datasource.errors import InvalidUsage, ShardError
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.read import latest_readable
+from shardline.datasource.shard.state import ShardState
+from shardline.datasource.types.schema import DIFF
+from shardline.datasource.updates import update_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -414,7 +421,7 @@ class _Frames:
         return self.clock.elapsed_ms() - self.made_ms >= self.settings.frame_every_ms
 
     def _made(self, as_of: int) -> DataFrame:
-        from datasource.spark_native.read import snapshot  # noqa: PLC0415 - loads pyspark
+        from shardline.datasource.spark_native.read import snapshot  # noqa: PLC0415 - loads pyspark
 
         self._drop()
         self.base = cache_frame(
@@ -430,7 +437,7 @@ class _Frames:
         return self.base.rows
 
     def _added(self, as_of: int) -> DataFrame:
-        from datasource.spark_native.read import changes  # noqa: PLC0415 - loads pyspark
+        from shardline.datasource.spark_native.read import changes  # noqa: PLC0415 - loads pyspark
 
         return changes(
             self.host.spark,

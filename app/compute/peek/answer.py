@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from app.compute.index.index import Index, Indexes
-from app.compute.peek.fast_path import Select, keys_of, simple_select, spark_schema
-from app.compute.peek.results import too_large
-from app.compute.shard_follower import Catalog, Followed, error_shards, live_errors, watch
-from app.execution.host import Host
-from app.protocol.compute import Peek, PeekStrategy
-from app.settings.live import Knob, Knobs, count, size_bytes
-from datasource.errors import InvalidUsage
-from datasource.frontier import meet
-from datasource.read import not_yet
-from datasource.shard.plan import volume_of
-from datasource.shard.state import ShardState
-from datasource.types.schema import ShardSchema
+from shardline.app.compute.index.index import Index, Indexes
+from shardline.app.compute.peek.fast_path import Select, keys_of, simple_select, spark_schema
+from shardline.app.compute.peek.results import too_large
+from shardline.app.compute.shard_follower import Catalog, Followed, error_shards, live_errors, watch
+from shardline.app.execution.host import Host
+from shardline.app.protocol.compute import Peek, PeekStrategy
+from shardline.app.settings.live import Knob, Knobs, count, size_bytes
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.frontier import meet
+from shardline.datasource.read import not_yet
+from shardline.datasource.shard.plan import volume_of
+from shardline.datasource.shard.state import ShardState
+from shardline.datasource.types.schema import ShardSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -348,7 +348,7 @@ class Answer:
     def _by_spark(
         self, held: Mapping[str, Followed], relations: Mapping[str, pa.Table]
     ) -> pa.Table:
-        from app.compute.peek.collect import collect, job_group  # noqa: PLC0415 - loads pyspark
+        from shardline.app.compute.peek.collect import collect, job_group  # noqa: PLC0415 - loads pyspark
 
         spark, uuid = self._host.spark, self._peek.uuid
         self._decide("standard" if held or relations else "constant")
@@ -370,7 +370,7 @@ class Answer:
 
     def _frame(self, name: str) -> DataFrame:
         """The contents of an object at the peek's time."""
-        from datasource.spark_native.read import snapshot  # noqa: PLC0415 - loads pyspark
+        from shardline.datasource.spark_native.read import snapshot  # noqa: PLC0415 - loads pyspark
 
         as_of, url = self._peek.as_of, self._host.client.location.url
         for index in self._means.indexes.of(url, name):

@@ -14,13 +14,13 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from app.compute.peek.fast_path import Select, keys_of, simple_select, spark_schema
-from app.compute.shard_follower import Followed
-from app.protocol.compute import PeekStrategy
-from app.protocol.objects import IndexDescription
-from datasource.client import ShardClient
-from datasource.shard.plan import volume_of
-from datasource.types.schema import ShardSchema
+from shardline.app.compute.peek.fast_path import Select, keys_of, simple_select, spark_schema
+from shardline.app.compute.shard_follower import Followed
+from shardline.app.protocol.compute import PeekStrategy
+from shardline.app.protocol.objects import IndexDescription
+from shardline.datasource.client import ShardClient
+from shardline.datasource.shard.plan import volume_of
+from shardline.datasource.types.schema import ShardSchema
 
 __all__ = ["Explained", "explain_peek"]
 

@@ -6,7 +6,8 @@
     spark_schema(schema)                        what `toArrow` would give; None: it is not sure
 
 Taken is `SELECT * | column [AS name], … FROM object [AS alias] [WHERE …] [LIMIT n]` alone, where
-the condition is one that `datasource.filters.parser` understands: its semantics are Spark's.
+the condition is one that `shardline.datasource.filters.parser` understands: its semantics are
+Spark's.
 
 Invariants:
     For what is taken Spark would give the same rows under the same schema; where that is not
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from datasource.conditions import (
+from shardline.datasource.conditions import (
     And,
     Compare,
     Condition,
@@ -35,8 +36,8 @@ from datasource.conditions import (
     kind_of_node,
     parse_sql,
 )
-from datasource.errors import InvalidUsage
-from datasource.types.schema import ShardSchema
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.types.schema import ShardSchema
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -212,7 +213,7 @@ def spark_schema(schema: ShardSchema) -> pa.Schema | None:
     # Both load pyspark, which pure parts of this package do not.
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
 
-    from datasource.spark_native.types import struct_of  # noqa: PLC0415
+    from shardline.datasource.spark_native.types import struct_of  # noqa: PLC0415
 
     try:
         told = to_arrow_schema(

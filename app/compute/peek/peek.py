@@ -36,8 +36,8 @@ from collections import Counter, deque
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from app.compute.index.index import INDEXES, Indexes
-from app.compute.peek.answer import (
+from shardline.app.compute.index.index import INDEXES, Indexes
+from shardline.app.compute.peek.answer import (
     DEFAULTS,
     Answer,
     Bind,
@@ -48,11 +48,11 @@ from app.compute.peek.answer import (
     Relations,
     Task,
 )
-from app.compute.peek.results import to_ipc
-from app.compute.shard_follower import Catalog
-from app.execution.host import Host
-from app.execution.spark_errors import sentence
-from app.protocol.compute import Peek, PeekResponse, PeekStrategy
+from shardline.app.compute.peek.results import to_ipc
+from shardline.app.compute.shard_follower import Catalog
+from shardline.app.execution.host import Host
+from shardline.app.execution.spark_errors import sentence
+from shardline.app.protocol.compute import Peek, PeekResponse, PeekStrategy
 
 __all__ = ["ActivePeek", "PeekDuration", "PeekSettings", "Peeks"]
 
@@ -182,7 +182,7 @@ class Peeks:
     def _end(self, task: Task) -> None:
         task.cancelled.set()
         if task.strategy in ("standard", "constant"):
-            from app.compute.peek.collect import cancel_group  # noqa: PLC0415 - loads pyspark
+            from shardline.app.compute.peek.collect import cancel_group  # noqa: PLC0415 - loads pyspark
 
             cancel_group(self._host.spark, task.group)
 

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from datasource.errors import InvalidUsage
+from shardline.datasource.errors import InvalidUsage
 
 __all__ = ["as_csv", "as_json", "from_ipc", "rows_of", "to_ipc", "too_large", "value_text"]
 

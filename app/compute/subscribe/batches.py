@@ -23,8 +23,8 @@ from typing import Final, Self
 
 import pyarrow as pa
 
-from app.compute.peek.results import to_ipc
-from app.compute.shard_follower import (
+from shardline.app.compute.peek.results import to_ipc
+from shardline.app.compute.shard_follower import (
     Catalog,
     Followed,
     LiveErrors,
@@ -32,14 +32,14 @@ from app.compute.shard_follower import (
     live_errors,
     watch,
 )
-from app.execution.host import Host
-from app.protocol.compute import SubscribeResponse
-from app.protocol.objects import SubscribeDescription
-from datasource.errors import InvalidUsage
-from datasource.frontier import EMPTY, Frontier, meet
-from datasource.shard.state import ShardState
-from datasource.types.schema import DIFF, TS
-from datasource.updates import consolidate, update_schema
+from shardline.app.execution.host import Host
+from shardline.app.protocol.compute import SubscribeResponse
+from shardline.app.protocol.objects import SubscribeDescription
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.frontier import EMPTY, Frontier, meet
+from shardline.datasource.shard.state import ShardState
+from shardline.datasource.types.schema import DIFF, TS
+from shardline.datasource.updates import consolidate, update_schema
 
 __all__ = ["Feed"]
 

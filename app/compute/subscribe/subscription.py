@@ -46,16 +46,16 @@ from typing import Final
 
 import pyarrow as pa
 
-from app.compute.peek.results import from_ipc
-from app.compute.shard_follower import UNCONNECTED, Catalog, Followed
-from app.compute.subscribe.batches import Feed
-from app.execution.host import Host, Incarnation
-from app.execution.observations import Ended, Health, Hydrated, Progress, Started
-from app.protocol.compute import SubscribeDropped, SubscribeResponse
-from app.protocol.objects import SubscribeDescription
-from app.settings.live import Knob, Knobs, positive_ms, size_bytes
-from datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
-from datasource.frontier import Frontier
+from shardline.app.compute.peek.results import from_ipc
+from shardline.app.compute.shard_follower import UNCONNECTED, Catalog, Followed
+from shardline.app.compute.subscribe.batches import Feed
+from shardline.app.execution.host import Host, Incarnation
+from shardline.app.execution.observations import Ended, Health, Hydrated, Progress, Started
+from shardline.app.protocol.compute import SubscribeDropped, SubscribeResponse
+from shardline.app.protocol.objects import SubscribeDescription
+from shardline.app.settings.live import Knob, Knobs, positive_ms, size_bytes
+from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
+from shardline.datasource.frontier import Frontier
 
 __all__ = [
     "SUBSCRIBE_KNOBS",

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from app.sql.references import quoted
+from shardline.app.sql.references import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -13,12 +13,12 @@ import threading
 
 from pyspark import InheritableThread
 
-from app.compute.errors import failure
-from app.compute.view.maintained_view import View
-from app.execution.host import Host, Incarnation
-from app.execution.observations import Ended, Started
-from app.protocol.objects import ViewDescription
-from datasource.spark_native.time_interval import Interval
+from shardline.app.compute.errors import failure
+from shardline.app.compute.view.maintained_view import View
+from shardline.app.execution.host import Host, Incarnation
+from shardline.app.execution.observations import Ended, Started
+from shardline.app.protocol.objects import ViewDescription
+from shardline.datasource.spark_native.time_interval import Interval
 
 __all__ = ["ConstantRun", "run_constant"]
 

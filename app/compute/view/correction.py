@@ -5,8 +5,9 @@
 This is what makes views correct themselves: whatever the output holds, and whoever wrote it, what
 is appended is what it lacks and what it has too much.
 
-Two rows are the same here exactly when they are for a shard (`datasource.types.row_keys`): Spark's
-own grouping takes -0.0 for 0.0, takes strings of a collation for equal that are not, and cannot
+Two rows are the same here exactly when they are for a shard
+(`shardline.datasource.types.row_keys`): Spark's own grouping takes -0.0 for 0.0, takes strings of a
+collation for equal that are not, and cannot
 group maps. So rows are grouped by columns that tell all of these apart, and keep their values.
 
 Invariants:
@@ -30,8 +31,8 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from datasource.errors import InvalidUsage
-from datasource.types.schema import DIFF
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.types.schema import DIFF
 
 __all__ = ["check_comparable", "difference"]
 

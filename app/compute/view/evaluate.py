@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import StructField, StructType
 
-from datasource.errors import InvalidUsage
+from shardline.datasource.errors import InvalidUsage
 
 __all__ = ["analysed", "columns_of", "fitted"]
 

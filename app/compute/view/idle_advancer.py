@@ -21,10 +21,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
-from datasource.client import ShardClient
-from datasource.clock import Clock
-from datasource.errors import ShardError
-from datasource.shard.state import ShardState
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import Clock
+from shardline.datasource.errors import ShardError
+from shardline.datasource.shard.state import ShardState
 
 __all__ = ["Advancer", "Follower", "advancer_of"]
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from datasource.frontier import Frontier, meet
-from datasource.shard.batch import Part, Volume
-from datasource.shard.plan import plan_changes
-from datasource.shard.state import ShardState
+from shardline.datasource.frontier import Frontier, meet
+from shardline.datasource.shard.batch import Part, Volume
+from shardline.datasource.shard.plan import plan_changes
+from shardline.datasource.shard.state import ShardState
 
 __all__ = ["News", "news_of", "quiet_until"]
 

@@ -1,7 +1,8 @@
 """Decides at run time whether a query over changes gives the change of its view: the last look.
 
-A project's check has decided that a view is linear (`app.project.analyze`), by the same questions,
-over inputs of the same columns. Here they are asked again in the very session and of the very
+A project's check has decided that a view is linear (`shardline.app.project.analyze`), by the same
+questions, over inputs of the same columns. Here they are asked again in the very session and of the
+very
 columns: where the query means something else now, the view is recomputed, which is always right.
 
 Invariants:
@@ -14,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from app.compute.view.evaluate import analysed
-from app.sql.compare_plans import compare_plans
-from app.sql.plan_tree import Node, plan_tree
-from app.sql.strategy import INPUT, LINEAR
-from datasource.types.schema import DIFF, TS
+from shardline.app.compute.view.evaluate import analysed
+from shardline.app.sql.compare_plans import compare_plans
+from shardline.app.sql.plan_tree import Node, plan_tree
+from shardline.app.sql.strategy import INPUT, LINEAR
+from shardline.datasource.types.schema import DIFF, TS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -24,37 +24,37 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-import datasource
-from app.compute.errors import data_error
-from app.compute.view.correction import check_comparable, difference
-from app.compute.view.evaluate import analysed, columns_of, fitted
-from app.compute.view.input_changes import News, news_of, quiet_until
-from app.compute.view.linear_check import refusal
-from app.compute.view.next_step import Done, Linear, Output, Quiet, Recompute, next_step
-from app.compute.view.one_task import OneTask
-from app.compute.view.output import ViewSink
-from app.compute.view.output_contents import Contents, correction
-from app.compute.view.session_settings import meaning_of
-from app.execution.host import Host, Incarnation
-from app.execution.observations import Health, Hydrated, Measured, Observation, Progress
-from app.execution.spark_errors import gist
-from app.protocol.objects import Strategy, ViewDescription
-from app.sql.over_changes import NotLinear, over_changes
-from datasource.errors import Determinate
-from datasource.frontier import meet
-from datasource.shard.batch import Volume
-from datasource.shard.state import ShardState
-from datasource.shard_source.options import SinkOptions, parse_sink
-from datasource.spark_native.read import every_update, times_of_changes
-from datasource.spark_native.small_results import ROWS_MAX
-from datasource.spark_native.time_interval import (
+from shardline import datasource
+from shardline.app.compute.errors import data_error
+from shardline.app.compute.view.correction import check_comparable, difference
+from shardline.app.compute.view.evaluate import analysed, columns_of, fitted
+from shardline.app.compute.view.input_changes import News, news_of, quiet_until
+from shardline.app.compute.view.linear_check import refusal
+from shardline.app.compute.view.next_step import Done, Linear, Output, Quiet, Recompute, next_step
+from shardline.app.compute.view.one_task import OneTask
+from shardline.app.compute.view.output import ViewSink
+from shardline.app.compute.view.output_contents import Contents, correction
+from shardline.app.compute.view.session_settings import meaning_of
+from shardline.app.execution.host import Host, Incarnation
+from shardline.app.execution.observations import Health, Hydrated, Measured, Observation, Progress
+from shardline.app.execution.spark_errors import gist
+from shardline.app.protocol.objects import Strategy, ViewDescription
+from shardline.app.sql.over_changes import NotLinear, over_changes
+from shardline.datasource.errors import Determinate
+from shardline.datasource.frontier import meet
+from shardline.datasource.shard.batch import Volume
+from shardline.datasource.shard.state import ShardState
+from shardline.datasource.shard_source.options import SinkOptions, parse_sink
+from shardline.datasource.spark_native.read import every_update, times_of_changes
+from shardline.datasource.spark_native.small_results import ROWS_MAX
+from shardline.datasource.spark_native.time_interval import (
     Interval,
     StagedInterval,
     collect_interval,
     stage_interval,
 )
-from datasource.types.schema import DIFF, TS
-from datasource.updates import consolidate
+from shardline.datasource.types.schema import DIFF, TS
+from shardline.datasource.updates import consolidate
 
 __all__ = ["View"]
 

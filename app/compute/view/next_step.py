@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from app.protocol.objects import Strategy
+from shardline.app.protocol.objects import Strategy
 
 __all__ = ["Done", "Linear", "Output", "Quiet", "Recompute", "Step", "next_step"]
 

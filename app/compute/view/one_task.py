@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from datasource.shard.batch import Volume
+    from shardline.datasource.shard.batch import Volume
 
 __all__ = ["OneTask"]
 

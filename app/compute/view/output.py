@@ -25,19 +25,19 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pyarrow as pa
 
-from app.compute.errors import ERRORS_SCHEMA
-from app.compute.view.next_step import Linear, Output, Quiet, Recompute
-from app.execution.object_shards import make_shard, schema_of
-from app.protocol.objects import ViewDescription, errors_shard
-from datasource.client import ShardClient
-from datasource.errors import InvalidUsage
-from datasource.frontier import TIME_MAX, Frontier
-from datasource.read import current_schema
-from datasource.shard.commands.append import Appended
-from datasource.shard.state import ShardState
-from datasource.spark_native.time_interval import StagedInterval
-from datasource.types.schema import ShardSchema
-from datasource.write import WriteHandle
+from shardline.app.compute.errors import ERRORS_SCHEMA
+from shardline.app.compute.view.next_step import Linear, Output, Quiet, Recompute
+from shardline.app.execution.object_shards import make_shard, schema_of
+from shardline.app.protocol.objects import ViewDescription, errors_shard
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.frontier import TIME_MAX, Frontier
+from shardline.datasource.read import current_schema
+from shardline.datasource.shard.commands.append import Appended
+from shardline.datasource.shard.state import ShardState
+from shardline.datasource.spark_native.time_interval import StagedInterval
+from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.write import WriteHandle
 
 __all__ = ["ViewSink", "writer_name"]
 
@@ -53,7 +53,7 @@ def writer_name(
         description: How the view is kept, and for how long, does not count: contents are the same.
         shards: Ids of the inputs' shards, in the order of `description.inputs`.
         meaning: What the session's settings make of the query
-            (`app.compute.view.session_settings`).
+            (`shardline.app.compute.view.session_settings`).
     """
     parts = (description.query, description.schema, *description.inputs, *shards, *meaning)
     encoded = msgspec.json.encode(parts)

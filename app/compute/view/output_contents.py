@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from datasource.client import ShardClient
-from datasource.frontier import TIME_MIN
-from datasource.read import contents_of
-from datasource.shard.plan import plan_changes, volume_of
-from datasource.spark_native.small_results import BYTES_MAX, ROWS_MAX
-from datasource.types.schema import TS
-from datasource.updates import consolidate, negate, update_schema
+from shardline.datasource.client import ShardClient
+from shardline.datasource.frontier import TIME_MIN
+from shardline.datasource.read import contents_of
+from shardline.datasource.shard.plan import plan_changes, volume_of
+from shardline.datasource.spark_native.small_results import BYTES_MAX, ROWS_MAX
+from shardline.datasource.types.schema import TS
+from shardline.datasource.updates import consolidate, negate, update_schema
 
 __all__ = ["Contents", "correction"]
 

@@ -33,27 +33,27 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from app.compute.errors import failure
-from app.compute.holds import (
+from shardline.app.compute.errors import failure
+from shardline.app.compute.holds import (
     end_hold,
     end_other_holds,
     first_time,
     hold_name,
 )
-from app.compute.view.idle_advancer import Advancer, advancer_of
-from app.compute.view.maintained_view import View
-from app.execution.batch_errors import briefly
-from app.execution.checkpoint_log import planned_offset
-from app.execution.host import Host, Incarnation
-from app.execution.observations import Ended, Health, Started
-from app.execution.query_start import start_slot, until_initialised
-from app.execution.spark_errors import UNREADABLE_HINT, unreadable_part
-from app.execution.step_scheduler import TURNS
-from app.protocol.objects import ViewDescription
-from datasource.errors import Fenced, ShardError
-from datasource.shard.state import ShardState
-from datasource.shard_source.offsets import START
-from datasource.spark_native.time_interval import Interval, interval_between, interval_of
+from shardline.app.compute.view.idle_advancer import Advancer, advancer_of
+from shardline.app.compute.view.maintained_view import View
+from shardline.app.execution.batch_errors import briefly
+from shardline.app.execution.checkpoint_log import planned_offset
+from shardline.app.execution.host import Host, Incarnation
+from shardline.app.execution.observations import Ended, Health, Started
+from shardline.app.execution.query_start import start_slot, until_initialised
+from shardline.app.execution.spark_errors import UNREADABLE_HINT, unreadable_part
+from shardline.app.execution.step_scheduler import TURNS
+from shardline.app.protocol.objects import ViewDescription
+from shardline.datasource.errors import Fenced, ShardError
+from shardline.datasource.shard.state import ShardState
+from shardline.datasource.shard_source.offsets import START
+from shardline.datasource.spark_native.time_interval import Interval, interval_between, interval_of
 
 __all__ = ["ViewRun", "run_view"]
 

@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
-from app.introspection.facts import Facts, ObjectFacts
-from app.introspection.relation import (
+from shardline.app.introspection.facts import Facts, ObjectFacts
+from shardline.app.introspection.relation import (
     AT,
     NUMBER,
     REAL,

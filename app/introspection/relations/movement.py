@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from app.introspection.facts import Facts, ObjectFacts
-from app.introspection.relation import BYTES, NUMBER, REAL, TEXT, Column, Relation, Row
-from app.introspection.relations.structure import channels
-from app.introspection.spark_plan.operators import PHASES
+from shardline.app.introspection.facts import Facts, ObjectFacts
+from shardline.app.introspection.relation import BYTES, NUMBER, REAL, TEXT, Column, Relation, Row
+from shardline.app.introspection.relations.structure import channels
+from shardline.app.introspection.spark_plan.operators import PHASES
 
 __all__ = ["MOVEMENT"]
 

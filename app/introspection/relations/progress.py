@@ -11,8 +11,8 @@ from typing import Final
 
 from msgspec import UNSET
 
-from app.introspection.facts import Facts, ObjectFacts, Observed, lag_ms
-from app.introspection.relation import (
+from shardline.app.introspection.facts import Facts, ObjectFacts, Observed, lag_ms
+from shardline.app.introspection.relation import (
     AT,
     FLAG,
     FRONTIER,
@@ -23,8 +23,8 @@ from app.introspection.relation import (
     Row,
     instant,
 )
-from app.protocol.graph import reached
-from app.protocol.objects import inputs_of
+from shardline.app.protocol.graph import reached
+from shardline.app.protocol.objects import inputs_of
 
 __all__ = ["PROGRESS", "slowest"]
 

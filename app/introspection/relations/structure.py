@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from app.introspection.facts import Facts, ObjectFacts
-from app.introspection.relation import (
+from shardline.app.introspection.facts import Facts, ObjectFacts
+from shardline.app.introspection.relation import (
     AT,
     FRONTIER,
     NUMBER,
@@ -22,7 +22,7 @@ from app.introspection.relation import (
     Row,
     instant,
 )
-from app.protocol.objects import (
+from shardline.app.protocol.objects import (
     SourceDescription,
     SubscribeDescription,
     ViewDescription,

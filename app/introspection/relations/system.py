@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from app.introspection.facts import Facts
-from app.introspection.relation import (
+from shardline.app.introspection.facts import Facts
+from shardline.app.introspection.relation import (
     AT,
     BYTES,
     FLAG,

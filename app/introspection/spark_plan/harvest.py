@@ -28,14 +28,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from app.introspection.events import Event, Harvested, QueryProgress
-from app.introspection.facts import Facts
-from app.introspection.sink import Sink
-from app.introspection.spark_plan.execution_plan import SparkPlan
-from app.introspection.spark_plan.matching import Work, matched
-from app.introspection.spark_plan.operators import OperatorPlan
-from app.introspection.spark_plan.status_store import Execution, StatusStore
-from app.protocol.objects import Description
+from shardline.app.introspection.events import Event, Harvested, QueryProgress
+from shardline.app.introspection.facts import Facts
+from shardline.app.introspection.sink import Sink
+from shardline.app.introspection.spark_plan.execution_plan import SparkPlan
+from shardline.app.introspection.spark_plan.matching import Work, matched
+from shardline.app.introspection.spark_plan.operators import OperatorPlan
+from shardline.app.introspection.spark_plan.status_store import Execution, StatusStore
+from shardline.app.protocol.objects import Description
 
 __all__ = ["Harvester"]
 

@@ -22,9 +22,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from app.introspection.spark_plan.execution_plan import PlanNode, SparkPlan
-from app.introspection.spark_plan.operators import OperatorPlan
-from app.protocol.objects import Description, ViewDescription
+from shardline.app.introspection.spark_plan.execution_plan import PlanNode, SparkPlan
+from shardline.app.introspection.spark_plan.operators import OperatorPlan
+from shardline.app.protocol.objects import Description, ViewDescription
 
 __all__ = ["Work", "matched"]
 

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from app.protocol.objects import (
+from shardline.app.protocol.objects import (
     Description,
     IndexDescription,
     SinkDescription,
@@ -117,7 +117,7 @@ class _Plan:
 def _view(plan: _Plan, view: ViewDescription) -> int:
     """Add the sources and the query of a view; the position of the operator with its result."""
     # A query is parsed only for this; whoever counts operators of a source pays nothing.
-    from app.introspection.spark_plan.relational import relational_nodes  # noqa: PLC0415
+    from shardline.app.introspection.spark_plan.relational import relational_nodes  # noqa: PLC0415
 
     sources = {name: plan.row("Source", (), name) for name in view.inputs}
     nodes = relational_nodes(view.query, view.inputs)

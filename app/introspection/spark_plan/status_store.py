@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from py4j.protocol import Py4JJavaError
 
-from app.introspection.spark_plan.execution_plan import SparkPlan, parse_plan
+from shardline.app.introspection.spark_plan.execution_plan import SparkPlan, parse_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.storage.generators.catalog import FORMATS, schema_of, spark_format, with_start
+from shardline.app.storage.generators.catalog import FORMATS, schema_of, spark_format, with_start
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +33,7 @@ __all__ = ["FORMATS", "register", "schema_of", "spark_format", "with_start"]
 def register(spark: SparkSession) -> None:
     """Make the generators' formats known to `spark`; again does no harm."""
     # Names and columns are asked for where there is no Spark, such as in `plan`.
-    from app.storage.generators.source import SOURCES  # noqa: PLC0415
+    from shardline.app.storage.generators.source import SOURCES  # noqa: PLC0415
 
     for source in SOURCES:
         spark.dataSource.register(source)

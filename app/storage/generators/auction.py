@@ -23,15 +23,15 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from app.storage.generators.events import (
+from shardline.app.storage.generators.events import (
     Columns,
     arrow_schema,
     text_column,
     time_column,
     times,
 )
-from app.storage.generators.mixing import Events, draws, high, low
-from app.storage.generators.options import GeneratorOptions
+from shardline.app.storage.generators.mixing import Events, draws, high, low
+from shardline.app.storage.generators.options import GeneratorOptions
 
 __all__ = ["TABLES", "Auction"]
 

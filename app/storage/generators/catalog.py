@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from app.storage.generators import auction, counter, nexmark
-from app.storage.generators.events import Generator
-from app.storage.generators.options import GeneratorOptions, parse
-from datasource.errors import unknown_name
+from shardline.app.storage.generators import auction, counter, nexmark
+from shardline.app.storage.generators.events import Generator
+from shardline.app.storage.generators.options import GeneratorOptions, parse
+from shardline.datasource.errors import unknown_name
 
 __all__ = ["FORMATS", "open_generator", "schema_of", "spark_format", "with_start"]
 

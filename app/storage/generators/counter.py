@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from app.storage.generators.events import Columns, arrow_schema
-from app.storage.generators.options import GeneratorOptions
+from shardline.app.storage.generators.events import Columns, arrow_schema
+from shardline.app.storage.generators.options import GeneratorOptions
 
 __all__ = ["TABLES", "Counter"]
 

@@ -15,8 +15,8 @@ from typing import Final, Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from app.storage.generators.mixing import Events
-from app.storage.generators.options import GeneratorOptions
+from shardline.app.storage.generators.mixing import Events
+from shardline.app.storage.generators.options import GeneratorOptions
 
 __all__ = [
     "PIECE",

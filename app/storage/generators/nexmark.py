@@ -26,15 +26,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from app.storage.generators.events import (
+from shardline.app.storage.generators.events import (
     Columns,
     arrow_schema,
     text_column,
     time_column,
     times,
 )
-from app.storage.generators.mixing import Draws, Events, draws, high, low, prices, words
-from app.storage.generators.options import GeneratorOptions
+from shardline.app.storage.generators.mixing import Draws, Events, draws, high, low, prices, words
+from shardline.app.storage.generators.options import GeneratorOptions
 
 __all__ = ["TABLES", "Nexmark"]
 

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 from zoneinfo import ZoneInfo
 
-from datasource.errors import InvalidUsage, unknown_name
-from datasource.shard_source.option_parser import Hint, parse_count, parse_time
+from shardline.datasource.errors import InvalidUsage, unknown_name
+from shardline.datasource.shard_source.option_parser import Hint, parse_count, parse_time
 
 __all__ = ["COMMON", "GeneratorOptions", "Pace", "parse"]
 

@@ -30,10 +30,10 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
-from app.storage.generators.catalog import open_generator, schema_of, spark_format
-from app.storage.generators.events import PIECE, end_of
-from datasource.clock import Clock, SystemClock
-from datasource.errors import InvalidUsage
+from shardline.app.storage.generators.catalog import open_generator, schema_of, spark_format
+from shardline.app.storage.generators.events import PIECE, end_of
+from shardline.datasource.clock import Clock, SystemClock
+from shardline.datasource.errors import InvalidUsage
 
 __all__ = ["SOURCES", "GeneratorStreamReader"]
 

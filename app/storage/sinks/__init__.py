@@ -1,4 +1,4 @@
-"""Sinks, taken apart: `app.storage.sink_query` puts them together.
+"""Sinks, taken apart: `shardline.app.storage.sink_query` puts them together.
 
 interval   which times a micro-batch is, out of the checkpoint; whether a checkpoint may go on
 progress   how far a sink is, in a shard of its own

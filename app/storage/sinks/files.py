@@ -24,11 +24,11 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
-from app.protocol.objects import SinkDescription, fingerprint
-from app.storage.sinks.interval import Interval, frontier_of
-from app.storage.sinks.target import Written
-from datasource.errors import Determinate, InvalidUsage
-from datasource.frontier import Frontier
+from shardline.app.protocol.objects import SinkDescription, fingerprint
+from shardline.app.storage.sinks.interval import Interval, frontier_of
+from shardline.app.storage.sinks.target import Written
+from shardline.datasource.errors import Determinate, InvalidUsage
+from shardline.datasource.frontier import Frontier
 
 __all__ = ["FileTarget"]
 

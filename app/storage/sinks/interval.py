@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from datasource.errors import InvalidUsage
-from datasource.frontier import TIME_MAX, Frontier
-from datasource.shard_source.offsets import ShardOffset, parse_offset
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.frontier import TIME_MAX, Frontier
+from shardline.datasource.shard_source.offsets import ShardOffset, parse_offset
 
 __all__ = ["LAST", "Interval", "end_of", "frontier_of", "may_continue"]
 

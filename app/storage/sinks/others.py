@@ -17,12 +17,12 @@ from typing import Any, Final, TypeAlias
 
 from pyspark.sql import DataFrame, Row
 
-from app.protocol.objects import SinkDescription, fingerprint
-from app.storage.sinks.interval import Interval
-from app.storage.sinks.rows import as_messages
-from app.storage.sinks.target import Written, kept
-from datasource.errors import InvalidUsage, unknown_name
-from datasource.frontier import Frontier
+from shardline.app.protocol.objects import SinkDescription, fingerprint
+from shardline.app.storage.sinks.interval import Interval
+from shardline.app.storage.sinks.rows import as_messages
+from shardline.app.storage.sinks.target import Written, kept
+from shardline.datasource.errors import InvalidUsage, unknown_name
+from shardline.datasource.frontier import Frontier
 
 __all__ = [
     "MEMORY_ROWS",

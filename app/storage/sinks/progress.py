@@ -23,14 +23,14 @@ from typing import Final, Self
 import msgspec
 import pyarrow as pa
 
-from app.protocol.objects import SinkDescription, fingerprint, progress_shard
-from app.storage.sinks.interval import Interval
-from datasource.client import ShardClient
-from datasource.errors import Fenced
-from datasource.frontier import EMPTY, Frontier
-from datasource.read import current_schema
-from datasource.shard.commands.append import UpperMismatch
-from datasource.types.schema import DIFF, TS, ShardSchema
+from shardline.app.protocol.objects import SinkDescription, fingerprint, progress_shard
+from shardline.app.storage.sinks.interval import Interval
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import Fenced
+from shardline.datasource.frontier import EMPTY, Frontier
+from shardline.datasource.read import current_schema
+from shardline.datasource.shard.commands.append import UpperMismatch
+from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 
 __all__ = ["SinkProgress"]
 

@@ -23,11 +23,11 @@ from typing import Final, assert_never
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
-from app.protocol.objects import SinkDescription
-from datasource.errors import InvalidUsage, unknown_name
-from datasource.spark_native.consolidate import repeat
-from datasource.spark_native.types import quoted
-from datasource.types.schema import DIFF, TS
+from shardline.app.protocol.objects import SinkDescription
+from shardline.datasource.errors import InvalidUsage, unknown_name
+from shardline.datasource.spark_native.consolidate import repeat
+from shardline.datasource.spark_native.types import quoted
+from shardline.datasource.types.schema import DIFF, TS
 
 __all__ = ["DELETED", "RETRACTION", "as_messages", "shaped"]
 

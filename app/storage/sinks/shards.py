@@ -16,17 +16,17 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from app.execution.host import Host
-from app.protocol.objects import SinkDescription, fingerprint
-from app.storage.sinks.interval import Interval, frontier_of
-from app.storage.sinks.rows import DELETED
-from app.storage.sinks.target import Written, kept
-from datasource.client import ShardClient
-from datasource.frontier import Frontier
-from datasource.shard_source.options import parse_sink
-from datasource.shard_source.partition_planner import open_client
-from datasource.spark_native.save import save
-from datasource.types.schema import TS
+from shardline.app.execution.host import Host
+from shardline.app.protocol.objects import SinkDescription, fingerprint
+from shardline.app.storage.sinks.interval import Interval, frontier_of
+from shardline.app.storage.sinks.rows import DELETED
+from shardline.app.storage.sinks.target import Written, kept
+from shardline.datasource.client import ShardClient
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard_source.options import parse_sink
+from shardline.datasource.shard_source.partition_planner import open_client
+from shardline.datasource.spark_native.save import save
+from shardline.datasource.types.schema import TS
 
 __all__ = ["ShardTarget"]
 

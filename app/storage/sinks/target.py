@@ -20,14 +20,14 @@ from typing import Final, Literal, Protocol, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 
-from app.protocol.objects import SinkDescription
-from app.storage.formats import FILES, missing_option, package_of, unknown_options
-from app.storage.sinks.interval import Interval
-from datasource.errors import InvalidUsage
-from datasource.frontier import Frontier
-from datasource.shard_source.option_parser import Hint, parse_duration
-from datasource.shard_source.options import parse_sink
-from datasource.spark_native.jvm import has_class
+from shardline.app.protocol.objects import SinkDescription
+from shardline.app.storage.formats import FILES, missing_option, package_of, unknown_options
+from shardline.app.storage.sinks.interval import Interval
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard_source.option_parser import Hint, parse_duration
+from shardline.datasource.shard_source.options import parse_sink
+from shardline.datasource.spark_native.jvm import has_class
 
 __all__ = [
     "Guarantee",

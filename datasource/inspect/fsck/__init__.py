@@ -26,9 +26,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from datasource.clock import Clock, SystemIds
-from datasource.errors import Corrupt, InvalidUsage, nearest
-from datasource.inspect.fsck.findings import (
+from shardline.datasource.clock import Clock, SystemIds
+from shardline.datasource.errors import Corrupt, InvalidUsage, nearest
+from shardline.datasource.inspect.fsck.findings import (
     KINDS,
     Finding,
     Findings,
@@ -37,13 +37,13 @@ from datasource.inspect.fsck.findings import (
     Severity,
     ShardCheck,
 )
-from datasource.inspect.fsck.listing import is_directory_marker
-from datasource.inspect.fsck.log import Place
-from datasource.inspect.fsck.shard import check_shard
-from datasource.inspect.fsck.transactions import TransactionsCheck
-from datasource.stores.objects import Objects
-from datasource.stores.probe import ensure_location
-from datasource.stores.shard_names import shard_directory, shard_name
+from shardline.datasource.inspect.fsck.listing import is_directory_marker
+from shardline.datasource.inspect.fsck.log import Place
+from shardline.datasource.inspect.fsck.shard import check_shard
+from shardline.datasource.inspect.fsck.transactions import TransactionsCheck
+from shardline.datasource.stores.objects import Objects
+from shardline.datasource.stores.probe import ensure_location
+from shardline.datasource.stores.shard_names import shard_directory, shard_name
 
 __all__ = [
     "KINDS",

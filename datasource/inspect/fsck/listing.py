@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from datasource.stores.entry import entry_seqno, is_entry
-from datasource.stores.location import BlobEntry
-from datasource.stores.objects import Objects
+from shardline.datasource.stores.entry import entry_seqno, is_entry
+from shardline.datasource.stores.location import BlobEntry
+from shardline.datasource.stores.objects import Objects
 
 __all__ = ["Listing", "is_directory_marker", "list_shard"]
 

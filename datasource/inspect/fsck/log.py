@@ -19,16 +19,22 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from datasource.errors import Corrupt, InvalidUsage, ShardError
-from datasource.inspect.fsck.findings import Findings
-from datasource.inspect.fsck.listing import Listing
-from datasource.inspect.fsck.states import check_fit, check_state
-from datasource.shard.batch import Batch, Part
-from datasource.shard.codec import CODE_VERSION, Record, apply_diff, decode_record, decode_rollup
-from datasource.shard.commands.rollups import oldest_whole
-from datasource.shard.state import CriticalReader, LeasedReader, ShardState, seqno_since
-from datasource.stores.entry import decode_entry, entry_key
-from datasource.stores.objects import Objects
+from shardline.datasource.errors import Corrupt, InvalidUsage, ShardError
+from shardline.datasource.inspect.fsck.findings import Findings
+from shardline.datasource.inspect.fsck.listing import Listing
+from shardline.datasource.inspect.fsck.states import check_fit, check_state
+from shardline.datasource.shard.batch import Batch, Part
+from shardline.datasource.shard.codec import (
+    CODE_VERSION,
+    Record,
+    apply_diff,
+    decode_record,
+    decode_rollup,
+)
+from shardline.datasource.shard.commands.rollups import oldest_whole
+from shardline.datasource.shard.state import CriticalReader, LeasedReader, ShardState, seqno_since
+from shardline.datasource.stores.entry import decode_entry, entry_key
+from shardline.datasource.stores.objects import Objects
 
 __all__ = ["Place", "Walked", "walk_log"]
 

@@ -19,20 +19,20 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from datasource.errors import Corrupt, InvalidUsage, MissingBlob
-from datasource.inspect.fsck.findings import Findings
-from datasource.parts.collect_stats import exact
-from datasource.parts.nan_bounds import float_paths, trusts_bounds
-from datasource.parts.part_file import decode_inline, open_part, part_schema
-from datasource.parts.row_groups import RowGroups
-from datasource.rows.sorting import compare_rows, order_rows, take
-from datasource.rows.updates import row_columns
-from datasource.shard.batch import Part
-from datasource.stores.location import Blob
-from datasource.types.cast_to_schema import convert
-from datasource.types.schema import DIFF, TS, ShardSchema
-from datasource.types.spark_types import path_text
-from datasource.types.stats import PartStats, bounds, merge_stats
+from shardline.datasource.errors import Corrupt, InvalidUsage, MissingBlob
+from shardline.datasource.inspect.fsck.findings import Findings
+from shardline.datasource.parts.collect_stats import exact
+from shardline.datasource.parts.nan_bounds import float_paths, trusts_bounds
+from shardline.datasource.parts.part_file import decode_inline, open_part, part_schema
+from shardline.datasource.parts.row_groups import RowGroups
+from shardline.datasource.rows.sorting import compare_rows, order_rows, take
+from shardline.datasource.rows.updates import row_columns
+from shardline.datasource.shard.batch import Part
+from shardline.datasource.stores.location import Blob
+from shardline.datasource.types.cast_to_schema import convert
+from shardline.datasource.types.schema import DIFF, TS, ShardSchema
+from shardline.datasource.types.spark_types import path_text
+from shardline.datasource.types.stats import PartStats, bounds, merge_stats
 
 __all__ = ["PartFacts", "check_bounds", "check_there", "examine_parts"]
 

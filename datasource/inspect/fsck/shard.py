@@ -8,23 +8,28 @@ from typing import Final
 
 import msgspec
 
-from datasource.errors import Corrupt, InvalidUsage, ShardError
-from datasource.inspect.fsck.findings import Findings, ShardCheck
-from datasource.inspect.fsck.listing import Listing, list_shard
-from datasource.inspect.fsck.log import Place, Walked, walk_log
-from datasource.inspect.fsck.parts import PartFacts, check_bounds, check_there, examine_parts
-from datasource.inspect.fsck.states import schemas_of
-from datasource.parts.contents import Contents
-from datasource.parts.fetch import Fetcher
-from datasource.read import first_sort_column, latest_readable
-from datasource.rows.sorting import compare_rows
-from datasource.shard.batch import Part, Run
-from datasource.shard.plan import plan_snapshot
-from datasource.shard.state import ShardState, is_tombstone
-from datasource.stores.blob import ObjectBlob
-from datasource.stores.entry import entry_seqno, newest_entry
-from datasource.stores.shard_names import shard_name
-from datasource.types.schema import ShardSchema
+from shardline.datasource.errors import Corrupt, InvalidUsage, ShardError
+from shardline.datasource.inspect.fsck.findings import Findings, ShardCheck
+from shardline.datasource.inspect.fsck.listing import Listing, list_shard
+from shardline.datasource.inspect.fsck.log import Place, Walked, walk_log
+from shardline.datasource.inspect.fsck.parts import (
+    PartFacts,
+    check_bounds,
+    check_there,
+    examine_parts,
+)
+from shardline.datasource.inspect.fsck.states import schemas_of
+from shardline.datasource.parts.contents import Contents
+from shardline.datasource.parts.fetch import Fetcher
+from shardline.datasource.read import first_sort_column, latest_readable
+from shardline.datasource.rows.sorting import compare_rows
+from shardline.datasource.shard.batch import Part, Run
+from shardline.datasource.shard.plan import plan_snapshot
+from shardline.datasource.shard.state import ShardState, is_tombstone
+from shardline.datasource.stores.blob import ObjectBlob
+from shardline.datasource.stores.entry import entry_seqno, newest_entry
+from shardline.datasource.stores.shard_names import shard_name
+from shardline.datasource.types.schema import ShardSchema
 
 __all__ = ["Looked", "check_shard"]
 

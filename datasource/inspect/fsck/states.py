@@ -1,7 +1,8 @@
 """What is wrong with a state, as far as the state alone can tell.
 
-The same invariants as `datasource.shard.state.check` and `datasource.shard.trace.check`, each with
-a code of its own and none an assertion: a damaged state is described as a whole, not up to its
+The same invariants as `shardline.datasource.shard.state.check` and
+`shardline.datasource.shard.trace.check`, each with a code of its own and none an assertion: a
+damaged state is described as a whole, not up to its
 first flaw. Whatever those two know and this module does not is `STATE_INVARIANT`.
 """
 
@@ -9,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from datasource.errors import ShardError
-from datasource.frontier import TIME_MIN, Frontier
-from datasource.inspect.fsck.findings import Findings
-from datasource.shard.batch import Batch, Part
-from datasource.shard.state import (
+from shardline.datasource.errors import ShardError
+from shardline.datasource.frontier import TIME_MIN, Frontier
+from shardline.datasource.inspect.fsck.findings import Findings
+from shardline.datasource.shard.batch import Batch, Part
+from shardline.datasource.shard.state import (
     CriticalReader,
     LeasedReader,
     ShardState,
@@ -21,8 +22,8 @@ from datasource.shard.state import (
     is_tombstone,
     seqno_since,
 )
-from datasource.stores.shard_names import shard_directory
-from datasource.types.schema import ShardSchema
+from shardline.datasource.stores.shard_names import shard_directory
+from shardline.datasource.types.schema import ShardSchema
 
 __all__ = ["check_fit", "check_state", "schemas_of"]
 

@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from datasource.errors import Corrupt, ShardError
-from datasource.inspect.fsck.findings import Findings, ShardCheck
-from datasource.inspect.fsck.log import Place
-from datasource.inspect.fsck.shard import Looked, check_shard
-from datasource.read import contents_in
-from datasource.shard.state import Registration, ShardState, is_tombstone
-from datasource.stores.blob import ObjectBlob
-from datasource.stores.objects import Objects
-from datasource.stores.shard_names import shard_directory
-from datasource.transactions.ledger import Ledger, fold
-from datasource.transactions.rows import Row
+from shardline.datasource.errors import Corrupt, ShardError
+from shardline.datasource.inspect.fsck.findings import Findings, ShardCheck
+from shardline.datasource.inspect.fsck.log import Place
+from shardline.datasource.inspect.fsck.shard import Looked, check_shard
+from shardline.datasource.read import contents_in
+from shardline.datasource.shard.state import Registration, ShardState, is_tombstone
+from shardline.datasource.stores.blob import ObjectBlob
+from shardline.datasource.stores.objects import Objects
+from shardline.datasource.stores.shard_names import shard_directory
+from shardline.datasource.transactions.ledger import Ledger, fold
+from shardline.datasource.transactions.rows import Row
 
 __all__ = ["TransactionsCheck"]
 

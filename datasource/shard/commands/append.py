@@ -31,14 +31,14 @@ from dataclasses import dataclass
 
 import msgspec
 
-from datasource.errors import InvalidUsage
-from datasource.frontier import TIME_MAX, Frontier
-from datasource.shard.batch import Batch, Part, Run, stamp
-from datasource.shard.commands.transition import Transition
-from datasource.shard.covered_range import may_cover_same
-from datasource.shard.description import Description
-from datasource.shard.state import STAGE_LIFE_MS, Registration, ShardState, Writer
-from datasource.shard.trace import level_of, push
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.frontier import TIME_MAX, Frontier
+from shardline.datasource.shard.batch import Batch, Part, Run, stamp
+from shardline.datasource.shard.commands.transition import Transition
+from shardline.datasource.shard.covered_range import may_cover_same
+from shardline.datasource.shard.description import Description
+from shardline.datasource.shard.state import STAGE_LIFE_MS, Registration, ShardState, Writer
+from shardline.datasource.shard.trace import level_of, push
 
 __all__ = [
     "Abandoned",
@@ -165,7 +165,8 @@ class Append:
         inline_max_bytes: Limit of all inline parts in the state.
         txns: Id of the transactions shard by whose protocol this append is made; empty for a
             direct one, which a registered shard refuses.
-        covers: What the append covers (`datasource.shard.covered_range`); empty if that is not
+        covers: What the append covers (`shardline.datasource.shard.covered_range`); empty if that
+        is not
             known.
     """
 

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from datasource.shard.batch import Batch
-from datasource.shard.commands.merge import find_batches
-from datasource.shard.commands.transition import Transition
-from datasource.shard.description import Description
-from datasource.shard.state import Claim, ShardState, expire
+from shardline.datasource.shard.batch import Batch
+from shardline.datasource.shard.commands.merge import find_batches
+from shardline.datasource.shard.commands.transition import Transition
+from shardline.datasource.shard.description import Description
+from shardline.datasource.shard.state import Claim, ShardState, expire
 
 __all__ = ["ClaimResult", "Claimed", "InputsGone", "Taken", "claim", "live_claims", "release"]
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from datasource.shard.commands.transition import Transition
-from datasource.shard.state import ShardState
-from datasource.types.schema import ShardSchema
-from datasource.types.schema_evolution import Incompatible, evolve
+from shardline.datasource.shard.commands.transition import Transition
+from shardline.datasource.shard.state import ShardState
+from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.types.schema_evolution import Incompatible, evolve
 
 __all__ = ["Evolved", "SchemaMismatch", "SchemaRefused", "evolve_schema"]
 

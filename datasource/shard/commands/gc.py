@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import msgspec
 
-from datasource.shard.commands.rollups import oldest_whole
-from datasource.shard.commands.transition import Transition
-from datasource.shard.state import ShardState, expire, seqno_since
+from shardline.datasource.shard.commands.rollups import oldest_whole
+from shardline.datasource.shard.commands.transition import Transition
+from shardline.datasource.shard.state import ShardState, expire, seqno_since
 
 __all__ = ["give_up", "note_cleaned"]
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-from datasource.frontier import TIME_MIN
-from datasource.shard.batch import Batch
-from datasource.shard.commands.transition import Transition
-from datasource.shard.description import Description
-from datasource.shard.state import ShardState, expire, is_tombstone
-from datasource.shard.trace import Trace
-from datasource.types.schema import ShardSchema
+from shardline.datasource.frontier import TIME_MIN
+from shardline.datasource.shard.batch import Batch
+from shardline.datasource.shard.commands.transition import Transition
+from shardline.datasource.shard.description import Description
+from shardline.datasource.shard.state import ShardState, expire, is_tombstone
+from shardline.datasource.shard.trace import Trace
+from shardline.datasource.types.schema import ShardSchema
 
 __all__ = ["Finalised", "Held", "finalise", "initial_state", "reinitialise"]
 

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from datasource.errors import Corrupt, Determinate
-from datasource.frontier import Frontier
-from datasource.shard.batch import Batch, Part
-from datasource.shard.commands.transition import Transition
-from datasource.shard.description import Description
-from datasource.shard.state import STAGE_LIFE_MS, ShardState
+from shardline.datasource.errors import Corrupt, Determinate
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard.batch import Batch, Part
+from shardline.datasource.shard.commands.transition import Transition
+from shardline.datasource.shard.description import Description
+from shardline.datasource.shard.state import STAGE_LIFE_MS, ShardState
 
 __all__ = ["apply_merge", "find_batches", "not_conserved", "same_sum", "sum_of_diffs"]
 

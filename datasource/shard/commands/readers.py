@@ -14,17 +14,17 @@ from dataclasses import dataclass
 
 import msgspec
 
-from datasource.errors import InvalidUsage
-from datasource.frontier import Frontier
-from datasource.shard.commands.transition import Transition
-from datasource.shard.state import (
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard.commands.transition import Transition
+from shardline.datasource.shard.state import (
     CriticalReader,
     LeasedReader,
     ShardState,
     is_tombstone,
     since_bound,
 )
-from datasource.shard.trace import downgrade
+from shardline.datasource.shard.trace import downgrade
 
 __all__ = [
     "Fencing",

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import msgspec
 
-from datasource.errors import InvalidUsage
-from datasource.frontier import TIME_MAX, Frontier
-from datasource.shard.commands.transition import Transition
-from datasource.shard.state import ShardState, expire, is_tombstone, since_bound
-from datasource.shard.trace import downgrade
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.frontier import TIME_MAX, Frontier
+from shardline.datasource.shard.commands.transition import Transition
+from shardline.datasource.shard.state import ShardState, expire, is_tombstone, since_bound
+from shardline.datasource.shard.trace import downgrade
 
 __all__ = ["checked_retention", "retain", "set_retention"]
 

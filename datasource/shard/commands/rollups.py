@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import msgspec
 
-from datasource.shard.commands.transition import Transition
-from datasource.shard.state import STAGE_LIFE_MS, RollupRef, ShardState, is_tombstone
+from shardline.datasource.shard.commands.transition import Transition
+from shardline.datasource.shard.state import STAGE_LIFE_MS, RollupRef, ShardState, is_tombstone
 
 __all__ = ["add_rollup", "oldest_whole"]
 

@@ -30,8 +30,8 @@ from typing import Final
 
 import msgspec
 
-from datasource.shard.commands.transition import Transition
-from datasource.shard.state import STAGE_LIFE_MS, ShardState, is_tombstone
+from shardline.datasource.shard.commands.transition import Transition
+from shardline.datasource.shard.state import STAGE_LIFE_MS, ShardState, is_tombstone
 
 __all__ = ["SWEEP_AGE_MS", "SWEEP_MARGIN_MS", "fence", "note_swept", "sweep_due"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from datasource.shard.state import ShardState
+from shardline.datasource.shard.state import ShardState
 
 __all__ = ["Transition"]
 

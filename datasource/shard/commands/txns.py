@@ -18,15 +18,15 @@ from dataclasses import dataclass
 
 import msgspec
 
-from datasource.errors import Corrupt, InvalidUsage
-from datasource.frontier import Frontier
-from datasource.shard.batch import Batch, Run, stamp
-from datasource.shard.commands.append import InlineBackpressure, StagedTooLong
-from datasource.shard.commands.lifecycle import Finalised, Held, finalise
-from datasource.shard.commands.transition import Transition
-from datasource.shard.description import Description
-from datasource.shard.state import STAGE_LIFE_MS, Registration, ShardState, Writer
-from datasource.shard.trace import level_of, push
+from shardline.datasource.errors import Corrupt, InvalidUsage
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard.batch import Batch, Run, stamp
+from shardline.datasource.shard.commands.append import InlineBackpressure, StagedTooLong
+from shardline.datasource.shard.commands.lifecycle import Finalised, Held, finalise
+from shardline.datasource.shard.commands.transition import Transition
+from shardline.datasource.shard.description import Description
+from shardline.datasource.shard.state import STAGE_LIFE_MS, Registration, ShardState, Writer
+from shardline.datasource.shard.trace import level_of, push
 
 __all__ = [
     "Applied",

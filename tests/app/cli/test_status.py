@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from typing_extensions import override
 
-from app.cli.status import ObjectStatus, show_status, status_table, verdict
+from shardline.app.cli.status import ObjectStatus, show_status, status_table, verdict
 from support.fakes.clock import ManualClock
 
 RUNNING = ObjectStatus("delays", "view", "running", lag_ms=800, hydrated=True)

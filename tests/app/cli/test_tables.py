@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.cli.tables import age, moment, size
+from shardline.app.cli.tables import age, moment, size
 
 
 @pytest.mark.parametrize(

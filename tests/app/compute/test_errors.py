@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.compute.errors import data_error
+from shardline.app.compute.errors import data_error
 
 ZERO = (
     '[DIVIDE_BY_ZERO] Division by zero. Use `try_divide`.\nSet "x". SQLSTATE: 22012\n'

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from app.compute.holds import end_hold, end_other_holds, forget_holds, hold_name
-from app.execution.host import Incarnation
+from shardline.app.compute.holds import end_hold, end_other_holds, forget_holds, hold_name
+from shardline.app.execution.host import Incarnation
 from support.models.shards import World, schema_of
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import datasource
-from app.compute.errors import data_error
-from app.compute.user_functions import raised_at_rows
+from shardline import datasource
+from shardline.app.compute.errors import data_error
+from shardline.app.compute.user_functions import raised_at_rows
 
 HEAD = "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
 USERS = '  File "/home/ada/prices.py", line 7, in checked\n    raise Unlucky(13)\n'
@@ -88,7 +88,7 @@ def test_what_a_function_raises_at_a_row_is_data(text: str, said: str) -> None:
         + USERS + "NameError: name 'x' is not defined",
         HEAD + f'  File "{OURS}", line 1, in fetch\nValueError: x',
         HEAD + '  File "/srv/app/datasource/parts/fetch.py", line 1, in fetch\nValueError: x',
-        HEAD + USERS + "datasource.errors.MissingBlob: [BLOB_DELETED] part 'p' is not there",
+        HEAD + USERS + "shardline.datasource.errors.MissingBlob: [BLOB_DELETED] part 'p' is lost",
         "An exception was thrown from the Python worker:\n",
         HEAD,
     ],

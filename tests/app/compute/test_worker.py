@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.compute.worker import ComputeDone, ComputeWorker
-from app.execution.host import Incarnation
-from app.execution.observations import Ended, Hydrated, Progress
-from app.lane import commands as lane
-from app.lane.process_state import PhaseChange
-from app.lane.state import LaneObject
-from app.protocol.compute import (
+from shardline.app.compute.worker import ComputeDone, ComputeWorker
+from shardline.app.execution.host import Incarnation
+from shardline.app.execution.observations import Ended, Hydrated, Progress
+from shardline.app.lane import commands as lane
+from shardline.app.lane.process_state import PhaseChange
+from shardline.app.lane.state import LaneObject
+from shardline.app.protocol.compute import (
     AllowCompaction,
     AllowWrites,
     CreateDataflow,
@@ -29,13 +29,13 @@ from app.protocol.compute import (
     SubscribeResponse,
     UpdateConfiguration,
 )
-from app.protocol.objects import IndexDescription, SubscribeDescription, ViewDescription
-from datasource.errors import InvalidUsage
+from shardline.app.protocol.objects import IndexDescription, SubscribeDescription, ViewDescription
+from shardline.datasource.errors import InvalidUsage
 
 if TYPE_CHECKING:
-    from app.lane.process_state import Phase
-    from app.protocol.compute import ComputeCommand
-    from app.protocol.objects import Dataflow
+    from shardline.app.lane.process_state import Phase
+    from shardline.app.protocol.compute import ComputeCommand
+    from shardline.app.protocol.objects import Dataflow
 
 DONE = InitializationComplete()
 NOTHING = ComputeDone()

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 import pytest
 from typing_extensions import override
 
-from app.controller.compute import ComputeController, Hold
-from app.controller.storage import StorageController
-from app.controller.subscription import Subscription
-from app.protocol.compute import (
+from shardline.app.controller.compute import ComputeController, Hold
+from shardline.app.controller.storage import StorageController
+from shardline.app.controller.subscription import Subscription
+from shardline.app.protocol.compute import (
     AllowCompaction,
     AllowWrites,
     CancelPeek,
@@ -29,16 +29,22 @@ from app.protocol.compute import (
     SubscribeResponse,
     UpdateConfiguration,
 )
-from app.protocol.objects import (
+from shardline.app.protocol.objects import (
     Dataflow,
     SinkDescription,
     SourceDescription,
     SubscribeDescription,
     ViewDescription,
 )
-from app.protocol.storage import DroppedId, FrontierUpper, RunIngestion, RunSink, StatusUpdate
-from datasource.clock import SystemClock, SystemIds
-from datasource.errors import Determinate
+from shardline.app.protocol.storage import (
+    DroppedId,
+    FrontierUpper,
+    RunIngestion,
+    RunSink,
+    StatusUpdate,
+)
+from shardline.datasource.clock import SystemClock, SystemIds
+from shardline.datasource.errors import Determinate
 from support.fakes.connection import FakeConnection
 from support.processes.checkout import wait_until
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from app.compute.peek.results import from_ipc
-from app.compute.worker import ComputeWorker
-from app.coordinator.application import Application
-from app.coordinator.start_holds import Beginnings
-from app.lane.lane import Lane
-from app.lane.state import LaneObject
-from app.protocol.compute import (
+from shardline.app.compute.peek.results import from_ipc
+from shardline.app.compute.worker import ComputeWorker
+from shardline.app.coordinator.application import Application
+from shardline.app.coordinator.start_holds import Beginnings
+from shardline.app.lane.lane import Lane
+from shardline.app.lane.state import LaneObject
+from shardline.app.protocol.compute import (
     AllowCompaction,
     AllowWrites,
     ComputeCommand,
@@ -28,12 +28,12 @@ from app.protocol.compute import (
     SubscribeDropped,
     SubscribeResponse,
 )
-from app.protocol.objects import SubscribeDescription
-from app.runtime.cleanup import forget
-from app.transport.in_process import InProcessClient
-from app.transport.session import CloseCode
-from datasource.clock import SystemClock
-from datasource.errors import Determinate, Fenced, InvalidUsage, ShardError
+from shardline.app.protocol.objects import SubscribeDescription
+from shardline.app.runtime.cleanup import forget
+from shardline.app.transport.in_process import InProcessClient
+from shardline.app.transport.session import CloseCode
+from shardline.datasource.clock import SystemClock
+from shardline.datasource.errors import Determinate, Fenced, InvalidUsage, ShardError
 from support.fakes.sites import Site, index, project, source
 
 FIRST = [((1, "a"), 1, 1)]

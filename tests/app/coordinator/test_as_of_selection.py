@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.coordinator.as_of_selection import Readable, choose_as_of
-from app.coordinator.oracle import Oracle
-from datasource.frontier import EMPTY, Frontier
+from shardline.app.coordinator.as_of_selection import Readable, choose_as_of
+from shardline.app.coordinator.oracle import Oracle
+from shardline.datasource.frontier import EMPTY, Frontier
 
 TIMES = st.integers(0, 50)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from app.demo.data import FLIGHTS, unpack
-from app.demo.feed import Day, Feed, land, landed, split
-from app.demo.place import Place
-from datasource.clock import SystemClock
+from shardline.app.demo.data import FLIGHTS, unpack
+from shardline.app.demo.feed import Day, Feed, land, landed, split
+from shardline.app.demo.place import Place
+from shardline.datasource.clock import SystemClock
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from app.demo.place import Place, alone
-from datasource.clock import SystemClock
-from datasource.errors import InvalidUsage
+from shardline.app.demo.place import Place, alone
+from shardline.datasource.clock import SystemClock
+from shardline.datasource.errors import InvalidUsage
 from support.fakes.clock import ManualClock
 
 

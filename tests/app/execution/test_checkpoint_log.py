@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from app.execution.checkpoint_log import planned_offset
+from shardline.app.execution.checkpoint_log import planned_offset
 
 if TYPE_CHECKING:
     from pathlib import Path

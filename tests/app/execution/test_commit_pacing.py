@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from app.execution.commit_pacing import Pace
+from shardline.app.execution.commit_pacing import Pace
 from support.fakes.clock import ManualClock
 
 

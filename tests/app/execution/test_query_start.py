@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, ClassVar, cast
 
-from app.execution.query_start import start_slot, until_initialised
-from datasource.clock import SystemClock
+from shardline.app.execution.query_start import start_slot, until_initialised
+from shardline.datasource.clock import SystemClock
 from support.fakes.clock import ManualClock
 
 if TYPE_CHECKING:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from app.execution.spark_errors import explain, gist, sentence, unreadable_part
-from datasource.errors import Corrupt, Determinate, MissingBlob
+from shardline.app.execution.spark_errors import explain, gist, sentence, unreadable_part
+from shardline.datasource.errors import Corrupt, Determinate, MissingBlob
 
 TRACE = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: \
 [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform \
 latestOffset: Traceback (most recent call last):
   File "runner.py", line 7, in main
-datasource.errors.{kind}: [SHARD_DROPPED] shard 'flights' was dropped — hint: make it again \
-SQLSTATE: 38000
+shardline.datasource.errors.{kind}: [SHARD_DROPPED] shard 'flights' was dropped \
+— hint: make it again SQLSTATE: 38000
 \tat org.apache.spark.Something(Thing.scala:1)
 """
 
@@ -56,7 +56,9 @@ ValueError: no mood
 def test_what_a_python_function_raised_is_told_and_not_that_something_was() -> None:
     """The last error of a worker's stack trace, whatever Spark wraps around it."""
     assert gist(RuntimeError(WORKER)) == "ValueError: no mood"
-    assert gist(RuntimeError(TRACE.format(kind="Corrupt"))).startswith("datasource.errors.Corrupt:")
+    assert gist(RuntimeError(TRACE.format(kind="Corrupt"))).startswith(
+        "shardline.datasource.errors.Corrupt:"
+    )
     streamed = (
         "Failed when planning: Traceback (most recent call last):\n  File\nE: x SQLSTATE: 38000"
     )

@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 from typing_extensions import override
 
-from app.execution.step_scheduler import Turns
-from datasource.clock import Clock
+from shardline.app.execution.step_scheduler import Turns
+from shardline.datasource.clock import Clock
 from support.fakes.clock import ManualClock
 from support.processes.checkout import wait_until
 

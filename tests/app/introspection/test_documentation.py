@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from app.introspection.inbox import Inbox
-from app.introspection.registry import documentation, relations_with
+from shardline.app.introspection.inbox import Inbox
+from shardline.app.introspection.registry import documentation, relations_with
 from support.fakes.clock import ManualClock
 from support.tree import ROOT
 

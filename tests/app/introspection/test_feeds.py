@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from app.introspection.feeds import Observing
-from app.lane.commands import CreateDataflow, LaneCommand, Record, UpdateConfiguration
-from app.lane.state import LaneState
-from app.protocol.objects import SourceDescription
+from shardline.app.introspection.feeds import Observing
+from shardline.app.lane.commands import CreateDataflow, LaneCommand, Record, UpdateConfiguration
+from shardline.app.lane.state import LaneState
+from shardline.app.protocol.objects import SourceDescription
 from support.models.shards import World
 
 JAAS = "org.x.PlainLoginModule required username='me' password='hunter2';"

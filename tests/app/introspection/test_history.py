@@ -7,12 +7,12 @@ import threading
 import pyarrow as pa
 import pytest
 
-from app.introspection.history import HISTORY_SHARD, HistoryKeeper
-from app.introspection.poll import ShardPoller
-from app.protocol.objects import errors_shard
-from datasource.client import ShardClient
-from datasource.errors import Fenced, InvalidUsage
-from datasource.types.schema import ShardSchema
+from shardline.app.introspection.history import HISTORY_SHARD, HistoryKeeper
+from shardline.app.introspection.poll import ShardPoller
+from shardline.app.protocol.objects import errors_shard
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import Fenced, InvalidUsage
+from shardline.datasource.types.schema import ShardSchema
 from support.fakes.introspection import DELAYS, FLIGHTS, World
 
 SCHEMA = ShardSchema.from_arrow(pa.schema([("a", pa.int64())]))

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from app.introspection.feeds import Observing
-from datasource.maintainer import Maintainer
-from datasource.maintenance.compact import observe_merges
+from shardline.app.introspection.feeds import Observing
+from shardline.datasource.maintainer import Maintainer
+from shardline.datasource.maintenance.compact import observe_merges
 from support.models.merging import SHARD, filled
 from support.models.shards import SETTINGS, World, schema_of, table
 

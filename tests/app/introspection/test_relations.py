@@ -5,8 +5,15 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from app.execution.observations import Failed, Health, Hydrated, Measured, Progress, Started
-from app.introspection.events import (
+from shardline.app.execution.observations import (
+    Failed,
+    Health,
+    Hydrated,
+    Measured,
+    Progress,
+    Started,
+)
+from shardline.app.introspection.events import (
     Dropped,
     Event,
     Maintenance,
@@ -20,9 +27,9 @@ from app.introspection.events import (
     ShardSeen,
     StateProgress,
 )
-from app.protocol.objects import SubscribeDescription, ViewDescription
-from app.protocol.storage import StatusUpdate
-from datasource.errors import InvalidUsage
+from shardline.app.protocol.objects import SubscribeDescription, ViewDescription
+from shardline.app.protocol.storage import StatusUpdate
+from shardline.datasource.errors import InvalidUsage
 from support.fakes.introspection import DELAYS, FAST, FLIGHTS, OUT, World, progress
 
 

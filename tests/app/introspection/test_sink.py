@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 
-from app.introspection.events import Dropped, QueryProgress
-from app.introspection.inbox import Inbox
-from app.introspection.listener import QueryListener, progress_of
-from app.introspection.sink import Sink
-from app.introspection.store import Relations
-from datasource.clock import SystemClock
+from shardline.app.introspection.events import Dropped, QueryProgress
+from shardline.app.introspection.inbox import Inbox
+from shardline.app.introspection.listener import QueryListener, progress_of
+from shardline.app.introspection.sink import Sink
+from shardline.app.introspection.store import Relations
+from shardline.datasource.clock import SystemClock
 from support.fakes.clock import ManualClock
 from support.fakes.introspection import DELAYS, World, progress
 

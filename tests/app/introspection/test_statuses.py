@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from app.execution.observations import Failed, Health, Started
-from app.introspection.events import (
+from shardline.app.execution.observations import Failed, Health, Started
+from shardline.app.introspection.events import (
     Phase,
     Polled,
 )
-from app.protocol.storage import StatisticsUpdates, StatusUpdate
+from shardline.app.protocol.storage import StatisticsUpdates, StatusUpdate
 from support.fakes.introspection import DELAYS, FLIGHTS, OUT, World
 
 

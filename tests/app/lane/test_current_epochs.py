@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from app.execution.host import Incarnation
-from app.lane.current_epochs import Lives
-from app.lane.process_state import PhaseChange
-from app.protocol.objects import ViewDescription
+from shardline.app.execution.host import Incarnation
+from shardline.app.lane.current_epochs import Lives
+from shardline.app.lane.process_state import PhaseChange
+from shardline.app.protocol.objects import ViewDescription
 
 if TYPE_CHECKING:
-    from app.lane.process_state import Phase
+    from shardline.app.lane.process_state import Phase
 
 VIEW = ViewDescription(name="v", query="q", inputs=("a",), schema="x INT")
 OTHER = ViewDescription(name="v", query="another", inputs=("a",), schema="x INT")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from app.execution.observations import Ended, Failed
-from app.lane.commands import (
+from shardline.app.execution.observations import Ended, Failed
+from shardline.app.lane.commands import (
     AllowWrites,
     CreateDataflow,
     DropDataflow,
@@ -16,22 +16,22 @@ from app.lane.commands import (
     SuspendAndRestart,
     UpdateConfiguration,
 )
-from app.lane.lane import Lane
-from app.lane.settings import LaneSettings
-from app.protocol.objects import (
+from shardline.app.lane.lane import Lane
+from shardline.app.lane.settings import LaneSettings
+from shardline.app.protocol.objects import (
     IndexDescription,
     SourceDescription,
     SubscribeDescription,
     ViewDescription,
 )
-from datasource.errors import Fenced, InvalidUsage
+from shardline.datasource.errors import Fenced, InvalidUsage
 from support.fakes.clock import ManualClock, SeededIds
 from support.fakes.lane import Ledger, Order, Runtime, SimJournal, host
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from app.lane.order_protocol import Role
+    from shardline.app.lane.order_protocol import Role
 
 
 def view(name: str, query: str = "SELECT 1") -> ViewDescription:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from app.lane.commands import (
+from shardline.app.lane.commands import (
     LANE,
     CreateDataflow,
     DropDataflow,
@@ -20,13 +20,13 @@ from app.lane.commands import (
     Submission,
     UpdateConfiguration,
 )
-from app.lane.holder import this_process
-from app.lane.log import LANE_SHARD, LaneLog, read_lane
-from app.lane.settings import LaneSettings
-from app.lane.state import EMPTY_STATE, LaneState, apply
-from app.protocol.objects import SourceDescription
-from datasource.client import ShardClient
-from datasource.errors import Determinate, Fenced, Indeterminate, InvalidUsage
+from shardline.app.lane.holder import this_process
+from shardline.app.lane.log import LANE_SHARD, LaneLog, read_lane
+from shardline.app.lane.settings import LaneSettings
+from shardline.app.lane.state import EMPTY_STATE, LaneState, apply
+from shardline.app.protocol.objects import SourceDescription
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import Determinate, Fenced, Indeterminate, InvalidUsage
 from support.models.shards import Crash, Mortal, World
 from support.tree import ROOT
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from app.lane.order_protocol import Takeover
+    from shardline.app.lane.order_protocol import Takeover
 
 SMALL = LaneSettings(snapshot_every=8, keep_records=10, lease_ms=10_000)
 

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from app.lane.shared_poll import SharedLook
-from datasource.errors import Determinate
+from shardline.app.lane.shared_poll import SharedLook
+from shardline.datasource.errors import Determinate
 
 
 def test_many_who_ask_at_once_share_looks_that_are_no_older_than_they_ask() -> None:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from app.lane.commands import AllowWrites, CreateDataflow, DropDataflow, SuspendAndRestart
-from app.lane.settings import LaneSettings
-from app.lane.state import EMPTY_STATE, apply
-from app.protocol.objects import (
+from shardline.app.lane.commands import AllowWrites, CreateDataflow, DropDataflow, SuspendAndRestart
+from shardline.app.lane.settings import LaneSettings
+from shardline.app.lane.state import EMPTY_STATE, apply
+from shardline.app.protocol.objects import (
     Description,
     SourceDescription,
     SubscribeDescription,

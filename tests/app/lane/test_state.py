@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.lane.commands import (
+from shardline.app.lane.commands import (
     AllowWrites,
     CreateDataflow,
     DropDataflow,
@@ -22,8 +22,8 @@ from app.lane.commands import (
     UpdateConfiguration,
     command_kind,
 )
-from app.lane.settings import LaneSettings
-from app.lane.state import (
+from shardline.app.lane.settings import LaneSettings
+from shardline.app.lane.state import (
     EMPTY_STATE,
     LaneState,
     apply,
@@ -31,8 +31,8 @@ from app.lane.state import (
     unrepeated,
     would_change,
 )
-from app.protocol.objects import SourceDescription, SubscribeDescription, ViewDescription
-from datasource.errors import InvalidUsage
+from shardline.app.protocol.objects import SourceDescription, SubscribeDescription, ViewDescription
+from shardline.datasource.errors import InvalidUsage
 
 HOLDER = Holder(
     token="t",  # noqa: S106 - an id, no secret

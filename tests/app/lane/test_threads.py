@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from app.lane.commands import CreateDataflow, DropDataflow, UpdateConfiguration
-from app.lane.inbox import Intake
-from app.lane.lane import Lane
-from app.lane.settings import LaneSettings
-from app.protocol.objects import SourceDescription, ViewDescription
-from datasource.clock import SystemClock
-from datasource.errors import Determinate, InvalidUsage
+from shardline.app.lane.commands import CreateDataflow, DropDataflow, UpdateConfiguration
+from shardline.app.lane.inbox import Intake
+from shardline.app.lane.lane import Lane
+from shardline.app.lane.settings import LaneSettings
+from shardline.app.protocol.objects import SourceDescription, ViewDescription
+from shardline.datasource.clock import SystemClock
+from shardline.datasource.errors import Determinate, InvalidUsage
 from support.fakes.clock import ManualClock, SeededIds
 from support.fakes.lane import Order, SimJournal, host
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from app.execution.host import Host, Incarnation
-    from app.lane.process_state import PhaseChange
-    from app.protocol.objects import Description
+    from shardline.app.execution.host import Host, Incarnation
+    from shardline.app.lane.process_state import PhaseChange
+    from shardline.app.protocol.objects import Description
 
 
 def view(name: str) -> ViewDescription:

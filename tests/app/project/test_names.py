@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.project.project import Project
-from app.protocol.graph import Graph
+from shardline.app.project.project import Project
+from shardline.app.protocol.graph import Graph
 
 SOURCES = "CREATE SOURCE flights USING rate; CREATE SOURCE planes USING rate;\n"
 

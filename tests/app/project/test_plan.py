@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.console import Console
 
-from app.cli.explain_plan import plan_view, say
-from app.project.plan import Change, Plan, Step, difference, plan_from, plan_json
-from app.project.statements import Kept
-from app.protocol.objects import (
+from shardline.app.cli.explain_plan import plan_view, say
+from shardline.app.project.plan import Change, Plan, Step, difference, plan_from, plan_json
+from shardline.app.project.statements import Kept
+from shardline.app.protocol.objects import (
     IndexDescription,
     SinkDescription,
     SourceDescription,
     SubscribeDescription,
     ViewDescription,
 )
-from datasource.errors import InvalidUsage
+from shardline.datasource.errors import InvalidUsage
 
 
 def source(name: str, **options: str) -> SourceDescription:

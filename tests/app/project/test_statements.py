@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.project.statements import Written, read_statements
-from app.protocol.objects import (
+from shardline.app.project.statements import Written, read_statements
+from shardline.app.protocol.objects import (
     IndexDescription,
     SinkDescription,
     SourceDescription,
     ViewDescription,
 )
-from app.sql.problems import Problem, Script
-from app.sql.tokens import compact
+from shardline.app.sql.problems import Problem, Script
+from shardline.app.sql.tokens import compact
 
 
 def read(text: str) -> list[Written]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.project.variables import parse_variables, substituted
-from datasource.errors import InvalidUsage
+from shardline.app.project.variables import parse_variables, substituted
+from shardline.datasource.errors import InvalidUsage
 
 
 def test_values_take_the_place_of_variables() -> None:

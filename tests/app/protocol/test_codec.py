@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.protocol.codec import COMPUTE, PROTOCOL_VERSION, STORAGE, Codec
-from app.protocol.compute import ComputeCommand, ComputeResponse, Hello
-from app.protocol.objects import fingerprint
-from app.protocol.storage import StorageCommand, StorageResponse
-from datasource.errors import InvalidUsage
+from shardline.app.protocol.codec import COMPUTE, PROTOCOL_VERSION, STORAGE, Codec
+from shardline.app.protocol.compute import ComputeCommand, ComputeResponse, Hello
+from shardline.app.protocol.objects import fingerprint
+from shardline.app.protocol.storage import StorageCommand, StorageResponse
+from shardline.datasource.errors import InvalidUsage
 from support.fakes.replicas import thorough
 from support.strategies.messages import MESSAGES, SOURCE
 from support.tree import GOLDEN

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.protocol.compute import (
+from shardline.app.protocol.compute import (
     AllowCompaction,
     AllowWrites,
     CancelPeek,
@@ -22,15 +22,15 @@ from app.protocol.compute import (
     Schedule,
     UpdateConfiguration,
 )
-from app.protocol.history import (
+from shardline.app.protocol.history import (
     GONE_MAX,
     ComputeHistory,
     StorageHistory,
     reduce_compute,
     reduce_storage,
 )
-from app.protocol.storage import RunIngestion, RunSink, StorageCommand
-from datasource.errors import InvalidUsage
+from shardline.app.protocol.storage import RunIngestion, RunSink, StorageCommand
+from shardline.datasource.errors import InvalidUsage
 from support.fakes.replicas import (
     ComputeReplica,
     StorageReplica,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from app.protocol.objects import SinkDescription, fingerprint
+from shardline.app.protocol.objects import SinkDescription, fingerprint
 
 SINK = SinkDescription(name="out", on="delays", format="parquet", options={"path": "/out"})
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.protocol.compute import (
+from shardline.app.protocol.compute import (
     AllowCompaction,
     ComputeCommand,
     CreateDataflow,
@@ -17,17 +17,17 @@ from app.protocol.compute import (
     Schedule,
     UpdateConfiguration,
 )
-from app.protocol.history import reduce_compute, reduce_storage
-from app.protocol.objects import SubscribeDescription
-from app.protocol.reconcile import reconcile_compute, reconcile_storage
-from app.protocol.storage import (
+from shardline.app.protocol.history import reduce_compute, reduce_storage
+from shardline.app.protocol.objects import SubscribeDescription
+from shardline.app.protocol.reconcile import reconcile_compute, reconcile_storage
+from shardline.app.protocol.storage import (
     CancelOneshotIngestion,
     RunIngestion,
     RunOneshotIngestion,
     RunSink,
     StorageCommand,
 )
-from datasource.errors import InvalidUsage
+from shardline.datasource.errors import InvalidUsage
 from support.fakes.replicas import (
     ComputeReplica,
     StorageReplica,

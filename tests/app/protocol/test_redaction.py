@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.protocol.objects import SinkDescription, ViewDescription
-from app.protocol.redaction import HIDDEN, bare, shown
+from shardline.app.protocol.objects import SinkDescription, ViewDescription
+from shardline.app.protocol.redaction import HIDDEN, bare, shown
 
 
 @pytest.mark.parametrize(

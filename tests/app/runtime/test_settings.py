@@ -12,30 +12,30 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from app.controller.compute import ComputeController
-from app.controller.storage import StorageController
-from app.lane.holder import this_process
-from app.lane.log import LaneLog
-from app.protocol.compute import (
+from shardline.app.controller.compute import ComputeController
+from shardline.app.controller.storage import StorageController
+from shardline.app.lane.holder import this_process
+from shardline.app.lane.log import LaneLog
+from shardline.app.protocol.compute import (
     ComputeCommand,
     CreateInstance,
     InitializationComplete,
     SubscribeResponse,
     UpdateConfiguration,
 )
-from app.protocol.objects import IndexDescription
-from app.runtime.runtime import Runtime, RuntimeOptions
-from app.runtime.settings import (
+from shardline.app.protocol.objects import IndexDescription
+from shardline.app.runtime.runtime import Runtime, RuntimeOptions
+from shardline.app.runtime.settings import (
     CHANGEABLE,
     Bounds,
     bounds_of,
     check_configuration,
     configuration_of,
 )
-from app.settings.config import DEFAULT_FILE, RuntimeSettings
-from app.transport.in_process import InProcessClient
-from app.transport.session import CloseCode
-from datasource.errors import InvalidUsage
+from shardline.app.settings.config import DEFAULT_FILE, RuntimeSettings
+from shardline.app.transport.in_process import InProcessClient
+from shardline.app.transport.session import CloseCode
+from shardline.datasource.errors import InvalidUsage
 from support.fakes.reads import Place
 from support.processes.checkout import wait_until
 

@@ -16,8 +16,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.routing import Route, WebSocketRoute
 
-from app.cli.status import fetch_status
-from app.introspection.events import (
+from shardline.app.cli.status import fetch_status
+from shardline.app.introspection.events import (
     Harvested,
     Maintenance,
     PeekDecided,
@@ -25,12 +25,12 @@ from app.introspection.events import (
     PeekStarted,
     Polled,
 )
-from app.protocol.storage import StatisticsUpdates
-from app.server.access import BODY_MAX, Access
-from app.server.api import Services, create_app
-from app.server.application_server import routes_of
-from app.server.http_server import Served, serve
-from datasource.errors import InvalidUsage
+from shardline.app.protocol.storage import StatisticsUpdates
+from shardline.app.server.access import BODY_MAX, Access
+from shardline.app.server.api import Services, create_app
+from shardline.app.server.application_server import routes_of
+from shardline.app.server.http_server import Served, serve
+from shardline.datasource.errors import InvalidUsage
 from support.fakes.introspection import DELAYS, FLIGHTS, World, progress
 from support.processes.checkout import wait_until
 

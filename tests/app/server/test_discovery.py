@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from app.server.discovery import Whereabouts, announce, find, withdraw
-from datasource.errors import InvalidUsage
+from shardline.app.server.discovery import Whereabouts, announce, find, withdraw
+from shardline.datasource.errors import InvalidUsage
 
 HERE, OTHER = (
     Whereabouts(url=f"http://127.0.0.1:{number}", token=str(number), pid=number)

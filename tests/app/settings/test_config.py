@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.settings.config import (
+from shardline.app.settings.config import (
     DEFAULT_FILE,
     DemoSettings,
     LogSettings,
@@ -15,7 +15,7 @@ from app.settings.config import (
     Settings,
     load,
 )
-from datasource.errors import InvalidUsage
+from shardline.datasource.errors import InvalidUsage
 
 
 def written(folder: Path, text: str) -> Path:

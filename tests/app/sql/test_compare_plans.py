@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.sql.compare_plans import compare_plans
-from app.sql.plan_tree import plan_tree
+from shardline.app.sql.compare_plans import compare_plans
+from shardline.app.sql.plan_tree import plan_tree
 
 LOGICAL = "org.apache.spark.sql.catalyst.plans.logical."
 EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."

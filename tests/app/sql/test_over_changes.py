@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.sql.over_changes import NotLinear, over_changes
+from shardline.app.sql.over_changes import NotLinear, over_changes
 
 
 @pytest.mark.parametrize(

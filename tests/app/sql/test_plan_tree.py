@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from app.sql.determinism import special_literal, undetermined
-from app.sql.plan_tree import plan_tree
-from app.sql.strategy import choose
+from shardline.app.sql.determinism import special_literal, undetermined
+from shardline.app.sql.plan_tree import plan_tree
+from shardline.app.sql.strategy import choose
 
 LOGICAL = "org.apache.spark.sql.catalyst.plans.logical."
 EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.sql.problems import InvalidProject
-from app.sql.queries import (
+from shardline.app.sql.problems import InvalidProject
+from shardline.app.sql.queries import (
     Selected,
     Subscribed,
     bind,
@@ -13,7 +13,7 @@ from app.sql.queries import (
     parse_select,
     parse_subscribe,
 )
-from app.sql.references import read_query
+from shardline.app.sql.references import read_query
 
 NAMES = {"flights": "x1", "planes": "x2", "introspection.objects": "x3"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.sql.spark_errors import Said, spark_says
+from shardline.app.sql.spark_errors import Said, spark_says
 
 TEXT = "SELECT a\nFROM x"
 
@@ -45,7 +45,8 @@ class Suggesting(Exception):
         (
             ValueError(
                 "[PYTHON_DATA_SOURCE_ERROR] Failed: Traceback\n  File x\n"
-                "datasource.errors.InvalidUsage: [SHARD_NOT_FOUND] no shard 'x' — hint: make it\n"
+                "shardline.datasource.errors.InvalidUsage: [SHARD_NOT_FOUND] no shard 'x' "
+                "— hint: make it\n"
                 " at y SQLSTATE: 38000"
             ),
             Said("SHARD_NOT_FOUND", "no shard 'x'", "make it", None),

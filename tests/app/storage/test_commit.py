@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.execution.host import Host
-from app.storage.commit import Commit, Stopped, Timeline
-from app.storage.errors import ERRORS, open_errors, retract_errors
-from app.storage.reclock import NOTHING, Origin, Remap, SourceFile
-from app.storage.resume import Planned
-from datasource.client import ShardClient
-from datasource.errors import Determinate, Fenced
-from datasource.spark_native.time_interval import StagedInterval
-from datasource.types.schema import ShardSchema
+from shardline.app.execution.host import Host
+from shardline.app.storage.commit import Commit, Stopped, Timeline
+from shardline.app.storage.errors import ERRORS, open_errors, retract_errors
+from shardline.app.storage.reclock import NOTHING, Origin, Remap, SourceFile
+from shardline.app.storage.resume import Planned
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import Determinate, Fenced
+from shardline.datasource.spark_native.time_interval import StagedInterval
+from shardline.datasource.types.schema import ShardSchema
 from support.fakes.clock import ManualClock, SeededIds
 
 _numbers = count()

@@ -9,11 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.storage.errors import ERRORS, live_count, live_errors, open_errors, retract_errors
-from app.storage.reclock import Bound, Origin, Remap
-from datasource.client import ShardClient
-from datasource.errors import Determinate, InvalidUsage
-from datasource.frontier import Frontier
+from shardline.app.storage.errors import (
+    ERRORS,
+    live_count,
+    live_errors,
+    open_errors,
+    retract_errors,
+)
+from shardline.app.storage.reclock import Bound, Origin, Remap
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import Determinate, InvalidUsage
+from shardline.datasource.frontier import Frontier
 from support.fakes.clock import ManualClock, SeededIds
 
 _numbers = count()

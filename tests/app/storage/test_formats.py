@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from app.protocol.objects import Envelope, SinkDescription
-from app.storage.formats import Use, package_of, spelt, unknown_options
-from app.storage.sink_query import check_sink
-from datasource.errors import InvalidUsage
+from shardline.app.protocol.objects import Envelope, SinkDescription
+from shardline.app.storage.formats import Use, package_of, spelt, unknown_options
+from shardline.app.storage.sink_query import check_sink
+from shardline.datasource.errors import InvalidUsage
 
 
 def test_formats_are_spelt_as_ours_are() -> None:

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from app.storage.generators import FORMATS, schema_of, spark_format, with_start
-from app.storage.generators.catalog import open_generator
-from app.storage.generators.events import Generator, end_of
-from app.storage.generators.mixing import draws, high, low, prices
-from app.storage.generators.source import GeneratorStreamReader, _Rows
-from datasource.errors import InvalidUsage
+from shardline.app.storage.generators import FORMATS, schema_of, spark_format, with_start
+from shardline.app.storage.generators.catalog import open_generator
+from shardline.app.storage.generators.events import Generator, end_of
+from shardline.app.storage.generators.mixing import draws, high, low, prices
+from shardline.app.storage.generators.source import GeneratorStreamReader, _Rows
+from shardline.datasource.errors import InvalidUsage
 from support.fakes.clock import ManualClock
 
 TABLES = [

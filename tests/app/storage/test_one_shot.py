@@ -11,9 +11,9 @@ from unittest.mock import MagicMock
 import pytest
 from typing_extensions import override
 
-from app.protocol.storage import RunOneshotIngestion, StagedBatches
-from app.storage.one_shot import Oneshots
-from datasource.clock import SystemClock
+from shardline.app.protocol.storage import RunOneshotIngestion, StagedBatches
+from shardline.app.storage.one_shot import Oneshots
+from shardline.datasource.clock import SystemClock
 from support.fakes.reads import Place
 
 
@@ -37,7 +37,7 @@ def test_nothing_is_ingested_before_the_runtime_may_write(monkeypatch: pytest.Mo
     def save(_frame: Any, *, txn: tuple[str, int], **_rest: object) -> None:
         saved.append(txn)
 
-    monkeypatch.setattr("datasource.save", save)
+    monkeypatch.setattr("shardline.datasource.save", save)
     spark, clock, place = MagicMock(), Watched(), Place()
     spark.read.format().options().load().count.return_value = 7
     oneshots = Oneshots(replace(place.host, spark=spark, clock=clock), answers.put)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.storage.reporting import position
+from shardline.app.storage.reporting import position
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.storage.reclock import NOTHING, Bound, Origin, Remap, SourceFile, next_time
-from datasource.client import ShardClient
-from datasource.errors import InvalidUsage
+from shardline.app.storage.reclock import NOTHING, Bound, Origin, Remap, SourceFile, next_time
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import InvalidUsage
 from support.fakes.clock import ManualClock, SeededIds
 
 ORIGIN = Origin("csv", 5)

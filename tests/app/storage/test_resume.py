@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.storage.reclock import NOTHING, Binding, Bound, SourceFile
-from app.storage.resume import Checkpoint, resume
-from datasource.errors import Corrupt
+from shardline.app.storage.reclock import NOTHING, Binding, Bound, SourceFile
+from shardline.app.storage.resume import Checkpoint, resume
+from shardline.datasource.errors import Corrupt
 
 QUERY = "0123-4567"
 

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.execution.spark_errors import LOGGED_HINT
-from app.protocol.objects import Envelope, SinkDescription
-from app.storage.sink_query import _explained, check_sink, drop_sink, hold_name
-from app.storage.sinks.interval import LAST, Interval, end_of, frontier_of, may_continue
-from app.storage.sinks.progress import SinkProgress
-from app.storage.sinks.target import guarantee, interval_ms, options_of
-from datasource.client import ShardClient
-from datasource.errors import Fenced, InvalidUsage
-from datasource.frontier import EMPTY, Frontier
-from datasource.types.schema import ShardSchema
+from shardline.app.execution.spark_errors import LOGGED_HINT
+from shardline.app.protocol.objects import Envelope, SinkDescription
+from shardline.app.storage.sink_query import _explained, check_sink, drop_sink, hold_name
+from shardline.app.storage.sinks.interval import LAST, Interval, end_of, frontier_of, may_continue
+from shardline.app.storage.sinks.progress import SinkProgress
+from shardline.app.storage.sinks.target import guarantee, interval_ms, options_of
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import Fenced, InvalidUsage
+from shardline.datasource.frontier import EMPTY, Frontier
+from shardline.datasource.types.schema import ShardSchema
 from support.spark.sinks import SCHEMA
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.execution.observations import Measured
-from app.storage.statistics import SINK_COLUMNS, SOURCE_COLUMNS, Row, Statistics
+from shardline.app.execution.observations import Measured
+from shardline.app.storage.statistics import SINK_COLUMNS, SOURCE_COLUMNS, Row, Statistics
 
 
 def source(statistics: Statistics, epoch: int = 1) -> Statistics:

@@ -7,9 +7,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.execution.observations import Failed, Health
-from app.protocol.storage import Status, StatusUpdate
-from app.storage.status_machine import NAMESPACES, HealthMachine
+from shardline.app.execution.observations import Failed, Health
+from shardline.app.protocol.storage import Status, StatusUpdate
+from shardline.app.storage.status_machine import NAMESPACES, HealthMachine
 
 WORSE = ("running", "frozen", "stalled", "ceased")
 

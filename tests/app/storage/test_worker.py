@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from app.execution.host import Incarnation
-from app.execution.observations import Failed, Health, Measured, Progress
-from app.lane import commands as lane
-from app.lane.process_state import PhaseChange
-from app.lane.state import LaneObject
-from app.protocol.compute import AllowCompaction, AllowWrites, InitializationComplete
-from app.protocol.objects import SinkDescription, SourceDescription
-from app.protocol.storage import (
+from shardline.app.execution.host import Incarnation
+from shardline.app.execution.observations import Failed, Health, Measured, Progress
+from shardline.app.lane import commands as lane
+from shardline.app.lane.process_state import PhaseChange
+from shardline.app.lane.state import LaneObject
+from shardline.app.protocol.compute import AllowCompaction, AllowWrites, InitializationComplete
+from shardline.app.protocol.objects import SinkDescription, SourceDescription
+from shardline.app.protocol.storage import (
     DroppedId,
     FrontierUpper,
     RunIngestion,
@@ -22,11 +22,11 @@ from app.protocol.storage import (
     StagedBatches,
     StatusUpdate,
 )
-from app.storage.worker import StorageDone, StorageWorker
-from datasource.errors import InvalidUsage
+from shardline.app.storage.worker import StorageDone, StorageWorker
+from shardline.datasource.errors import InvalidUsage
 
 if TYPE_CHECKING:
-    from app.lane.process_state import Phase
+    from shardline.app.lane.process_state import Phase
 
 DONE = InitializationComplete()
 NOTHING = StorageDone()

@@ -8,11 +8,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.protocol.compute import InitializationComplete, Schedule
-from app.protocol.storage import DroppedId
-from app.transport.endpoint import Endpoint
-from app.transport.in_process import InProcessClient
-from app.transport.session import CloseCode, Closed, Limits, Received, Reconcile, Session
+from shardline.app.protocol.compute import InitializationComplete, Schedule
+from shardline.app.protocol.storage import DroppedId
+from shardline.app.transport.endpoint import Endpoint
+from shardline.app.transport.in_process import InProcessClient
+from shardline.app.transport.session import CloseCode, Closed, Limits, Received, Reconcile, Session
 from support.fakes.clock import ManualClock
 from support.fakes.replicas import thorough
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from app.protocol.compute import (
+from shardline.app.protocol.compute import (
     AllowWrites,
     CreateInstance,
     Frontiers,
@@ -17,15 +17,15 @@ from app.protocol.compute import (
     PeekResponse,
     Schedule,
 )
-from app.protocol.storage import DroppedId, RunIngestion
-from app.transport.session import CloseCode, Limits, Received, Reconcile
+from shardline.app.protocol.storage import DroppedId, RunIngestion
+from shardline.app.transport.session import CloseCode, Limits, Received, Reconcile
 from support.fakes.replicas import source
 from support.fakes.wires import PATIENCE_S, Wire, inprocess, websocket
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from app.transport.client import Client
+    from shardline.app.transport.client import Client
 
 WIRES: list[Callable[[Limits], AbstractContextManager[Wire]]] = [inprocess, websocket]
 

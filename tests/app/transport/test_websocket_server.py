@@ -12,12 +12,12 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect as open_socket
 
-from app.protocol.codec import COMPUTE, PROTOCOL_VERSION, STORAGE
-from app.protocol.compute import Hello, InitializationComplete, PeekResponse, Schedule
-from app.protocol.storage import RunIngestion
-from app.transport.session import CloseCode, Limits, Received, Reconcile
-from app.transport.websocket_client import WebSocketClient, connect
-from datasource.errors import Determinate, InvalidUsage
+from shardline.app.protocol.codec import COMPUTE, PROTOCOL_VERSION, STORAGE
+from shardline.app.protocol.compute import Hello, InitializationComplete, PeekResponse, Schedule
+from shardline.app.protocol.storage import RunIngestion
+from shardline.app.transport.session import CloseCode, Limits, Received, Reconcile
+from shardline.app.transport.websocket_client import WebSocketClient, connect
+from shardline.datasource.errors import Determinate, InvalidUsage
 from support.fakes.replicas import source
 from support.fakes.wires import PATIENCE_S, TOKEN, Relay, websocket
 

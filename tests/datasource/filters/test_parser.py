@@ -11,10 +11,10 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from datasource.errors import InvalidUsage
-from datasource.filters.parser import Condition
-from datasource.filters.predicates import Compare
-from datasource.types.schema import ShardSchema
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.filters.parser import Condition
+from shardline.datasource.filters.predicates import Compare
+from shardline.datasource.types.schema import ShardSchema
 
 ZONE = "Europe/Berlin"
 

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from datasource.filters.parser import Condition, Where
-from datasource.filters.predicates import (
+from shardline.datasource.filters.parser import Condition, Where
+from shardline.datasource.filters.predicates import (
     FALSE,
     NULL,
     TRUE,
@@ -33,14 +33,14 @@ from datasource.filters.predicates import (
     Predicate,
     StartsWith,
 )
-from datasource.parts.collect_stats import collect
-from datasource.parts.part_file import encode_parquet
-from datasource.parts.prune import Pruner
-from datasource.parts.row_groups import RowGroups
-from datasource.shard.batch import Part
-from datasource.types.schema import ShardSchema
-from datasource.types.spark_types import Atomic
-from datasource.types.stats import encode_stats, kind_of
+from shardline.datasource.parts.collect_stats import collect
+from shardline.datasource.parts.part_file import encode_parquet
+from shardline.datasource.parts.prune import Pruner
+from shardline.datasource.parts.row_groups import RowGroups
+from shardline.datasource.shard.batch import Part
+from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.types.spark_types import Atomic
+from shardline.datasource.types.stats import encode_stats, kind_of
 from support.strategies.rows import PLAIN_TYPES, Case, bounded, cases, plain, values
 
 Answer = bool | None

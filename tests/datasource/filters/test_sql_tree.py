@@ -10,11 +10,11 @@ import pytest
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 
-from app.compute.peek.fast_path import simple_select
-from datasource.errors import InvalidUsage
-from datasource.filters.parser import Condition
-from datasource.filters.sql_tree import READ, NotUnderstood, parse_sql
-from datasource.types.schema import ShardSchema
+from shardline.app.compute.peek.fast_path import simple_select
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.filters.parser import Condition
+from shardline.datasource.filters.sql_tree import READ, NotUnderstood, parse_sql
+from shardline.datasource.types.schema import ShardSchema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,25 +15,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from datasource.errors import InvalidUsage, ShardError
-from datasource.frontier import Frontier
-from datasource.inspect.fsck import check_location
-from datasource.inspect.fsck.findings import Findings
-from datasource.inspect.fsck.states import check_state
-from datasource.shard.codec import Record, diff, encode_record, encode_rollup
-from datasource.shard.commands.readers import pin_critical
-from datasource.shard.state import RollupRef, ShardState, is_tombstone
-from datasource.stores.entry import encode_entry, entry_key
-from datasource.stores.metered import Metered
-from datasource.stores.shard_names import shard_directory
+from shardline.datasource.errors import InvalidUsage, ShardError
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.inspect.fsck import check_location
+from shardline.datasource.inspect.fsck.findings import Findings
+from shardline.datasource.inspect.fsck.states import check_state
+from shardline.datasource.shard.codec import Record, diff, encode_record, encode_rollup
+from shardline.datasource.shard.commands.readers import pin_critical
+from shardline.datasource.shard.state import RollupRef, ShardState, is_tombstone
+from shardline.datasource.stores.entry import encode_entry, entry_key
+from shardline.datasource.stores.metered import Metered
+from shardline.datasource.stores.shard_names import shard_directory
 from support.faults.damage import OTHER, SHARD, Lake
 from support.models.shards import TINY, Crash, Mortal, World, schema_of, table
 from support.strategies.commands import histories
 
 if TYPE_CHECKING:
-    from datasource.client import ShardClient
-    from datasource.stores.location import BlobEntry
-    from datasource.stores.objects import Objects
+    from shardline.datasource.client import ShardClient
+    from shardline.datasource.stores.location import BlobEntry
+    from shardline.datasource.stores.objects import Objects
 
 _HOUR_MS = 3_600_000
 

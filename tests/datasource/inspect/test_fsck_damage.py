@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from datasource.inspect.fsck import KINDS
-from datasource.stores.file import FileObjects
+from shardline.datasource.inspect.fsck import KINDS
+from shardline.datasource.stores.file import FileObjects
 from support.fakes.clock import SeededIds
 from support.faults.damage import SHARD, Lake
 from support.faults.damaged_parts import DAMAGES
@@ -17,7 +17,7 @@ from support.models.shards import World
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from datasource.stores.objects import Objects
+    from shardline.datasource.stores.objects import Objects
     from support.faults.damages import Damage
 
 

@@ -7,11 +7,16 @@ import json
 import msgspec
 import pytest
 
-from datasource.inspect.report import DroppedPart, dropped_parts, report_shard, schema_text
-from datasource.shard.batch import Batch, Part, Run
-from datasource.shard.description import Description
-from datasource.shard.state import CriticalReader, LeasedReader, ShardState, Writer
-from datasource.shard.trace import Trace
+from shardline.datasource.inspect.report import (
+    DroppedPart,
+    dropped_parts,
+    report_shard,
+    schema_text,
+)
+from shardline.datasource.shard.batch import Batch, Part, Run
+from shardline.datasource.shard.description import Description
+from shardline.datasource.shard.state import CriticalReader, LeasedReader, ShardState, Writer
+from shardline.datasource.shard.trace import Trace
 
 NOW_MS = 1_000_000
 

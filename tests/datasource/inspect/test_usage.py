@@ -15,16 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from datasource.client import ShardClient
-from datasource.errors import ShardError
-from datasource.inspect.usage import LocationUsage, ShardUsage, location_usage
-from datasource.overwrite import overwrite
-from datasource.shard.commands.readers import pin_critical
-from datasource.shard.commands.sweep import SWEEP_AGE_MS
-from datasource.shard.references import Amount
-from datasource.stores.file import FileObjects
-from datasource.stores.location import BlobEntry
-from datasource.stores.objects import CreateOutcome
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import ShardError
+from shardline.datasource.inspect.usage import LocationUsage, ShardUsage, location_usage
+from shardline.datasource.overwrite import overwrite
+from shardline.datasource.shard.commands.readers import pin_critical
+from shardline.datasource.shard.commands.sweep import SWEEP_AGE_MS
+from shardline.datasource.shard.references import Amount
+from shardline.datasource.stores.file import FileObjects
+from shardline.datasource.stores.location import BlobEntry
+from shardline.datasource.stores.objects import CreateOutcome
 from support.fakes.clock import ManualClock
 from support.models.shards import SETTINGS, Crash, Mortal, World, schema_of, table
 from support.strategies.rows import bounded

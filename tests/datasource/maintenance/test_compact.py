@@ -12,20 +12,20 @@ import pyarrow.parquet as pq
 import pytest
 from typing_extensions import override
 
-from datasource.client import ShardClient
-from datasource.errors import Corrupt, Indeterminate, MissingBlob
-from datasource.frontier import EMPTY, Frontier
-from datasource.maintenance.compact import compact, merge_batches
-from datasource.parts.merge_parts import sources
-from datasource.parts.stage import Staged
-from datasource.rows.merge_runs import merge
-from datasource.shard.batch import Batch, Run
-from datasource.shard.commands.merge import apply_merge
-from datasource.shard.description import Description
-from datasource.shard.state import ShardState
-from datasource.shard.trace import Trace
-from datasource.stores.faulty import Fault, Faulty
-from datasource.stores.objects import CreateOutcome
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import Corrupt, Indeterminate, MissingBlob
+from shardline.datasource.frontier import EMPTY, Frontier
+from shardline.datasource.maintenance.compact import compact, merge_batches
+from shardline.datasource.parts.merge_parts import sources
+from shardline.datasource.parts.stage import Staged
+from shardline.datasource.rows.merge_runs import merge
+from shardline.datasource.shard.batch import Batch, Run
+from shardline.datasource.shard.commands.merge import apply_merge
+from shardline.datasource.shard.description import Description
+from shardline.datasource.shard.state import ShardState
+from shardline.datasource.shard.trace import Trace
+from shardline.datasource.stores.faulty import Fault, Faulty
+from shardline.datasource.stores.objects import CreateOutcome
 from support.models.shards import SETTINGS, World, dangling, rows, schema_of, table, updates
 from support.strategies.commands import part
 
@@ -419,7 +419,7 @@ def test_a_merge_that_loses_an_update_is_refused(
             yield merged.slice(1)
 
     with monkeypatch.context() as patch:
-        patch.setattr("datasource.parts.merge_parts.merge", lossy)
+        patch.setattr("shardline.datasource.parts.merge_parts.merge", lossy)
         assert_refused(world, client)
     assert client.compact(SHARD, force=True) == 1
 
@@ -430,7 +430,7 @@ def test_a_part_that_is_not_read_is_missed(world: World, monkeypatch: pytest.Mon
     append(client, 4, (1, "a", 0, 1), (2, "b", 3, -1))
     append(client, 5, (7, "z", 4, 1))
     monkeypatch.setattr(
-        "datasource.maintenance.compact.sources", lambda inputs: sources(inputs[1:])
+        "shardline.datasource.maintenance.compact.sources", lambda inputs: sources(inputs[1:])
     )
     assert_refused(world, client)
 

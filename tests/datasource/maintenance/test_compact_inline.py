@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 from typing_extensions import override
 
-from datasource.errors import Indeterminate, ShardError
-from datasource.frontier import Frontier
-from datasource.maintainer import maintain
-from datasource.maintenance.compact import compact_inline
-from datasource.parts.merge_parts import weigh
-from datasource.shard.commands.append import AlreadyCommitted
-from datasource.shard.merge_budget import Tank
-from datasource.stores.metered import Metered
+from shardline.datasource.errors import Indeterminate, ShardError
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.maintainer import maintain
+from shardline.datasource.maintenance.compact import compact_inline
+from shardline.datasource.parts.merge_parts import weigh
+from shardline.datasource.shard.commands.append import AlreadyCommitted
+from shardline.datasource.shard.merge_budget import Tank
+from shardline.datasource.stores.metered import Metered
 from support.models.merging import SHARD, contents, expected, filled, next_merge, sizes
 from support.models.shards import (
     SETTINGS,
@@ -32,9 +32,9 @@ from support.models.shards import (
 )
 
 if TYPE_CHECKING:
-    from datasource.client import ShardClient
-    from datasource.settings import ShardSettings
-    from datasource.stores.objects import CreateOutcome
+    from shardline.datasource.client import ShardClient
+    from shardline.datasource.settings import ShardSettings
+    from shardline.datasource.stores.objects import CreateOutcome
     from support.models.shards import Effect
 
 BLOBS = replace(SETTINGS, inline_part_bytes=0, compact_factor=4)
@@ -136,7 +136,9 @@ def test_a_failing_merge_does_not_fail_the_append(
     writer = world.client(BLOBS).writer(SHARD)
     for number in range(3, 13):
         assert writer.append_now(table((number, "x"), (number, "y"))).upper > Frontier(0)
-    messages = [r.message for r in caplog.records if r.name == "datasource.maintenance.compact"]
+    messages = [
+        r.message for r in caplog.records if r.name == "shardline.datasource.maintenance.compact"
+    ]
     assert messages == ["merge after an append failed"]
     assert sizes(client) == [2] * 13
 

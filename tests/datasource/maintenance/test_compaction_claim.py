@@ -11,19 +11,26 @@ from typing import TYPE_CHECKING
 import pytest
 from typing_extensions import override
 
-import datasource.maintenance.compact
-from datasource.errors import Determinate, ShardError
-from datasource.maintenance.compaction_claim import CLAIM_LEASE_MS, MergeClaim, Superseded
-from datasource.shard.commands.claims import Claimed, InputsGone, Taken, claim, live_claims, release
-from datasource.shard.commands.merge import apply_merge
-from datasource.stores.faulty import Fault, Faulty
+import shardline.datasource.maintenance.compact
+from shardline.datasource.errors import Determinate, ShardError
+from shardline.datasource.maintenance.compaction_claim import CLAIM_LEASE_MS, MergeClaim, Superseded
+from shardline.datasource.shard.commands.claims import (
+    Claimed,
+    InputsGone,
+    Taken,
+    claim,
+    live_claims,
+    release,
+)
+from shardline.datasource.shard.commands.merge import apply_merge
+from shardline.datasource.stores.faulty import Fault, Faulty
 from support.models.merging import SHARD, contents, filled, sizes
 from support.models.shards import SETTINGS, Crash, Mortal, World, dangling, schema_of, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from datasource.client import ShardClient
+    from shardline.datasource.client import ShardClient
     from support.models.shards import Effect
 
 BLOBS = replace(SETTINGS, inline_part_bytes=0, compact_factor=4, compact_inline_bytes=0)
@@ -31,7 +38,7 @@ BLOBS = replace(SETTINGS, inline_part_bytes=0, compact_factor=4, compact_inline_
 
 @pytest.fixture(autouse=True)
 def every_merge_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasource.maintenance.compact, "_CLAIM_BYTES", 1)
+    monkeypatch.setattr(shardline.datasource.maintenance.compact, "_CLAIM_BYTES", 1)
 
 
 def batches(world: World, appends: int = 4) -> ShardClient:
@@ -116,7 +123,7 @@ def test_a_merge_is_applied_with_or_without_its_claim(world: World) -> None:
     claimed_by_the_dead(world, 0, 4)
     machine = client.machine(SHARD)
     state = machine.state()
-    assert datasource.maintenance.compact._merge_and_apply(
+    assert shardline.datasource.maintenance.compact._merge_and_apply(
         machine, state, state.trace.batches, None, may_inline=False
     )
     assert sizes(client) == [8]

@@ -10,15 +10,15 @@ from functools import partial
 import msgspec
 import pytest
 
-from datasource.client import ShardClient
-from datasource.errors import InvalidUsage, MissingBlob, ShardError
-from datasource.overwrite import overwrite
-from datasource.shard.commands.gc import give_up, note_cleaned
-from datasource.shard.commands.readers import pin_critical
-from datasource.shard.commands.rollups import add_rollup, oldest_whole
-from datasource.shard.state import RollupRef
-from datasource.shard.state_history import state_at
-from datasource.stores.faulty import Fault, Faulty
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import InvalidUsage, MissingBlob, ShardError
+from shardline.datasource.overwrite import overwrite
+from shardline.datasource.shard.commands.gc import give_up, note_cleaned
+from shardline.datasource.shard.commands.readers import pin_critical
+from shardline.datasource.shard.commands.rollups import add_rollup, oldest_whole
+from shardline.datasource.shard.state import RollupRef
+from shardline.datasource.shard.state_history import state_at
+from shardline.datasource.stores.faulty import Fault, Faulty
 from support.faults.leftovers import (
     BLOBS,
     HOUR_MS,

@@ -10,14 +10,14 @@ from functools import partial
 import msgspec
 import pytest
 
-from datasource.client import ShardClient
-from datasource.errors import ShardError
-from datasource.shard.commands.readers import pin_critical
-from datasource.shard.commands.sweep import SWEEP_AGE_MS
-from datasource.shard.commands.transition import Transition
-from datasource.shard.machine import Machine
-from datasource.shard.state import Claim, ShardState, is_tombstone
-from datasource.shard.state_history import state_at
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import ShardError
+from shardline.datasource.shard.commands.readers import pin_critical
+from shardline.datasource.shard.commands.sweep import SWEEP_AGE_MS
+from shardline.datasource.shard.commands.transition import Transition
+from shardline.datasource.shard.machine import Machine
+from shardline.datasource.shard.state import Claim, ShardState, is_tombstone
+from shardline.datasource.shard.state_history import state_at
 from support.faults.leftovers import BLOBS, HOUR_MS, SHARD, contents, filled, named, stored
 from support.models.shards import Crash, Effect, Mortal, World, dangling, table
 
@@ -41,7 +41,7 @@ def test_a_long_way_is_gone_in_rounds_that_are_kept(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A collector that dies on the way is followed by one that begins where it was."""
-    monkeypatch.setattr("datasource.maintenance.garbage_collection._ROUND_RECORDS", 6)
+    monkeypatch.setattr("shardline.datasource.maintenance.garbage_collection._ROUND_RECORDS", 6)
     client, dropped = aged(world)
     reached, marks = 0, []
     for at in itertools.count(4, 3):
@@ -63,7 +63,7 @@ def test_a_very_long_backlog_is_left_to_the_sweep(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The collector begins at the newest rollup; what was dropped before is found by listing."""
-    monkeypatch.setattr("datasource.maintenance.garbage_collection._BACKLOG_RECORDS", 10)
+    monkeypatch.setattr("shardline.datasource.maintenance.garbage_collection._BACKLOG_RECORDS", 10)
     client, dropped = aged(world)
     deleted = client.collect_garbage(SHARD)
     state = client.machine(SHARD).state()
@@ -84,7 +84,7 @@ def test_a_very_long_backlog_is_left_to_the_sweep(
 
 def test_a_backlog_that_is_held_is_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long it is: what a hold needs begins at its seqno."""
-    monkeypatch.setattr("datasource.maintenance.garbage_collection._BACKLOG_RECORDS", 10)
+    monkeypatch.setattr("shardline.datasource.maintenance.garbage_collection._BACKLOG_RECORDS", 10)
     client, _ = aged(world)
     machine = client.machine(SHARD)
     held = machine.state()

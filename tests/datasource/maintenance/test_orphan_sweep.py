@@ -13,18 +13,18 @@ import msgspec
 import pytest
 from typing_extensions import override
 
-from datasource.client import ShardClient
-from datasource.errors import Determinate, InvalidUsage, ShardError
-from datasource.maintenance.orphan_sweep import Swept, sweep, sweep_orphans
-from datasource.parts.stage import Staged
-from datasource.shard.commands.append import Append, compare_and_append
-from datasource.shard.commands.readers import pin_critical
-from datasource.shard.commands.sweep import SWEEP_AGE_MS, note_swept, sweep_due
-from datasource.shard.commands.transition import Transition
-from datasource.shard.state import STAGE_LIFE_MS, Registration, ShardState
-from datasource.shard.state_history import state_at
-from datasource.stores.file import FileObjects
-from datasource.stores.location import BlobEntry
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import Determinate, InvalidUsage, ShardError
+from shardline.datasource.maintenance.orphan_sweep import Swept, sweep, sweep_orphans
+from shardline.datasource.parts.stage import Staged
+from shardline.datasource.shard.commands.append import Append, compare_and_append
+from shardline.datasource.shard.commands.readers import pin_critical
+from shardline.datasource.shard.commands.sweep import SWEEP_AGE_MS, note_swept, sweep_due
+from shardline.datasource.shard.commands.transition import Transition
+from shardline.datasource.shard.state import STAGE_LIFE_MS, Registration, ShardState
+from shardline.datasource.shard.state_history import state_at
+from shardline.datasource.stores.file import FileObjects
+from shardline.datasource.stores.location import BlobEntry
 from support.faults.leftovers import (
     BLOBS,
     FOREIGN,

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from datasource.client import ShardClient
-from datasource.errors import Determinate
-from datasource.parts.stage import Staged
-from datasource.shard.commands.sweep import SWEEP_AGE_MS
-from datasource.shard.state import STAGE_LIFE_MS
-from datasource.stores.objects import Objects
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import Determinate
+from shardline.datasource.parts.stage import Staged
+from shardline.datasource.shard.commands.sweep import SWEEP_AGE_MS
+from shardline.datasource.shard.state import STAGE_LIFE_MS
+from shardline.datasource.stores.objects import Objects
 from support.faults.leftovers import (
     BLOBS,
     HOUR_MS,

@@ -11,16 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasource.client import ShardClient
-from datasource.errors import InvalidUsage, ShardError
-from datasource.frontier import EMPTY, TIME_MAX, Frontier
-from datasource.inspect.inspection import inspect_shard
-from datasource.maintenance.retention import retain
-from datasource.shard.commands.lifecycle import finalise
-from datasource.shard.commands.readers import downgrade_critical, register_critical, register_leased
-from datasource.shard.commands.retention import retain as retain_step
-from datasource.shard.commands.retention import set_retention as set_step
-from datasource.shard.state import ShardState, retained_since, since_bound
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import InvalidUsage, ShardError
+from shardline.datasource.frontier import EMPTY, TIME_MAX, Frontier
+from shardline.datasource.inspect.inspection import inspect_shard
+from shardline.datasource.maintenance.retention import retain
+from shardline.datasource.shard.commands.lifecycle import finalise
+from shardline.datasource.shard.commands.readers import (
+    downgrade_critical,
+    register_critical,
+    register_leased,
+)
+from shardline.datasource.shard.commands.retention import retain as retain_step
+from shardline.datasource.shard.commands.retention import set_retention as set_step
+from shardline.datasource.shard.state import ShardState, retained_since, since_bound
 from support.models.shards import SETTINGS, Crash, Effect, Mortal, World, rows, schema_of, table
 from support.strategies.commands import advance, first_state, steps
 from support.strategies.rows import bounded

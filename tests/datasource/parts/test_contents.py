@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasource.client import ShardClient
-from datasource.errors import InvalidUsage
-from datasource.frontier import Frontier
-from datasource.overwrite import overwrite
-from datasource.settings import ShardSettings
-from datasource.types.schema import ShardSchema
-from datasource.types.spark_types import Field, Record, parse_record, record_json
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.overwrite import overwrite
+from shardline.datasource.settings import ShardSettings
+from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.types.spark_types import Field, Record, parse_record, record_json
 from support.models.shards import SETTINGS, TINY, World, schema_of
 from support.strategies.rows import (
     Case,

@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datasource.errors import Corrupt
-from datasource.read import contents_of
-from datasource.shard.plan import PlannedPart, TimeFilter
+from shardline.datasource.errors import Corrupt
+from shardline.datasource.read import contents_of
+from shardline.datasource.shard.plan import PlannedPart, TimeFilter
 from support.models.shards import TINY, World, schema_of, table
 from support.tree import TESTS
 

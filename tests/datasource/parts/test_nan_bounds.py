@@ -14,16 +14,16 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 
-from datasource.client import ShardClient
-from datasource.inspect.fsck import check_location
-from datasource.parts.collect_stats import collect
-from datasource.parts.nan_bounds import bounded_columns, float_paths, trusts_bounds
-from datasource.parts.part_file import encode_parquet
-from datasource.settings import ShardSettings
-from datasource.shard.batch import Part
-from datasource.stores.open import open_objects
-from datasource.types.schema import ShardSchema
-from datasource.types.stats import NO_STATS, encode_stats
+from shardline.datasource.client import ShardClient
+from shardline.datasource.inspect.fsck import check_location
+from shardline.datasource.parts.collect_stats import collect
+from shardline.datasource.parts.nan_bounds import bounded_columns, float_paths, trusts_bounds
+from shardline.datasource.parts.part_file import encode_parquet
+from shardline.datasource.settings import ShardSettings
+from shardline.datasource.shard.batch import Part
+from shardline.datasource.stores.open import open_objects
+from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.types.stats import NO_STATS, encode_stats
 from support.fakes.clock import ManualClock, SeededIds
 from support.models.shards import SETTINGS, World
 from support.strategies.rows import Case, bounded, cases, json_types

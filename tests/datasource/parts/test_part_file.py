@@ -12,15 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 from typing_extensions import override
 
-from datasource.errors import Corrupt
-from datasource.inspect.fsck import check_location
-from datasource.parts.part_file import open_part, read_footer
-from datasource.parts.verify import verify
-from datasource.read import contents_of
-from datasource.shard.batch import Part
-from datasource.shard.plan import PlannedPart, TimeFilter
-from datasource.stores.memory import MemoryObjects
-from datasource.stores.ranged import open_ranged
+from shardline.datasource.errors import Corrupt
+from shardline.datasource.inspect.fsck import check_location
+from shardline.datasource.parts.part_file import open_part, read_footer
+from shardline.datasource.parts.verify import verify
+from shardline.datasource.read import contents_of
+from shardline.datasource.shard.batch import Part
+from shardline.datasource.shard.plan import PlannedPart, TimeFilter
+from shardline.datasource.stores.memory import MemoryObjects
+from shardline.datasource.stores.ranged import open_ranged
 from support.fakes.clock import ManualClock
 from support.models.shards import SETTINGS, World, schema_of
 

@@ -16,17 +16,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasource.errors import Corrupt
-from datasource.filters.parser import Condition, Where
-from datasource.frontier import Frontier
-from datasource.parts.contents import Contents
-from datasource.parts.part_file import encode_parquet
-from datasource.parts.prune import Pruner, audited
-from datasource.read import contents_of, first_sort_column
-from datasource.shard.plan import PlannedPart, TimeFilter, pack, plan_changes, plan_snapshot
-from datasource.shard.state import ShardState
-from datasource.types.schema import ShardSchema
-from datasource.types.stats import ColumnStats, PartStats, encode_stats
+from shardline.datasource.errors import Corrupt
+from shardline.datasource.filters.parser import Condition, Where
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.parts.contents import Contents
+from shardline.datasource.parts.part_file import encode_parquet
+from shardline.datasource.parts.prune import Pruner, audited
+from shardline.datasource.read import contents_of, first_sort_column
+from shardline.datasource.shard.plan import (
+    PlannedPart,
+    TimeFilter,
+    pack,
+    plan_changes,
+    plan_snapshot,
+)
+from shardline.datasource.shard.state import ShardState
+from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.types.stats import ColumnStats, PartStats, encode_stats
 from support.models.shards import SETTINGS, TINY, World, rows, schema_of, table, updates
 from support.strategies.commands import part
 from support.strategies.rows import bounded
@@ -34,7 +40,7 @@ from support.strategies.rows import bounded
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from datasource.client import ShardClient
+    from shardline.datasource.client import ShardClient
 
 SHARD = "orders"
 PIECES = replace(TINY, inline_part_bytes=0, part_buffer_bytes=64, row_group_rows=2)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from datasource.parts.read_ahead import read_ahead
+from shardline.datasource.parts.read_ahead import read_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Generator

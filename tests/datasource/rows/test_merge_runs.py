@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasource.errors import Corrupt
-from datasource.rows.merge_runs import merge, merge_snapshot
-from datasource.rows.sorting import order_rows
-from datasource.rows.updates import (
+from shardline.datasource.errors import Corrupt
+from shardline.datasource.rows.merge_runs import merge, merge_snapshot
+from shardline.datasource.rows.sorting import order_rows
+from shardline.datasource.rows.updates import (
     advance,
     consolidate,
     consolidate_snapshot,

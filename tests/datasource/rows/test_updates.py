@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasource.errors import Corrupt, InvalidUsage
-from datasource.rows.sorting import order_rows
-from datasource.rows.updates import (
+from shardline.datasource.errors import Corrupt, InvalidUsage
+from shardline.datasource.rows.sorting import order_rows
+from shardline.datasource.rows.updates import (
     advance,
     consolidate,
     consolidate_snapshot,

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasource.errors import Corrupt, InvalidUsage
-from datasource.shard.batch import Batch, Footer, Part, Run
-from datasource.shard.codec import (
+from shardline.datasource.errors import Corrupt, InvalidUsage
+from shardline.datasource.shard.batch import Batch, Footer, Part, Run
+from shardline.datasource.shard.codec import (
     CODE_VERSION,
     Diff,
     Record,
@@ -27,8 +27,8 @@ from datasource.shard.codec import (
     encode_record,
     encode_rollup,
 )
-from datasource.shard.description import Description
-from datasource.shard.state import (
+from shardline.datasource.shard.description import Description
+from shardline.datasource.shard.state import (
     Claim,
     CriticalReader,
     LeasedReader,
@@ -37,8 +37,8 @@ from datasource.shard.state import (
     ShardState,
     Writer,
 )
-from datasource.shard.trace import Trace
-from datasource.types.stats import ColumnStats, PartStats, encode_stats
+from shardline.datasource.shard.trace import Trace
+from shardline.datasource.types.stats import ColumnStats, PartStats, encode_stats
 from support.strategies.commands import SCHEMAS, first_state, histories
 from support.strategies.rows import bounded
 from support.tree import GOLDEN

@@ -10,22 +10,22 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from datasource.errors import Indeterminate, InvalidUsage
-from datasource.shard.commands.append import (
+from shardline.datasource.errors import Indeterminate, InvalidUsage
+from shardline.datasource.shard.commands.append import (
     AlreadyCommitted,
     Append,
     Appended,
     OtherRange,
 )
-from datasource.shard.commands.append import compare_and_append as transition
-from datasource.shard.covered_range import may_cover_same, of_interval, of_query, of_text
-from datasource.shard.machine import Machine
+from shardline.datasource.shard.commands.append import compare_and_append as transition
+from shardline.datasource.shard.covered_range import may_cover_same, of_interval, of_query, of_text
+from shardline.datasource.shard.machine import Machine
 from support.models.shards import SETTINGS, World, dangling, rows, schema_of, table
 from support.strategies.commands import first_state
 
 if TYPE_CHECKING:
-    from datasource.client import ShardClient
-    from datasource.shard.state import ShardState
+    from shardline.datasource.client import ShardClient
+    from shardline.datasource.shard.state import ShardState
 
 SHARD = "orders"
 BLOBS = replace(SETTINGS, inline_part_bytes=0)

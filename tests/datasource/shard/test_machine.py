@@ -8,14 +8,20 @@ from functools import partial
 import msgspec
 import pytest
 
-from datasource.client import ShardClient
-from datasource.errors import Corrupt, Determinate, Indeterminate, InvalidUsage, MissingBlob
-from datasource.frontier import Frontier
-from datasource.shard.codec import CODE_VERSION, Record, encode_record, encode_rollup
-from datasource.shard.commands.readers import heartbeat, register_leased
-from datasource.stores.entry import encode_entry, entry_key
-from datasource.stores.faulty import Fault, Faulty
-from datasource.stores.objects import Objects
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import (
+    Corrupt,
+    Determinate,
+    Indeterminate,
+    InvalidUsage,
+    MissingBlob,
+)
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard.codec import CODE_VERSION, Record, encode_record, encode_rollup
+from shardline.datasource.shard.commands.readers import heartbeat, register_leased
+from shardline.datasource.stores.entry import encode_entry, entry_key
+from shardline.datasource.stores.faulty import Fault, Faulty
+from shardline.datasource.stores.objects import Objects
 from support.models.shards import SETTINGS, World, rows, schema_of, table
 
 SHARD = "orders"

@@ -9,11 +9,11 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasource.client import ShardClient
-from datasource.frontier import Frontier
-from datasource.shard.batch import Batch, Part, Run, Volume
-from datasource.shard.description import Description
-from datasource.shard.plan import (
+from shardline.datasource.client import ShardClient
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard.batch import Batch, Part, Run, Volume
+from shardline.datasource.shard.description import Description
+from shardline.datasource.shard.plan import (
     PlannedPart,
     TimeFilter,
     pack,
@@ -21,9 +21,9 @@ from datasource.shard.plan import (
     plan_snapshot,
     volume_of,
 )
-from datasource.shard.state import ShardState
-from datasource.shard.trace import Trace
-from datasource.types.stats import ColumnStats, PartStats, encode_stats
+from shardline.datasource.shard.state import ShardState
+from shardline.datasource.shard.trace import Trace
+from shardline.datasource.types.stats import ColumnStats, PartStats, encode_stats
 from support.models.shards import SETTINGS, World, schema_of, updates
 from support.strategies.commands import first_state, part
 from support.strategies.rows import bounded

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasource.client import ShardClient
-from datasource.errors import InvalidUsage, MissingBlob
-from datasource.frontier import Frontier
-from datasource.shard.commands.gc import give_up
-from datasource.shard.commands.lifecycle import finalise, reinitialise
-from datasource.shard.commands.readers import (
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import InvalidUsage, MissingBlob
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard.commands.gc import give_up
+from shardline.datasource.shard.commands.lifecycle import finalise, reinitialise
+from shardline.datasource.shard.commands.readers import (
     Fencing,
     HoldMissing,
     Registered,
@@ -24,8 +24,8 @@ from datasource.shard.commands.readers import (
     pin_critical,
     register_critical,
 )
-from datasource.shard.state import ShardState, seqno_since
-from datasource.shard.state_history import rebuild, state_at
+from shardline.datasource.shard.state import ShardState, seqno_since
+from shardline.datasource.shard.state_history import rebuild, state_at
 from support.models.shards import SETTINGS, World, dangling, rows, schema_of, table
 from support.strategies.commands import advance, first_state
 from support.strategies.rows import bounded

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasource.frontier import EMPTY, Frontier
-from datasource.shard.batch import Batch, Run
-from datasource.shard.description import Description
-from datasource.shard.state import ShardState, holders_since, is_tombstone, seqno_since
-from datasource.shard.trace import (
+from shardline.datasource.frontier import EMPTY, Frontier
+from shardline.datasource.shard.batch import Batch, Run
+from shardline.datasource.shard.description import Description
+from shardline.datasource.shard.state import ShardState, holders_since, is_tombstone, seqno_since
+from shardline.datasource.shard.trace import (
     Trace,
     check,
     downgrade,

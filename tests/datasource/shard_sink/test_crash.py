@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 import pytest
 
-from datasource.errors import ShardError
+from shardline.datasource.errors import ShardError
 from support.fakes.sink import SHARD, engine
 from support.models.shards import TINY, Crash, Mortal, World, dangling, rows, table
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from datasource.errors import ShardError
-from datasource.frontier import Frontier
-from datasource.shard.machine import Machine
+from shardline.datasource.errors import ShardError
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard.machine import Machine
 from support.fakes.sink import SHARD, engine
 from support.models.shards import TINY, rows, schema_of, table, updates
 
 if TYPE_CHECKING:
-    from datasource.shard.state import ShardState
+    from shardline.datasource.shard.state import ShardState
     from support.fakes.sink import Engine
 
 ROWS = table((0, "")).schema

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from datasource.clock import SystemClock, SystemIds
-from datasource.errors import InvalidUsage
-from datasource.shard.covered_range import may_cover_same, of_query
-from datasource.shard_sink.micro_batch_range import checkpoint_files, micro_batch_covers
-from datasource.shard_source.options import parse_sink
-from datasource.stores.open import open_objects
+from shardline.datasource.clock import SystemClock, SystemIds
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.shard.covered_range import may_cover_same, of_query
+from shardline.datasource.shard_sink.micro_batch_range import checkpoint_files, micro_batch_covers
+from shardline.datasource.shard_source.options import parse_sink
+from shardline.datasource.stores.open import open_objects
 from support.fakes.sink import SHARD, engine
 from support.models.shards import TINY, dangling, rows, table
 from support.processes.s3_server import s3_server

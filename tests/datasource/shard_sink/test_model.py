@@ -11,8 +11,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datasource.shard.commands.append import Appended
-from datasource.write import WriteHandle, WriteResult
+from shardline.datasource.shard.commands.append import Appended
+from shardline.datasource.write import WriteHandle, WriteResult
 from support.fakes.sink import SHARD, engine
 from support.models.shards import TINY, schema_of, table, updates
 

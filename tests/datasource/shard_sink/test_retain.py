@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from datasource.errors import InvalidUsage
-from datasource.shard_sink.frame_columns import read_frame
-from datasource.shard_sink.target import find, resolve
-from datasource.shard_source.options import parse_sink
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.shard_sink.frame_columns import read_frame
+from shardline.datasource.shard_sink.target import find, resolve
+from shardline.datasource.shard_source.options import parse_sink
 from support.models.shards import World
 
 SHARD = "orders"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from datasource.client import ShardClient
-from datasource.frontier import EMPTY, Frontier
-from datasource.settings import ShardSettings
-from datasource.shard.state import ShardState
-from datasource.shard_source.descs import Limits, horizon, news, next_frontier
-from datasource.types.schema import ShardSchema
+from shardline.datasource.client import ShardClient
+from shardline.datasource.frontier import EMPTY, Frontier
+from shardline.datasource.settings import ShardSettings
+from shardline.datasource.shard.state import ShardState
+from shardline.datasource.shard_source.descs import Limits, horizon, news, next_frontier
+from shardline.datasource.types.schema import ShardSchema
 
 
 def shard(name: str, *batches: tuple[int, int, int]) -> ShardState:

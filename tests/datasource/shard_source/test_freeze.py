@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from datasource.errors import Corrupt, MissingBlob
-from datasource.frontier import EMPTY, Frontier
-from datasource.shard_source.descs import news, stop_before
+from shardline.datasource.errors import Corrupt, MissingBlob
+from shardline.datasource.frontier import EMPTY, Frontier
+from shardline.datasource.shard_source.descs import news, stop_before
 from support.fakes.engine import Checkpoint, Query, options_of
 from support.models.shards import TINY, World, schema_of, updates
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from datasource.client import ShardClient
+    from shardline.datasource.client import ShardClient
 
 BLOBS = dataclasses.replace(TINY, inline_part_bytes=0, compact_inline_bytes=0)
 

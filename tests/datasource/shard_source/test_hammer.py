@@ -11,8 +11,8 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from datasource.client import ShardClient
-from datasource.frontier import Frontier
+from shardline.datasource.client import ShardClient
+from shardline.datasource.frontier import Frontier
 from support.fakes.engine import Checkpoint, Query, options_of
 from support.models.shards import TINY, schema_of, updates
 

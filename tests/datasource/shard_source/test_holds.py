@@ -9,9 +9,9 @@ from functools import partial
 
 import pytest
 
-from datasource.errors import Fenced, InvalidUsage, LeaseExpired
-from datasource.frontier import Frontier
-from datasource.shard.commands.readers import expire_critical
+from shardline.datasource.errors import Fenced, InvalidUsage, LeaseExpired
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard.commands.readers import expire_critical
 from support.fakes.engine import Checkpoint, Query, consolidated, options_of
 from support.models.shards import World, table, updates
 from support.spark.streams import BLOBS, Row, churn, fill, lose_leases

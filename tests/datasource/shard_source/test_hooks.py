@@ -12,13 +12,13 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
 )
 
-from datasource.client import ShardClient
-from datasource.frontier import Frontier
-from datasource.read import current_schema
-from datasource.settings import ShardSettings
-from datasource.shard_source.options import parse_source
-from datasource.shard_source.row_shape import Shape
-from datasource.shard_source.stream import ShardStreamReader
+from shardline.datasource.client import ShardClient
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.read import current_schema
+from shardline.datasource.settings import ShardSettings
+from shardline.datasource.shard_source.options import parse_source
+from shardline.datasource.shard_source.row_shape import Shape
+from shardline.datasource.shard_source.stream import ShardStreamReader
 from support.models.shards import schema_of, updates
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ import pyarrow as pa
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from datasource.client import ShardClient
-from datasource.frontier import Frontier
-from datasource.shard.commands.readers import expire_leased
-from datasource.types.schema import ShardSchema
+from shardline.datasource.client import ShardClient
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard.commands.readers import expire_leased
+from shardline.datasource.types.schema import ShardSchema
 from support.fakes.engine import STEPS, Checkpoint, Killed, Query, options_of
 from support.models.shards import TINY, World, schema_of, updates
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasource.errors import InvalidUsage
-from datasource.frontier import EMPTY, Frontier
-from datasource.shard_source.offsets import (
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.frontier import EMPTY, Frontier
+from shardline.datasource.shard_source.offsets import (
     START,
     ShardOffset,
     SnapshotCut,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from datasource.errors import InvalidUsage
-from datasource.settings import ShardSettings
-from datasource.shard_source.options import parse_sink, parse_source
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.settings import ShardSettings
+from shardline.datasource.shard_source.options import parse_sink, parse_source
 
 PLACE = {"path": "/lake/orders"}
 

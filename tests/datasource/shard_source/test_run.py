@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from datasource.errors import Determinate, InvalidUsage
-from datasource.frontier import Frontier
-from datasource.types.schema import ShardSchema
+from shardline.datasource.errors import Determinate, InvalidUsage
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.types.schema import ShardSchema
 from support.fakes.engine import STEPS, Checkpoint, Killed, Query, consolidated, options_of
 from support.models.shards import World, schema_of, table, updates
 from support.spark.streams import BLOBS, churn, fill, lose_leases

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from datasource.errors import InvalidUsage
-from datasource.frontier import Frontier
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.frontier import Frontier
 from support.fakes.engine import Checkpoint, Query, options_of
 from support.models.shards import World, schema_of, updates
 from support.spark.streams import BLOBS, Row, churn, fill, lose_leases
 
 if TYPE_CHECKING:
-    from datasource.client import ShardClient
+    from shardline.datasource.client import ShardClient
 
 
 BOTH = {"shards": "left,right"}

@@ -32,7 +32,7 @@ PROGRAM = """
 import sys
 from importlib.machinery import ModuleSpec
 sys.modules["__main__"].__spec__ = ModuleSpec({name!r}, None)
-import datasource.shard_source
+import shardline.datasource.shard_source
 raise {error}
 """
 
@@ -94,12 +94,12 @@ def _said_when_left(folder: Path, task: str) -> str:
 def test_a_worker_that_has_read_a_shard_and_is_left_ends_without_a_word() -> None:
     """Another one prints a stack trace; once Spark's workers do not, nothing of this is needed."""
     assert "BrokenPipeError" in said_when_left("pass")
-    assert said_when_left("import datasource.shard_source") == ""
+    assert said_when_left("import shardline.datasource.shard_source") == ""
 
 
 def test_what_else_a_worker_raises_is_told() -> None:
     """By the daemon, as ever."""
-    said = said_when_left("import datasource.shard_source; raise ValueError(7)")
+    said = said_when_left("import shardline.datasource.shard_source; raise ValueError(7)")
     assert "ValueError: 7" in said
 
 

@@ -13,8 +13,8 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from datasource.spark_native.small_results import same_arrow
-from datasource.types.schema import ShardSchema
+from shardline.datasource.spark_native.small_results import same_arrow
+from shardline.datasource.types.schema import ShardSchema
 
 SHARD = ShardSchema.from_arrow(
     pa.schema([("who", pa.string()), ("made", pa.timestamp("us", "UTC"))])

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from datasource.clock import SystemIds
-from datasource.stores.memory import forget
+from shardline.datasource.clock import SystemIds
+from shardline.datasource.stores.memory import forget
 from support.fakes.clock import SeededIds
 from support.processes.places import Place
 from support.processes.s3_server import S3Server, s3_server

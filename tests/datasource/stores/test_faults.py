@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Self
 import fsspec.asyn
 import pytest
 
-from datasource.clock import SystemClock, SystemIds
-from datasource.errors import Corrupt, Determinate, Indeterminate, ShardError
-from datasource.stores import s3 as s3_module
-from datasource.stores.faulty import Fault, Faulty
-from datasource.stores.location import Committed, ExpectationMismatch, VersionedData
-from datasource.stores.log import NumberedLog
-from datasource.stores.memory import MemoryObjects
-from datasource.stores.objects import CREATED, Unresolved
-from datasource.stores.open import compose_location, open_location, open_objects
-from datasource.stores.retry import Retrying
+from shardline.datasource.clock import SystemClock, SystemIds
+from shardline.datasource.errors import Corrupt, Determinate, Indeterminate, ShardError
+from shardline.datasource.stores import s3 as s3_module
+from shardline.datasource.stores.faulty import Fault, Faulty
+from shardline.datasource.stores.location import Committed, ExpectationMismatch, VersionedData
+from shardline.datasource.stores.log import NumberedLog
+from shardline.datasource.stores.memory import MemoryObjects
+from shardline.datasource.stores.objects import CREATED, Unresolved
+from shardline.datasource.stores.open import compose_location, open_location, open_objects
+from shardline.datasource.stores.retry import Retrying
 from support.fakes.clock import ManualClock, SeededIds
 from support.faults.fault_proxy import FAULTS, FAULTS_OF_GET, FaultProxy, fault_proxy
 from support.models.check_log import Ack, check_log
@@ -28,7 +28,7 @@ from support.processes.s3_server import S3Server, free_port, options_for
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from datasource.stores.location import Location
+    from shardline.datasource.stores.location import Location
     from support.processes.places import Place
 
 _CREATE_FAULTS = [

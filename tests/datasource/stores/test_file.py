@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from datasource.clock import SystemClock, SystemIds
-from datasource.errors import Determinate, Indeterminate, InvalidUsage
-from datasource.stores import file as file_store
-from datasource.stores.file import FileObjects
-from datasource.stores.location import Committed
-from datasource.stores.log import NumberedLog
-from datasource.stores.objects import CREATED, EXISTS, Unresolved
-from datasource.stores.open import open_location
+from shardline.datasource.clock import SystemClock, SystemIds
+from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage
+from shardline.datasource.stores import file as file_store
+from shardline.datasource.stores.file import FileObjects
+from shardline.datasource.stores.location import Committed
+from shardline.datasource.stores.log import NumberedLog
+from shardline.datasource.stores.objects import CREATED, EXISTS, Unresolved
+from shardline.datasource.stores.open import open_location
 
 if TYPE_CHECKING:
     from collections.abc import Callable

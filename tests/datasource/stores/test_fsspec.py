@@ -11,11 +11,11 @@ from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.spec import AbstractFileSystem
 from typing_extensions import override
 
-from datasource.clock import SystemClock, SystemIds
-from datasource.errors import Determinate, InvalidUsage
-from datasource.stores.location import Committed, Location
-from datasource.stores.objects import CREATED, EXISTS, Objects
-from datasource.stores.open import open_location, open_objects
+from shardline.datasource.clock import SystemClock, SystemIds
+from shardline.datasource.errors import Determinate, InvalidUsage
+from shardline.datasource.stores.location import Committed, Location
+from shardline.datasource.stores.objects import CREATED, EXISTS, Objects
+from shardline.datasource.stores.open import open_location, open_objects
 
 
 class Atomic(MemoryFileSystem):  # type: ignore[misc]

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from datasource.clock import SystemClock
-from datasource.errors import Corrupt, InvalidUsage
-from datasource.stores.entry import entry_key
-from datasource.stores.location import Committed, ExpectationMismatch, VersionedData
+from shardline.datasource.clock import SystemClock
+from shardline.datasource.errors import Corrupt, InvalidUsage
+from shardline.datasource.stores.entry import entry_key
+from shardline.datasource.stores.location import Committed, ExpectationMismatch, VersionedData
 from support.models.check_log import Ack, HeadRead, check_log
 from support.processes.log_worker import append_many
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
 
-    from datasource.stores.location import Consensus
+    from shardline.datasource.stores.location import Consensus
     from support.processes.places import Place
 
 _PROCESS_S = 60

@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from typing_extensions import override
 
-from datasource.clock import SystemIds
-from datasource.errors import Indeterminate
-from datasource.stores.entry import decode_entry, entry_seqno
-from datasource.stores.faulty import Fault, Faulty
-from datasource.stores.location import Committed, VersionedData
-from datasource.stores.log import NumberedLog
-from datasource.stores.memory import MemoryObjects, forget
-from datasource.stores.retry import Retrying
+from shardline.datasource.clock import SystemIds
+from shardline.datasource.errors import Indeterminate
+from shardline.datasource.stores.entry import decode_entry, entry_seqno
+from shardline.datasource.stores.faulty import Fault, Faulty
+from shardline.datasource.stores.location import Committed, VersionedData
+from shardline.datasource.stores.log import NumberedLog
+from shardline.datasource.stores.memory import MemoryObjects, forget
+from shardline.datasource.stores.retry import Retrying
 from support.fakes.clock import ManualClock, SeededIds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from datasource.stores.objects import CreateOutcome
+    from shardline.datasource.stores.objects import CreateOutcome
 
 _GRACE_MS = 10_000.0
 _CLIENTS = 3

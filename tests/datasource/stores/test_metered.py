@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from datasource.errors import Determinate
-from datasource.stores.faulty import Fault, Faulty
-from datasource.stores.metered import Metered
-from datasource.stores.objects import EXISTS
-from datasource.stores.retry import Retrying
+from shardline.datasource.errors import Determinate
+from shardline.datasource.stores.faulty import Fault, Faulty
+from shardline.datasource.stores.metered import Metered
+from shardline.datasource.stores.objects import EXISTS
+from shardline.datasource.stores.retry import Retrying
 from support.fakes.clock import ManualClock, SeededIds
 
 if TYPE_CHECKING:
-    from datasource.stores.location import OperationStatistics
+    from shardline.datasource.stores.location import OperationStatistics
     from support.processes.places import Place
 
 

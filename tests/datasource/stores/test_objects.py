@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datasource.errors import InvalidUsage, MissingBlob
-from datasource.stores.objects import CREATED, EXISTS
+from shardline.datasource.errors import InvalidUsage, MissingBlob
+from shardline.datasource.stores.objects import CREATED, EXISTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -181,7 +181,7 @@ def test_a_listing_obeys_prefix_start_and_limit(place: Place) -> None:
 @pytest.mark.s3
 def test_an_s3_listing_goes_on_over_pages(s3_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """More objects than one page holds are all listed, once, from any start."""
-    monkeypatch.setattr("datasource.stores.s3._PAGE_MAX", 5)
+    monkeypatch.setattr("shardline.datasource.stores.s3._PAGE_MAX", 5)
     objects = s3_place.objects()
     keys = [f"page/{number:02d}" for number in range(23)]
     for key in keys:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from datasource.clock import SystemClock, SystemIds
-from datasource.errors import InvalidUsage
-from datasource.stores.open import canonical_url, open_location, open_objects
-from datasource.stores.options import S3Options, parse_options
+from shardline.datasource.clock import SystemClock, SystemIds
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.stores.open import canonical_url, open_location, open_objects
+from shardline.datasource.stores.options import S3Options, parse_options
 from support.tree import ROOT
 
 
@@ -128,8 +128,8 @@ def test_a_local_location_loads_no_cloud_client(url: str) -> None:
     """s3fs takes half a second to import; Arrow is not needed by a log either."""
     program = (
         "import sys\n"
-        "from datasource.clock import SystemClock, SystemIds\n"
-        "from datasource.stores.open import open_objects\n"
+        "from shardline.datasource.clock import SystemClock, SystemIds\n"
+        "from shardline.datasource.stores.open import open_objects\n"
         f"objects = open_objects({url!r}, {{}}, clock=SystemClock(), ids=SystemIds())\n"
         "assert objects.get('a') is None\n"
         "print(sorted({'s3fs', 'fsspec', 'botocore', 'pyarrow', 'msgspec'} & set(sys.modules)))\n"

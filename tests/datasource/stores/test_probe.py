@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 import pytest
 from typing_extensions import override
 
-from datasource.clock import SystemIds
-from datasource.errors import Corrupt, Determinate, InvalidUsage
-from datasource.stores.faulty import Fault, Faulty
-from datasource.stores.memory import MemoryObjects
-from datasource.stores.objects import CREATED, EXISTS, CreateOutcome, Objects
-from datasource.stores.open import compose_location, open_location
+from shardline.datasource.clock import SystemIds
+from shardline.datasource.errors import Corrupt, Determinate, InvalidUsage
+from shardline.datasource.stores.faulty import Fault, Faulty
+from shardline.datasource.stores.memory import MemoryObjects
+from shardline.datasource.stores.objects import CREATED, EXISTS, CreateOutcome, Objects
+from shardline.datasource.stores.open import compose_location, open_location
 from support.fakes.clock import ManualClock, SeededIds
 
 if TYPE_CHECKING:
-    from datasource.stores.location import Location
-    from datasource.stores.probe import IfMissing
+    from shardline.datasource.stores.location import Location
+    from shardline.datasource.stores.probe import IfMissing
     from support.processes.places import Place
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from datasource.clock import SystemClock, SystemIds
-from datasource.errors import InvalidUsage
-from datasource.stores.location import Committed, VersionedData
-from datasource.stores.open import open_location
+from shardline.datasource.clock import SystemClock, SystemIds
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.stores.location import Committed, VersionedData
+from shardline.datasource.stores.open import open_location
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from datasource.clock import SystemClock, SystemIds
-from datasource.errors import Determinate, Indeterminate, ShardError
-from datasource.stores.memory import MemoryObjects
-from datasource.stores.objects import Objects
-from datasource.stores.open import open_objects
-from datasource.stores.retry import PATIENCE_MS, Retrying
+from shardline.datasource.clock import SystemClock, SystemIds
+from shardline.datasource.errors import Determinate, Indeterminate, ShardError
+from shardline.datasource.stores.memory import MemoryObjects
+from shardline.datasource.stores.objects import Objects
+from shardline.datasource.stores.open import open_objects
+from shardline.datasource.stores.retry import PATIENCE_MS, Retrying
 from support.fakes.clock import ManualClock, SeededIds
 from support.fakes.engine import Checkpoint, Query, consolidated, options_of
 from support.fakes.sink import SHARD, Engine, engine

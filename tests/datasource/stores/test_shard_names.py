@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasource.errors import InvalidUsage
-from datasource.stores.shard_names import (
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.stores.shard_names import (
     NAME_BYTES_MAX,
     check_segments,
     shard_directory,

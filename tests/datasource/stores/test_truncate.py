@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 import pytest
 from typing_extensions import override
 
-from datasource.errors import Indeterminate
-from datasource.stores.entry import encode_entry, entry_key
-from datasource.stores.faulty import Fault, Faulty
-from datasource.stores.location import Committed, ExpectationMismatch, VersionedData
-from datasource.stores.log import CLOCKS_MS, NumberedLog
-from datasource.stores.objects import CREATED
+from shardline.datasource.errors import Indeterminate
+from shardline.datasource.stores.entry import encode_entry, entry_key
+from shardline.datasource.stores.faulty import Fault, Faulty
+from shardline.datasource.stores.location import Committed, ExpectationMismatch, VersionedData
+from shardline.datasource.stores.log import CLOCKS_MS, NumberedLog
+from shardline.datasource.stores.objects import CREATED
 from support.fakes.clock import ManualClock, SeededIds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from datasource.stores.location import BlobEntry
-    from datasource.stores.objects import CreateOutcome, Objects
+    from shardline.datasource.stores.location import BlobEntry
+    from shardline.datasource.stores.objects import CreateOutcome, Objects
     from support.processes.places import Place
 
 _GRACE_MS = 10_000

@@ -14,12 +14,12 @@ from typing import Any, Literal
 
 import pytest
 
-from datasource.client import ShardClient
-from datasource.errors import InvalidUsage, ShardError
-from datasource.shard.commands.append import UpperMismatch
-from datasource.transactions.commit_loop import Committer
-from datasource.transactions.rows import TRANSACTIONS
-from datasource.write import WriteHandle
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import InvalidUsage, ShardError
+from shardline.datasource.shard.commands.append import UpperMismatch
+from shardline.datasource.transactions.commit_loop import Committer
+from shardline.datasource.transactions.rows import TRANSACTIONS
+from shardline.datasource.write import WriteHandle
 from support.models.shards import (
     SETTINGS,
     Crash,

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from datasource.errors import Determinate
-from datasource.shard.commands.sweep import SWEEP_AGE_MS
-from datasource.shard.state import STAGE_LIFE_MS
-from datasource.transactions.commit_loop import Committer
+from shardline.datasource.errors import Determinate
+from shardline.datasource.shard.commands.sweep import SWEEP_AGE_MS
+from shardline.datasource.shard.state import STAGE_LIFE_MS
+from shardline.datasource.transactions.commit_loop import Committer
 from support.models.shards import SETTINGS, World, dangling, rows, schema_of, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from datasource.client import ShardClient
+    from shardline.datasource.client import ShardClient
 
 FULL = replace(SETTINGS, inline_state_bytes=0)
 """A data shard takes no inline part: whoever applies one makes it a blob."""

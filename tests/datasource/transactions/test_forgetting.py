@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from datasource.errors import Determinate
-from datasource.shard.commands.append import Append, Appended
-from datasource.transactions.commit_loop import Committer
-from datasource.transactions.redirected_append import commit_append
-from datasource.transactions.rows import TRANSACTIONS
+from shardline.datasource.errors import Determinate
+from shardline.datasource.shard.commands.append import Append, Appended
+from shardline.datasource.transactions.commit_loop import Committer
+from shardline.datasource.transactions.redirected_append import commit_append
+from shardline.datasource.transactions.rows import TRANSACTIONS
 from support.models.shards import SETTINGS, World, rows, schema_of, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from datasource.client import ShardClient
-    from datasource.shard.state import Registration
-    from datasource.transactions.transaction import Transaction
-    from datasource.write import Decided
+    from shardline.datasource.client import ShardClient
+    from shardline.datasource.shard.state import Registration
+    from shardline.datasource.transactions.transaction import Transaction
+    from shardline.datasource.write import Decided
 
 BLOBS = replace(SETTINGS, inline_part_bytes=0)
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datasource.errors import Determinate, InvalidUsage
+from shardline.datasource.errors import Determinate, InvalidUsage
 from support.models.shards import SETTINGS, World, rows, schema_of, table
 
 if TYPE_CHECKING:
-    from datasource.client import ShardClient
-    from datasource.transactions.transaction import Isolation, Transaction
+    from shardline.datasource.client import ShardClient
+    from shardline.datasource.transactions.transaction import Isolation, Transaction
 
 NAMES = ("x", "y", "z")
 

@@ -19,9 +19,9 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from datasource.client import ShardClient
-from datasource.errors import InvalidUsage
-from datasource.shard.commands.append import Appended
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.shard.commands.append import Appended
 from support.fakes.engine import STEPS, Checkpoint, Killed, Query, options_of
 from support.models.shards import TINY, Crash, Mortal, World, rows, schema_of, table
 

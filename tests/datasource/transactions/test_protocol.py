@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from datasource.errors import Determinate, InvalidUsage
-from datasource.frontier import Frontier
-from datasource.maintenance.retention import retain
-from datasource.shard.commands.append import Appended, UpperMismatch
-from datasource.shard.commands.txns import mark
-from datasource.shard.state import STAGE_LIFE_MS, Registration
-from datasource.transactions import protocol
-from datasource.transactions.commit_loop import Committer
-from datasource.transactions.ledger import Ledger, LedgerReader
-from datasource.transactions.protocol import Committed, Write
-from datasource.transactions.rows import TRANSACTIONS
+from shardline.datasource.errors import Determinate, InvalidUsage
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.maintenance.retention import retain
+from shardline.datasource.shard.commands.append import Appended, UpperMismatch
+from shardline.datasource.shard.commands.txns import mark
+from shardline.datasource.shard.state import STAGE_LIFE_MS, Registration
+from shardline.datasource.transactions import protocol
+from shardline.datasource.transactions.commit_loop import Committer
+from shardline.datasource.transactions.ledger import Ledger, LedgerReader
+from shardline.datasource.transactions.protocol import Committed, Write
+from shardline.datasource.transactions.rows import TRANSACTIONS
 from support.models.shards import SETTINGS, World, rows, schema_of, table
 
 if TYPE_CHECKING:
-    from datasource.client import ShardClient
-    from datasource.parts.stage import Staged
+    from shardline.datasource.client import ShardClient
+    from shardline.datasource.parts.stage import Staged
 
 BLOBS = dataclasses.replace(SETTINGS, inline_part_bytes=0)
 HOUR_MS = 3_600_000

@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
-from datasource.client import ShardClient
-from datasource.transactions.transaction import Transaction
+from shardline.datasource.client import ShardClient
+from shardline.datasource.transactions.transaction import Transaction
 from support.models.shards import rows, schema_of, table
 from support.processes.s3_server import s3_server
 

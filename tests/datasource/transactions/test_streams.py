@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from datasource.errors import Determinate
-from datasource.frontier import Frontier
-from datasource.shard_source.batch_reader import ShardBatchReader
-from datasource.shard_source.fetch_task import fetch_partition
-from datasource.shard_source.row_shape import Shape
-from datasource.transactions.ledger import LedgerReader
+from shardline.datasource.errors import Determinate
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard_source.batch_reader import ShardBatchReader
+from shardline.datasource.shard_source.fetch_task import fetch_partition
+from shardline.datasource.shard_source.row_shape import Shape
+from shardline.datasource.transactions.ledger import LedgerReader
 from support.fakes.engine import STEPS, Checkpoint, Killed, Query, options_of
 from support.models.shards import SETTINGS, World, schema_of, table
 
 if TYPE_CHECKING:
-    from datasource.client import ShardClient
+    from shardline.datasource.client import ShardClient
 
 BLOBS = dataclasses.replace(SETTINGS, inline_part_bytes=0)
 

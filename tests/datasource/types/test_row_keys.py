@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasource.rows.sorting import compare_rows, order_rows, take
-from datasource.types import row_keys as rowkey
-from datasource.types.schema import ShardSchema
+from shardline.datasource.rows.sorting import compare_rows, order_rows, take
+from shardline.datasource.types import row_keys as rowkey
+from shardline.datasource.types.schema import ShardSchema
 from support.strategies.rows import (
     PLAIN_TYPES,
     Case,

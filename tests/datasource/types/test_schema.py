@@ -10,8 +10,8 @@ from hypothesis import given
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from datasource.errors import InvalidUsage
-from datasource.types.schema import ShardSchema
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.types.schema import ShardSchema
 from support.strategies.rows import bounded, schemas
 
 DAY_TIME = [t.DayTimeIntervalType(a, b) for a in range(4) for b in range(a, 4)]

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datasource.errors import InvalidUsage
-from datasource.rows.sorting import order_rows
-from datasource.rows.updates import sort_rows, stamp
-from datasource.types.cast_to_schema import check_data, migrate
-from datasource.types.schema import ShardSchema
-from datasource.types.schema_evolution import Incompatible, evolve
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.rows.sorting import order_rows
+from shardline.datasource.rows.updates import sort_rows, stamp
+from shardline.datasource.types.cast_to_schema import check_data, migrate
+from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.types.schema_evolution import Incompatible, evolve
 from support.strategies.rows import (
     Case,
     bounded,

@@ -16,13 +16,13 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datasource.client import ShardClient
-from datasource.filters.parser import Condition
-from datasource.frontier import Frontier
-from datasource.parts.prune import Pruner
-from datasource.read import contents_of, first_sort_column
-from datasource.shard.plan import plan_snapshot
-from datasource.types.schema import DIFF, TS, ShardSchema
+from shardline.datasource.client import ShardClient
+from shardline.datasource.filters.parser import Condition
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.parts.prune import Pruner
+from shardline.datasource.read import contents_of, first_sort_column
+from shardline.datasource.shard.plan import plan_snapshot
+from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 from support.models.shards import TINY, World, dangling
 from support.strategies.rows import bounded
 

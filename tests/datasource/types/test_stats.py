@@ -12,10 +12,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasource.parts.collect_stats import collect
-from datasource.types.schema import ShardSchema
-from datasource.types.spark_types import Record, SparkType, path_text
-from datasource.types.stats import (
+from shardline.datasource.parts.collect_stats import collect
+from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.types.spark_types import Record, SparkType, path_text
+from shardline.datasource.types.stats import (
     ColumnStats,
     PartStats,
     bounds,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 from typing import Any
 
-from app.transport.session import CloseCode, Closed
+from shardline.app.transport.session import CloseCode, Closed
 
 __all__ = ["FakeConnection"]
 

@@ -13,14 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from datasource.client import ShardClient
-from datasource.read import current_schema
-from datasource.shard_source.descs import Limits
-from datasource.shard_source.fetch_task import fetch_partition
-from datasource.shard_source.offsets import START, parse_offset
-from datasource.shard_source.options import SourceOptions, parse_source
-from datasource.shard_source.row_shape import Shape
-from datasource.shard_source.run import StreamRun
+from shardline.datasource.client import ShardClient
+from shardline.datasource.read import current_schema
+from shardline.datasource.shard_source.descs import Limits
+from shardline.datasource.shard_source.fetch_task import fetch_partition
+from shardline.datasource.shard_source.offsets import START, parse_offset
+from shardline.datasource.shard_source.options import SourceOptions, parse_source
+from shardline.datasource.shard_source.row_shape import Shape
+from shardline.datasource.shard_source.run import StreamRun
 
 __all__ = ["STEPS", "Checkpoint", "Killed", "Query", "consolidated", "options_of"]
 

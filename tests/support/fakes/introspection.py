@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from app.execution.observations import Started
-from app.introspection.events import Domain, Event, Installed, Phase, QueryProgress
-from app.introspection.sink import Sink
-from app.introspection.spark_plan.operators import operators_of
-from app.introspection.store import Relations
-from app.protocol.objects import (
+from shardline.app.execution.observations import Started
+from shardline.app.introspection.events import Domain, Event, Installed, Phase, QueryProgress
+from shardline.app.introspection.sink import Sink
+from shardline.app.introspection.spark_plan.operators import operators_of
+from shardline.app.introspection.store import Relations
+from shardline.app.protocol.objects import (
     Description,
     IndexDescription,
     SinkDescription,

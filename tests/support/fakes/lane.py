@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from app.execution.host import Host, Incarnation
-from app.execution.observations import Failed, Hydrated
-from app.lane.commands import (
+from shardline.app.execution.host import Host, Incarnation
+from shardline.app.execution.observations import Failed, Hydrated
+from shardline.app.lane.commands import (
     LANE,
     CreateDataflow,
     DropDataflow,
@@ -24,10 +24,10 @@ from app.lane.commands import (
     Record,
     Submission,
 )
-from app.lane.lane import Lane
-from app.lane.settings import LaneSettings
-from app.lane.state import EMPTY_STATE, LaneState, apply, check_state, unrepeated
-from app.protocol.objects import (
+from shardline.app.lane.lane import Lane
+from shardline.app.lane.settings import LaneSettings
+from shardline.app.lane.state import EMPTY_STATE, LaneState, apply, check_state, unrepeated
+from shardline.app.protocol.objects import (
     Description,
     IndexDescription,
     SinkDescription,
@@ -35,16 +35,16 @@ from app.protocol.objects import (
     SubscribeDescription,
     ViewDescription,
 )
-from datasource.errors import Determinate, Fenced, Indeterminate
+from shardline.datasource.errors import Determinate, Fenced, Indeterminate
 from support.fakes.clock import ManualClock, SeededIds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from app.lane.order_protocol import Role, Takeover
-    from app.lane.process_state import PhaseChange
-    from datasource.client import ShardClient
-    from datasource.errors import ShardError
+    from shardline.app.lane.order_protocol import Role, Takeover
+    from shardline.app.lane.process_state import PhaseChange
+    from shardline.datasource.client import ShardClient
+    from shardline.datasource.errors import ShardError
 
 __all__ = [
     "Ledger",

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 
-from app.execution.host import Host, Incarnation
-from app.execution.observations import Observation
-from datasource.client import ShardClient
-from datasource.clock import SystemClock, SystemIds
-from datasource.frontier import Frontier
-from datasource.settings import ShardSettings
-from datasource.stores.memory import forget
-from datasource.types.schema import ShardSchema
+from shardline.app.execution.host import Host, Incarnation
+from shardline.app.execution.observations import Observation
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import SystemClock, SystemIds
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.settings import ShardSettings
+from shardline.datasource.stores.memory import forget
+from shardline.datasource.types.schema import ShardSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

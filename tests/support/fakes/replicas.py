@@ -1,7 +1,8 @@
 """Toy replicas: each command is simply done as it comes, with nothing folded, for comparisons.
 
-They are the model of `app.protocol.history` and `app.protocol.reconcile`, and share no code with
-them. `born` tells lives apart: what is made anew is born again, what goes on is not.
+They are the model of `shardline.app.protocol.history` and `shardline.app.protocol.reconcile`, and
+share no code with them. `born` tells lives apart: what is made anew is born again, what goes on is
+not.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from app.protocol import compute as c
-from app.protocol import storage as s
-from app.protocol.objects import (
+from shardline.app.protocol import compute as c
+from shardline.app.protocol import storage as s
+from shardline.app.protocol.objects import (
     Dataflow,
     IndexDescription,
     SinkDescription,

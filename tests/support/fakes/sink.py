@@ -12,14 +12,14 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from datasource.errors import ShardError
-from datasource.shard_sink import writers as sink
+from shardline.datasource.errors import ShardError
+from shardline.datasource.shard_sink import writers as sink
 from support.models.shards import TINY, World
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from datasource.client import ShardClient
+    from shardline.datasource.client import ShardClient
     from support.models.shards import Mortal
 
 __all__ = ["SHARD", "Engine", "engine"]

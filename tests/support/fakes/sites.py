@@ -14,13 +14,13 @@ from unittest.mock import MagicMock
 import pyarrow as pa
 import pytest
 
-from app.coordinator.application import Application
-from app.project.project import Resolved
-from app.project.statements import Kept
-from app.protocol.objects import IndexDescription, SourceDescription
-from app.settings.config import RuntimeSettings
-from datasource.client import ShardClient
-from datasource.types.schema import ShardSchema
+from shardline.app.coordinator.application import Application
+from shardline.app.project.project import Resolved
+from shardline.app.project.statements import Kept
+from shardline.app.protocol.objects import IndexDescription, SourceDescription
+from shardline.app.settings.config import RuntimeSettings
+from shardline.datasource.client import ShardClient
+from shardline.datasource.types.schema import ShardSchema
 from support.fakes.reads import Place, Row
 from support.processes.checkout import wait_until
 
@@ -59,7 +59,7 @@ class Site:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._folder = folder
         self.place = Place()
-        monkeypatch.setattr("app.coordinator.application.make_shard", _make_shard)
+        monkeypatch.setattr("shardline.app.coordinator.application.make_shard", _make_shard)
 
     def client(self) -> ShardClient:
         """One more client of the location."""

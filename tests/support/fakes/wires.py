@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 import uvicorn
 from starlette.applications import Starlette
 
-from app.protocol.codec import COMPUTE, STORAGE
-from app.transport.endpoint import Endpoint
-from app.transport.in_process import InProcessClient
-from app.transport.session import Limits, Received, Reconcile
-from app.transport.websocket_client import connect
-from app.transport.websocket_server import server_options, websocket_route
-from datasource.clock import SystemClock
+from shardline.app.protocol.codec import COMPUTE, STORAGE
+from shardline.app.transport.endpoint import Endpoint
+from shardline.app.transport.in_process import InProcessClient
+from shardline.app.transport.session import Limits, Received, Reconcile
+from shardline.app.transport.websocket_client import connect
+from shardline.app.transport.websocket_server import server_options, websocket_route
+from shardline.datasource.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from app.transport.client import Client
+    from shardline.app.transport.client import Client
 
 __all__ = ["PATIENCE_S", "Relay", "Runtime", "Wire", "inprocess", "websocket"]
 

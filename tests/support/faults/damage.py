@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pyarrow as pa
 
-from datasource.frontier import Frontier
-from datasource.inspect.fsck import check_location
-from datasource.shard.codec import Record, diff, encode_record
-from datasource.shard.commands.readers import expire_critical, expire_leased, pin_critical
-from datasource.shard.state import ShardState
-from datasource.stores.entry import encode_entry, entry_key
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.inspect.fsck import check_location
+from shardline.datasource.shard.codec import Record, diff, encode_record
+from shardline.datasource.shard.commands.readers import expire_critical, expire_leased, pin_critical
+from shardline.datasource.shard.state import ShardState
+from shardline.datasource.stores.entry import encode_entry, entry_key
 from support.models.shards import SETTINGS, World, schema_of, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from datasource.inspect.fsck import Finding, FsckReport
-    from datasource.shard.batch import Batch, Part
-    from datasource.stores.objects import Objects
+    from shardline.datasource.inspect.fsck import Finding, FsckReport
+    from shardline.datasource.shard.batch import Batch, Part
+    from shardline.datasource.stores.objects import Objects
 
 __all__ = ["OTHER", "SHARD", "Lake"]
 

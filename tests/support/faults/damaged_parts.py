@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datasource.types.stats import encode_stats
+from shardline.datasource.types.stats import encode_stats
 from support.faults.damage import SHARD, Lake
 from support.faults.damages import DAMAGES, damage
 from support.models.shards import schema_of

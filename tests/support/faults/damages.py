@@ -12,11 +12,11 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from datasource.shard.batch import Batch
-from datasource.shard.codec import CODE_VERSION, Record, decode_rollup, encode_rollup
-from datasource.shard.description import Description
-from datasource.shard.state import Registration, RollupRef
-from datasource.transactions.rows import Payload, Row, table_of
+from shardline.datasource.shard.batch import Batch
+from shardline.datasource.shard.codec import CODE_VERSION, Record, decode_rollup, encode_rollup
+from shardline.datasource.shard.description import Description
+from shardline.datasource.shard.state import Registration, RollupRef
+from shardline.datasource.transactions.rows import Payload, Row, table_of
 from support.faults.damage import OTHER, SHARD, Lake, some
 
 __all__ = ["DAMAGES", "Damage", "damage"]

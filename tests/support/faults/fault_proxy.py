@@ -32,7 +32,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from datasource.stores.faulty import damaged
+from shardline.datasource.stores.faulty import damaged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

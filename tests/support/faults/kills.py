@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from app.coordinator.application import Application
-from app.lane.commands import DropDataflow
-from app.runtime.runtime import Runtime
-from app.settings.config import RuntimeSettings
-from app.spark_session import open_session
+from shardline.app.coordinator.application import Application
+from shardline.app.lane.commands import DropDataflow
+from shardline.app.runtime.runtime import Runtime
+from shardline.app.settings.config import RuntimeSettings
+from shardline.app.spark_session import open_session
 from support.processes.checkout import wait_until
 from support.spark.projects import Place
 

@@ -13,10 +13,10 @@ from support.models.shards import SETTINGS, Mortal, World, rows, schema_of, tabl
 if TYPE_CHECKING:
     from collections import Counter
 
-    from datasource.client import ShardClient
-    from datasource.settings import ShardSettings
-    from datasource.shard.state import ShardState
-    from datasource.stores.objects import CreateOutcome, Objects
+    from shardline.datasource.client import ShardClient
+    from shardline.datasource.settings import ShardSettings
+    from shardline.datasource.shard.state import ShardState
+    from shardline.datasource.stores.objects import CreateOutcome, Objects
 
 __all__ = [
     "BLOBS",

@@ -1,6 +1,7 @@
 """Power cuts of the file store, made by thought: what may be on the disk at any moment.
 
-A `Recorder` notes the system calls of `datasource.stores.file`, which happen for real as well. Its
+A `Recorder` notes the system calls of `shardline.datasource.stores.file`, which happen for real as
+well. Its
 `images` are what a power cut could leave after each of them, by what POSIX promises and no more:
 
 - what was written to a file and not synced since may be there, in part, as zeros, or not at all;
@@ -25,7 +26,7 @@ from typing import Any, Final, Literal
 
 import pytest
 
-from datasource.stores import file
+from shardline.datasource.stores import file
 
 __all__ = ["Image", "Mutation", "Recorder", "materialise", "recording"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from datasource.shard.trace import due_merges
+from shardline.datasource.shard.trace import due_merges
 from support.models.shards import rows, schema_of, table
 
 if TYPE_CHECKING:
-    from datasource.client import ShardClient
-    from datasource.shard.trace import Trace
+    from shardline.datasource.client import ShardClient
+    from shardline.datasource.shard.trace import Trace
 
 __all__ = ["SHARD", "contents", "expected", "filled", "next_merge", "sizes"]
 

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from datasource.client import ShardClient
-from datasource.clock import SystemClock
-from datasource.errors import Determinate, Indeterminate, InvalidUsage
-from datasource.frontier import Frontier
-from datasource.parts.part_file import decode_inline
-from datasource.settings import ShardSettings
-from datasource.shard.commands.append import Appended, UpperMismatch
-from datasource.types.schema import ShardSchema
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import SystemClock
+from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.parts.part_file import decode_inline
+from shardline.datasource.settings import ShardSettings
+from shardline.datasource.shard.commands.append import Appended, UpperMismatch
+from shardline.datasource.types.schema import ShardSchema
 from support.models.linearizability import UNKNOWN, Call, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from datasource.write import WriteHandle
+    from shardline.datasource.write import WriteHandle
     from support.models.linearizability import Held
 
 __all__ = ["MARKS", "SETTINGS", "held", "record"]

@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 import pyarrow as pa
 from typing_extensions import override
 
-from datasource.client import ShardClient
-from datasource.errors import Determinate, Indeterminate
-from datasource.settings import ShardSettings
-from datasource.stores.memory import MemoryObjects, forget
-from datasource.stores.objects import CreateOutcome, Objects, Unresolved
-from datasource.stores.open import compose_location
-from datasource.types.schema import ShardSchema
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import Determinate, Indeterminate
+from shardline.datasource.settings import ShardSettings
+from shardline.datasource.stores.memory import MemoryObjects, forget
+from shardline.datasource.stores.objects import CreateOutcome, Objects, Unresolved
+from shardline.datasource.stores.open import compose_location
+from shardline.datasource.types.schema import ShardSchema
 from support.fakes.clock import ManualClock, SeededIds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from datasource.shard.machine import Machine
-    from datasource.shard.state import ShardState
-    from datasource.stores.location import BlobEntry
+    from shardline.datasource.shard.machine import Machine
+    from shardline.datasource.shard.state import ShardState
+    from shardline.datasource.stores.location import BlobEntry
 
 __all__ = [
     "SETTINGS",

@@ -27,26 +27,26 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from typing_extensions import override
 
-from datasource.errors import ShardError
-from datasource.frontier import EMPTY, Frontier
-from datasource.overwrite import overwrite
-from datasource.settings import ShardSettings
-from datasource.shard.commands.append import AlreadyCommitted, Appended, UpperMismatch
-from datasource.shard.state import is_tombstone
-from datasource.stores.faulty import Fault, Faulty, Operation
-from datasource.types.schema import ShardSchema
+from shardline.datasource.errors import ShardError
+from shardline.datasource.frontier import EMPTY, Frontier
+from shardline.datasource.overwrite import overwrite
+from shardline.datasource.settings import ShardSettings
+from shardline.datasource.shard.commands.append import AlreadyCommitted, Appended, UpperMismatch
+from shardline.datasource.shard.state import is_tombstone
+from shardline.datasource.stores.faulty import Fault, Faulty, Operation
+from shardline.datasource.types.schema import ShardSchema
 from support.models.shards import SETTINGS, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from datasource.client import ShardClient
-    from datasource.lease import Lease
-    from datasource.read import ReadHandle
-    from datasource.shard.batch import Batch
-    from datasource.since_hold import SinceHandle
-    from datasource.stores.objects import CreateOutcome
-    from datasource.write import WriteHandle
+    from shardline.datasource.client import ShardClient
+    from shardline.datasource.lease import Lease
+    from shardline.datasource.read import ReadHandle
+    from shardline.datasource.shard.batch import Batch
+    from shardline.datasource.since_hold import SinceHandle
+    from shardline.datasource.stores.objects import CreateOutcome
+    from shardline.datasource.write import WriteHandle
     from support.models.datadriven import Directive
 
 __all__ = ["Storyteller"]

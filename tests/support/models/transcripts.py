@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from app.protocol.codec import COMPUTE, STORAGE
-from app.protocol.history import ComputeHistory, StorageHistory
-from app.protocol.reconcile import reconcile_compute, reconcile_storage
-from app.transport.endpoint import Endpoint
-from app.transport.session import CloseCode, Closed, Reconcile, Session
-from datasource.errors import InvalidUsage
+from shardline.app.protocol.codec import COMPUTE, STORAGE
+from shardline.app.protocol.history import ComputeHistory, StorageHistory
+from shardline.app.protocol.reconcile import reconcile_compute, reconcile_storage
+from shardline.app.transport.endpoint import Endpoint
+from shardline.app.transport.session import CloseCode, Closed, Reconcile, Session
+from shardline.datasource.errors import InvalidUsage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

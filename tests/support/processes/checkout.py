@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from datasource.clock import SystemClock
+from shardline.datasource.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

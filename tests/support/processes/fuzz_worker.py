@@ -22,15 +22,15 @@ from typing import Any, Final, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from datasource.client import ShardClient
-from datasource.errors import ShardError
-from datasource.parts.fetch import Fetcher
-from datasource.parts.part_file import decode_inline
-from datasource.parts.verify import verify
-from datasource.read import contents_of
-from datasource.shard.batch import Part
-from datasource.shard.plan import PlannedPart, TimeFilter
-from datasource.types.schema import ShardSchema
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import ShardError
+from shardline.datasource.parts.fetch import Fetcher
+from shardline.datasource.parts.part_file import decode_inline
+from shardline.datasource.parts.verify import verify
+from shardline.datasource.read import contents_of
+from shardline.datasource.shard.batch import Part
+from shardline.datasource.shard.plan import PlannedPart, TimeFilter
+from shardline.datasource.types.schema import ShardSchema
 from support.faults.fuzz import damaged_bytes
 from support.models.shards import SETTINGS, World
 

@@ -12,9 +12,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from app.protocol.objects import SourceDescription
-from app.spark_session import open_session
-from app.storage.commit import Timeline
+from shardline.app.protocol.objects import SourceDescription
+from shardline.app.spark_session import open_session
+from shardline.app.storage.commit import Timeline
 from support.spark.ingestions import Runtime, running
 
 __all__ = ["main"]

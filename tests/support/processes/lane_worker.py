@@ -13,13 +13,13 @@ import json
 import sys
 import threading
 
-from app.lane.commands import Submission, UpdateConfiguration
-from app.lane.holder import this_process
-from app.lane.log import LaneLog
-from app.lane.settings import LaneSettings
-from datasource.client import ShardClient
-from datasource.clock import SystemClock, SystemIds
-from datasource.errors import Fenced, InvalidUsage
+from shardline.app.lane.commands import Submission, UpdateConfiguration
+from shardline.app.lane.holder import this_process
+from shardline.app.lane.log import LaneLog
+from shardline.app.lane.settings import LaneSettings
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import SystemClock, SystemIds
+from shardline.datasource.errors import Fenced, InvalidUsage
 
 
 def _say(word: object) -> None:

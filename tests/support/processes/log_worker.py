@@ -13,10 +13,10 @@ import sys
 import threading
 from typing import Any
 
-from datasource.clock import SystemClock, SystemIds
-from datasource.errors import Indeterminate
-from datasource.stores.location import Committed, Consensus
-from datasource.stores.open import open_location
+from shardline.datasource.clock import SystemClock, SystemIds
+from shardline.datasource.errors import Indeterminate
+from shardline.datasource.stores.location import Committed, Consensus
+from shardline.datasource.stores.open import open_location
 from support.models.check_log import Ack
 
 __all__ = ["append_many"]

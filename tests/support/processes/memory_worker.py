@@ -18,17 +18,23 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datasource.filters.parser import Condition
-from datasource.parts.fetch import Fetcher
-from datasource.parts.prune import Pruner
-from datasource.shard.batch import Batch, Part, Run
-from datasource.shard.codec import decode_rollup, encode_rollup
-from datasource.shard.description import Description
-from datasource.shard.plan import PlannedPart, TimeFilter, pack, plan_changes, plan_snapshot
-from datasource.shard.trace import Trace
-from datasource.stores.location import Blob
-from datasource.types.schema import ShardSchema
-from datasource.types.stats import ColumnStats, PartStats, encode_stats
+from shardline.datasource.filters.parser import Condition
+from shardline.datasource.parts.fetch import Fetcher
+from shardline.datasource.parts.prune import Pruner
+from shardline.datasource.shard.batch import Batch, Part, Run
+from shardline.datasource.shard.codec import decode_rollup, encode_rollup
+from shardline.datasource.shard.description import Description
+from shardline.datasource.shard.plan import (
+    PlannedPart,
+    TimeFilter,
+    pack,
+    plan_changes,
+    plan_snapshot,
+)
+from shardline.datasource.shard.trace import Trace
+from shardline.datasource.stores.location import Blob
+from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.types.stats import ColumnStats, PartStats, encode_stats
 from support.strategies.commands import first_state
 
 if TYPE_CHECKING:

@@ -9,14 +9,14 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from datasource.clock import Clock, IdGenerator, SystemClock, SystemIds
-from datasource.stores.log import GRACE_MS
-from datasource.stores.open import open_location, open_objects
+from shardline.datasource.clock import Clock, IdGenerator, SystemClock, SystemIds
+from shardline.datasource.stores.log import GRACE_MS
+from shardline.datasource.stores.open import open_location, open_objects
 from support.tree import TESTS
 
 if TYPE_CHECKING:
-    from datasource.stores.location import Location
-    from datasource.stores.objects import Objects
+    from shardline.datasource.stores.location import Location
+    from shardline.datasource.stores.objects import Objects
 
 __all__ = ["Place"]
 

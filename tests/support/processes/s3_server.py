@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from datasource.clock import SystemClock, SystemIds
+from shardline.datasource.clock import SystemClock, SystemIds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

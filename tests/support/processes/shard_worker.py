@@ -8,10 +8,10 @@ from multiprocessing.connection import Connection
 
 import pyarrow as pa
 
-from datasource.client import ShardClient
-from datasource.settings import ShardSettings
-from datasource.shard.commands.append import Appended
-from datasource.types.schema import ShardSchema
+from shardline.datasource.client import ShardClient
+from shardline.datasource.settings import ShardSettings
+from shardline.datasource.shard.commands.append import Appended
+from shardline.datasource.types.schema import ShardSchema
 
 __all__ = ["SHARD", "Task", "rows_of", "schema", "work"]
 

@@ -19,14 +19,14 @@ from typing import Any
 
 from pyspark.sql import DataFrameWriter
 
-from app.execution.host import Incarnation
-from app.protocol.objects import SinkDescription
-from app.spark_session import open_session
-from app.storage.sink_query import _SinkRun
-from app.storage.sinks import shards
-from app.storage.sinks.files import FileTarget
-from app.storage.sinks.progress import SinkProgress
-from app.storage.sinks.shards import ShardTarget
+from shardline.app.execution.host import Incarnation
+from shardline.app.protocol.objects import SinkDescription
+from shardline.app.spark_session import open_session
+from shardline.app.storage.sink_query import _SinkRun
+from shardline.app.storage.sinks import shards
+from shardline.app.storage.sinks.files import FileTarget
+from shardline.app.storage.sinks.progress import SinkProgress
+from shardline.app.storage.sinks.shards import ShardTarget
 from support.spark.sinks import Input, host_of, running
 
 __all__ = ["CHANGES", "STEPS", "described", "incarnation", "main"]

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.execution.host import Host, Incarnation
-from app.execution.observations import Failed, Observation
-from app.protocol.objects import SourceDescription, errors_shard, progress_shard
-from app.storage.ingestion import Ingestion, run_ingestion
-from datasource.client import ShardClient
-from datasource.clock import SystemClock, SystemIds
+from shardline.app.execution.host import Host, Incarnation
+from shardline.app.execution.observations import Failed, Observation
+from shardline.app.protocol.objects import SourceDescription, errors_shard, progress_shard
+from shardline.app.storage.ingestion import Ingestion, run_ingestion
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import SystemClock, SystemIds
 from support.processes.checkout import wait_until
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 import duckdb
 from typing_extensions import override
 
-from app.coordinator.application import Application
-from app.lane.process_state import PhaseChange
-from app.project.project import Project
-from app.runtime.runtime import Runtime
-from datasource.client import ShardClient
+from shardline.app.coordinator.application import Application
+from shardline.app.lane.process_state import PhaseChange
+from shardline.app.project.project import Project
+from shardline.app.runtime.runtime import Runtime
+from shardline.datasource.client import ShardClient
 from support.processes.checkout import wait_until
 from support.spark.projects import rows
 

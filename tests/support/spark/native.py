@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from hypothesis import HealthCheck, settings
 
-from datasource.client import ShardClient
-from datasource.frontier import Frontier
-from datasource.settings import ShardSettings
-from datasource.types.schema import ShardSchema
+from shardline.datasource.client import ShardClient
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.settings import ShardSettings
+from shardline.datasource.types.schema import ShardSchema
 from support.strategies.rows import Case, json_types, plain, row_identity
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from app.compute.shard_follower import Followed
-from app.project.project import Project
-from datasource.client import ShardClient
+from shardline.app.compute.shard_follower import Followed
+from shardline.app.project.project import Project
+from shardline.datasource.client import ShardClient
 
 __all__ = ["QUERIES", "SQL", "Place", "rows"]
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from app.execution.host import Host, Incarnation, Running
-from app.execution.observations import Failed, Observation, Progress
-from app.protocol.objects import SinkDescription
-from app.storage.sink_query import run_sink
-from datasource.client import ShardClient
-from datasource.clock import SystemClock, SystemIds
-from datasource.frontier import Frontier
-from datasource.types.schema import ShardSchema
+from shardline.app.execution.host import Host, Incarnation, Running
+from shardline.app.execution.observations import Failed, Observation, Progress
+from shardline.app.protocol.objects import SinkDescription
+from shardline.app.storage.sink_query import run_sink
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import SystemClock, SystemIds
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.types.schema import ShardSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,12 +7,12 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from datasource.frontier import Frontier
-from datasource.shard.commands.readers import expire_leased
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard.commands.readers import expire_leased
 from support.models.shards import TINY, schema_of, updates
 
 if TYPE_CHECKING:
-    from datasource.client import ShardClient
+    from shardline.datasource.client import ShardClient
 
 __all__ = ["BLOBS", "Row", "churn", "fill", "lose_leases"]
 

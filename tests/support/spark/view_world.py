@@ -13,11 +13,11 @@ import duckdb
 import pyarrow as pa
 from msgspec.structs import replace
 
-from app.compute.view.maintained_view import View
-from app.execution.observations import Measured
-from app.project.project import Project
-from app.protocol.objects import ViewDescription
-from datasource.spark_native.time_interval import Interval
+from shardline.app.compute.view.maintained_view import View
+from shardline.app.execution.observations import Measured
+from shardline.app.project.project import Project
+from shardline.app.protocol.objects import ViewDescription
+from shardline.datasource.spark_native.time_interval import Interval
 from support.spark.views import Bench, Input, Row, comparable, contents, no_fence
 from support.strategies.rows import plain_rows
 

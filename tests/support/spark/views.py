@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from app.execution.host import Host, Incarnation
-from app.execution.observations import Observation
-from app.protocol.objects import ViewDescription
-from datasource.client import ShardClient
-from datasource.clock import SystemClock, SystemIds
-from datasource.frontier import Frontier
-from datasource.shard.commands.append import Appended
-from datasource.types.schema import ShardSchema
+from shardline.app.execution.host import Host, Incarnation
+from shardline.app.execution.observations import Observation
+from shardline.app.protocol.objects import ViewDescription
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import SystemClock, SystemIds
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard.commands.append import Appended
+from shardline.datasource.types.schema import ShardSchema
 from support.strategies.rows import plain_rows
 
 if TYPE_CHECKING:

@@ -9,16 +9,16 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from datasource.errors import InvalidUsage
-from datasource.frontier import EMPTY, Frontier
-from datasource.shard.batch import Batch, Part, Run
-from datasource.shard.codec import CODE_VERSION
-from datasource.shard.commands.append import Append, abandon, compare_and_append
-from datasource.shard.commands.evolve import evolve_schema
-from datasource.shard.commands.gc import give_up, note_cleaned
-from datasource.shard.commands.lifecycle import finalise, initial_state, reinitialise
-from datasource.shard.commands.merge import apply_merge
-from datasource.shard.commands.readers import (
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.frontier import EMPTY, Frontier
+from shardline.datasource.shard.batch import Batch, Part, Run
+from shardline.datasource.shard.codec import CODE_VERSION
+from shardline.datasource.shard.commands.append import Append, abandon, compare_and_append
+from shardline.datasource.shard.commands.evolve import evolve_schema
+from shardline.datasource.shard.commands.gc import give_up, note_cleaned
+from shardline.datasource.shard.commands.lifecycle import finalise, initial_state, reinitialise
+from shardline.datasource.shard.commands.merge import apply_merge
+from shardline.datasource.shard.commands.readers import (
     confirm_critical,
     downgrade_critical,
     downgrade_leased,
@@ -29,12 +29,12 @@ from datasource.shard.commands.readers import (
     register_critical,
     register_leased,
 )
-from datasource.shard.commands.rollups import add_rollup
-from datasource.shard.commands.transition import Transition
-from datasource.shard.description import Description
-from datasource.shard.state import RollupRef, ShardState, check, expire, is_tombstone
-from datasource.types.schema import ShardSchema
-from datasource.types.stats import ColumnStats, PartStats, encode_stats
+from shardline.datasource.shard.commands.rollups import add_rollup
+from shardline.datasource.shard.commands.transition import Transition
+from shardline.datasource.shard.description import Description
+from shardline.datasource.shard.state import RollupRef, ShardState, check, expire, is_tombstone
+from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.types.stats import ColumnStats, PartStats, encode_stats
 
 __all__ = ["SCHEMAS", "advance", "first_state", "histories", "part", "steps"]
 

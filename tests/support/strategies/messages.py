@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from app.protocol import compute as c
-from app.protocol import storage as s
-from app.protocol.objects import (
+from shardline.app.protocol import compute as c
+from shardline.app.protocol import storage as s
+from shardline.app.protocol.objects import (
     IndexDescription,
     SinkDescription,
     SourceDescription,

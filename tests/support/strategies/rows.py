@@ -21,9 +21,9 @@ import pyarrow as pa
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from datasource.rows.updates import update_schema
-from datasource.types.schema import ShardSchema
-from datasource.types.spark_types import Array, Atomic, Map, Record, SparkType
+from shardline.datasource.rows.updates import update_schema
+from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.types.spark_types import Array, Atomic, Map, Record, SparkType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

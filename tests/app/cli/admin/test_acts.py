@@ -11,8 +11,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from app.cli.admin import acts
-from app.cli.admin.plans import (
+from shardline.app.cli.admin import acts
+from shardline.app.cli.admin.plans import (
     CompactPlan,
     ExpirePlan,
     FinalisePlan,
@@ -20,17 +20,17 @@ from app.cli.admin.plans import (
     RetentionPlan,
     SweepPlan,
 )
-from datasource.errors import InvalidUsage, LeaseExpired
-from datasource.frontier import Frontier
-from datasource.shard.codec import CODE_VERSION
-from datasource.shard.commands.readers import pin_critical
-from datasource.stores.metered import Metered
+from shardline.datasource.errors import InvalidUsage, LeaseExpired
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard.codec import CODE_VERSION
+from shardline.datasource.shard.commands.readers import pin_critical
+from shardline.datasource.stores.metered import Metered
 from support.faults.damage import Lake
 from support.models.shards import SETTINGS, World, rows, schema_of, table
 
 if TYPE_CHECKING:
-    from app.cli.admin.acts import Outcome
-    from datasource.client import ShardClient
+    from shardline.app.cli.admin.acts import Outcome
+    from shardline.datasource.client import ShardClient
 
 _HOUR_MS = 3_600_000
 SHARD = "orders"

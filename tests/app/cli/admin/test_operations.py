@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from app.cli.admin.command import VERBS
-from datasource.inspect.fsck import KINDS
+from shardline.app.cli.admin.command import VERBS
+from shardline.datasource.inspect.fsck import KINDS
 from support.tree import ROOT
 
 PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.compute.index.arrangement import Arrangement
-from datasource.errors import InvalidUsage
-from datasource.frontier import EMPTY, Frontier
-from datasource.types.schema import ShardSchema
+from shardline.app.compute.index.arrangement import Arrangement
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.frontier import EMPTY, Frontier
+from shardline.datasource.types.schema import ShardSchema
 from support.fakes.reads import Row, contents, model_at, updates_of
 
 SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.string()), ("v", pa.float64())])
@@ -175,7 +175,7 @@ def test_keys_of_every_kind_are_found() -> None:
 
 def test_two_keys_with_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hash only says where to look."""
-    from app.compute.index import arrangement
+    from shardline.app.compute.index import arrangement
 
     def alike(key: pa.Array) -> Any:
         import numpy as np

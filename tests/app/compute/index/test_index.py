@@ -8,10 +8,17 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from app.compute.index.index import Index, Indexes, IndexSettings, RunningIndex, run_index
-from app.execution.observations import Ended, Failed, Hydrated, Measured, Progress, Started
-from app.protocol.objects import IndexDescription
-from datasource.errors import InvalidUsage
+from shardline.app.compute.index.index import Index, Indexes, IndexSettings, RunningIndex, run_index
+from shardline.app.execution.observations import (
+    Ended,
+    Failed,
+    Hydrated,
+    Measured,
+    Progress,
+    Started,
+)
+from shardline.app.protocol.objects import IndexDescription
+from shardline.datasource.errors import InvalidUsage
 from support.fakes.reads import Place, contents, incarnation, model_at
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from app.compute.peek.explain import explain_peek
-from app.protocol.objects import IndexDescription
-from datasource.errors import InvalidUsage
+from shardline.app.compute.peek.explain import explain_peek
+from shardline.app.protocol.objects import IndexDescription
+from shardline.datasource.errors import InvalidUsage
 from support.fakes.reads import Place
 
 SCHEMA = pa.schema([("k", pa.int64()), ("s", pa.string())])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from app.compute.peek.fast_path import keys_of, simple_select, spark_schema
-from datasource.types.schema import ShardSchema
+from shardline.app.compute.peek.fast_path import keys_of, simple_select, spark_schema
+from shardline.datasource.types.schema import ShardSchema
 
 SCHEMA = ShardSchema.from_arrow(
     pa.schema(

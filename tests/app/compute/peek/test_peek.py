@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from app.compute.index.index import Indexes
-from app.compute.peek.answer import PeekSettings
-from app.compute.peek.peek import Peeks
-from app.compute.peek.results import from_ipc
-from app.protocol.compute import Peek, PeekResponse
-from datasource.frontier import Frontier
+from shardline.app.compute.index.index import Indexes
+from shardline.app.compute.peek.answer import PeekSettings
+from shardline.app.compute.peek.peek import Peeks
+from shardline.app.compute.peek.results import from_ipc
+from shardline.app.protocol.compute import Peek, PeekResponse
+from shardline.datasource.frontier import Frontier
 from support.fakes.reads import Inputs, Place, contents
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])

@@ -10,8 +10,8 @@ from decimal import Decimal
 import pyarrow as pa
 from rich.console import Console
 
-from app.cli.result_table import result_table
-from app.compute.peek.results import as_csv, as_json, from_ipc, to_ipc
+from shardline.app.cli.result_table import result_table
+from shardline.app.compute.peek.results import as_csv, as_json, from_ipc, to_ipc
 
 TABLE = pa.table(
     {

@@ -12,20 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.compute.shard_follower import Followed
-from app.compute.subscribe.batches import Feed
-from app.compute.subscribe.subscription import (
+from shardline.app.compute.shard_follower import Followed
+from shardline.app.compute.subscribe.batches import Feed
+from shardline.app.compute.subscribe.subscription import (
     RunningSubscribe,
     SubscribeSettings,
     resume_at,
     rows_of,
     run_subscribe,
 )
-from app.execution.observations import Ended, Hydrated
-from app.protocol.compute import SubscribeDropped, SubscribeResponse
-from app.protocol.objects import SubscribeDescription
-from datasource.errors import Determinate, InvalidUsage
-from datasource.frontier import Frontier
+from shardline.app.execution.observations import Ended, Hydrated
+from shardline.app.protocol.compute import SubscribeDropped, SubscribeResponse
+from shardline.app.protocol.objects import SubscribeDescription
+from shardline.datasource.errors import Determinate, InvalidUsage
+from shardline.datasource.frontier import Frontier
 from support.fakes.reads import Inputs, Place, Row, incarnation, model_at
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from app.compute.view.idle_advancer import Advancer, advancer_of
+from shardline.app.compute.view.idle_advancer import Advancer, advancer_of
 from support.fakes.clock import ManualClock
 from support.models.shards import World, schema_of
 
 if TYPE_CHECKING:
-    from datasource.shard.state import ShardState
+    from shardline.datasource.shard.state import ShardState
 
 
 class Seen:

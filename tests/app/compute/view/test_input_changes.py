@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.compute.view.input_changes import news_of, quiet_until
-from datasource.frontier import Frontier
+from shardline.app.compute.view.input_changes import news_of, quiet_until
+from shardline.datasource.frontier import Frontier
 from support.models.shards import World, schema_of, updates
 
 APPENDS = st.lists(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.compute.view.next_step import Done, Linear, Output, Quiet, Recompute, next_step
+from shardline.app.compute.view.next_step import Done, Linear, Output, Quiet, Recompute, next_step
 
 TIMES = st.lists(st.integers(0, 30), unique=True, max_size=8).map(sorted)
 

@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from app.compute.view.output_contents import Contents, correction
-from datasource.client import ShardClient
-from datasource.frontier import Frontier
-from datasource.shard.commands.append import Appended
-from datasource.spark_native.small_results import ROWS_MAX
-from datasource.types.schema import ShardSchema
+from shardline.app.compute.view.output_contents import Contents, correction
+from shardline.datasource.client import ShardClient
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard.commands.append import Appended
+from shardline.datasource.spark_native.small_results import ROWS_MAX
+from shardline.datasource.types.schema import ShardSchema
 from support.models.shards import World
 
 ROWS = pa.schema([("who", pa.string()), ("total", pa.float64())])

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.introspection.spark_plan.execution_plan import SparkPlan, parse_plan
-from app.introspection.spark_plan.harvest import Harvester
-from app.introspection.spark_plan.status_store import Execution
+from shardline.app.introspection.spark_plan.execution_plan import SparkPlan, parse_plan
+from shardline.app.introspection.spark_plan.harvest import Harvester
+from shardline.app.introspection.spark_plan.status_store import Execution
 from support.fakes.introspection import DELAYS, World, progress
 
 RUN = "r-delays-1"

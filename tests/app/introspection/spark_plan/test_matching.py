@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from app.introspection.spark_plan.execution_plan import SparkPlan, parse_plan
-from app.introspection.spark_plan.matching import Work, matched
-from app.introspection.spark_plan.operators import operators_of
-from app.protocol.objects import Description, ViewDescription
+from shardline.app.introspection.spark_plan.execution_plan import SparkPlan, parse_plan
+from shardline.app.introspection.spark_plan.matching import Work, matched
+from shardline.app.introspection.spark_plan.operators import operators_of
+from shardline.app.protocol.objects import Description, ViewDescription
 from support.fakes.introspection import DELAYS, FLIGHTS, OUT
 
 WRITE = "Execute InsertIntoHadoopFsRelationCommand file:/x, false, Parquet"

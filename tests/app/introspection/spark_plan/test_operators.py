@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.introspection.spark_plan.operators import PHASES, OperatorPlan, operators_of
-from app.introspection.spark_plan.relational import relational_nodes
-from app.protocol.objects import Description, SubscribeDescription, ViewDescription
+from shardline.app.introspection.spark_plan.operators import PHASES, OperatorPlan, operators_of
+from shardline.app.introspection.spark_plan.relational import relational_nodes
+from shardline.app.protocol.objects import Description, SubscribeDescription, ViewDescription
 from support.fakes.introspection import DELAYS, FAST, FLIGHTS, OUT
 
 ALL: tuple[Description, ...] = (
@@ -54,7 +54,8 @@ def test_a_source_is_a_chain() -> None:
 
 def test_counting_operators_needs_no_spark() -> None:
     """The lane does it, on paths that never start a JVM."""
-    code = "import sys, app.introspection.spark_plan.operators; sys.exit('pyspark' in sys.modules)"
+    module = "shardline.app.introspection.spark_plan.operators"
+    code = f"import sys, {module}; sys.exit('pyspark' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -3,6 +3,6 @@
 Spark looks for top-level modules called `pyspark_*` and registers their `DefaultSource`.
 """
 
-from datasource.format import ShardDataSource as DefaultSource
+from shardline.datasource.format import ShardDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

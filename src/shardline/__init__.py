@@ -1,0 +1,1 @@
+"""Time-varying tables on object storage, and SQL views kept up to date."""
