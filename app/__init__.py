@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from shardline.app.coordinator.application import Application
     from shardline.app.project.project import Project
 
+if __name__ != "shardline.app":
+    # A second name would make a second copy of every class, which no `except` and no `isinstance`
+    # of the first would know.
+    raise ImportError(f"'{__name__}' is part of Shardline: import it as 'shardline.app'")
+
 __all__ = ["Application", "Project"]
 
 _HOMES: Final = {

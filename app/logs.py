@@ -26,7 +26,7 @@ __all__ = ["JsonLines", "log_to", "start_log"]
 _CAUSES = 10
 """Causes of causes that are told, at most."""
 
-_OURS = ("app", "datasource", "jobs")
+_OURS = "shardline"
 
 
 class JsonLines(logging.Formatter):
@@ -81,12 +81,11 @@ def log_to(file: Path, level: str) -> logging.Handler:
     file.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(file, encoding="utf-8")
     handler.setFormatter(JsonLines())
-    for name in _OURS:
-        logger = logging.getLogger(name)
-        logger.setLevel(level)
-        logger.addHandler(handler)
-        # What is in the file is not on the terminal as well.
-        logger.propagate = False
+    logger = logging.getLogger(_OURS)
+    logger.setLevel(level)
+    logger.addHandler(handler)
+    # What is in the file is not on the terminal as well.
+    logger.propagate = False
     return handler
 
 

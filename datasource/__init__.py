@@ -41,6 +41,11 @@ if TYPE_CHECKING:
     from shardline.datasource.spark_native.time_interval import compare_and_append, interval_of
     from shardline.datasource.spark_native.transaction import transaction
 
+if __name__ != "shardline.datasource":
+    # A second name would make a second copy of every class, which no `except` and no `isinstance`
+    # of the first would know.
+    raise ImportError(f"'{__name__}' is part of Shardline: import it as 'shardline.datasource'")
+
 __all__ = [
     "changes",
     "compare_and_append",

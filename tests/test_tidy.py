@@ -43,7 +43,7 @@ def modules(*folders: str) -> list[Path]:
 
 def product() -> list[Path]:
     """Every Python file that is installed."""
-    return [*modules(*PACKAGES), *ROOT.glob("pyspark_*.py")]
+    return modules(*PACKAGES, "src")
 
 
 def name_of(path: Path) -> str:
@@ -53,7 +53,10 @@ def name_of(path: Path) -> str:
 
 def dotted(path: Path) -> str:
     """The name of a module as an import says it."""
-    return name_of(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    name = name_of(path).removesuffix(".py").removesuffix("/__init__")
+    if name.startswith(PACKAGES):
+        name = f"shardline/{name}"
+    return name.removeprefix("src/").replace("/", ".")
 
 
 def tree_of(path: Path) -> ast.Module:
@@ -206,7 +209,8 @@ def occurrences(pattern: re.Pattern[str], files: list[Path]) -> dict[str, str]:
 def test_no_module_is_dead() -> None:
     """Every installed module is imported by another one, or is where a program starts."""
     imported = {name for path in product() for name in imports_of(path)}
-    starts = {dotted(p) for p in [*(ROOT / "jobs").glob("*.py"), *ROOT.glob("pyspark_*.py")]}
+    programs = [*(ROOT / "jobs").glob("*.py"), *(ROOT / "src").glob("pyspark_*.py")]
+    starts = {dotted(p) for p in programs}
     imported |= OFFERED
     # A package is alive when one of its modules is.
     alive = {

@@ -24,10 +24,10 @@ def file(tmp_path: Path) -> Any:
 
 def end(handler: logging.Handler) -> None:
     """Log as before."""
-    for name in ("app", "datasource", "jobs"):
-        logging.getLogger(name).removeHandler(handler)
-        logging.getLogger(name).propagate = True
-        logging.getLogger(name).setLevel(logging.NOTSET)
+    logger = logging.getLogger("shardline")
+    logger.removeHandler(handler)
+    logger.propagate = True
+    logger.setLevel(logging.NOTSET)
     handler.close()
 
 

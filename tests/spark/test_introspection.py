@@ -237,10 +237,10 @@ def test_our_log_is_read_like_sparks(spark: SparkSession, tmp_path: Path) -> Non
         except ValueError:
             logger.exception("it failed")
     finally:
-        for name in ("app", "datasource", "jobs"):
-            logging.getLogger(name).removeHandler(handler)
-            logging.getLogger(name).propagate = True
-            logging.getLogger(name).setLevel(logging.NOTSET)
+        ours = logging.getLogger("shardline")
+        ours.removeHandler(handler)
+        ours.propagate = True
+        ours.setLevel(logging.NOTSET)
         handler.close()
     read = spark.read.schema(SPARK_LOG_SCHEMA).json(str(tmp_path / "log.jsonl"))
     landed, failed = sorted(read.collect(), key=lambda row: str(row["level"]), reverse=True)

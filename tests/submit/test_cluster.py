@@ -184,7 +184,7 @@ def test_the_archive_holds_the_project_but_no_jars(archive: Path) -> None:
     """What executors import is inside, as installed files; Spark's jars are not."""
     with tarfile.open(archive) as tar:
         names = tar.getnames()
-    assert [n for n in names if n.endswith("site-packages/datasource/errors.py")]
+    assert [n for n in names if n.endswith("site-packages/shardline/datasource/errors.py")]
     assert [n for n in names if n.endswith("bin/python")]
     assert not [n for n in names if "/pyspark/jars/" in n or n.endswith("_shardline.pth")]
 
@@ -194,7 +194,7 @@ def test_local_cluster_executors_use_the_archive(
 ) -> None:
     """Under local-cluster, shards are written and read by the archive's Python and project."""
     seen = run_on(ready, "local-cluster[2,1,1024]", archive, tmp_path)
-    assert str(ready.root / "datasource") not in seen["module"]
+    assert str(ready.root / "src") not in seen["module"]
     assert "environment/lib/python3" in seen["module"]
     assert seen["python"].endswith("environment/bin/python")
 

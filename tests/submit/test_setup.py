@@ -42,9 +42,10 @@ def test_a_second_start_is_offline_and_silent(ready: Checkout) -> None:
 
 def test_the_environment_holds_the_project(ready: Checkout, tmp_path: Path) -> None:
     """Any process of the environment imports this checkout's packages, from any folder."""
-    code = "import app, shardline.datasource.errors as e, jobs, pyspark_shard; print(e.__file__)"
+    code = "import shardline.datasource.errors as e, pyspark_shard; print(e.__file__)"
     seen = ready.run("python", "-c", code, cwd=tmp_path)
-    assert seen.stdout.strip() == str(ready.root / "datasource/errors.py"), seen.stderr
+    expected = ready.root / "src/shardline/datasource/errors.py"
+    assert seen.stdout.strip() == str(expected), seen.stderr
 
 
 def test_the_packages_are_those_of_the_lock(ready: Checkout) -> None:

