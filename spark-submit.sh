@@ -13,6 +13,7 @@
 #   ./spark-submit.sh inspect LOCATION [SHARD] [--json]            look into shards; no JVM
 #   ./spark-submit.sh admin LOCATION VERB [SHARD] [--commit]       look after them; no JVM
 #   ./spark-submit.sh maintain LOCATION [SHARD …] [--every 60s]    keep them small; no JVM
+#   ./spark-submit.sh [SPARK OPTIONS] compact LOCATION [SHARD …]   merge large ones by Spark
 #   ./spark-submit.sh soak [JOB OPTIONS]                           kill everything, again and again
 #   ./spark-submit.sh test [PYTEST OPTIONS]                        the tests
 #   ./spark-submit.sh python [PYTHON OPTIONS]                      the environment's Python
@@ -54,7 +55,7 @@ die() {
 # ------------------------------------------------------------------------------ command line
 
 # One line: tests read it.
-commands=(admin bench demo drop help inspect maintain package plan python run set setup soak sql status subscribe test)
+commands=(admin bench compact demo drop help inspect maintain package plan python run set setup soak sql status subscribe test)
 # Spark's own lists (SparkSubmitOptionParser): which options take a value, and which do not.
 spark_valued=(
   --archives --class --conf -c --deploy-mode --driver-class-path --driver-cores
@@ -149,7 +150,7 @@ digest() { if command -v sha256sum >/dev/null; then sha256sum; else shasum -a 25
 # name because an installed project points at its sources.
 find_environment() {
   local name
-  name=$({ echo "1 $root" && cat "$root/requirements.lock" "$root/requirements-build.lock"; } | digest)
+  name=$({ echo "2 $root" && cat "$root/requirements.lock" "$root/requirements-build.lock"; } | digest)
   env=$venvs/$name
   python=$env/bin/python
 }
@@ -478,7 +479,7 @@ main() {
       usage
       return
       ;;
-    admin | bench | demo | drop | inspect | maintain | package | plan | python | run | set | setup) ;;
+    admin | bench | compact | demo | drop | inspect | maintain | package | plan | python | run | set | setup) ;;
     soak | sql | status | subscribe | test) ;;
     *.py)
       [[ -f $command ]] || die "no job at '$command'"
@@ -493,24 +494,14 @@ main() {
       use_test_tools
       submit "$root/tests/bench/__main__.py"
       ;;
+    compact) submit "$root/jobs/compact.py" ;;
     demo) submit "$root/jobs/demo.py" ;;
     plan) submit "$root/jobs/run.py" --plan ;;
-    sql | subscribe | status | drop | set)
-      no_spark_options
-      exec "$python" "$root/jobs/ask.py" "$command" ${job[@]+"${job[@]}"}
-      ;;
     *.py) submit "$command" ;;
-    admin)
+    admin | drop | inspect | maintain | set | sql | status | subscribe)
       no_spark_options
-      exec "$python" "$root/jobs/admin.py" ${job[@]+"${job[@]}"}
-      ;;
-    inspect)
-      no_spark_options
-      exec "$python" "$root/jobs/show.py" ${job[@]+"${job[@]}"}
-      ;;
-    maintain)
-      no_spark_options
-      exec "$python" "$root/jobs/maintain.py" ${job[@]+"${job[@]}"}
+      # -P: what lies in the working directory is nothing to import.
+      exec "$python" -P -m shardline "$command" ${job[@]+"${job[@]}"}
       ;;
     python)
       no_spark_options

@@ -10,18 +10,16 @@ this process's to handle, the JVM does not die of it before its queries have bee
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
+
+from shardline.installation import CONF
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = ["open_session"]
-
-_CONF = Path(__file__).resolve().parents[1] / "conf"
 
 
 def open_session(name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
@@ -31,11 +29,10 @@ def open_session(name: str, settings: Mapping[str, str] | None = None) -> SparkS
         name: Of the application, as Spark's pages show it.
         settings: Spark settings that win over files and the command line.
     """
-    # Both are read by the launcher that starts a JVM, and not at all when there is one. Without the
-    # first, helper processes would be whatever `python3` is on PATH.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if _CONF.is_dir():
-        os.environ.setdefault("SPARK_CONF_DIR", str(_CONF))
+    # Read by the launcher that starts a JVM, and not at all when there is one. Its Python is chosen
+    # when the package is imported. A Spark of the user's own has settings of its own.
+    if "SPARK_HOME" not in os.environ:
+        os.environ.setdefault("SPARK_CONF_DIR", str(CONF))
     builder = SparkSession.builder.appName(name)
     for key, value in (settings or {}).items():
         builder = builder.config(key, value)

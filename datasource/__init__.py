@@ -22,15 +22,18 @@ its own (its `__init__`). Reading order:
                                  `compare_and_append`, `transaction`: rows by Spark itself
     spark_compaction/            large merges as Spark jobs
 
-Only the last three lines import pyspark. This module imports nothing, so that each part can be used
-without paying for the others: what it exports is loaded when it is asked for. `register(spark)`
-does by hand what installing the package does by itself.
+Only the last three lines import pyspark. This module imports next to nothing, so that each part can
+be used without paying for the others: what it exports is loaded when it is asked for.
+`register(spark)` does by hand what installing the package does by itself.
 """
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Final
+
+from shardline.datasource.errors import InvalidUsage
+from shardline.spark_python import use_this_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,8 +78,24 @@ def __getattr__(name: str) -> object:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("shard")` known to `spark`; for sessions that did not find it by themselves."""
+    """Make `format("shard")` known to `spark`; for sessions that did not find it by themselves.
+
+    On one machine, what is registered runs in this Python, even if the session was started for
+    another one that has no Shardline.
+
+    Raises:
+        InvalidUsage: The session's Python has no Shardline, and its executors are other machines.
+    """
     # Imported here because the package itself must not need pyspark.
     from shardline.datasource.format import ShardDataSource  # noqa: PLC0415
 
+    # A session of Spark Connect has no context: its server chooses.
+    context = getattr(spark, "_sc", None)
+    other = None if context is None else use_this_python(context)
+    if other is not None:
+        raise InvalidUsage(
+            f"the session's Python is '{other}', which has no shardline",
+            code="PYTHON_WITHOUT_SHARDLINE",
+            hint="set PYSPARK_PYTHON before the session starts, to a Python that has it everywhere",
+        )
     spark.dataSource.register(ShardDataSource)

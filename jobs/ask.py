@@ -31,6 +31,7 @@ from shardline.app.settings.config import load
 from shardline.app.settings.durations import duration_ms
 from shardline.datasource.clock import SystemClock
 from shardline.datasource.errors import InvalidUsage, ShardError
+from shardline.installation import PROGRAM
 
 __all__ = ["main"]
 
@@ -100,9 +101,7 @@ def _status(where: Whereabouts, given: argparse.Namespace, console: Console) -> 
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="spark-submit.sh", description="Ask the running application."
-    )
+    parser = argparse.ArgumentParser(prog=PROGRAM, description="Ask the running application.")
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--data", type=Path, help="folder of the application; default: data/")
     common.add_argument("--config", type=Path, help="settings file; default: conf/app.toml")

@@ -1,6 +1,6 @@
 """Merge the batches of shards, large ones by Spark jobs.
 
-    ./spark-submit.sh jobs/compact.py LOCATION [SHARD …] [--force] [--option NAME=VALUE …]
+    ./spark-submit.sh compact LOCATION [SHARD …] [--force] [--option NAME=VALUE …]
 
 Without names: all shards of the location. Says what it does as it goes on. Safe to run, to kill and
 to run again at any time, beside writers, readers and maintenance; what somebody else is merging is
@@ -23,6 +23,7 @@ from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import ShardError
 from shardline.datasource.shard.state import is_tombstone
 from shardline.datasource.spark_compaction.driver import RANGE_BYTES, compact_on_spark
+from shardline.installation import PROGRAM
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,7 +85,7 @@ def _shape(client: ShardClient, name: str) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="spark-submit.sh jobs/compact.py",
+        prog=f"{PROGRAM} compact",
         description="Merges the batches of shards, large ones by Spark jobs. Invisible to readers.",
     )
     parser.add_argument("location", help="file:///path, a plain path, s3://bucket/prefix, …")

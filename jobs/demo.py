@@ -23,6 +23,7 @@ from shardline.app.cli.terminal import open_console
 from shardline.app.execution.spark_errors import told
 from shardline.app.logs import start_log
 from shardline.app.settings.config import load
+from shardline.installation import PROGRAM
 
 __all__ = ["main"]
 
@@ -52,7 +53,7 @@ def _overrides(given: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="spark-submit.sh --",
+        prog=f"{PROGRAM} demo",
         description="The main job: a year of flights as a stream, and views that keep up with "
         "it. Every setting is explained in conf/app.toml.",
     )

@@ -27,6 +27,7 @@ from shardline.app.settings.durations import duration_ms
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage, ShardError
 from shardline.datasource.maintainer import Maintained, Maintainer
+from shardline.installation import PROGRAM
 
 __all__ = ["main"]
 
@@ -100,7 +101,7 @@ def _said(done: Maintained) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="spark-submit.sh maintain",
+        prog=f"{PROGRAM} maintain",
         description="Merges batches, deletes garbage and sweeps leaks, round after round.",
     )
     parser.add_argument("location", help="file:///path, a plain path, s3://bucket/prefix, …")

@@ -28,6 +28,7 @@ from shardline.app.logs import start_log
 from shardline.app.settings.config import Settings, load
 from shardline.app.settings.durations import duration_ms
 from shardline.datasource.errors import InvalidUsage
+from shardline.installation import PROGRAM
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -151,7 +152,7 @@ def _overrides(given: argparse.Namespace) -> dict[str, Mapping[str, object]]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="spark-submit.sh run", description="Run a project.")
+    parser = argparse.ArgumentParser(prog=f"{PROGRAM} run", description="Run a project.")
     parser.add_argument("project", type=Path, help="folder of SQL files")
     parser.add_argument("--plan", action="store_true", help="only show what would change")
     parser.add_argument("--set", action="append", default=[], help="NAME=VALUE for ${NAME}")

@@ -32,6 +32,7 @@ from shardline.datasource.settings import ShardSettings
 from shardline.datasource.shard.machine import Machine
 from shardline.datasource.stores.location import Location
 from shardline.datasource.stores.open import open_location
+from shardline.installation import PROGRAM
 
 __all__ = ["main"]
 
@@ -101,7 +102,7 @@ def _show(report: LocationReport, usage: Usage | None, *, one: bool) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="spark-submit.sh inspect",
+        prog=f"{PROGRAM} inspect",
         description="Shows the shards of a persist location: state, parts, readers and holds. "
         "Reads only.",
     )

@@ -23,6 +23,7 @@ from shardline.app.protocol.objects import (
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage, ShardError
 from shardline.datasource.frontier import MINIMUM, Frontier
+from shardline.installation import PROGRAM
 
 __all__ = ["Beginnings"]
 
@@ -50,7 +51,7 @@ class Beginnings:
             raise InvalidUsage(
                 f"an input of '{dataflow.name}' has no history left to begin at",
                 code="HISTORY_GONE",
-                hint="./spark-submit.sh inspect shows its since",
+                hint=f"{PROGRAM} inspect shows its since",
             )
         return chosen
 

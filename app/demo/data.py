@@ -59,6 +59,6 @@ def _package_data() -> Path:
         raise InvalidUsage(
             f"the package '{_PACKAGE}' with the data of this job is not installed",
             code="DATA_MISSING",
-            hint="start with ./spark-submit.sh, which installs it",
+            hint="start with ./spark-submit.sh, or pip install 'shardline[demo]'",
         )
     return Path(spec.origin).parent / "data"

@@ -9,12 +9,12 @@ make_run(application, place, resolved)                  what differs from what r
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from shardline.app.project.project import Project, Resolved
 from shardline.app.protocol.objects import SourceDescription, progress_shard
 from shardline.datasource.errors import InvalidUsage
+from shardline.installation import CONF
 
 if TYPE_CHECKING:
     from shardline.app.coordinator.application import Application
@@ -26,7 +26,7 @@ __all__ = ["FOLDER", "check_ours", "make_run", "project", "start_over"]
 
 _log = logging.getLogger(__name__)
 
-FOLDER: Final = Path(__file__).resolve().parents[2] / "conf" / "demo"
+FOLDER: Final = CONF / "demo"
 """The project's SQL files."""
 
 

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
@@ -51,6 +50,7 @@ from shardline.app.spark_session import open_session
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import Clock, SystemClock
 from shardline.datasource.errors import Determinate, InvalidUsage
+from shardline.installation import CONF, PROGRAM, folder_of_paths
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -217,7 +217,7 @@ def _stream(cast: _Cast) -> int:
         'sql "SELECT * FROM carrier_ranking ORDER BY place"',
         "subscribe carrier_ranking",
     ):
-        cast.console.print(Text(f"  ./spark-submit.sh {command}{data}"), soft_wrap=True)
+        cast.console.print(Text(f"  {PROGRAM} {command}{data}"), soft_wrap=True)
     interval_ms = _PROGRESS_TERMINAL_MS if cast.console.is_terminal else _PROGRESS_MS
     started_ms = cast.clock.elapsed_ms()
     standing = partial(look, cast.client, cast.where.url, cast.where.token, feed, cast.clock)
@@ -276,7 +276,7 @@ def _all_run(objects: Objects) -> bool:
 
 def _data_option(cast: _Cast) -> str:
     """What other commands need to find this run."""
-    default = Path(__file__).resolve().parents[2] / "data"
+    default = folder_of_paths(CONF / "app.toml") / "data"
     return "" if cast.place.data == default else f" --data '{cast.place.data}'"
 
 

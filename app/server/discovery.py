@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from shardline.datasource.errors import InvalidUsage
+from shardline.installation import PROGRAM
 
 __all__ = ["Whereabouts", "announce", "find", "withdraw"]
 
@@ -63,7 +64,7 @@ def find(folder: Path) -> Whereabouts:
         raise InvalidUsage(
             f"no application runs in '{folder}'",
             code="NOT_RUNNING",
-            hint="start one with ./spark-submit.sh run, or name its folder with --data",
+            hint=f"start one with {PROGRAM} run, or name its folder with --data",
         )
     return found
 

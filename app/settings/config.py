@@ -3,8 +3,9 @@
     settings = load(file, overrides)      the file's keys, then the overrides, then the defaults
 
 Every key is explained where it is set, in `conf/app.toml`; the fields here say what code relies on.
-Relative paths of the file count from the folder above the one it is in (the repository's root),
-those given on a command line from the working directory.
+Relative paths of the file count from the folder above the one it is in (the repository's root; the
+working directory for the file of an installed package), those given on a command line from the
+working directory.
 
 Nothing reads the file, or the environment, after start.
 """
@@ -20,10 +21,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from shardline.app.settings.live import positive_ms, size_bytes
 from shardline.datasource.errors import InvalidUsage, unknown_name
+from shardline.installation import CONF, folder_of_paths
 
 __all__ = ["DEFAULT_FILE", "DemoSettings", "LogSettings", "RuntimeSettings", "Settings", "load"]
 
-DEFAULT_FILE = Path(__file__).resolve().parents[2] / "conf" / "app.toml"
+DEFAULT_FILE = CONF / "app.toml"
 
 Tree = dict[str, Any]
 
@@ -199,7 +201,7 @@ def _read(file: Path | None) -> Tree:
             code="SETTINGS_UNREADABLE",
             hint="strings need quotes, keys with dots too",
         ) from error
-    _anchor(tree, path.resolve().parent.parent)
+    _anchor(tree, folder_of_paths(path))
     return tree
 
 

@@ -30,6 +30,7 @@ from shardline.datasource.stores.options import parse_options
 from shardline.datasource.stores.probe import ensure_location
 from shardline.datasource.stores.retry import Retrying
 from shardline.datasource.stores.shard_names import check_segments, has_control
+from shardline.extras import MissingPackage, check_installed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -114,13 +115,22 @@ def open_objects(
 
         return MemoryObjects(rest, clock)
     if scheme == "s3":
+        _check_installed(canonical, "s3fs")
         from shardline.datasource.stores.s3 import S3Objects  # noqa: PLC0415
 
         bucket, _, prefix = rest.partition("/")
         return S3Objects(bucket, f"{prefix}/" if prefix else "", parsed.s3)
+    _check_installed(canonical, "fsspec")
     from shardline.datasource.stores.fsspec import FsspecObjects  # noqa: PLC0415
 
     return FsspecObjects(canonical, dict(parsed.fsspec))
+
+
+def _check_installed(url: str, package: str) -> None:
+    try:
+        check_installed(f"'{url}'", package)
+    except MissingPackage as error:
+        raise InvalidUsage(str(error), code="PACKAGE_MISSING") from error
 
 
 def canonical_url(url: str) -> str:

@@ -33,6 +33,7 @@ from shardline.datasource.inspect.usage import location_usage
 from shardline.datasource.shard.state_history import state_at
 from shardline.datasource.stores.open import open_objects
 from shardline.datasource.stores.retry import Retrying
+from shardline.installation import PROGRAM
 
 __all__ = ["VERBS", "parse", "run"]
 
@@ -59,7 +60,7 @@ def parse(arguments: Sequence[str] | None) -> Given:
         InvalidUsage: They are not understood.
     """
     parser = _Parser(
-        prog="spark-submit.sh admin",
+        prog=f"{PROGRAM} admin",
         description="Looks after the shards of a persist location. A verb that changes something "
         "says what it would do, and does it with --commit.",
         epilog="A merge too large for one machine is a job of Spark's: see jobs/compact.py.",

@@ -18,6 +18,8 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from shardline.installation import PROGRAM
+
 __all__ = ["KINDS", "Finding", "Findings", "FsckReport", "Kind", "Severity", "ShardCheck"]
 
 Severity = Literal["damage", "warning"]
@@ -251,8 +253,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "PART_STATISTICS": Kind("damage", _DESCRIPTION),
     "PART_NAN_BOUNDS": Kind(
         "warning",
-        "reads are right and take longer: rewrite the shard's parts, by ./spark-submit.sh "
-        "jobs/compact.py --force",
+        f"reads are right and take longer: rewrite the shard's parts, by {PROGRAM} compact --force",
     ),
     "RUN_NOT_SORTED": Kind("damage", _DESCRIPTION),
     "NEGATIVE_ROWS": Kind(

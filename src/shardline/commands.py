@@ -1,0 +1,188 @@
+"""The commands of `shardline`: one table, from which help, dispatch and the script's list follow.
+
+    shardline [OPTIONS OF SPARK] COMMAND …
+    shardline --version
+
+`spark-submit.sh` of a clone hands the commands that start no JVM to this table, and starts the
+others by Spark's own launcher, which it becomes. Here a command that needs Spark starts its JVM
+from this process, with the same settings (`shardline.app.session`).
+
+A command's module is imported when it is called: one that starts no JVM does not pay for pyspark.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from shardline.datasource.errors import InvalidUsage, unknown_name
+from shardline.extras import MissingPackage, check_installed, needed_for
+
+__all__ = ["COMMANDS", "SPARK_OPTIONS", "Command", "main"]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command.
+
+    Attributes:
+        module: Has `main(arguments) -> status`.
+        usage: What follows the name.
+        summary: What it does, in a line.
+        arguments: What `main` gets before the arguments of the command line.
+        spark: Whether it starts a JVM.
+    """
+
+    module: str
+    usage: str
+    summary: str
+    arguments: tuple[str, ...] = ()
+    spark: bool = False
+
+
+COMMANDS: Final = {
+    "demo": Command(
+        "shardline.jobs.demo",
+        "[--days N]",
+        "a year of flights, and views that keep up with it",
+        spark=True,
+    ),
+    "run": Command("shardline.jobs.run", "PROJECT", "a project: sources, views, sinks", spark=True),
+    "plan": Command(
+        "shardline.jobs.run",
+        "PROJECT",
+        "what `run` would change, and how",
+        arguments=("--plan",),
+        spark=True,
+    ),
+    "sql": Command("shardline.jobs.ask", "'SELECT …'", "ask what runs", arguments=("sql",)),
+    "subscribe": Command(
+        "shardline.jobs.ask", "NAME", "follow an object's changes", arguments=("subscribe",)
+    ),
+    "status": Command("shardline.jobs.ask", "", "is everything fresh?", arguments=("status",)),
+    "set": Command(
+        "shardline.jobs.ask", "NAME=VALUE", "change settings of what runs", arguments=("set",)
+    ),
+    "drop": Command("shardline.jobs.ask", "NAME …", "drop objects for good", arguments=("drop",)),
+    "inspect": Command("shardline.jobs.show", "LOCATION [SHARD]", "look into shards"),
+    "admin": Command("shardline.jobs.admin", "LOCATION VERB [SHARD]", "look after them"),
+    "maintain": Command("shardline.jobs.maintain", "LOCATION [SHARD …]", "keep them small"),
+    "compact": Command(
+        "shardline.jobs.compact", "LOCATION [SHARD …]", "merge large ones by Spark", spark=True
+    ),
+}
+"""By name, in the order of the help."""
+
+SPARK_OPTIONS: Final = frozenset(
+    {
+        "--archives", "--class", "--conf", "-c", "--deploy-mode", "--driver-class-path",
+        "--driver-cores", "--driver-default-class-path", "--driver-java-options",
+        "--driver-library-path", "--driver-memory", "--exclude-packages", "--executor-cores",
+        "--executor-memory", "--extra-properties-file", "--files", "--jars", "--keytab", "--kill",
+        "--master", "--name", "--num-executors", "--packages", "--principal", "--properties-file",
+        "--proxy-user", "--py-files", "--queue", "--remote", "--repositories", "--status",
+        "--total-executor-cores",
+    }
+)  # fmt: skip
+"""Options of Spark that take a value (`SparkSubmitOptionParser`)."""
+
+_SUBMIT_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run with `arguments` (those of the process by default).
+
+    Returns:
+        The exit status: the command's, or 2 for a command line that cannot be understood, a
+        package that is not installed, or no Java.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] in ([], ["help"], ["-h"], ["--help"]):
+        print(_help())
+        return 0
+    if words == ["--version"]:
+        print(f"shardline {_version()}")
+        return 0
+    try:
+        options, name, rest = _split(words)
+        run = _prepared(name, options)
+    except (InvalidUsage, MissingPackage) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return run([*COMMANDS[name].arguments, *rest])
+
+
+def _prepared(name: str, options: Sequence[str]) -> Callable[[Sequence[str]], int]:
+    """The `main` of a command, once everything that it needs is there."""
+    command = COMMANDS[name]
+    with needed_for(f"'{name}'"):
+        program: Callable[[Sequence[str]], int] = importlib.import_module(command.module).main
+    if command.spark:
+        check_installed(f"'{name}'", "pyspark")
+        _prepare_spark(options)
+    elif options:
+        raise InvalidUsage(
+            f"'{name}' starts no Spark, and takes none of its options: {' '.join(options)}",
+            code="UNKNOWN_OPTION",
+            hint=f"options of '{name}' follow its name",
+        )
+    return program
+
+
+def _split(words: Sequence[str]) -> tuple[list[str], str, list[str]]:
+    """Options of Spark, the command, and its own arguments."""
+    left = list(words)
+    options: list[str] = []
+    while left and left[0].startswith("-"):
+        name, equals, _ = left[0].partition("=")
+        if name not in SPARK_OPTIONS:
+            raise unknown_name("option of Spark", name, SPARK_OPTIONS)
+        taken = 1 if equals else 2
+        options += left[:taken]
+        del left[:taken]
+    if not left:
+        raise InvalidUsage("no command", code="INVALID_ARGUMENT", hint="shardline help")
+    if left[0] not in COMMANDS:
+        raise unknown_name("command", left[0], COMMANDS)
+    return options, left[0], left[1:]
+
+
+def _prepare_spark(options: Sequence[str]) -> None:
+    """Say to the JVM that will be started what `spark-submit.sh` says to its own."""
+    if not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
+        raise InvalidUsage(
+            "no Java, which Spark runs on",
+            code="JAVA_MISSING",
+            hint="install Java 17 or newer, or set JAVA_HOME",
+        )
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if options:
+        further = os.environ.get(_SUBMIT_ARGUMENTS, "pyspark-shell")
+        os.environ[_SUBMIT_ARGUMENTS] = f"{shlex.join(options)} {further}"
+
+
+def _help() -> str:
+    lines = [
+        f"shardline {_version()}: time-varying tables on object storage, and views of them",
+        "",
+    ]
+    calls = {
+        name: f"  shardline {'[OPTIONS OF SPARK] ' if command.spark else ''}{name} {command.usage}"
+        for name, command in COMMANDS.items()
+    }
+    width = max(map(len, calls.values())) + 2
+    lines += [f"{call:{width}}{COMMANDS[name].summary}" for name, call in calls.items()]
+    lines += ["", "`shardline COMMAND --help` shows a command's options."]
+    return "\n".join(lines)
+
+
+def _version() -> str:
+    from importlib.metadata import version  # noqa: PLC0415 - takes longer than most commands
+
+    return version("shardline")

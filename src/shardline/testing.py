@@ -1,0 +1,10 @@
+"""Tests of a project's views, without files, streams or waiting; see `shardline.app.testing`."""
+
+from __future__ import annotations
+
+from shardline.extras import needed_for
+
+with needed_for("shardline.testing"):
+    from shardline.app.testing import Lab
+
+__all__ = ["Lab"]
