@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 import re
 import sys
+import tomllib
 from pathlib import Path
 from typing import Final
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from support.tree import ROOT
 
@@ -193,6 +196,17 @@ def test_what_is_tested_is_what_runs() -> None:
     assert runs - tested == set()
 
 
+def test_locks_hold_what_the_project_asks_for() -> None:
+    """A clone can do everything: the lock has every dependency, and those of all extras."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]
+    names = {canonicalize_name(Requirement(line).name) for line in asked}
+    locked = re.findall(
+        r"^([\w.-]+)(?:\[[\w,]+\])?==", (ROOT / "requirements.lock").read_text(), re.M
+    )
+    assert names - {canonicalize_name(name) for name in locked} == set()
+
+
 def test_no_file_names_a_folder_of_one_machine() -> None:
     """No absolute path of somebody's machine, and no fixed temporary folder, outside of tests."""
     machine = re.compile(r"(?<![\w./:-])/(work|root|home|Users|tmp|var/tmp|mnt)/[\w.-]+")
@@ -210,7 +224,7 @@ def test_no_module_is_dead() -> None:
     """Every installed module is imported by another one, or is where a program starts."""
     imported = {name for path in product() for name in imports_of(path)}
     programs = [*(ROOT / "jobs").glob("*.py"), *(ROOT / "src").glob("pyspark_*.py")]
-    starts = {dotted(p) for p in programs}
+    starts = {dotted(p) for p in programs} | {"shardline.__main__"}
     imported |= OFFERED
     # A package is alive when one of its modules is.
     alive = {
