@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 import tomllib
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -199,10 +200,10 @@ def test_what_is_tested_is_what_runs() -> None:
 def test_locks_hold_what_the_project_asks_for() -> None:
     """A clone can do everything: the lock has every dependency, and those of all extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    asked = [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]
+    asked = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
     names = {canonicalize_name(Requirement(line).name) for line in asked}
     locked = re.findall(
-        r"^([\w.-]+)(?:\[[\w,]+\])?==", (ROOT / "requirements.lock").read_text(), re.M
+        r"^([\w.-]+)(?:\[[\w,]+\])?==", (ROOT / "requirements.lock").read_text(), re.MULTILINE
     )
     assert names - {canonicalize_name(name) for name in locked} == set()
 
