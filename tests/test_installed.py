@@ -86,7 +86,7 @@ def test_all_that_the_face_promises_is_there() -> None:
     assert shardline.__version__ == PROJECT["version"]
     assert set(shardline.__all__) <= set(dir(shardline))
     with pytest.raises(AttributeError, match="snapshots"):
-        _ = shardline.snapshots  # type: ignore[attr-defined]
+        _ = shardline.snapshots
 
 
 def test_settings_are_found_and_their_paths_count_from_the_folder_above() -> None:
@@ -158,8 +158,12 @@ def test_a_wrong_command_line_is_refused(
 def test_options_of_spark_reach_the_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the command, in both forms, words with spaces too; what was there already follows."""
     seen: list[list[str]] = []
-    fake = SimpleNamespace(main=lambda rest: seen.append(rest) or 0)
-    monkeypatch.setitem(sys.modules, "shardline.jobs.run", fake)  # type: ignore[arg-type]
+
+    def run(rest: list[str]) -> int:
+        seen.append(rest)
+        return 0
+
+    monkeypatch.setitem(sys.modules, "shardline.jobs.run", SimpleNamespace(main=run))
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--name theirs pyspark-shell")
     monkeypatch.setenv("JAVA_HOME", "/anywhere")
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
@@ -315,7 +319,7 @@ def test_a_session_that_runs_with_another_python_is_told_of(
     """By a warning that says what to do; none where its Python has the package."""
     other = Context("python3", "local[1]", PYSPARK_PYTHON=str(elsewhere))
     module = SimpleNamespace(SparkContext=SimpleNamespace(_active_spark_context=other))
-    monkeypatch.setitem(sys.modules, "pyspark.core.context", module)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "pyspark.core.context", module)
     with pytest.warns(RuntimeWarning, match=r"shardline\.register\(spark\)") as told:
         spark_python.warn_if_too_late()
     assert str(elsewhere) in str(told[0].message)

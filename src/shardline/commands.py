@@ -5,7 +5,7 @@
 
 `spark-submit.sh` of a clone hands the commands that start no JVM to this table, and starts the
 others by Spark's own launcher, which it becomes. Here a command that needs Spark starts its JVM
-from this process, with the same settings (`shardline.app.session`).
+from this process, with the same settings (`shardline.app.spark_session`).
 
 A command's module is imported when it is called: one that starts no JVM does not pay for pyspark.
 """

@@ -22,7 +22,8 @@ from typing import Final
 import pytest
 from packaging.requirements import Requirement
 
-from support.checkout import FOREIGN, JOB_TIMEOUT_S, ROOT
+from support.processes.checkout import FOREIGN, JOB_TIMEOUT_S
+from support.tree import ROOT
 
 pytestmark = [pytest.mark.submit, pytest.mark.slow]
 
