@@ -147,6 +147,11 @@ class SourceOptions(ShardOptions):
         """What comes out."""
         return self.change_format if self.read_change_feed else "rows"
 
+    @property
+    def reads_snapshot(self) -> bool:
+        """True if a stream starts with the shards' contents, and not only with changes."""
+        return self.starting_timestamp is None and self.snapshot == "include"
+
     def of(self, shard: str) -> SourceOptions:
         """These options for one of the inputs alone."""
         return replace(self, shard=shard, shards=())

@@ -133,7 +133,7 @@ class Streamer(Actor):
     def refused(self, error: ShardError) -> None:
         query = self.memory.pop("query", None)
         if query is not None:
-            for each in query.run._inputs:
+            for each in query.run._inputs._inputs:
                 each.holds._drop_lease()
         if self.was_dropped and isinstance(error, InvalidUsage | LeaseExpired | MissingBlob):
             self.left = 0

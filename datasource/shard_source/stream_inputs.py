@@ -1,0 +1,208 @@
+"""The shards that one streaming query reads, with what the run holds on each of them.
+
+A query may read several shards, and reads them as one: it holds history on all of them or it holds
+nothing. Both halves of a run, the choice of an end and the plan of a range, look at the shards and
+move the holds here, so that neither can forget one of the inputs.
+
+Invariants:
+    A hold covers whatever an offset that was ever returned needs, until the next one is committed.
+    The units of a snapshot that is read in pieces are always those of the pinned states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from shardline.datasource.client import ShardClient, owner
+from shardline.datasource.errors import Determinate
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.read import history_gone
+from shardline.datasource.shard.state import ShardState
+from shardline.datasource.shard.state_history import state_at
+from shardline.datasource.shard_source.descs import SnapshotUnit, snapshot_units
+from shardline.datasource.shard_source.holds import StreamHolds
+from shardline.datasource.shard_source.offsets import (
+    ShardOffset,
+    SnapshotCut,
+    Start,
+    check_shards,
+)
+from shardline.datasource.shard_source.options import SourceOptions
+
+__all__ = ["Input", "StreamInputs", "in_snapshot", "time_needed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One of the shards that a query reads."""
+
+    name: str
+    holds: StreamHolds
+
+
+class StreamInputs:
+    """All shards of one run of a query.
+
+    Attributes:
+        who: The query as errors name it.
+        hold: Name of the since hold of a query that begins; one that goes on has it in its offsets.
+        states: The states of the last look, in the order of the inputs; empty before the first.
+    """
+
+    def __init__(self, options: SourceOptions, client: ShardClient) -> None:
+        """Prepare the holds; no I/O."""
+        self._client = client
+        self.who = f"stream of {_listed(options.inputs)} at {options.location}"
+        self.hold = options.hold or f"stream-{client.ids.token().hex()}"
+        self.states: list[ShardState] = []
+        epoch, purpose = client.ids.token().hex(), f"stream by {owner()}"
+        self._inputs = [
+            Input(
+                name,
+                StreamHolds(
+                    client.machine(name),
+                    epoch=epoch,
+                    purpose=purpose,
+                    interval_ms=options.hold_interval_ms,
+                    behind_ms=options.hold_behind_ms,
+                ),
+            )
+            for name in options.inputs
+        ]
+        self._pool = ThreadPoolExecutor(16, "look")
+        self._pinned: tuple[tuple[int, ...], list[SnapshotUnit]] | None = None
+        self._confirmed = self._given_up = False
+
+    def __getitem__(self, index: int) -> Input:
+        return self._inputs[index]
+
+    def look(self) -> list[ShardState]:
+        """Read all shards' states, none older than this call."""
+        names = [each.name for each in self._inputs]
+        self.states = self._client.readable(*names, pool=self._pool if len(names) > 1 else None)
+        return self.states
+
+    def check_shards(self, offset: ShardOffset, states: Sequence[ShardState]) -> None:
+        """Refuse an offset of other shards than these.
+
+        Raises:
+            InvalidUsage: A shard was dropped and made again, or the checkpoint is of another query.
+        """
+        check_shards(offset, [(state.name, state.shard) for state in states], self.who)
+
+    # -- holds -------------------------------------------------------------------------------
+
+    def hold_from(self, as_of: int, states: Sequence[ShardState]) -> None:
+        """Take the since hold of a query that begins at `as_of`, on every shard.
+
+        Raises:
+            InvalidUsage: A shard's history begins later, or did when the hold was there.
+        """
+        for state, each in zip(states, self._inputs, strict=True):
+            if Frontier(as_of) < state.since:
+                raise history_gone(state, as_of, state.since)
+            # Other readers may have let the time go after the look: only what the hold itself
+            # says is certain.
+            held = each.holds.acquire(self.hold, as_of)
+            if held > Frontier(as_of):
+                raise history_gone(state, as_of, held)
+
+    def take_over(self, offset: ShardOffset, needed: int) -> None:
+        """Go on with the holds of an offset, which may be of an earlier run; `needed` is kept."""
+        for each in self._inputs:
+            each.holds.take_over(offset.hold, needed)
+
+    def confirm(self) -> None:
+        """Make sure, once in a run, that the holds that were taken over are still there."""
+        if not self._confirmed:
+            for each in self._inputs:
+                each.holds.confirm()
+            self._confirmed = True
+
+    def protect(self, end: ShardOffset, needed: int) -> list[ShardState]:
+        """Lease what a range up to `end` needs; the states to plan it from.
+
+        Each of them is at least as new as its lease and knows everything before the end.
+
+        Raises:
+            Determinate: A shard's upper is before the end: its location was put back in time.
+        """
+        return [self._settled(each, end, each.holds.protect(needed)) for each in self._inputs]
+
+    def advance(self, time: int) -> None:
+        """Let go of what is before `time`: everything before it is done."""
+        for each in self._inputs:
+            each.holds.advance(time)
+
+    def give_up(self, offset: ShardOffset) -> None:
+        """Let go of all holds, once: nothing more will be read."""
+        if not self._given_up:
+            for each in self._inputs:
+                each.holds.give_up(offset.hold)
+            self._given_up = True
+
+    def release(self) -> None:
+        """Give the leases up; the since holds stay for the next run."""
+        for each in self._inputs:
+            each.holds.release()
+
+    def describe(self, status: str) -> None:
+        """Write what the query is doing into its leases, for people who look at the shards."""
+        for each in self._inputs:
+            each.holds.describe(status)
+
+    # -- the snapshot that is read in pieces ---------------------------------------------------
+
+    def pin(self, seqnos: tuple[int, ...], units: list[SnapshotUnit]) -> bool:
+        """Keep the states that a snapshot is cut from; False if one was collected just now."""
+        for each, seqno in zip(self._inputs, seqnos, strict=True):
+            if not each.holds.pin(seqno):
+                return False
+        self._pinned = (seqnos, units)
+        return True
+
+    def pinned_units(self, offset: ShardOffset, cut: SnapshotCut) -> list[SnapshotUnit]:
+        """The units of the snapshot that is under way: always the same ones.
+
+        Newer states mean the same, but a merge divides them differently into parts, and a cut
+        counts units.
+        """
+        if self._pinned is None or self._pinned[0] != cut.seqnos:
+            states = [
+                state_at(self._client.machine(each.name), seqno)
+                for each, seqno in zip(self._inputs, cut.seqnos, strict=True)
+            ]
+            self._pinned = (cut.seqnos, snapshot_units(states, offset.as_of))
+        return self._pinned[1]
+
+    def _settled(self, each: Input, end: ShardOffset, state: ShardState) -> ShardState:
+        """`state`, or a newer one, that knows everything before the end."""
+        state = self._client.door.extended(state)
+        if end.frontier > state.upper:
+            (state,) = self._client.readable(each.name)
+        if end.frontier <= state.upper:
+            return state
+        raise Determinate(
+            f"{self.who}: the checkpoint has read up to {end.frontier}, but the upper of "
+            f"'{state.name}' is {state.upper}",
+            code="SHARD_WENT_BACK",
+            hint="the location was restored from an older copy: restore the checkpoint to match",
+        )
+
+
+def in_snapshot(offset: Start | ShardOffset) -> bool:
+    """True if a range that starts at `offset` starts with the snapshot, or goes on with it."""
+    return isinstance(offset, Start) or offset.cut is not None
+
+
+def time_needed(offset: ShardOffset) -> int:
+    """The time that must stay readable for a range that starts at `offset`."""
+    if offset.frontier.time is None or offset.cut is not None:
+        return offset.as_of
+    return max(offset.frontier.time - 1, 0)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
