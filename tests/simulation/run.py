@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from shardline.datasource import lease
 from shardline.datasource.shard.state import is_tombstone
 from shardline.datasource.shard_source import freeze
-from shardline.datasource.shard_source import run as stream_run
+from shardline.datasource.shard_source import stream_inputs
 from simulation import actors, maintenance, readers, transactions, writers
 from simulation.invariants import Observer
 from simulation.knobs import LEASE_MS, STAGE_LIFE_MS, Plan
@@ -221,7 +221,7 @@ def _as_fibers(world: World) -> Iterator[None]:
         (lease.Heart, "start", start),
         (lease.Heart, "stop", stop),
         (freeze, "ThreadPoolExecutor", _InTurn),
-        (stream_run, "ThreadPoolExecutor", _InTurn),
+        (stream_inputs, "ThreadPoolExecutor", _InTurn),
         *_scaled("STAGE_LIFE_MS", STAGE_LIFE_MS),
         *_scaled("SWEEP_AGE_MS", 2 * STAGE_LIFE_MS),
         *_scaled("CLAIM_LEASE_MS", LEASE_MS),
