@@ -16,6 +16,7 @@
 #   ./spark-submit.sh [SPARK OPTIONS] compact LOCATION [SHARD …]   merge large ones by Spark
 #   ./spark-submit.sh soak [JOB OPTIONS]                           kill everything, again and again
 #   ./spark-submit.sh test [PYTEST OPTIONS]                        the tests
+#   ./spark-submit.sh test --fast [--changed [REF]]                in a minute; what a change touches
 #   ./spark-submit.sh python [PYTHON OPTIONS]                      the environment's Python
 #   ./spark-submit.sh package OUT.tar.gz                           an archive for --archives
 #   ./spark-submit.sh setup [--tests]                              only make the environment
@@ -442,9 +443,18 @@ run_tests() {
   cd "$root"
   # JVMs of tests live for minutes at most, of which the second compiler would take a third.
   export SPARK_SUBMIT_OPTS="-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m ${SPARK_SUBMIT_OPTS-}"
-  # Without arguments: everything, in parallel, but never so many JVMs that memory decides.
-  ((${#job[@]})) || job=(-n auto --maxprocesses 4 --dist loadgroup)
-  exec "$python" -m pytest "${job[@]}"
+  # Everything, or a choice out of everything (tests/support), runs in parallel, but never so many
+  # JVMs that memory decides. What pytest is told of paths and names may follow, and wins.
+  local argument parallel=()
+  ((${#job[@]})) || parallel=(-n auto --maxprocesses 4 --dist loadgroup)
+  for argument in ${job[@]+"${job[@]}"}; do
+    case $argument in
+      # Tests that take milliseconds are handed out in large pieces, and stolen at the end.
+      --fast) parallel=(-n auto --maxprocesses 4 --dist worksteal) && break ;;
+      --rest | --changed | --changed=*) parallel=(-n auto --maxprocesses 4 --dist loadgroup) ;;
+    esac
+  done
+  exec "$python" -m pytest ${parallel[@]+"${parallel[@]}"} ${job[@]+"${job[@]}"}
 }
 
 # An environment of its own with the project installed as a wheel. Spark's jars stay out: they are

@@ -12,6 +12,8 @@ import pytest
 from typing_extensions import override
 from xdist.scheduler import LoadScopeScheduling
 
+pytest_plugins = ["support.profiles", "support.fast_run", "support.changed"]
+
 GROUPS = {
     "tests/submit/": "submit",
     "tests/spark/test_main_job.py": "main-job",

@@ -26,6 +26,9 @@ from shardline.datasource.stores.open import open_objects
 from shardline.extras import EXTRAS, MissingPackage, needed_for
 from shardline.installation import CONF, PROGRAM, folder_of_paths
 
+pytestmark = pytest.mark.process
+
+
 ROOT: Final = Path(__file__).resolve().parents[1]
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 

@@ -113,6 +113,7 @@ def test_only_threads_of_a_jvm_are_counted_as_such() -> None:
     assert java_threads([os.getpid()], re.compile("")) == {}
 
 
+@pytest.mark.process
 @linux
 def test_a_child_is_found_by_its_command_line() -> None:
     """A real process below this one, which says what it is."""

@@ -37,6 +37,8 @@ from support.models.shards import (
     table,
 )
 
+EXHAUSTIVE = pytest.mark.exhaustive
+
 SHARD = "orders"
 FIRST = table((1, "a"), (2, "b"))
 SECOND = table((2, "b"), (3, "c"), (None, None))
@@ -132,6 +134,9 @@ DEEDS = {
     "drop": Deed(lambda client: client.drop(SHARD), BLOBS, None),
 }
 
+LONG = {"append-now-pieces", "compact", "compact-pieces", "collect"}
+"""Those with many operations to break."""
+
 Delivery = Literal["before", "after"]
 
 
@@ -194,12 +199,23 @@ def break_everywhere(
     raise AssertionError
 
 
-@pytest.mark.parametrize("lasts", [None, 1], ids=["killed", "failed"])
+@pytest.mark.parametrize(
+    "lasts",
+    [pytest.param(None, id="killed"), pytest.param(1, id="failed", marks=EXHAUSTIVE)],
+)
 @pytest.mark.parametrize(
     ("effect", "delivery"),
-    [("none", "before"), ("done", "before"), ("late", "before"), ("late", "after")],
+    [
+        ("done", "before"),
+        pytest.param("none", "before", marks=EXHAUSTIVE),
+        pytest.param("late", "before", marks=EXHAUSTIVE),
+        pytest.param("late", "after", marks=EXHAUSTIVE),
+    ],
 )
-@pytest.mark.parametrize("name", DEEDS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=EXHAUSTIVE if n in LONG else ()) for n in DEEDS],
+)
 def test_broken_anywhere_a_repeated_deed_is_done_once(
     name: str, effect: Effect, delivery: Delivery, lasts: int | None
 ) -> None:
@@ -207,6 +223,7 @@ def test_broken_anywhere_a_repeated_deed_is_done_once(
     assert break_everywhere(World, DEEDS[name], effect, delivery, lasts) >= 2
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("effect", ["done", "late"])
 @pytest.mark.parametrize("name", ["append", "append-now-pieces"])
 def test_an_outage_of_any_length_leaves_nothing_dangling(name: str, effect: Effect) -> None:
@@ -249,6 +266,7 @@ def folders(tmp_path: Path) -> Callable[[], World]:
     return make
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("effect", ["none", "done", "late"])
 @pytest.mark.parametrize("name", ["append", "overwrite"])
 def test_killed_anywhere_on_disk(name: str, effect: Effect, folders: Callable[[], World]) -> None:
@@ -256,6 +274,7 @@ def test_killed_anywhere_on_disk(name: str, effect: Effect, folders: Callable[[]
     assert break_everywhere(folders, DEEDS[name], effect, "after", None) >= 2
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("effect", ["none", "done", "late"])
 @pytest.mark.parametrize("second", range(6))
 def test_two_faults_in_a_row_never_lose_or_repeat_an_append(effect: Effect, second: int) -> None:

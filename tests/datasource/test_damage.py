@@ -108,6 +108,7 @@ def test_another_part_of_the_same_size_is_corrupt(client: ShardClient) -> None:
         everything(client)
 
 
+@pytest.mark.exhaustive
 def test_a_part_cut_anywhere_is_corrupt(client: ShardClient) -> None:
     """No beginning of a part is a part."""
     part = only_part(client)
@@ -118,6 +119,7 @@ def test_a_part_cut_anywhere_is_corrupt(client: ShardClient) -> None:
             ways(client)[0]()  # type: ignore[operator]
 
 
+@pytest.mark.exhaustive
 def test_a_part_without_a_checksum_is_verified_by_its_pages(client: ShardClient) -> None:
     """Spark's writer keeps none of the whole file: what would change a row is found anyway."""
     part = msgspec.structs.replace(only_part(client), crc32=None)
@@ -139,6 +141,7 @@ def test_a_part_without_a_checksum_is_verified_by_its_pages(client: ShardClient)
     assert noticed > 10
 
 
+@pytest.mark.slow
 def test_no_flipped_bit_makes_a_wrong_row(client: ShardClient) -> None:
     """Wherever a bit of a part flips, reading it is an error, or right."""
     part = only_part(client)

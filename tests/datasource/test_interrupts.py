@@ -212,6 +212,7 @@ def chances(rollup_every: int, *, raced: bool) -> int:
     return injection.chances
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rollup_every", "raced"), [(128, False), (1, False), (128, True)])
 def test_an_interrupted_leader_leaves_nobody_without_a_true_answer(
     rollup_every: int, *, raced: bool

@@ -141,6 +141,7 @@ def opened(url: str, options: dict[str, str] | None = None) -> ShardClient:
     return client
 
 
+@pytest.mark.slow
 def test_threads_in_memory(name: str) -> None:
     """Clients of their own, and two that share one: their commits go together."""
     shared = opened(f"memory://{name}")
@@ -167,6 +168,7 @@ def test_threads_with_faults(name: str, seed: int) -> None:
     check(calls, held(opened(f"memory://{name}"), SHARD), 20)
 
 
+@pytest.mark.process
 def test_processes_on_disk(tmp_path: Path) -> None:
     """Processes that share nothing but a folder."""
     url = f"file://{tmp_path}/lake"

@@ -161,6 +161,7 @@ def test_a_shard_that_is_not_there_is_refused(world: World) -> None:
         maintain(world.client().machine("nobody"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("lasts", [None, 1], ids=["killed", "failed"])
 @pytest.mark.parametrize("effect", ["none", "done", "late"])
 def test_broken_at_any_operation_the_next_round_finishes(
@@ -318,6 +319,7 @@ def test_two_maintainers_do_not_make_the_same_merge(
     assert contents(world.client()) == Counter(dict.fromkeys(expected(4), 2))
 
 
+@pytest.mark.slow
 def test_maintainers_and_writers_side_by_side(world: World) -> None:
     """Threads with clients of their own, as processes have: nothing is lost, added or dangling."""
     filled(world.client(QUIET), 0)

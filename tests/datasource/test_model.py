@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, assume, settings
+from hypothesis import assume
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -42,6 +42,7 @@ from shardline.datasource.shard.state_history import state_at
 from shardline.datasource.since_hold import SinceHandle
 from shardline.datasource.stores.faulty import Fault, Faulty
 from support.models.shards import TINY, World, dangling, schema_of
+from support.profiles import wide_examples
 
 SHARD = "orders"
 WIDTH_MAX = 4
@@ -485,14 +486,10 @@ def counted(table: pa.Table) -> Counter[Row]:
     return Counter(rows_of(table))
 
 
+@pytest.mark.slow
 def test_two_processes_and_the_model_agree() -> None:
     """Whatever two processes do in turn, the shard is the sum of its updates at every time."""
     run_state_machine_as_test(
         Shards,
-        settings=settings(
-            max_examples=60,
-            stateful_step_count=30,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
+        settings=wide_examples(1.5, stateful_step_count=30),
     )

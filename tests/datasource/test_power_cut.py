@@ -130,6 +130,7 @@ def images(folder: Path, mutation: Mutation, keep: float) -> Iterator[Image]:
     yield from (one for one in recorder.images(chance) if drawn.random() < keep)
 
 
+@pytest.mark.exhaustive
 def test_what_a_power_cut_may_leave_is_a_whole_shard(request: pytest.FixtureRequest) -> None:
     """After any system call, whatever was not synced: all that was acknowledged, and goes on."""
     every = request.config.getoption("--power-cuts", default=None) is not None
@@ -141,6 +142,7 @@ def test_what_a_power_cut_may_leave_is_a_whole_shard(request: pytest.FixtureRequ
     assert count > 50
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mutation", ["no fdatasync", "no fsync"])
 def test_a_sync_that_is_forgotten_is_found(mutation: Mutation) -> None:
     """A store that does not sync contents, or names, loses appends: the images show it."""
@@ -242,6 +244,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     made.down()
 
 
+@pytest.mark.process
 def test_an_acknowledged_append_survives_a_cut_of_the_power(
     disk: Disk, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

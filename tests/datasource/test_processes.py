@@ -20,6 +20,8 @@ from shardline.datasource.client import ShardClient
 from support.models.shards import SETTINGS, dangling, rows
 from support.processes.shard_worker import SHARD, Task, rows_of, schema, work
 
+pytestmark = pytest.mark.process
+
 PROCESSES = multiprocessing.get_context("forkserver")
 # Twenty processes that import Arrow anew would take longer than what they are started for.
 PROCESSES.set_forkserver_preload(

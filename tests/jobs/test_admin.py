@@ -209,6 +209,7 @@ def test_durations_have_units() -> None:
             duration_ms(wrong)
 
 
+@pytest.mark.process
 def test_the_command_starts_no_spark(url: str) -> None:
     """In a process of its own: neither Spark nor S3 is imported, and the status comes out."""
     code = (

@@ -34,6 +34,7 @@ def served(
     site.place.close()
 
 
+@pytest.mark.server
 def test_a_setting_is_changed_until_the_next_start(
     served: tuple[Application, Whereabouts], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -50,6 +51,7 @@ def test_a_setting_is_changed_until_the_next_start(
     Site.wait("the order has both", lambda: wanted.items() <= order.state.settings.items())
 
 
+@pytest.mark.server
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
@@ -76,6 +78,7 @@ def test_a_setting_that_cannot_be_is_refused(
     assert application.runtime.lane.state.settings == before
 
 
+@pytest.mark.server
 def test_a_stranger_changes_nothing(served: tuple[Application, Whereabouts]) -> None:
     """Without the token there is no answer but that one is needed."""
     _, where = served

@@ -86,6 +86,7 @@ def test_a_location_that_is_not_there_is_not_made(
     assert not (tmp_path / "nowhere").exists()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_between_two_shards(client: ShardClient, kind: signal.Signals) -> None:
     """With status 0, after it has begun; what others write meanwhile is there."""

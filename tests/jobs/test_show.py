@@ -207,6 +207,7 @@ def test_what_cannot_be_answered_is_refused_in_one_line(
     assert out == ""
 
 
+@pytest.mark.process
 def test_a_look_needs_no_spark(url: str) -> None:
     """Neither PySpark nor what only writers need is imported: a look starts at once."""
     code = (

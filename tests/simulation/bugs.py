@@ -26,7 +26,7 @@ from shardline.datasource.shard.commands import append, gc, readers, rollups
 from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.machine import Machine
 from shardline.datasource.shard.trace import downgrade
-from shardline.datasource.shard_source import run as stream_run
+from shardline.datasource.shard_source import choose_end
 from shardline.datasource.shard_source.descs import first_time
 from shardline.datasource.shard_source.holds import StreamHolds
 from shardline.datasource.stores.log import NumberedLog
@@ -292,7 +292,7 @@ def _freeze_by_arrival() -> list[tuple[Any, str, Any]]:
             seen = max(seen or 0, bounds[1] + 1)
         return None
 
-    return [(stream_run, "stop_before", stop_before)]
+    return [(choose_end, "stop_before", stop_before)]
 
 
 BUGS: Final = (

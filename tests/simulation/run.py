@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from shardline.datasource import lease
 from shardline.datasource.shard.state import is_tombstone
-from shardline.datasource.shard_source import freeze
-from shardline.datasource.shard_source import stream_inputs
+from shardline.datasource.shard_source import freeze, stream_inputs
 from simulation import actors, maintenance, readers, transactions, writers
 from simulation.invariants import Observer
 from simulation.knobs import LEASE_MS, STAGE_LIFE_MS, Plan

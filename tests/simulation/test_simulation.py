@@ -1,4 +1,4 @@
-"""A thousand runs of many actors under faults, and what the simulation itself promises."""
+"""Hundreds of runs of many actors under faults, and what the simulation itself promises."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simulation.shrink import shrink
 
 pytestmark = pytest.mark.sim
 
-SEEDS = 500
+SEEDS = 200
 EACH = 50
 
 

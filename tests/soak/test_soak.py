@@ -155,6 +155,7 @@ def test_a_session_is_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "every bound held" in said
 
 
+@pytest.mark.process
 def test_a_lost_append_fails_the_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A test of the soak: contents that miss an append are noticed, with round and seed."""
     from soak import rounds

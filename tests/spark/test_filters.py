@@ -6,14 +6,14 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, given
 from pyspark.errors import PySparkException
 
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.filters.parser import Condition
 from shardline.datasource.types.schema import ShardSchema
+from support.profiles import wide_examples
 from support.strategies.conditions import FORMS, conditions, rows_sql
-from support.strategies.rows import bounded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -127,7 +127,7 @@ def test_any_condition_is_sparks_or_refused(berlin: SparkSession) -> None:
     taken: Counter[str] = Counter()
 
     @given(conditions())
-    @settings(bounded, max_examples=15, derandomize=True, phases=[Phase.generate])
+    @wide_examples(0.6, derandomize=True, phases=[Phase.generate])
     def check(texts: list[str]) -> None:
         found: dict[str, list[bool | None]] = {}
         refused: dict[str, str] = {}

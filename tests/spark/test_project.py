@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardline.app.project.project import Project, Resolved
@@ -18,6 +18,7 @@ from shardline.app.protocol.objects import IndexDescription, SourceDescription, 
 from shardline.app.sql.problems import InvalidProject
 from shardline.app.sql.queries import bind
 from shardline.app.storage.formats import unknown_options
+from support.profiles import wide_examples
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -461,7 +462,7 @@ def rows(spark: SparkSession, query: str, values: dict[str, str]) -> Counter[obj
     return Counter(spark.sql(query).collect())
 
 
-@settings(max_examples=20, suppress_health_check=list(HealthCheck), deadline=None)
+@wide_examples(0.4)
 @given(query=queries())
 def test_a_bound_query_is_the_same_query(spark: SparkSession, others: None, query: str) -> None:
     """It gives the rows of the query as written, whatever is there under the old names."""

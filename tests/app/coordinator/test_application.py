@@ -194,6 +194,7 @@ def test_an_application_that_was_pushed_aside_says_so(site: Site) -> None:
 # -- two runtimes ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_follower_refuses_what_it_cannot_do(site: Site) -> None:
     """At once and by name; the project that it was started with waits."""
     with site.application() as first, site.application(read_only=True) as second:

@@ -33,6 +33,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 DAYS = [Day(f"2013-01-0{n}", b"h\n" + b"x\n" * n, n) for n in (1, 2, 3)]
 
 
+@pytest.mark.slow
 def test_days_are_dates_in_order_with_all_lines(source: Path) -> None:
     """Every flight of the year is in the file of its day, by another CSV reader's count."""
     days = split(source / f"{FLIGHTS}.csv", 365)

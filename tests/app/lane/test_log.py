@@ -211,7 +211,9 @@ def test_heartbeats_let_the_past_go(world: World) -> None:
 
 
 @pytest.mark.parametrize("effect", ["none", "done"])
-@pytest.mark.parametrize("lasts", [1, 30, 300])
+@pytest.mark.parametrize(
+    "lasts", [1, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in (30, 300))]
+)
 def test_lost_answers_lose_and_repeat_nothing(effect: str, lasts: int) -> None:
     """Wherever the store stops answering: each number is in the order at most once, as it was."""
     for at in range(0, 24, 3):
@@ -244,6 +246,7 @@ def test_lost_answers_lose_and_repeat_nothing(effect: str, lasts: int) -> None:
         world.close()
 
 
+@pytest.mark.exhaustive
 def test_a_crash_at_any_moment_leaves_an_order(world: World) -> None:
     """Killed at any request: the next runtime opens, and what was acknowledged is there."""
     for at in range(0, 60, 2):
@@ -282,6 +285,7 @@ def line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
+@pytest.mark.process
 def test_the_death_of_a_holder_is_noticed_at_once(tmp_path: Path) -> None:
     """A holder of this machine that is killed is replaced without waiting for its lease."""
     url = str(tmp_path / "shards")
@@ -302,6 +306,7 @@ def test_the_death_of_a_holder_is_noticed_at_once(tmp_path: Path) -> None:
     victim.stdout.close()
 
 
+@pytest.mark.process
 def test_of_two_processes_one_holds_the_lane(tmp_path: Path) -> None:
     """Two that start at once: one gets it, or both one after the other by force; never both."""
     url = str(tmp_path / "shards")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -131,10 +131,15 @@ class Storm:
             runtime.settle(rounds=40 if runtime is self.now else 4)
 
 
-@pytest.mark.parametrize("block", range(10))
+def blocks(count: int) -> list[Any]:
+    """Numbers of blocks of seeds; more than the first one are for the whole suite."""
+    return [0, *(pytest.param(n, marks=pytest.mark.sim) for n in range(1, count))]
+
+
+@pytest.mark.parametrize("block", blocks(20))
 def test_storms_end_with_what_is_wanted(block: int) -> None:
     """Whatever happens on the way: in the end exactly what is wanted runs, in one runtime."""
-    for seed in range(block * 30, block * 30 + 30):
+    for seed in range(block * 15, block * 15 + 15):
         storm = Storm(seed)
         for _ in range(160):
             storm.act()
@@ -145,10 +150,10 @@ def test_storms_end_with_what_is_wanted(block: int) -> None:
         assert set(storm.now.lane.state.objects) == set(storm.now.runs()), seed
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", blocks(10))
 def test_a_hung_effect_only_costs_its_own_object(block: int) -> None:
     """A start or stop that never returns keeps its object as it is, and no other one."""
-    for seed in range(block * 25, block * 25 + 25):
+    for seed in range(block * 10, block * 10 + 10):
         storm = Storm(seed, hang=0.05)
         for _ in range(160):
             storm.act()

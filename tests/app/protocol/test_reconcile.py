@@ -54,6 +54,7 @@ def compute_reconnects(
     return old, [*repeated, *draw(compute_commands(there, size=8))]
 
 
+@pytest.mark.slow
 @given(compute_reconnects())
 @thorough
 def test_reconciled_compute_is_as_a_fresh_replica(
@@ -88,6 +89,7 @@ def test_reconciled_compute_is_as_a_fresh_replica(
     assert set(done.lower) == set(fresh.flows)
 
 
+@pytest.mark.slow
 @given(compute_reconnects())
 @thorough
 def test_what_goes_on_was_equal(
@@ -103,6 +105,7 @@ def test_what_goes_on_was_equal(
         assert not isinstance(now[name].what, SubscribeDescription)
 
 
+@pytest.mark.slow
 @given(compute_reconnects())
 @thorough
 def test_compute_is_reconciled_in_order(
@@ -130,6 +133,7 @@ def _rank(command: ComputeCommand) -> int:
             return 11 if name == "AllowWrites" else 1 + order.index(name)
 
 
+@pytest.mark.slow
 @given(compute_reconnects())
 @thorough
 def test_only_what_was_said_decides_about_compute(
@@ -250,6 +254,7 @@ def storage_reconnects(
     return old, [*repeated, *draw(storage_commands(there, size=8))]
 
 
+@pytest.mark.slow
 @given(storage_reconnects())
 @thorough
 def test_reconciled_storage_is_as_a_fresh_replica(

@@ -34,6 +34,8 @@ from shardline.datasource.errors import InvalidUsage
 from support.fakes.introspection import DELAYS, FLIGHTS, World, progress
 from support.processes.checkout import wait_until
 
+pytestmark = pytest.mark.server
+
 TOKEN = "s3cret"  # noqa: S105 - of the test
 JSON = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardline.app.execution.host import Host
@@ -23,6 +23,7 @@ from shardline.datasource.errors import Determinate, Fenced
 from shardline.datasource.spark_native.time_interval import StagedInterval
 from shardline.datasource.types.schema import ShardSchema
 from support.fakes.clock import ManualClock, SeededIds
+from support.profiles import examples
 
 _numbers = count()
 
@@ -129,12 +130,13 @@ def crashing(timeline: Timeline, step: str) -> None:
         changing._move = after(timeline._move, followers[step])
 
 
+@pytest.mark.slow
 @given(
     steps=st.lists(
         st.tuples(st.sampled_from(STEPS), st.integers(0, 2500), st.booleans()), max_size=6
     )
 )
-@settings(deadline=None, max_examples=30)
+@examples()
 def test_everything_once_whatever_fails(steps: list[tuple[str, int, bool]]) -> None:
     """Micro-batches with crashes between any steps, and ticks of those that are gone."""
     world = World()

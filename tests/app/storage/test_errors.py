@@ -6,7 +6,7 @@ from itertools import count
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardline.app.storage.errors import (
@@ -21,6 +21,7 @@ from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, InvalidUsage
 from shardline.datasource.frontier import Frontier
 from support.fakes.clock import ManualClock, SeededIds
+from support.profiles import examples
 
 _numbers = count()
 
@@ -75,11 +76,12 @@ def test_all_go_and_the_source_goes_on() -> None:
     assert raws(live_errors(world.client, "in")) == ["c"]
 
 
+@pytest.mark.slow
 @given(
     there=st.lists(st.sampled_from("abc"), max_size=6),
     asked=st.lists(st.sampled_from("abcd"), max_size=6),
 )
-@settings(deadline=None, max_examples=40)
+@examples()
 def test_some_go(there: list[str], asked: list[str]) -> None:
     """Each is retracted as often as both ask for it and have it; the count follows."""
     world = World(*there)
@@ -92,8 +94,9 @@ def test_some_go(there: list[str], asked: list[str]) -> None:
     assert live_count(world.client.state("in_errors")) == len(left)
 
 
-def test_it_waits_for_a_micro_batch_that_is_bound() -> None:
+def test_it_waits_for_a_micro_batch_that_is_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """While errors of a binding may still come, no time is taken away from them."""
+    monkeypatch.setattr("shardline.app.storage.errors._ATTEMPTS", 3)
     world = World("a")
     world.bind(3)
     with pytest.raises(Determinate, match="CONTENTION"):

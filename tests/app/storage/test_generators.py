@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
@@ -66,7 +66,6 @@ def made(generator: Generator, start: int, end: int) -> Rows:
 
 
 @pytest.mark.parametrize(("name", "options"), TABLES)
-@settings(deadline=None)  # pools of words are made once
 @given(cuts=st.lists(st.integers(0, 3000), min_size=2, max_size=6))
 def test_pieces_make_the_whole(name: str, options: dict[str, str], cuts: list[int]) -> None:
     """Whatever pieces events are made in, the rows are the same, and as many as was said."""
@@ -79,7 +78,6 @@ def test_pieces_make_the_whole(name: str, options: dict[str, str], cuts: list[in
 
 
 @pytest.mark.parametrize(("name", "options"), TABLES)
-@settings(deadline=None)
 @given(start=st.integers(0, 500), more=st.integers(0, 500), rows=st.integers(1, 200))
 def test_a_micro_batch_is_as_large_as_allowed(
     name: str, options: dict[str, str], start: int, more: int, rows: int
@@ -181,6 +179,7 @@ def test_auctions_come_before_their_bids() -> None:
         assert {row["auction_id"] for row in made(bids, event, event + 1)} <= there
 
 
+@pytest.mark.slow
 def test_nexmark_has_the_benchmarks_proportions_and_keys() -> None:
     """1 : 3 : 46, dense ids, hot keys as often as they should be, references at most ten ahead."""
     rounds = 2000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardline.app.storage.reclock import NOTHING, Bound, Origin, Remap, SourceFile, next_time
@@ -38,8 +38,8 @@ def test_times_are_the_least_multiples(upper: int, now_ms: int, interval_ms: int
     assert max(upper, now_ms) <= time < max(upper, now_ms) + interval_ms
 
 
+@pytest.mark.slow
 @given(steps=st.lists(st.tuples(st.integers(0, 3), st.sets(st.sampled_from("abcd"))), max_size=8))
-@settings(deadline=None)
 def test_what_was_bound_is_read(steps: list[tuple[int, set[str]]]) -> None:
     """After any sequence of bindings: the last two of them, all files, and nothing else."""
     remap, bound = opened(), Bound()

@@ -9,12 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from shardline.app.storage.reclock import NOTHING, Binding, Bound, SourceFile
 from shardline.app.storage.resume import Checkpoint, resume
 from shardline.datasource.errors import Corrupt
+from support.profiles import examples
 
 QUERY = "0123-4567"
 
@@ -100,7 +101,7 @@ def test_committed_in_spark_alone_is_run_again(tmp_path: Path) -> None:
 
 
 @given(numbers=st.integers(1, 45), each=st.integers(1, 2))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_log_of_files(tmp_path: Path, numbers: int, each: int) -> None:
     """Every tenth file of the log has all lines before it, as Spark reads it; none is lost."""
     files = frozenset(entry(n, f"{n}-{k}") for n in range(numbers) for k in range(each))

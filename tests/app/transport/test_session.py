@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from shardline.app.transport.client import Client
 
-WIRES: list[Callable[[Limits], AbstractContextManager[Wire]]] = [inprocess, websocket]
+WIRES = [inprocess, pytest.param(websocket, marks=pytest.mark.server)]
 
 
 def said(count: int, word: str = "c") -> list[Schedule]:

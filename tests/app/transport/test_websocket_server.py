@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from websockets.sync.client import ClientConnection
 
+pytestmark = pytest.mark.server
+
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 

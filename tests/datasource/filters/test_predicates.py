@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from shardline.datasource.filters.parser import Condition, Where
@@ -41,6 +41,7 @@ from shardline.datasource.shard.batch import Part
 from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.types.spark_types import Atomic
 from shardline.datasource.types.stats import encode_stats, kind_of
+from support.profiles import wide_examples
 from support.strategies.rows import PLAIN_TYPES, Case, bounded, cases, plain, values
 
 Answer = bool | None
@@ -260,8 +261,9 @@ def written(draw: st.DrawFn) -> tuple[Filtered, str]:
     return Filtered(case, predicate), text
 
 
+@pytest.mark.slow
 @given(written())
-@settings(bounded, max_examples=150, derandomize=True)
+@wide_examples(4)
 def test_every_spelling_gets_sqls_answer(some: tuple[Filtered, str]) -> None:
     """What is written is what is meant, in every way to write it: NOT in all of its places, too."""
     filtered_rows, text = some
@@ -274,7 +276,7 @@ def test_a_part_that_is_left_out_has_no_row_that_passes() -> None:
     out = 0
 
     @given(filtered(), st.sampled_from([AMPLE, 120]))
-    @settings(bounded, derandomize=True)  # how many are left out is a matter of luck
+    @wide_examples(1.5, derandomize=True)  # how many are left out is a matter of luck
     def check(some: Filtered, budget: int) -> None:
         nonlocal out
         schema, table = some.case.schema, some.case.table
@@ -295,7 +297,7 @@ def test_a_row_group_that_is_left_out_has_no_row_that_passes() -> None:
     out = 0
 
     @given(filtered())
-    @settings(bounded, derandomize=True)
+    @wide_examples(1.5, derandomize=True)
     def check(some: Filtered) -> None:
         nonlocal out
         schema, table = some.case.schema, some.case.table

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
 
@@ -28,6 +28,7 @@ from shardline.datasource.stores.metered import Metered
 from shardline.datasource.stores.shard_names import shard_directory
 from support.faults.damage import OTHER, SHARD, Lake
 from support.models.shards import TINY, Crash, Mortal, World, schema_of, table
+from support.profiles import examples
 from support.strategies.commands import histories
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def planted(world: World, states: list[ShardState]) -> Objects:
     return objects
 
 
-@settings(max_examples=60, deadline=None)
+@examples(1.5)
 @given(histories())
 def test_any_history_of_commands_is_in_order(states: list[ShardState]) -> None:
     """Whatever commands make, replays and satisfies every check; only its made-up blobs lack."""
@@ -95,7 +96,7 @@ def test_any_history_of_commands_is_in_order(states: list[ShardState]) -> None:
     assert [f for f in shard.findings if f.code not in made_up] == []
 
 
-@settings(max_examples=40, deadline=None)
+@examples()
 @given(histories(), st.integers(0, 9))
 def test_a_record_left_out_of_any_history_is_found(states: list[ShardState], which: int) -> None:
     """Wherever the gap is, it is named, and the walk goes on after it if it can."""
@@ -243,7 +244,8 @@ _MOVES = (
 )  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None)
+@pytest.mark.slow
+@examples()
 @given(st.lists(st.tuples(st.sampled_from(_MOVES), st.integers(1, 9)), min_size=5, max_size=25))
 def test_no_use_of_a_shard_is_a_finding(moves: list[tuple[str, int]]) -> None:
     """Writers, readers, collectors and crashes in any order leave nothing for fsck to find."""

@@ -64,6 +64,7 @@ def test_a_healthy_location_has_no_findings(healthy: Lake) -> None:
     assert healthy.findings() == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", DAMAGES, ids=lambda case: case.name)
 def test_every_kind_of_damage_is_found(lake: Lake, case: Damage) -> None:
     """Under its own codes and no other, with an object and a hint; rows only by a deep look."""

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
 
@@ -27,6 +27,7 @@ from shardline.datasource.stores.location import BlobEntry
 from shardline.datasource.stores.objects import CreateOutcome
 from support.fakes.clock import ManualClock
 from support.models.shards import SETTINGS, Crash, Mortal, World, schema_of, table
+from support.profiles import wide_examples
 from support.strategies.rows import bounded
 
 SHARD = "orders"
@@ -277,7 +278,7 @@ def test_it_adds_up_after_any_history(moves: list[tuple[str, int]]) -> None:
     world.close()
 
 
-@settings(bounded, max_examples=15)
+@wide_examples(0.4)
 @given(moves=_lives)
 def test_it_adds_up_on_disk(moves: list[tuple[str, int]]) -> None:
     """The same with files; their ages are the disk's, so the clock begins there."""

@@ -76,6 +76,7 @@ def history(client: ShardClient) -> None:
     append(client, 18)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("key", [("id",), ()])
 @pytest.mark.parametrize("inline", [0, 4096])
 @pytest.mark.parametrize("buffer", [1, 1 << 20])

@@ -93,6 +93,7 @@ def test_fuel_is_earned_by_appending_and_saved_up_to_the_budget() -> None:
     assert tank.fuel == 100
 
 
+@pytest.mark.slow
 def test_what_others_left_undone_is_done_bit_by_bit(world: World) -> None:
     """A writer of one row does not merge a backlog at once: each append pays for a few batches."""
     filled(world.client(QUIET), 200)
@@ -223,6 +224,7 @@ def run_of_appends(settings: ShardSettings, appends: int) -> tuple[ShardClient, 
     return client, ledger.written["part"] + ledger.written["log"]
 
 
+@pytest.mark.slow
 def test_many_appends_leave_few_batches_and_are_rewritten_seldom() -> None:
     """2,000 appends of 100 rows with default settings. The benchmark `maintain` makes 10,000.
 
@@ -239,6 +241,7 @@ def test_many_appends_leave_few_batches_and_are_rewritten_seldom() -> None:
     assert sum(sizes(merging)) == 100 * appends
 
 
+@pytest.mark.slow
 def test_rows_that_are_updated_again_and_again_stay_small(world: World) -> None:
     """What is stored stays near the contents, and what is written near what was appended."""
     client = world.client(replace(BLOBS, compact_factor=16))

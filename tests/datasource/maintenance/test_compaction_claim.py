@@ -258,6 +258,7 @@ def test_a_store_that_does_not_answer_costs_the_claim_and_not_the_merge(
     assert len(world.client().state(SHARD).claims) == 1
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("lasts", [None, 1], ids=["killed", "failed"])
 @pytest.mark.parametrize("effect", ["none", "done", "late"])
 def test_killed_at_any_operation_the_work_is_taken_up(effect: Effect, lasts: int | None) -> None:

@@ -253,6 +253,7 @@ def test_a_hole_in_the_log_stops_the_collector(world: World) -> None:
 # --- stopped anywhere ----------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("lasts", [None, 1], ids=["killed", "failed"])
 @pytest.mark.parametrize(("effect", "late"), [("none", False), ("done", False), ("late", True)])
 @pytest.mark.parametrize("deed", [overwritten, made_again])
@@ -306,6 +307,7 @@ def collected_twice(world: World) -> None:
     rival.collect_garbage(SHARD)
 
 
+@pytest.mark.slow
 def test_two_collectors_side_by_side_are_harmless() -> None:
     """One overtakes the other at every store operation; nothing that is needed goes."""
     patient = replace(BLOBS, commit_timeout_ms=10 * HOUR_MS)

@@ -24,6 +24,7 @@ from support.models.shards import SETTINGS, TINY, World, schema_of
 from support.strategies.rows import (
     Case,
     Row,
+    ample,
     bounded,
     cases,
     plain_rows,
@@ -76,8 +77,9 @@ def test_what_is_written_is_read(case: Case, settings: ShardSettings) -> None:
     world.close()
 
 
+@pytest.mark.slow
 @given(cases(), SHAPES, st.randoms(use_true_random=False))
-@bounded
+@ample
 def test_taking_back_exactly_what_was_added_leaves_nothing(
     case: Case, settings: ShardSettings, chance: Any
 ) -> None:
@@ -94,8 +96,9 @@ def test_taking_back_exactly_what_was_added_leaves_nothing(
     world.close()
 
 
+@pytest.mark.slow
 @given(cases(), SHAPES, st.data())
-@bounded
+@ample
 def test_diffs_add_up_at_every_time(
     case: Case, settings: ShardSettings, data: st.DataObject
 ) -> None:
@@ -119,8 +122,9 @@ def test_diffs_add_up_at_every_time(
     world.close()
 
 
+@pytest.mark.slow
 @given(cases(most=8), SHAPES, st.data())
-@bounded
+@ample
 def test_an_overwrite_leaves_exactly_the_new_rows(
     case: Case, settings: ShardSettings, data: st.DataObject
 ) -> None:
@@ -147,8 +151,9 @@ def relaxed(schema: ShardSchema, extra: str) -> ShardSchema:
     return ShardSchema.parse(record_json(Record((*fields, *more.fields))))
 
 
+@pytest.mark.slow
 @given(cases(), SHAPES, st.data(), st.sampled_from(["long", "string", "double"]))
-@bounded
+@ample
 def test_old_rows_are_found_again_under_a_new_schema(
     case: Case, settings: ShardSettings, data: st.DataObject, extra: str
 ) -> None:
@@ -170,8 +175,9 @@ def test_old_rows_are_found_again_under_a_new_schema(
     world.close()
 
 
+@pytest.mark.slow
 @given(cases(), SHAPES)
-@bounded
+@ample
 def test_a_projection_is_the_columns_of_the_whole(case: Case, settings: ShardSettings) -> None:
     """Each column by itself, and all in reverse: with and without retractions."""
     world, client = shard(case, settings)

@@ -25,6 +25,8 @@ from shardline.datasource.shard.plan import PlannedPart, TimeFilter
 from support.models.shards import TINY, World, schema_of, table
 from support.tree import TESTS
 
+pytestmark = pytest.mark.process
+
 ROUNDS = 1200
 
 

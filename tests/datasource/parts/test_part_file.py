@@ -62,7 +62,7 @@ class Lake:
         return sum(b.num_rows for b in fetcher.fetch(planned, with_ts=True, with_diff=True))
 
 
-@pytest.fixture(scope="module", params=["large", "by Spark"])
+@pytest.fixture(scope="module", params=[pytest.param("large", marks=pytest.mark.slow), "by Spark"])
 def lake(request: pytest.FixtureRequest) -> Lake:
     large = request.param == "large"
     found = Lake(summed=large, rows=LARGE if large else LARGE.slice(0, 500))

@@ -374,6 +374,7 @@ def test_shares_of_a_part_are_the_part(count: int, shares: int) -> None:
     world.close()
 
 
+@pytest.mark.slow
 def test_wide_rows_make_small_row_groups() -> None:
     """So that they, too, are cut, left out and read in pieces: 32 MiB of them at most."""
     wide = pa.table({"document": [b"x" * (4 << 20)] * 20})

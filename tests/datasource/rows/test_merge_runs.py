@@ -23,7 +23,7 @@ from shardline.datasource.rows.updates import (
 )
 from support.strategies.rows import (
     Case,
-    bounded,
+    ample,
     cases,
     contents,
     plain_rows,
@@ -37,8 +37,9 @@ def in_batches(run: pa.Table, rows: int) -> Iterator[pa.Table]:
         yield run.slice(start, rows)
 
 
+@pytest.mark.slow
 @given(cases(most=30), st.data())
-@bounded
+@ample
 def test_merging_is_consolidating_everything(case: Case, data: st.DataObject) -> None:
     """Any runs, batch sizes, keys and since; every type; output in order, in full batches."""
     size = len(case.rows)
@@ -61,8 +62,9 @@ def test_merging_is_consolidating_everything(case: Case, data: st.DataObject) ->
     assert contents(found, case) == contents(expected, case)
 
 
+@pytest.mark.slow
 @given(cases(most=30), st.integers(1, 5))
-@bounded
+@ample
 def test_merging_a_snapshot_is_consolidating_it(case: Case, rows: int) -> None:
     """Times are summed over; every row once."""
     half = len(case.rows) // 2
@@ -83,6 +85,7 @@ def numbered(start: int, step: int, rows: int, batch: int) -> Iterator[pa.Table]
         yield stamp(pa.table({"a": values, "text": [f"some text {v}" for v in values]}), 1)
 
 
+@pytest.mark.slow
 def test_memory_is_bounded_by_runs_times_batch() -> None:
     """Twenty interleaved runs of thirty batches each: never more than a few batches per run."""
     runs, batch, batches = 20, 500, 30

@@ -24,6 +24,7 @@ from shardline.datasource.rows.updates import (
 )
 from support.strategies.rows import (
     Case,
+    ample,
     bounded,
     cases,
     contents,
@@ -50,8 +51,9 @@ def model(case: Case, times: list[int], diffs: list[int]) -> dict[Any, int]:
     return summed(((i, t), d) for i, t, d in zip(ids, times, diffs, strict=True))
 
 
+@pytest.mark.slow
 @given(updated(), TIMES)
-@bounded
+@ample
 def test_consolidating_sums_equal_rows_at_equal_times(
     some: tuple[Case, list[int], list[int]], since: int
 ) -> None:
@@ -67,8 +69,9 @@ def test_consolidating_sums_equal_rows_at_equal_times(
     assert consolidate(result) is result
 
 
+@pytest.mark.slow
 @given(updated())
-@bounded
+@ample
 def test_a_snapshot_sums_over_all_times_or_says_what_is_wrong(
     some: tuple[Case, list[int], list[int]],
 ) -> None:

@@ -69,6 +69,7 @@ def run(engine: Engine, way: Way, number: int, tasks: list[Rows]) -> None:
     engine.micro_batch(number, *map(way.task, tasks), overwrite=way.overwrite)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("lasts", [None, 1, 3], ids=["killed", "failed", "outage"])
 @pytest.mark.parametrize("effect", ["none", "done", "late"])
 @pytest.mark.parametrize("name", WAYS)

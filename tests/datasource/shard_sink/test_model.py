@@ -8,13 +8,15 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from hypothesis import given, settings
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardline.datasource.shard.commands.append import Appended
 from shardline.datasource.write import WriteHandle, WriteResult
 from support.fakes.sink import SHARD, engine
 from support.models.shards import TINY, schema_of, table, updates
+from support.profiles import examples
 
 if TYPE_CHECKING:
     from support.fakes.sink import Engine
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 Model = dict[Any, Row]
 
-few = settings(max_examples=40, deadline=None)
+few = examples()
 
 
 def frozen(value: Any) -> Any:
@@ -87,6 +89,7 @@ def rank(row: Row) -> tuple[Any, ...]:
     return place, v is not None, v or 0
 
 
+@pytest.mark.slow
 @few
 @given(st.lists(st.tuples(ordered_rows, st.integers(0, 12), st.integers(0, 1)), max_size=5))
 def test_the_latest_row_of_a_key_wins(batches: list[tuple[list[Row], int, int]]) -> None:
@@ -147,6 +150,7 @@ typed_batches = st.lists(
 )
 
 
+@pytest.mark.slow
 @few
 @given(typed_batches)
 def test_keys_and_values_of_all_kinds(batches: list[tuple[dict[Any, Any], int]]) -> None:
@@ -173,6 +177,7 @@ wide_keys = st.one_of(
 )
 
 
+@pytest.mark.slow
 @few
 @given(
     st.lists(st.lists(st.tuples(wide_keys, st.integers(0, 2)), max_size=60), min_size=1, max_size=4)
@@ -222,6 +227,7 @@ def recorded(model: Model, action: tuple[int, str | None, int], lsn: int) -> Row
     return {"before": before, "after": after, "op": op, "source": {"lsn": lsn}}
 
 
+@pytest.mark.slow
 @few
 @given(
     st.lists(st.tuples(actions, st.integers(0, 10), st.integers(0, 1)), max_size=4), st.booleans()
@@ -244,6 +250,7 @@ def test_change_events_follow_the_database(
             assert contents(spark) == expected(model)
 
 
+@pytest.mark.slow
 @few
 @given(actions, st.integers(0, 10), st.data())
 def test_events_delivered_again_change_nothing(
@@ -271,6 +278,7 @@ strangers = st.lists(
 )
 
 
+@pytest.mark.slow
 @few
 @given(
     first=st.dictionaries(st.integers(0, 4), st.sampled_from(["p", "q"])),

@@ -11,6 +11,8 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from shardline.datasource.client import ShardClient
 from shardline.datasource.frontier import Frontier
 from support.fakes.engine import Checkpoint, Query, options_of
@@ -98,6 +100,7 @@ class Shard:
         return thread
 
 
+@pytest.mark.slow
 def test_readers_lose_nothing_under_maintenance(tmp_path: Path) -> None:
     """Two streams, one of them in small pieces, and snapshots in a loop: all exact."""
     shard = Shard(tmp_path / "lake")

@@ -34,6 +34,7 @@ def test_a_snapshot_is_read_in_pieces(world: World) -> None:
     assert {row[-2] for row in checkpoint.rows()} == {59}
 
 
+@pytest.mark.slow
 def test_pieces_continue_after_any_restart(world: World) -> None:
     """Each piece by a new process, while maintenance replaces every part in between."""
     client = world.client(BLOBS)

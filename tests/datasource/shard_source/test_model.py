@@ -14,7 +14,8 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import given, note, settings
+import pytest
+from hypothesis import given, note
 from hypothesis import strategies as st
 
 from shardline.datasource.client import ShardClient
@@ -23,6 +24,7 @@ from shardline.datasource.shard.commands.readers import expire_leased
 from shardline.datasource.types.schema import ShardSchema
 from support.fakes.engine import STEPS, Checkpoint, Killed, Query, options_of
 from support.models.shards import TINY, World, schema_of, updates
+from support.profiles import examples
 
 Update = tuple[int, str, int, int]
 """Of a row `(id, v)`: its time and its diff."""
@@ -148,8 +150,9 @@ class History:
         return Counter({row: count for row, count in total.items() if count})
 
 
+@pytest.mark.slow
 @given(st.lists(_events, max_size=30), _limits, st.sampled_from([0, 400]))
-@settings(max_examples=150, deadline=None)
+@examples(4)
 def test_each_update_arrives_once_at_its_time(
     events: list[tuple[str, Any]], limit: dict[str, int], inline: int
 ) -> None:

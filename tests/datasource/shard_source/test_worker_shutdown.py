@@ -15,6 +15,8 @@ import pytest
 
 from support.processes.checkout import wait_until
 
+pytestmark = pytest.mark.process
+
 PATIENCE_S = 60.0
 
 WORKER = """

@@ -283,6 +283,7 @@ def test_what_is_no_entry_is_passed_over(memory_place: Place, kind: str, name: s
 # ------------------------------------------------------------------------- threads and processes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared_handle", [True, False])
 def test_racing_threads_append_each_record_once(place: Place, shared_handle: bool) -> None:
     """Six threads on one handle or on six: acknowledged == stored, in real-time order."""
@@ -317,6 +318,7 @@ def test_racing_threads_append_each_record_once(place: Place, shared_handle: boo
     assert check_log(acks, _everything(place.open().consensus, "s"), heads) == []
 
 
+@pytest.mark.process
 def test_racing_processes_append_each_record_once(shared_place: Place) -> None:
     """Three processes at once: acknowledged == stored, in real-time order."""
     consensus = shared_place.open().consensus
@@ -335,6 +337,7 @@ def test_racing_processes_append_each_record_once(shared_place: Place) -> None:
     assert check_log(acks, _everything(consensus, "s")) == []
 
 
+@pytest.mark.process
 def test_what_a_killed_process_acknowledged_is_there(shared_place: Place) -> None:
     """After kill -9 in the middle of writing, the log is whole and goes on."""
     consensus = shared_place.open().consensus

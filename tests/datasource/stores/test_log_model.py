@@ -6,7 +6,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from typing_extensions import override
@@ -20,6 +19,7 @@ from shardline.datasource.stores.log import NumberedLog
 from shardline.datasource.stores.memory import MemoryObjects, forget
 from shardline.datasource.stores.retry import Retrying
 from support.fakes.clock import ManualClock, SeededIds
+from support.profiles import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -213,8 +213,6 @@ class LogModel(RuleBasedStateMachine):
         assert not self.refused & set(self.history.values()), "a refused record took effect"
 
 
-LogModel.TestCase.settings = settings(
-    max_examples=80, stateful_step_count=30, deadline=None, print_blob=True
-)
+LogModel.TestCase.settings = examples(1.5, stateful_step_count=30)
 TestLogModel = LogModel.TestCase
 TestLogModel.__doc__ = "No schedule loses, doubles, changes or invents a record."

@@ -123,6 +123,7 @@ def test_a_wrong_option_is_refused_for_every_url(
     assert "hush" not in str(caught.value)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("url", ["memory://x", "/no/such/place"])
 def test_a_local_location_loads_no_cloud_client(url: str) -> None:
     """s3fs takes half a second to import; Arrow is not needed by a log either."""

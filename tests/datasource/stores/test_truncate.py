@@ -308,7 +308,9 @@ def _overtaken_in_a_moment(world: World, ahead_ms: int) -> Committed | Expectati
     return sleeper.compare_and_set("s", 1, b"zombie")
 
 
-@pytest.mark.parametrize("ahead_ms", [-CLOCKS_MS, 0, CLOCKS_MS])
+@pytest.mark.parametrize(
+    "ahead_ms", [pytest.param(-CLOCKS_MS, marks=pytest.mark.slow), 0, CLOCKS_MS]
+)
 def test_a_stalled_writer_is_safe_from_processes_of_a_moment(
     stamped_world: World, ahead_ms: int
 ) -> None:

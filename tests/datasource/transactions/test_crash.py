@@ -160,6 +160,7 @@ def finished(world: World, deed: str, expected: Counter[Any]) -> None:
         assert marked == (deed not in {"forget", "drop"})
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("deed", "effect"),
     [*((deed, "none") for deed in DEEDS), *((deed, "done") for deed in ("append", "forget"))],
@@ -184,6 +185,7 @@ def test_killed_anywhere_and_repeated(deed: str, effect: Effect) -> None:
             break
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("effect", ["none", "late"])
 @pytest.mark.parametrize("deed", ["append", "sink"])
 def test_failed_anywhere_and_repeated(deed: str, effect: Effect) -> None:

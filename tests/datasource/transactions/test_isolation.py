@@ -6,11 +6,12 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardline.datasource.errors import Determinate, InvalidUsage
 from support.models.shards import SETTINGS, World, rows, schema_of, table
+from support.profiles import examples
 
 if TYPE_CHECKING:
     from shardline.datasource.client import ShardClient
@@ -125,11 +126,12 @@ class Bank:
         self.changed |= {name: self.commits for _, name, _ in run.does}
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(0, 2), _step), max_size=25),
     st.sampled_from(["snapshot", "serializable"]),
 )
-@settings(max_examples=40, deadline=None)
+@examples()
 def test_histories_are_what_their_isolation_says(
     steps: list[tuple[int, tuple[str, str]]], isolation: Isolation
 ) -> None:

@@ -16,7 +16,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given, note, settings
+from hypothesis import given, note
 from hypothesis import strategies as st
 
 from shardline.datasource.client import ShardClient
@@ -24,6 +24,7 @@ from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.shard.commands.append import Appended
 from support.fakes.engine import STEPS, Checkpoint, Killed, Query, options_of
 from support.models.shards import TINY, Crash, Mortal, World, rows, schema_of, table
+from support.profiles import examples
 
 NAMES = ("a", "b", "c")
 
@@ -258,8 +259,9 @@ class History:
         self.world.close()
 
 
+@pytest.mark.slow
 @given(st.lists(_events, max_size=25), st.sampled_from([0, 400]))
-@settings(max_examples=30, deadline=None)
+@examples()
 def test_no_reader_ever_sees_half_of_a_transaction(
     events: list[tuple[str, Any]], inline: int
 ) -> None:

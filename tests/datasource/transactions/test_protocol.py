@@ -295,6 +295,7 @@ def test_two_tidy_at_once(client: ShardClient, world: World) -> None:
     assert contents(client, "a") == {(1, "x"): 1}
 
 
+@pytest.mark.slow
 def test_the_transactions_shard_stays_small(world: World) -> None:
     """Hundreds of commits leave a few rows, batches and blobs."""
     client = world.client(dataclasses.replace(BLOBS, compact_inline_bytes=0, rollup_every=16))

@@ -105,6 +105,7 @@ def test_registered_and_unregistered_shards_in_one_stream(world: World) -> None:
     assert Counter(ids(checkpoint)) == Counter([("a", 0), ("b", 0), ("a", 1), ("b", 1)])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("step", STEPS)
 def test_killed_anywhere_while_shards_come_and_go(world: World, step: str) -> None:
     """Registering, forgetting and direct writes between micro-batches; each update comes once."""

@@ -19,6 +19,7 @@ from shardline.datasource.types.schema import ShardSchema
 from support.strategies.rows import (
     PLAIN_TYPES,
     Case,
+    ample,
     bounded,
     cases,
     cut,
@@ -54,8 +55,9 @@ def test_keys_are_equal_exactly_for_equal_values(case: Case, places: list[int]) 
     assert len(set().union(*by_identity.values())) == len(by_identity)
 
 
+@pytest.mark.slow
 @given(cases())
-@bounded
+@ample
 def test_sorting_agrees_with_comparing_rows_pairwise(case: Case) -> None:
     """The vectorised sort, Arrow's sort of the surrogates and row comparison are one order."""
     names = case.table.column_names

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardline.datasource.errors import InvalidUsage
@@ -17,6 +17,7 @@ from shardline.datasource.rows.updates import sort_rows, stamp
 from shardline.datasource.types.cast_to_schema import check_data, migrate
 from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.types.schema_evolution import Incompatible, evolve
+from support.profiles import wide_examples
 from support.strategies.rows import (
     Case,
     bounded,
@@ -97,7 +98,7 @@ def test_widening_keeps_identity_and_order(old: str, new: str) -> None:
     """Migrated rows are distinct and sorted exactly as they were, at every depth."""
 
     @given(st.data())
-    @settings(bounded, max_examples=15)
+    @wide_examples(0.4)
     def holds(data: st.DataObject) -> None:
         at = data.draw(st.integers(0, 3))
         before, after = schema_of(nestings(old)[at]), schema_of(nestings(new)[at])

@@ -13,7 +13,8 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import given, settings
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardline.datasource.client import ShardClient
@@ -24,7 +25,7 @@ from shardline.datasource.read import contents_of, first_sort_column
 from shardline.datasource.shard.plan import plan_snapshot
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 from support.models.shards import TINY, World, dangling
-from support.strategies.rows import bounded
+from support.profiles import wide_examples
 
 SHARD = "orders"
 
@@ -153,7 +154,8 @@ _moves = st.one_of(
 )
 
 
-@settings(bounded, max_examples=25)
+@pytest.mark.slow
+@wide_examples(0.6)
 @given(moves=st.lists(_moves, max_size=24), keep=st.integers(-99, 99))
 def test_contents_mean_the_same_through_changes_of_schema_and_merges(
     moves: list[tuple[str, Any]], keep: int

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,6 +29,7 @@ from shardline.datasource.types.stats import (
 from support.strategies.rows import (
     PLAIN_TYPES,
     Case,
+    ample,
     bounded,
     cases,
     row_identity,
@@ -57,8 +59,9 @@ def is_nan(value: Any) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
+@pytest.mark.slow
 @given(cases())
-@bounded
+@ample
 def test_bounds_enclose_all_values_and_counts_are_exact(case: Case) -> None:
     """Every leaf of every type, also after JSON, also when text is cut to the budget."""
     for budget in (AMPLE, 300):

@@ -7,12 +7,12 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from hypothesis import HealthCheck, settings
 
 from shardline.datasource.client import ShardClient
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.settings import ShardSettings
 from shardline.datasource.types.schema import ShardSchema
+from support.profiles import wide_examples
 from support.strategies.rows import Case, json_types, plain, row_identity
 
 if TYPE_CHECKING:
@@ -21,14 +21,8 @@ if TYPE_CHECKING:
 TYPES = json_types().filter(lambda kind: "geo" not in json.dumps(kind))
 """Types whose values the strategies make as Spark accepts them: random bytes are no shapes."""
 
-few = settings(
-    max_examples=25,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    print_blob=True,
-    derandomize=True,
-)
-"""Few and always the same: each example takes Spark a second."""
+few = wide_examples(0.4)
+"""Few: each example takes Spark a second."""
 
 
 def client_at(location: str, **chosen: Any) -> ShardClient:

@@ -18,12 +18,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from shardline.datasource.rows.updates import update_schema
 from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.types.spark_types import Array, Atomic, Map, Record, SparkType
+from support.profiles import wide_examples
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -306,7 +306,8 @@ def contents(updates: pa.Table, case: Case) -> list[tuple[Any, int]]:
     return list(zip(keys, updates["_diff"].to_pylist(), strict=True))
 
 
-bounded = settings(
-    max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
-)
-"""How many examples a property gets: enough to find what there is, within seconds."""
+bounded = wide_examples()
+"""Every strategy here is wide: its properties get as many examples as the profile says."""
+
+ample = wide_examples(2.5)
+"""For properties that are too slow for the fast run anyway."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardline.app.compute.shard_follower import Followed
@@ -27,6 +27,7 @@ from shardline.app.protocol.objects import SubscribeDescription
 from shardline.datasource.errors import Determinate, InvalidUsage
 from shardline.datasource.frontier import Frontier
 from support.fakes.reads import Inputs, Place, Row, incarnation, model_at
+from support.profiles import examples
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 ERRORS = pa.schema([("error", pa.string())])
@@ -106,7 +107,7 @@ def histories(draw: st.DrawFn) -> Updates:
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@examples()
 @given(
     rows=histories(),
     cuts=st.sets(st.integers(1, LAST - 1), max_size=6),

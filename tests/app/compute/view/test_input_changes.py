@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardline.app.compute.view.input_changes import news_of, quiet_until
@@ -30,7 +30,6 @@ def filled(world: World, name: str, appends: list[tuple[list[int], int]]) -> set
     return times
 
 
-@settings(deadline=None)
 @given(APPENDS, APPENDS, st.integers(0, 30), st.integers(1, 30))
 def test_news_are_all_times_of_changes(
     one: list[tuple[list[int], int]],
@@ -52,7 +51,6 @@ def test_news_are_all_times_of_changes(
     assert bool(news.volume.size_bytes) == bool(news.known)
 
 
-@settings(deadline=None)
 @given(APPENDS, APPENDS, st.integers(0, 40))
 def test_quiet_inputs_have_no_change(
     one: list[tuple[list[int], int]], two: list[tuple[list[int], int]], lower: int

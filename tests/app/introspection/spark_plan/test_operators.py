@@ -52,6 +52,7 @@ def test_a_source_is_a_chain() -> None:
     assert names(FLIGHTS) == ["Source", "Reclock", "Decode", "Envelope", "Persist"]
 
 
+@pytest.mark.process
 def test_counting_operators_needs_no_spark() -> None:
     """The lane does it, on paths that never start a JVM."""
     module = "shardline.app.introspection.spark_plan.operators"
