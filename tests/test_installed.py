@@ -245,13 +245,12 @@ def test_a_store_without_its_package_names_the_extra(
 
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A PATH whose `python3` is no Python of ours, and nothing chosen."""
+    """A PATH whose `python3` is the interpreter without its environment, and nothing chosen."""
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYSPARK_GATEWAY_PORT"):
         monkeypatch.delenv(name, raising=False)
     other = tmp_path / "bin" / "python3"
     other.parent.mkdir()
-    other.write_text("#!/bin/sh\nexit 1\n")
-    other.chmod(0o755)
+    other.symlink_to(Path(sys.executable).resolve())
     monkeypatch.setenv("PATH", str(other.parent))
     return other
 

@@ -111,13 +111,21 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def closure(extras: frozenset[str]) -> set[str]:
-    """Names of all distributions that the project with these extras needs on this machine."""
+def requirements(name: str, wheel: Path) -> list[str]:
+    """What a distribution asks for: the wheel by its own words, others as they are installed."""
+    if name != "shardline":
+        return importlib.metadata.requires(name) or []
+    (folder,) = (p for p in zipfile.Path(wheel).iterdir() if p.name.endswith(".dist-info"))
+    return importlib.metadata.PathDistribution(folder).requires or []
+
+
+def closure(wheel: Path, extras: frozenset[str]) -> set[str]:
+    """Names of all distributions that the wheel with these extras needs on this machine."""
     found: set[str] = set()
     left = [("shardline", extras)]
     while left:
         name, wanted = left.pop()
-        for line in importlib.metadata.requires(name) or []:
+        for line in requirements(name, wheel):
             need = Requirement(line)
             marker = need.marker
             if marker is None or any(marker.evaluate({"extra": e}) for e in (*wanted, "")):
@@ -145,7 +153,7 @@ def make_environment(folder: Path, wheel: Path, *extras: str) -> Environment:
     venv = folder / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
     (site,) = venv.glob("lib/python3.*/site-packages")
-    link_packages(folder / "packages", closure(frozenset(extras)))
+    link_packages(folder / "packages", closure(wheel, frozenset(extras)))
     (site / "packages.pth").write_text(f"{folder / 'packages'}\n")
     pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin" / "python"), "install"]
     install = [*pip, "-q", "--no-deps", "--no-index", "--disable-pip-version-check", str(wheel)]
