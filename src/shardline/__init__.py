@@ -75,17 +75,19 @@ _HOMES: Final = {
 _MODULES: Final = ("client", "testing")
 
 
-def __getattr__(name: str) -> object:
-    if name == "__version__":
-        from importlib.metadata import version  # noqa: PLC0415 - takes longer than all the rest
+if not TYPE_CHECKING:  # a type checker would take every misspelt name for an object
 
-        return version("shardline")
-    with needed_for(f"shardline.{name}"):
-        if name in _MODULES:
-            return importlib.import_module(f"shardline.{name}")
-        if name in _HOMES:
-            return getattr(importlib.import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'shardline' has no attribute '{name}'")
+    def __getattr__(name: str) -> object:
+        if name == "__version__":
+            from importlib.metadata import version  # noqa: PLC0415 - takes longer than all the rest
+
+            return version("shardline")
+        with needed_for(f"shardline.{name}"):
+            if name in _MODULES:
+                return importlib.import_module(f"shardline.{name}")
+            if name in _HOMES:
+                return getattr(importlib.import_module(_HOMES[name]), name)
+        raise AttributeError(f"module 'shardline' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:
