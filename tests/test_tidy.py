@@ -233,6 +233,40 @@ def occurrences(pattern: re.Pattern[str], files: list[Path]) -> dict[str, str]:
     return {name: hit.group() for name, hit in hits.items() if hit}
 
 
+NAME: Final = re.compile(r"(?<![\w./$-])shardline(?!\.tar)((?:\.[A-Za-z_]\w*)+)")
+"""A dotted name of ours, and no archive of that name."""
+
+
+def test_what_prose_names_exists() -> None:
+    """A dotted name in a document, a docstring or a setting leads to a module, or into one."""
+    texts = [*product(), *(p for p in tracked() if p.suffix in {".md", ".toml", ".properties"})]
+    lost = {
+        f"{name_of(path)}: {found.group()}"
+        for path in texts
+        for found in NAME.finditer(path.read_text(encoding="utf-8"))
+        if not is_there(found.group(1).removeprefix(".").split("."))
+    }
+    assert lost == set()
+
+
+def is_there(parts: list[str]) -> bool:
+    """Whether a path below the installed package is a module, or a name that its module has."""
+    place = ROOT / "src" / "shardline"
+    for position, part in enumerate(parts):
+        if (place / part).is_dir():
+            place /= part
+            continue
+        file = place / f"{part}.py"
+        module, rest = (
+            (file, parts[position + 1 :]) if file.is_file() else (place, parts[position:])
+        )
+        text = module if module.suffix else module / "__init__.py"
+        return (
+            not rest or re.search(rf"\b{rest[0]}\b", text.read_text(encoding="utf-8")) is not None
+        )
+    return True
+
+
 def test_no_module_is_dead() -> None:
     """Every installed module is imported by another one, or is where a program starts."""
     imported = {name for path in product() for name in imports_of(path)}
