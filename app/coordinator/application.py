@@ -5,35 +5,30 @@
         application.sql("SELECT * FROM delays_by_carrier")
 
 One process has both ends: controllers speak to the runtime through connections of its own, which
-are the same protocols that a controller elsewhere would speak. What is wanted is said by `apply`;
-what is to be done about it is found out by the runtime.
-
-Invariants:
-    The shard of a source or view is there before anything that reads it is created.
-    What reads is created once all of its inputs have begun: it never sees one that is half there.
-    A dropped object's shard stays until `drop` names it: what a slip of a project dropped comes
-    back with the next `apply`.
+are the same protocols that a controller elsewhere would speak. What should be there is told by
+`apply` (`objects`), what is asked goes to `reads`; what is to be done about either is found out by
+the runtime. This class is what a program holds: it puts the parts together and ends them in order.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
 from shardline.app.controller.compute import ComputeController
 from shardline.app.controller.storage import StorageController
 from shardline.app.controller.subscription import Subscription
-from shardline.app.coordinator.desired_state import check_unread, complete, living
-from shardline.app.coordinator.object_creation import Starter
+from shardline.app.coordinator.desired_state import complete, living
+from shardline.app.coordinator.objects import Objects, read_only_error
 from shardline.app.coordinator.reads import Reads
 from shardline.app.coordinator.start_holds import Beginnings
-from shardline.app.execution.object_shards import make_shard
+from shardline.app.coordinator.wakes import Wakes
 from shardline.app.introspection.feeds import Observing
 from shardline.app.lane.commands import Kind
 from shardline.app.lane.holder import this_process
@@ -41,21 +36,20 @@ from shardline.app.lane.log import LANE_SHARD, LaneLog, read_lane
 from shardline.app.lane.order_protocol import Takeover
 from shardline.app.project.plan import Plan, difference
 from shardline.app.project.project import Project, Resolved
-from shardline.app.protocol.objects import (
-    SourceDescription,
-    ViewDescription,
-    errors_shard,
-    progress_shard,
+from shardline.app.runtime.runtime import Runtime
+from shardline.app.runtime.settings import (
+    RuntimeOptions,
+    bounds_of,
+    check_configuration,
+    configuration_of,
 )
-from shardline.app.runtime.runtime import Runtime, RuntimeOptions
-from shardline.app.runtime.settings import bounds_of, check_configuration, configuration_of
 from shardline.app.settings.config import RuntimeSettings
 from shardline.app.settings.durations import duration_ms
 from shardline.app.settings.live import size_bytes
 from shardline.app.transport.in_process import InProcessClient
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import Clock, IdGenerator
-from shardline.datasource.errors import Determinate, InvalidUsage, ShardError, unknown_name
+from shardline.datasource.errors import ShardError
 from shardline.datasource.maintainer import Maintainer
 
 if TYPE_CHECKING:
@@ -66,9 +60,6 @@ if TYPE_CHECKING:
 __all__ = ["Application", "planned"]
 
 _log = logging.getLogger(__name__)
-
-_BEGUN_MS: Final = 200.0
-"""How often it is looked whether the inputs of new dataflows have begun."""
 
 
 class Application:
@@ -111,8 +102,6 @@ class Application:
         self._spark, self._client = spark, client
         self._clock: Clock = client.clock
         self._ids: IdGenerator = client.ids
-        self._follows = read_only
-        self._retain_ms = duration_ms(settings.retain_history)
         self.timeout_ms = float(duration_ms(settings.query_timeout))
         self._bounds = bounds_of(settings)
         holder = this_process(name, self._clock, self._ids)
@@ -127,14 +116,16 @@ class Application:
         self.observing = Observing(client, self._clock) if settings.introspection else None
         if self.observing is not None:
             self.observing.attach(spark)
+        wakes = Wakes()
         self.runtime = Runtime(
             sessions,
             client,
             journal,
-            self._options(settings, data, storage or {}),
+            self._options(settings, data, storage or {}, follows=read_only),
             clock=self._clock,
             ids=self._ids,
             observing=self.observing,
+            watcher=wakes,
         )
         self._journal = journal
         self._beginnings = Beginnings(client)
@@ -158,18 +149,24 @@ class Application:
         observer = None if self.observing is None else self.observing.maintained
         self._maintainer = Maintainer(client, observer=observer) if settings.maintenance else None
         self._maintains = False
-        self._lock = threading.Lock()
-        self._connected = False
-        self._wanted: Resolved | None = None
-        self._ending = threading.Event()
-        self._starter = Starter(client, self._compute, self._storage, self._beginnings)
-        self._thread = threading.Thread(target=self._start_waiting, name="starter", daemon=True)
+        self._settings_lock = threading.Lock()
+        self._objects = Objects(
+            client,
+            self.runtime,
+            compute=self._compute,
+            storage=self._storage,
+            beginnings=self._beginnings,
+            wakes=wakes,
+            retain_ms=duration_ms(settings.retain_history),
+            timeout_ms=self.timeout_ms,
+            follows=read_only,
+        )
 
     def _options(
-        self, settings: RuntimeSettings, data: Path, storage: Mapping[str, str]
+        self, settings: RuntimeSettings, data: Path, storage: Mapping[str, str], *, follows: bool
     ) -> RuntimeOptions:
         # A follower has its own: two queries on one checkpoint would push each other out.
-        folder = data / ("following" if self._follows else "checkpoints")
+        folder = data / ("following" if follows else "checkpoints")
         return RuntimeOptions(
             checkpoints=folder / self._client.location.id,
             storage=dict(storage),
@@ -195,8 +192,8 @@ class Application:
         """Start the runtime; nothing of the project runs until `apply`."""
         self._reads.begin(self._beginnings.latest(self.running().values()))
         self.runtime.start()
-        self._thread.start()
-        if not self._follows:
+        self._objects.start()
+        if not self._objects.follows:
             self._maintain()
         return self
 
@@ -207,8 +204,8 @@ class Application:
         trace: TracebackType | None,
     ) -> None:
         """Stop everything; the next start goes on."""
-        self._ending.set()
-        self._thread.join()
+        # First: an object that is created now would be told to controllers that are gone.
+        self._objects.stop()
         self._compute.stop()
         self._storage.stop()
         self.runtime.stop()
@@ -229,15 +226,14 @@ class Application:
     def not_ready(self) -> str:
         """Why queries cannot be answered, as a sentence; "" if they can."""
         try:
-            self._check_in_charge()
+            self._objects.check_in_charge()
         except ShardError as error:
             return str(error)
         return ""
 
     def waiting(self) -> dict[str, str]:
         """What is not created yet, and why: "" if an input has not begun, which it waits for."""
-        with self._lock:
-            return self._starter.waiting()
+        return self._objects.waiting()
 
     def allow_writes(self) -> None:
         """Take the location over from the runtime that this one has followed; waits for that.
@@ -249,39 +245,15 @@ class Application:
             Determinate: It has not happened in time; asking again goes on.
             ShardError: As of `apply`; the location is taken over.
         """
-        with self._lock:
-            if not self._follows:
-                return
-            if self._wanted is None:
-                raise _nothing_applied()
-            # What the other one has created meanwhile is no less wanted than before.
-            self._starter.run(self.running().values())
-            self._compute.allow_writes()
-            self._storage.allow_writes()
-            self._until(
-                lambda: self._journal.role == "holder" and len(self.runtime.lane.state.writes) > 1,
-                "the location has not been taken over yet",
-                code="NOT_TAKEN_OVER",
-                hint="the store may be slow, or away: ask again",
-            )
-            self._follows = False
-            self._maintain()
-            self._reads.begin(self._beginnings.latest(self.running().values()))
-            self._apply(self._wanted)
+        self._objects.allow_writes(self._has_taken_over, self._begin_to_write)
 
-    def _until(self, happened: Callable[[], bool], what: str, *, code: str, hint: str) -> None:
-        deadline_ms = self._clock.elapsed_ms() + self.timeout_ms
-        while not happened():
-            self._check_in_charge()
-            if self._clock.elapsed_ms() > deadline_ms or self._clock.wait(self._ending, _BEGUN_MS):
-                raise Determinate(what, code=code, hint=hint)
+    def _has_taken_over(self) -> bool:
+        return self._journal.role == "holder" and len(self.runtime.lane.state.writes) > 1
 
-    def _check_in_charge(self) -> None:
-        """Make sure that what is said here has an effect."""
-        if self.runtime.lane.lost is not None:
-            raise self.runtime.lane.lost
-        self._compute.check_in_charge()
-        self._storage.check_in_charge()
+    def _begin_to_write(self) -> None:
+        self._maintain()
+        # A read after this must see what the other runtime has acknowledged.
+        self._reads.begin(self._beginnings.latest(self.running().values()))
 
     def configure(self, settings: Mapping[str, str]) -> None:
         """Change settings of section `[runtime]` while everything runs, until the next start.
@@ -293,10 +265,10 @@ class Application:
             InvalidUsage: It is no setting that may change so, or a value cannot be; or this runtime
                 only follows another one.
         """
-        with self._lock:
-            self._check_in_charge()
-            if self._follows:
-                raise _read_only("its settings are in force")
+        self._objects.check_in_charge()
+        if self._objects.follows:
+            raise read_only_error("its settings are in force")
+        with self._settings_lock:
             self._bounds = check_configuration(settings, self._bounds)
             self._configure(settings)
 
@@ -313,11 +285,11 @@ class Application:
 
     def running(self) -> dict[str, Kept]:
         """What the lane says should be there, by name; subscriptions apart."""
-        return living(self.runtime.lane.state)
+        return self._objects.running()
 
     def plan(self, resolved: Resolved) -> Plan:
         """What `apply` would do."""
-        return difference(complete(resolved, self._retain_ms), self.running())
+        return self._objects.plan(resolved)
 
     def apply(self, resolved: Resolved) -> Plan:
         """Make the project run: what is new is created, what differs changed, the rest dropped.
@@ -330,29 +302,7 @@ class Application:
                 `READ_ONLY_RUNTIME`: this runtime follows another one, which runs something else.
             ShardError: Another runtime has taken over, or another controller.
         """
-        with self._lock:
-            self._check_in_charge()
-            return self._apply(resolved)
-
-    def _apply(self, resolved: Resolved) -> Plan:
-        wanted = complete(resolved, self._retain_ms)
-        plan = difference(wanted, self.running())
-        if self._follows:
-            if plan.steps and self._connected:
-                raise _read_only("it decides what runs")
-            if plan.steps:
-                _log.warning("what the project changes waits until this runtime may write")
-            wanted = self.running()
-        for description in () if self._follows else wanted.values():
-            if isinstance(description, SourceDescription | ViewDescription):
-                make_shard(self._client, description, resolved.schemas[description.name])
-        self._wanted = resolved
-        self._starter.keep(wanted)
-        before = self.running()
-        self._starter.run(wanted.values())
-        self._starter.leave(before, wanted)
-        self._connect()
-        return plan
+        return self._objects.apply(resolved)
 
     def change(self, files: Mapping[str, str], *, dry_run: bool) -> Plan:
         """Make a project run that is given as text, or only say what that would do.
@@ -380,65 +330,7 @@ class Application:
             Determinate: It has not stopped in time; nothing of its shards was dropped.
             ShardError: Another runtime has taken over, or another controller.
         """
-        with self._lock:
-            self._check_in_charge()
-            if self._follows:
-                raise _read_only("it decides what is dropped")
-            running = self.running()
-            shards = set(self._client.shards())
-            for name in names:
-                if name not in running and name not in shards:
-                    raise unknown_name("object", name, [*running, *shards])
-            check_unread(names, {**running, **self._starter.readers()})
-            if not self._connected and not running.keys().isdisjoint(names):
-                raise _nothing_applied()
-            self._starter.drop(names)
-            self._until_gone(names)
-            return [shard for name in names for shard in self._drop_shards(name)]
-
-    def _until_gone(self, names: Sequence[str]) -> None:
-        """Wait until nothing of objects runs any more: a shard that is written must not go."""
-        for name in names:
-            self._until(
-                lambda name=name: name not in self.runtime.lane.state.objects,  # type: ignore[misc]
-                f"'{name}' is being dropped, and has not stopped yet",
-                code="NOT_STOPPED",
-                hint="drop it again, which then drops its shard",
-            )
-
-    def _drop_shards(self, name: str) -> list[str]:
-        dropped = []
-        # The object's own goes last: while it is there the drop can be asked for again.
-        for shard in (errors_shard(name), progress_shard(name), name):
-            if self._client.exists(shard):
-                state = self._client.state(shard)
-                self._client.drop(shard, despite_holders=[*state.critical, *state.leased])
-                dropped.append(shard)
-        return dropped
-
-    def _connect(self) -> None:
-        """Let the runtime be told everything at once: it drops what is not named."""
-        # A start must not drop what could not be looked up for a moment.
-        if not self._connected and self._starter.unclear().isdisjoint(self.running()):
-            self._connected = True
-            self._storage.start()
-            self._compute.start()
-
-    def _start_waiting(self) -> None:
-        swept = False
-        while not self._clock.wait(self._ending, _BEGUN_MS):
-            try:
-                with self._lock:
-                    self._starter.again()
-                    if self._wanted is not None:
-                        self._connect()
-                if not swept and not self._follows:
-                    objects = self.runtime.lane.state.objects
-                    self._beginnings.sweep(objects, self._compute.knows, self._ending.is_set)
-                    swept = True
-            except Exception:  # noqa: BLE001 - see below
-                # Without this thread nothing that waits would ever be created.
-                _log.exception("a look at what waits failed")
+        return self._objects.drop(names)
 
     # -- reads -----------------------------------------------------------------------------------
 
@@ -467,29 +359,13 @@ class Application:
         Raises:
             InvalidUsage: There is no such object; or this runtime only follows another one.
         """
-        if self._follows:
-            raise _read_only("subscriptions are in its order")
+        if self._objects.follows:
+            raise read_only_error("subscriptions are in its order")
         return self._reads.subscribe(text)
 
     def token(self) -> str:
         """A fresh secret."""
         return self._ids.token().hex()
-
-
-def _read_only(why: str) -> InvalidUsage:
-    return InvalidUsage(
-        f"this runtime follows another one, and {why}",
-        code="READ_ONLY_RUNTIME",
-        hint="ask that one, or allow this one to write",
-    )
-
-
-def _nothing_applied() -> InvalidUsage:
-    return InvalidUsage(
-        "no project has been applied since the start: what runs is that of the last one",
-        code="NOTHING_APPLIED",
-        hint="apply a project first",
-    )
 
 
 def planned(client: ShardClient, settings: RuntimeSettings, resolved: Resolved) -> Plan:

@@ -67,6 +67,15 @@ class Starter:
         """What is not created yet, and why it could not be; "" if its inputs have not begun."""
         return {name: str(one.error or "") for name, one in self._waiting.items()}
 
+    def awaited(self) -> frozenset[str]:
+        """The inputs of all that waits for its inputs to begin."""
+        waiting = (one.reader for one in self._waiting.values() if one.error is None)
+        return frozenset(name for reader in waiting for name in inputs_of(reader))
+
+    def has_left(self) -> bool:
+        """True if inputs of former definitions could not be let go yet."""
+        return bool(self._left)
+
     def unclear(self) -> set[str]:
         """What could not be created because something did not answer."""
         return {

@@ -25,30 +25,22 @@ import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from typing_extensions import override
 
-from shardline.app.compute.index.index import RunningIndex
 from shardline.app.compute.peek.answer import Relations
 from shardline.app.compute.peek.peek import Peeks
-from shardline.app.compute.render import render as render_dataflow
-from shardline.app.compute.subscribe.subscription import RunningSubscribe
 from shardline.app.compute.worker import ComputeDone, ComputeWorker
-from shardline.app.execution.commit_pacing import Pace
-from shardline.app.execution.host import Host, Incarnation, Running
-from shardline.app.execution.observations import Observation
+from shardline.app.execution.observations import Observation, Progress
 from shardline.app.introspection.events import PeekEnded, PeekStarted
 from shardline.app.introspection.feeds import Observing
 from shardline.app.introspection.spark_plan.operators import operators_of
 from shardline.app.lane import commands as lane_commands
 from shardline.app.lane.commands import Kind, LaneCommand, Record
-from shardline.app.lane.lane import Lane, Observer, Renderer
+from shardline.app.lane.lane import Lane, Observer
 from shardline.app.lane.order_protocol import Journal
 from shardline.app.lane.process_state import PhaseChange
-from shardline.app.lane.state import LaneObject
 from shardline.app.protocol.compute import (
     AllowCompaction,
     CancelPeek,
@@ -59,13 +51,6 @@ from shardline.app.protocol.compute import (
 )
 from shardline.app.protocol.graph import reached
 from shardline.app.protocol.objects import (
-    Dataflow,
-    Description,
-    IndexDescription,
-    SinkDescription,
-    SourceDescription,
-    SubscribeDescription,
-    ViewDescription,
     inputs_of,
 )
 from shardline.app.protocol.storage import (
@@ -74,11 +59,10 @@ from shardline.app.protocol.storage import (
     StorageCommand,
     StorageResponse,
 )
-from shardline.app.runtime.cleanup import forget
-from shardline.app.runtime.settings import Bounds, check_commands
+from shardline.app.runtime.objects import RunningObjects
+from shardline.app.runtime.settings import RuntimeOptions, check_commands
 from shardline.app.sql.queries import bind
 from shardline.app.storage.one_shot import Oneshots
-from shardline.app.storage.render import render as render_storage
 from shardline.app.storage.worker import StorageDone, StorageWorker
 from shardline.app.transport.endpoint import Endpoint
 from shardline.app.transport.session import Received, Reconcile
@@ -90,7 +74,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-__all__ = ["Runtime", "RuntimeOptions"]
+__all__ = ["Runtime", "RuntimeWatcher"]
 
 _log = logging.getLogger(__name__)
 
@@ -104,23 +88,14 @@ _JOIN_S: Final = 10.0
 _News: TypeAlias = Observation | StagedBatches
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeOptions:
-    """What a runtime is made with.
+class RuntimeWatcher:
+    """Hears of what happens in a runtime, in any thread; must return at once and never raise."""
 
-    Attributes:
-        checkpoints: Folder of the checkpoints, of this location alone.
-        storage: Options of the location's store.
-        interval_ms: As of `Host`.
-        interval_max_ms: The most that sources wait between two commits when views cannot follow.
-        bounds: Of all that it does; what the lane's order says of them comes on top.
-    """
+    def on_progress(self, name: str) -> None:
+        """An object's frontier has moved."""
 
-    checkpoints: Path
-    storage: Mapping[str, str] = field(default_factory=dict)
-    interval_ms: int = 1000
-    interval_max_ms: int = 10_000
-    bounds: Bounds = field(default_factory=Bounds)
+    def on_lane(self) -> None:
+        """The lane's state has changed: an object came, changed its phase or was forgotten."""
 
 
 class Runtime(Observer):
@@ -141,6 +116,7 @@ class Runtime(Observer):
         clock: Clock,
         ids: IdGenerator,
         observing: Observing | None = None,
+        watcher: RuntimeWatcher | None = None,
     ) -> None:
         """A runtime that `start` brings to life.
 
@@ -152,13 +128,14 @@ class Runtime(Observer):
             clock: Of the process.
             ids: Source of everything random.
             observing: What watches; None for nothing.
+            watcher: Hears of progress and of the lane; None for nobody.
         """
         self._client = client
         self._journal = journal
         self._clock = clock
-        self._pace = Pace(clock, options.interval_ms, options.interval_max_ms)
         self._options = options
         self._observing = observing
+        self._watcher = watcher or RuntimeWatcher()
         self._wake = threading.Event()
         self._phases: queue.SimpleQueue[PhaseChange] = queue.SimpleQueue()
         self._news: queue.Queue[_News] = queue.Queue(_OBSERVATIONS_MAX)
@@ -166,30 +143,30 @@ class Runtime(Observer):
         limits = options.bounds.connections
         self.compute: Endpoint[ComputeCommand, ComputeResponse] = Endpoint(self._wake.set, limits)
         self.storage: Endpoint[StorageCommand, StorageResponse] = Endpoint(self._wake.set, limits)
-        self._bounds, self._tuned_by = options.bounds, dict[str, str]()
-        self._hosts = {kind: self._host(kind, sessions[kind], ids) for kind in sessions}
-        self._indexes: dict[str, RunningIndex] = {}
-        self._subscribes: dict[str, RunningSubscribe] = {}
+        self._settings_applied: Mapping[str, str] = {}
+        self._objects = RunningObjects(
+            sessions,
+            client,
+            options,
+            self,
+            report=self.report,
+            check_fence=journal.check_fence,
+            clock=clock,
+            ids=ids,
+        )
         self._asked: dict[str, float] = {}
-        renderers: dict[type, Renderer] = {
-            SourceDescription: self._render_storage,
-            SinkDescription: self._render_storage,
-            ViewDescription: self._render_compute,
-            IndexDescription: self._render_compute,
-            SubscribeDescription: self._render_compute,
-        }
         self._follows = journal.role == "follower"
         self._doubts, self._said = set[Kind](), set[Kind]()
         self.lane = Lane(
             journal,
-            renderers,
-            self._hosts.__getitem__,
+            self._objects.renderers,
+            self._objects.hosts.__getitem__,
             clock=clock,
             ids=ids,
             settings=options.bounds.lane,
             operators_of=lambda description: len(operators_of(description)),
             observer=self,
-            forget=self._forget,
+            forget=self._objects.forget,
         )
         objects = self.lane.state.objects
         self._compute_worker = ComputeWorker(objects)
@@ -197,14 +174,14 @@ class Runtime(Observer):
         relations: Relations = _no_relations if observing is None else observing.relations.relation
         peeks = options.bounds.peeks
         self._peeks = Peeks(
-            self._hosts["compute"],
+            self._objects.hosts["compute"],
             self,
             relations,
             bind,
             settings=peeks,
             decided=(lambda *_: None) if observing is None else observing.decided,
         )
-        self._oneshots = Oneshots(self._hosts["storage"], self._put)
+        self._oneshots = Oneshots(self._objects.hosts["storage"], self._put)
         self._counted_ms = float("-inf")
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="runtime", daemon=True)
@@ -215,7 +192,7 @@ class Runtime(Observer):
         """Start the loop, and with the lane all that shall run."""
         if self._observing is not None:
             self._observing.found(self.lane.state, self._journal.records())
-            self._observing.start(self._hosts["storage"].writes, self.lane.check_fence)
+            self._observing.start(self._objects.hosts["storage"].writes, self.lane.check_fence)
         self._thread.start()
         self.lane.start()
 
@@ -249,6 +226,8 @@ class Runtime(Observer):
         if self._observing is not None:
             self._observing.report(observation)
         self._put(observation)
+        if isinstance(observation, Progress):
+            self._watcher.on_progress(observation.id)
 
     @override
     def on_record(self, record: Record) -> None:
@@ -256,6 +235,7 @@ class Runtime(Observer):
             self._wake.set()
         if self._observing is not None:
             self._observing.on_record(record, self.lane.state)
+        self._watcher.on_lane()
 
     @override
     def on_phase(self, change: PhaseChange) -> None:
@@ -264,12 +244,14 @@ class Runtime(Observer):
         # Few, and none may be lost: a life that nobody has heard of is not listened to.
         self._phases.put(change)
         self._wake.set()
+        self._watcher.on_lane()
 
     @override
     def on_end(self, error: ShardError) -> None:
         # Controllers are told by the end of their connections; who takes over is theirs to ask.
         self.compute.shut()
         self.storage.shut()
+        self._watcher.on_lane()
 
     # -- the loop ------------------------------------------------------------------------------
 
@@ -284,7 +266,7 @@ class Runtime(Observer):
 
     def _step(self) -> None:
         self._wake.clear()
-        self._tune()
+        self._apply_changed_settings()
         if self._follows and self._journal.role == "holder":
             self._follows = False  # what was refused can be recorded from here on
             self._doubts |= {"compute", "storage"}
@@ -308,17 +290,14 @@ class Runtime(Observer):
             if self._observing is not None:
                 self._observing.put(updates)
 
-    def _tune(self) -> None:
-        """Let what runs take over what the order says of its bounds."""
-        if self.lane.state.settings == self._tuned_by:
+    def _apply_changed_settings(self) -> None:
+        """Apply to what runs the settings that the lane's order has, if they have changed."""
+        if self.lane.state.settings == self._settings_applied:
             return
-        self._tuned_by = self.lane.state.settings
-        self._bounds = self._options.bounds.heeding(self._tuned_by)
-        self._peeks.tune(self._bounds.peeks)
-        for index in [*self._indexes.values()]:
-            index.tune(self._bounds.indexes)
-        for subscribe in [*self._subscribes.values()]:
-            subscribe.tune(self._bounds.subscribes)
+        self._settings_applied = self.lane.state.settings
+        bounds = self._options.bounds.heeding(self._settings_applied)
+        self._peeks.tune(bounds.peeks)
+        self._objects.apply_settings(bounds)
 
     def _check(self, commands: Iterable[ComputeCommand | StorageCommand]) -> None:
         check_commands(commands, self.lane.state.settings, self._options.bounds)
@@ -390,11 +369,7 @@ class Runtime(Observer):
                 case CancelPeek(uuid):
                     self._peeks.cancel(uuid)
                 case AllowCompaction(name, frontier):
-                    # Of shards the history that stays is that of their retention.
-                    if name in self._indexes and frontier is not None:
-                        self._indexes[name].allow_compaction(frontier)
-                    if name in self._subscribes:
-                        self._subscribes[name].acknowledge(frontier)
+                    self._objects.allow_compaction(name, frontier)
         for response in done.responses:
             self.compute.respond(response)
 
@@ -418,7 +393,7 @@ class Runtime(Observer):
         for request in done.requests:
             match request:
                 case AllowCompaction():
-                    pass  # as above
+                    pass  # of shards it is their retention that decides what history stays
                 case CancelOneshotIngestion(uuid):
                     self._oneshots.cancel(uuid)
                 case _:
@@ -442,57 +417,6 @@ class Runtime(Observer):
             if self._overrun == 1:
                 _log.error("the runtime's loop is behind: observations are lost")
         self._wake.set()
-
-    # -- what runs -----------------------------------------------------------------------------
-
-    def _host(self, kind: Kind, session: SparkSession, ids: IdGenerator) -> Host:
-        options = self._options
-        return Host(
-            spark=session,
-            client=self._client,
-            storage=options.storage,
-            report=self.report,
-            clock=self._clock,
-            ids=ids,
-            checkpoints=options.checkpoints,
-            writes=threading.Event(),
-            check_fence=self._journal.check_fence,
-            interval_ms=options.interval_ms,
-            pool=kind,
-            pace=self._pace,
-        )
-
-    def _render_compute(
-        self, host: Host, incarnation: Incarnation, description: Description
-    ) -> Running:
-        assert isinstance(description, Dataflow), description
-        running = render_dataflow(
-            host,
-            incarnation,
-            description,
-            self,
-            indexes=self._bounds.indexes,
-            subscribes=self._bounds.subscribes,
-        )
-        # Bounds may have changed meanwhile.
-        if isinstance(running, RunningIndex):
-            self._indexes[incarnation.id] = running
-            running.tune(self._bounds.indexes)
-        elif isinstance(running, RunningSubscribe):
-            self._subscribes[incarnation.id] = running
-            running.tune(self._bounds.subscribes)
-        return running
-
-    def _render_storage(
-        self, host: Host, incarnation: Incarnation, description: Description
-    ) -> Running:
-        assert isinstance(description, SourceDescription | SinkDescription), description
-        return render_storage(host, incarnation, description)
-
-    def _forget(self, dropped: LaneObject) -> None:
-        self._indexes.pop(dropped.description.name, None)
-        self._subscribes.pop(dropped.description.name, None)
-        forget(self._client, self._options.checkpoints, dropped)
 
 
 def _note(position: Future[int]) -> None:

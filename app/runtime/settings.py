@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from shardline.app.compute.index.index import INDEX_KNOBS, IndexSettings
@@ -28,6 +29,7 @@ from shardline.datasource.errors import InvalidUsage, unknown_name
 __all__ = [
     "CHANGEABLE",
     "Bounds",
+    "RuntimeOptions",
     "bounds_of",
     "check_commands",
     "check_configuration",
@@ -82,6 +84,25 @@ class Bounds:
         except InvalidUsage as error:
             _log.warning("settings not taken", extra={"context": {"error": str(error)}})
             return self
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeOptions:
+    """What a runtime is made with.
+
+    Attributes:
+        checkpoints: Folder of the checkpoints, of this location alone.
+        storage: Options of the location's store.
+        interval_ms: As of `Host`.
+        interval_max_ms: The most that sources wait between two commits when views cannot follow.
+        bounds: Of all that it does; what the lane's order says of them comes on top.
+    """
+
+    checkpoints: Path
+    storage: Mapping[str, str] = field(default_factory=dict)
+    interval_ms: int = 1000
+    interval_max_ms: int = 10_000
+    bounds: Bounds = field(default_factory=Bounds)
 
 
 def check_commands(commands: Iterable[object], said: Mapping[str, str], bounds: Bounds) -> None:

@@ -24,10 +24,11 @@ from shardline.app.protocol.compute import (
     UpdateConfiguration,
 )
 from shardline.app.protocol.objects import IndexDescription
-from shardline.app.runtime.runtime import Runtime, RuntimeOptions
+from shardline.app.runtime.runtime import Runtime
 from shardline.app.runtime.settings import (
     CHANGEABLE,
     Bounds,
+    RuntimeOptions,
     bounds_of,
     check_configuration,
     configuration_of,

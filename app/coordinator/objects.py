@@ -1,0 +1,326 @@
+"""Makes the objects of a project be there: creates, changes and drops them, each when it can be.
+
+A project says what should be; the lane's order says what is. The difference goes to the
+controllers. An object whose inputs have not begun, or that something else kept from being created,
+waits here and is tried again, woken by the progress of its inputs.
+
+Invariants:
+    The shard of a source or view is there before anything that reads it is created.
+    What reads is created once all of its inputs have begun: it never sees one that is half there.
+    A dropped object's shard stays until `drop` names it: what a slip of a project dropped comes
+        back with the next `apply`.
+    Until everything that the last start ran is either wanted again or known to be unwanted, the
+        controllers stay away: a controller that connects drops what it does not name.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from shardline.app.controller.compute import ComputeController
+from shardline.app.controller.storage import StorageController
+from shardline.app.coordinator.desired_state import check_unread, complete, living
+from shardline.app.coordinator.object_creation import Starter
+from shardline.app.coordinator.start_holds import Beginnings
+from shardline.app.coordinator.wakes import Wakes
+from shardline.app.execution.object_shards import make_shard
+from shardline.app.project.plan import Plan, difference
+from shardline.app.project.project import Resolved
+from shardline.app.protocol.objects import (
+    SourceDescription,
+    ViewDescription,
+    errors_shard,
+    progress_shard,
+)
+from shardline.app.runtime.runtime import Runtime
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import Clock
+from shardline.datasource.errors import Determinate, InvalidUsage, unknown_name
+
+if TYPE_CHECKING:
+    from shardline.app.project.statements import Kept
+
+__all__ = ["Objects", "read_only_error"]
+
+_log = logging.getLogger(__name__)
+
+_RETRY_MS: Final = 1000.0
+"""How soon what failed is tried again."""
+
+_UNREPORTED_MS: Final = 2000.0
+"""How often inputs are looked at whose progress nobody reports here: those of another process."""
+
+_IDLE_MS: Final = 60_000.0
+"""With nothing to wait for: only so that a signal that was lost would not be lost for ever."""
+
+
+class Objects:
+    """The objects of one application; every method may be called in any thread.
+
+    Attributes:
+        follows: True while this runtime only follows another one, and may not change anything.
+    """
+
+    def __init__(
+        self,
+        client: ShardClient,
+        runtime: Runtime,
+        *,
+        compute: ComputeController,
+        storage: StorageController,
+        beginnings: Beginnings,
+        wakes: Wakes,
+        retain_ms: int,
+        timeout_ms: float,
+        follows: bool,
+    ) -> None:
+        """Nothing is wanted yet.
+
+        Args:
+            client: Of the location.
+            runtime: What runs.
+            compute: Told of views, indexes and subscriptions.
+            storage: Told of sources and sinks.
+            beginnings: Keeps inputs readable until what reads them has begun.
+            wakes: The signals that the runtime sets.
+            retain_ms: History of objects that do not say how much they keep.
+            timeout_ms: How long a drop or a takeover may take.
+            follows: True if another runtime holds the location.
+        """
+        self.follows = follows
+        self._client = client
+        self._clock: Clock = client.clock
+        self._runtime = runtime
+        self._compute = compute
+        self._storage = storage
+        self._beginnings = beginnings
+        self._wakes = wakes
+        self._retain_ms = retain_ms
+        self._timeout_ms = timeout_ms
+        self._lock = threading.Lock()
+        self._connected = False
+        self._swept = False
+        self._wanted: Resolved | None = None
+        self._ending = threading.Event()
+        self._starter = Starter(client, compute, storage, beginnings)
+        self._thread = threading.Thread(target=self._run, name="object-creation", daemon=True)
+
+    def start(self) -> None:
+        """Begin to create what waits."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Create nothing more; what runs runs on."""
+        self._ending.set()
+        self._wakes.end()
+        self._thread.join()
+
+    def running(self) -> dict[str, Kept]:
+        """What the lane says should be there, by name; subscriptions apart."""
+        return living(self._runtime.lane.state)
+
+    def waiting(self) -> dict[str, str]:
+        """What is not created yet, and why: "" if an input has not begun, which it waits for."""
+        with self._lock:
+            return self._starter.waiting()
+
+    def check_in_charge(self) -> None:
+        """Make sure that what is asked for here has an effect.
+
+        Raises:
+            ShardError: Another runtime has taken over, or another controller.
+        """
+        if self._runtime.lane.lost is not None:
+            raise self._runtime.lane.lost
+        self._compute.check_in_charge()
+        self._storage.check_in_charge()
+
+    # -- what a user asks for --------------------------------------------------------------------
+
+    def plan(self, resolved: Resolved) -> Plan:
+        """What `apply` would do."""
+        return difference(complete(resolved, self._retain_ms), self.running())
+
+    def apply(self, resolved: Resolved) -> Plan:
+        """Make the project run; see `Application.apply`."""
+        with self._lock:
+            self.check_in_charge()
+            return self._apply(resolved)
+
+    def drop(self, names: Sequence[str]) -> list[str]:
+        """Drop objects and their shards for good; see `Application.drop`."""
+        with self._lock:
+            self.check_in_charge()
+            if self.follows:
+                raise read_only_error("it decides what is dropped")
+            running = self.running()
+            shards = set(self._client.shards())
+            for name in names:
+                if name not in running and name not in shards:
+                    raise unknown_name("object", name, [*running, *shards])
+            check_unread(names, {**running, **self._starter.readers()})
+            if not self._connected and not running.keys().isdisjoint(names):
+                raise _nothing_applied_error()
+            self._starter.drop(names)
+            self._wait_until_gone(names)
+            return [shard for name in names for shard in self._drop_shards(name)]
+
+    def allow_writes(self, taken_over: Callable[[], bool], then: Callable[[], None]) -> None:
+        """Take the location over from the runtime that this one has followed; waits for that.
+
+        Args:
+            taken_over: True once the lane is this runtime's.
+            then: Called once it is, before anything is created or dropped.
+
+        Raises:
+            InvalidUsage: No project has been applied yet.
+            Determinate: It has not happened in time; asking again goes on.
+            ShardError: As of `apply`; the location is taken over.
+        """
+        with self._lock:
+            if not self.follows:
+                return
+            if self._wanted is None:
+                raise _nothing_applied_error()
+            # What the other one has created meanwhile is no less wanted than before: it is named
+            # before writes are allowed, or it would be dropped as unwanted.
+            self._starter.run(self.running().values())
+            self._compute.allow_writes()
+            self._storage.allow_writes()
+            self._wait_until(
+                taken_over,
+                "the location has not been taken over yet",
+                code="NOT_TAKEN_OVER",
+                hint="the store may be slow, or away: ask again",
+            )
+            self.follows = False
+            then()
+            self._apply(self._wanted)
+
+    # -- steps, under the lock -------------------------------------------------------------------
+
+    def _apply(self, resolved: Resolved) -> Plan:
+        wanted = complete(resolved, self._retain_ms)
+        plan = difference(wanted, self.running())
+        if self.follows:
+            if plan.steps and self._connected:
+                raise read_only_error("it decides what runs")
+            if plan.steps:
+                _log.warning("what the project changes waits until this runtime may write")
+            wanted = self.running()
+        for description in () if self.follows else wanted.values():
+            if isinstance(description, SourceDescription | ViewDescription):
+                make_shard(self._client, description, resolved.schemas[description.name])
+        self._wanted = resolved
+        self._starter.keep(wanted)
+        before = self.running()
+        self._starter.run(wanted.values())
+        self._starter.leave(before, wanted)
+        self._connect()
+        # What waits now is to be looked at by the thread, which may be asleep for a minute.
+        self._wakes.creation.set()
+        return plan
+
+    def _connect(self) -> None:
+        """Let the controllers connect, which drops what they do not name."""
+        # Not while something that ran could not be looked up: a start must not drop what only did
+        # not answer for a moment.
+        if not self._connected and self._starter.unclear().isdisjoint(self.running()):
+            self._connected = True
+            self._storage.start()
+            self._compute.start()
+
+    def _wait_until(self, happened: Callable[[], bool], what: str, *, code: str, hint: str) -> None:
+        """Wait for something that the lane's state shows.
+
+        Raises:
+            Determinate: It has not happened in time, or the application ends.
+            ShardError: Another runtime has taken over, or another controller.
+        """
+        deadline_ms = self._clock.elapsed_ms() + self._timeout_ms
+        while True:
+            self._wakes.lane.clear()
+            if happened():
+                return
+            # A controller that was replaced sets no signal, so this is looked at now and then.
+            self.check_in_charge()
+            left_ms = deadline_ms - self._clock.elapsed_ms()
+            if left_ms <= 0 or self._ending.is_set():
+                raise Determinate(what, code=code, hint=hint)
+            self._clock.wait(self._wakes.lane, min(left_ms, _RETRY_MS))
+
+    def _wait_until_gone(self, names: Sequence[str]) -> None:
+        """Wait until nothing of objects runs any more: a shard that is written must not go."""
+        for name in names:
+            self._wait_until(
+                lambda name=name: name not in self._runtime.lane.state.objects,  # type: ignore[misc]
+                f"'{name}' is being dropped, and has not stopped yet",
+                code="NOT_STOPPED",
+                hint="drop it again, which then drops its shard",
+            )
+
+    def _drop_shards(self, name: str) -> list[str]:
+        dropped = []
+        # The object's own goes last: while it is there the drop can be asked for again.
+        for shard in (errors_shard(name), progress_shard(name), name):
+            if self._client.exists(shard):
+                state = self._client.state(shard)
+                self._client.drop(shard, despite_holders=[*state.critical, *state.leased])
+                dropped.append(shard)
+        return dropped
+
+    # -- the thread ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        pause_ms = _IDLE_MS
+        while not self._ending.is_set():
+            try:
+                pause_ms = self._look()
+            except Exception:  # noqa: BLE001 - see below
+                # Without this thread nothing that waits would ever be created.
+                _log.exception("a look at what waits failed")
+                pause_ms = _RETRY_MS
+            self._clock.wait(self._wakes.creation, pause_ms)
+
+    def _look(self) -> float:
+        """Try what waits again; how long to wait for a signal before the next look."""
+        # Before the look: what happens while it goes on must cause another one.
+        self._wakes.creation.clear()
+        with self._lock:
+            self._wakes.await_inputs(self._starter.awaited())
+            self._starter.again()
+            if self._wanted is not None:
+                self._connect()
+            self._wakes.await_inputs(self._starter.awaited())
+            pause_ms = self._pause_ms()
+        if not self._swept and not self.follows:
+            objects = self._runtime.lane.state.objects
+            self._beginnings.sweep(objects, self._compute.knows, self._ending.is_set)
+            self._swept = True
+        return pause_ms
+
+    def _pause_ms(self) -> float:
+        waiting = self._starter.waiting()
+        if any(waiting.values()) or self._starter.has_left():
+            return _RETRY_MS
+        return _UNREPORTED_MS if waiting else _IDLE_MS
+
+
+def read_only_error(why: str) -> InvalidUsage:
+    """The error for what a runtime cannot do while it follows another one."""
+    return InvalidUsage(
+        f"this runtime follows another one, and {why}",
+        code="READ_ONLY_RUNTIME",
+        hint="ask that one, or allow this one to write",
+    )
+
+
+def _nothing_applied_error() -> InvalidUsage:
+    return InvalidUsage(
+        "no project has been applied since the start: what runs is that of the last one",
+        code="NOTHING_APPLIED",
+        hint="apply a project first",
+    )
