@@ -21,39 +21,32 @@ error they stay: leak rather than dangle (`stage.UncommittedParts`).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias
 
-import msgspec
 import pyarrow as pa
 
-from shardline.datasource.clock import Clock
-from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
+from shardline.datasource.append_attempts import AppendAttempts, Decided, Redirect
+from shardline.datasource.errors import Determinate, InvalidUsage
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.ids import new_id
-from shardline.datasource.maintenance.compact import compact_inline, flush_inline
+from shardline.datasource.maintenance.compact import compact_inline
 from shardline.datasource.parts.stage import Staged, Stager, UncommittedParts
-from shardline.datasource.shard.batch import Run, stamp
+from shardline.datasource.shard.batch import stamp
 from shardline.datasource.shard.commands.append import (
     Abandoned,
     AlreadyCommitted,
     Append,
     Appended,
-    AppendResult,
-    InlineBackpressure,
     OtherRange,
-    Redirected,
     StagedTooLong,
     UpperMismatch,
     abandon,
     committed_before,
-    compare_and_append,
 )
-from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.machine import Machine
-from shardline.datasource.shard.state import Registration, ShardState
 from shardline.datasource.types.schema import ShardSchema
 
 __all__ = [
@@ -72,17 +65,6 @@ Updates: TypeAlias = pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch | pa.Ta
 
 WriteResult = Appended | AlreadyCommitted | UpperMismatch
 
-Decided: TypeAlias = (
-    Appended | AlreadyCommitted | OtherRange | UpperMismatch | StagedTooLong | Abandoned
-)
-
-Redirect: TypeAlias = Callable[[Append, Registration], Decided]
-"""Makes an append by a transaction of one shard. Idempotent; errors as those of an append."""
-
-_ATTEMPTS = 3
-"""How often one call repeats an append whose outcome is unknown; each attempt waits for the commit
-timeout, and the writer's entry makes the repetition harmless."""
-
 
 @dataclass(slots=True)
 class WriteHandle:
@@ -97,8 +79,7 @@ class WriteHandle:
         sequence: Number of the writer's last append that this handle knows of.
         txns: Id of the transactions shard whose protocol this handle is part of.
         redirect: Takes appends to a registered shard; None refuses them.
-        covers: What its appends cover (`shardline.datasource.shard.covered_range`); empty if that
-        is not
+        covers: The range that its appends cover (`shard.covered_range`); empty if that is not
             known. Of a handle that is made for one append.
 
     Appends of one handle are committed one after the other: a number that overtook another would
@@ -299,7 +280,7 @@ class WriteHandle:
             with self._turn, parts.commit():
                 number = self.sequence + 1 if sequence is None else sequence
                 self.sequence = max(self.sequence, number)
-                outcome, runs = self._decided(replace(request, sequence=number), parts)
+                outcome, runs = self._attempts(replace(request, sequence=number), parts).run()
             if isinstance(outcome, Appended):
                 # It is committed, whatever comes of the merges that it has made due.
                 compact_inline(self.machine, (p for run in runs for p in run.parts))
@@ -335,75 +316,12 @@ class WriteHandle:
                     hint="another attempt of the same work has taken over",
                 )
 
+    def _attempts(self, request: Append, parts: UncommittedParts) -> AppendAttempts:
+        stager = partial(self.stager, may_inline=False)
+        return AppendAttempts(self.machine, stager, parts, self.redirect, request)
+
     def _uncommitted(self, staged: Staged) -> UncommittedParts:
         return UncommittedParts(self.machine.location.blob, staged.runs)
-
-    def _decided(
-        self, request: Append, uncommitted: UncommittedParts
-    ) -> tuple[Decided, tuple[Run, ...]]:
-        """Run the append until its outcome is known, flushing inline parts if the state is full.
-
-        Args:
-            request: The append.
-            uncommitted: Takes the parts that are flushed on the way.
-
-        Returns:
-            The outcome, and the runs as they were asked to be appended in the end.
-
-        Raises:
-            Indeterminate: Also when only the last attempt certainly did not happen: an earlier
-                one may have, or may yet.
-        """
-        unknown: Indeterminate | None = None
-        clock, known = self.machine.clock, self.machine.cached
-        first = partial(_append_remembered, clock, clock.elapsed_ms())
-        again = partial(first, doubted=-1 if known is None else known.seqno)
-        for _ in range(_ATTEMPTS):
-            append = first if unknown is None else again
-            try:
-                outcome = self.machine.apply(partial(append, append=request))
-                if isinstance(outcome, InlineBackpressure):
-                    flush_inline(self.machine)
-                    outcome = self.machine.apply(partial(append, append=request))
-                if isinstance(outcome, InlineBackpressure):
-                    # What is inline cannot be moved, or others filled the room at once.
-                    request = replace(request, runs=self._flushed(request.runs))
-                    uncommitted.add(request.runs)
-                    outcome = self.machine.apply(partial(append, append=request))
-                    assert not isinstance(outcome, InlineBackpressure), "nothing inline is left"
-                if isinstance(outcome, Redirected):
-                    outcome = self._redirected(request, outcome.registration)
-            except Indeterminate as error:
-                unknown = error
-            except ShardError as error:
-                if unknown is not None:
-                    raise unknown from error
-                raise
-            else:
-                if unknown is not None and _leaves_earlier_unknown(outcome):
-                    raise unknown
-                return outcome, request.runs
-        assert unknown is not None
-        raise unknown
-
-    def _redirected(self, request: Append, registration: Registration) -> Decided:
-        if self.redirect is not None:
-            return self.redirect(request, registration)
-        raise InvalidUsage(
-            f"shard '{self.machine.name}' is registered with the transactions shard "
-            f"'{registration.txns}': direct writes to it are refused",
-            code="SHARD_REGISTERED",
-            hint="write in a transaction (client.transaction()), by Spark, or forget it first "
-            "(client.transactions().forget)",
-        )
-
-    def _flushed(self, runs: tuple[Run, ...]) -> tuple[Run, ...]:
-        """`runs` with every inline part written to the blob store."""
-        stager = self.stager(may_inline=False)
-        return tuple(
-            msgspec.structs.replace(run, parts=tuple(stager.flush(part) for part in run.parts))
-            for run in runs
-        )
 
     def _finished(self) -> InvalidUsage:
         return InvalidUsage(
@@ -411,15 +329,6 @@ class WriteHandle:
             code="SHARD_FINISHED",
             hint="write to another shard, or make this one again after dropping it",
         )
-
-
-def _leaves_earlier_unknown(outcome: Decided) -> bool:
-    """Whether what came of one attempt says nothing of an earlier one of the same call."""
-    if isinstance(outcome, OtherRange):
-        # It may have arrived before the writer went on to greater numbers.
-        return not outcome.attempt
-    # It began in time, and may yet arrive.
-    return isinstance(outcome, StagedTooLong)
 
 
 def other_range(shard: str, writer: str, sequence: int, found: OtherRange) -> InvalidUsage:
@@ -433,38 +342,3 @@ def other_range(shard: str, writer: str, sequence: int, found: OtherRange) -> In
         "that has the last commit, offsets and commits; or begin with a new checkpoint (and a new "
         "txnAppId) where the shard's rows end; or, to write all rows again, into another shard",
     )
-
-
-def _append_remembered(
-    clock: Clock,
-    began_ms: float,
-    state: ShardState,
-    now_ms: int,
-    *,
-    append: Append,
-    doubted: int | None = None,
-) -> Transition[AppendResult]:
-    """As `compare_and_append`, if the shard would still know of an earlier attempt.
-
-    An anonymous writer is forgotten some time after its append, by the clock of whoever commits.
-    One that was suspended for longer, with an answer on its way, must not take that for "it did not
-    happen"; nor one whose clock is behind, whom any other commit may forget at once.
-
-    Args:
-        doubted: Newest seqno that was known before an attempt of unknown outcome; None if there
-            was none. While nothing came after it, that attempt has not happened either.
-
-    Raises:
-        Determinate: This attempt comes too late; earlier ones may have happened.
-    """
-    late_ms = clock.elapsed_ms() - began_ms
-    forgotten = not append.durable and append.writer not in state.writers
-    passed = doubted is not None and state.seqno > doubted
-    if forgotten and (passed or late_ms > append.lease_ms / 2):
-        raise Determinate(
-            f"an append to shard '{state.name}' was begun {late_ms:.0f} ms ago, and its writer is "
-            "forgotten",
-            code="WRITER_FORGOTTEN",
-            hint="append under a writer's name: such appends can be repeated at any time",
-        )
-    return compare_and_append(state, now_ms, append=append)

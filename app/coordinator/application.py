@@ -129,21 +129,7 @@ class Application:
         )
         self._journal = journal
         self._beginnings = Beginnings(client)
-        self._compute = ComputeController(
-            lambda: InProcessClient(self.runtime.compute, self.token(), self._clock),
-            self._clock,
-            self._ids,
-            hold=self._beginnings.hold,
-            writes=not read_only,
-            vacant=lambda: self.runtime.compute.vacant,
-        )
-        self._storage = StorageController(
-            lambda: InProcessClient(self.runtime.storage, self.token(), self._clock),
-            self._clock,
-            as_of=self._beginnings.sink_as_of,
-            writes=not read_only,
-            vacant=lambda: self.runtime.storage.vacant,
-        )
+        self._compute, self._storage = self._controllers(writes=not read_only)
         self._reads = self._reading(settings)
         self._configure(configuration_of(settings))
         observer = None if self.observing is None else self.observing.maintained
@@ -161,6 +147,24 @@ class Application:
             timeout_ms=self.timeout_ms,
             follows=read_only,
         )
+
+    def _controllers(self, *, writes: bool) -> tuple[ComputeController, StorageController]:
+        compute = ComputeController(
+            lambda: InProcessClient(self.runtime.compute, self.token(), self._clock),
+            self._clock,
+            self._ids,
+            hold=self._beginnings.hold,
+            writes=writes,
+            vacant=lambda: self.runtime.compute.vacant,
+        )
+        storage = StorageController(
+            lambda: InProcessClient(self.runtime.storage, self.token(), self._clock),
+            self._clock,
+            as_of=self._beginnings.sink_as_of,
+            writes=writes,
+            vacant=lambda: self.runtime.storage.vacant,
+        )
+        return compute, storage
 
     def _options(
         self, settings: RuntimeSettings, data: Path, storage: Mapping[str, str], *, follows: bool

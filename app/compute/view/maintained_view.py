@@ -1,7 +1,12 @@
-"""A view, brought up to the frontier of its inputs: the steps taken, by Spark where there are rows.
+"""Brings a view up to the frontier of its inputs, step by step, by Spark where there are rows.
 
     advance(session, interval)   in a micro-batch: everything up to its end
     follow(states)               between micro-batches: while nothing changes, without Spark
+
+A view's output is a shard that says, at each time, what the query says of the inputs at that time.
+Which step is next, and how it may be computed, is decided by `next_step`; this module takes it.
+Every step is one compare-and-append to the output, so that a step that was taken twice, or by two
+runtimes, is refused the second time.
 
 What a caller relies on: after `advance` the output's upper is at or beyond the interval's end, and
 its contents at each time of it are those of the query over the inputs' contents at that time, or
@@ -29,17 +34,15 @@ from shardline.app.compute.errors import data_error
 from shardline.app.compute.view.correction import check_comparable, difference
 from shardline.app.compute.view.evaluate import analysed, columns_of, fitted
 from shardline.app.compute.view.input_changes import News, news_of, quiet_until
-from shardline.app.compute.view.linear_check import refusal
-from shardline.app.compute.view.next_step import Done, Linear, Output, Quiet, Recompute, next_step
+from shardline.app.compute.view.linear_query import LinearQuery
+from shardline.app.compute.view.next_step import Done, Linear, Quiet, Recompute, next_step
 from shardline.app.compute.view.one_task import OneTask
 from shardline.app.compute.view.output import ViewSink
 from shardline.app.compute.view.output_contents import Contents, correction
+from shardline.app.compute.view.reports import ViewReports
 from shardline.app.compute.view.session_settings import meaning_of
 from shardline.app.execution.host import Host, Incarnation
-from shardline.app.execution.observations import Health, Hydrated, Measured, Observation, Progress
-from shardline.app.execution.spark_errors import gist
 from shardline.app.protocol.objects import Strategy, ViewDescription
-from shardline.app.sql.over_changes import NotLinear, over_changes
 from shardline.datasource.errors import Determinate
 from shardline.datasource.frontier import meet
 from shardline.datasource.shard.batch import Volume
@@ -89,7 +92,6 @@ class View:
         """
         assert incarnation.as_of is not None, incarnation
         self._host = host
-        self._incarnation = incarnation
         self._description = description
         self._as_of = incarnation.as_of
         self._schema = columns_of(description.schema)
@@ -99,11 +101,9 @@ class View:
         meaning = meaning_of(host.spark)
         self._sink = ViewSink(host.client, description, shards, gate, meaning)
         self._gate = gate
-        self._begun_ms = host.clock.elapsed_ms()
-        self._output: Output | None = None
-        self._health: Health | None = None
-        self._hydrated = self._made = False
-        self._over_changes: str | NotLinear | None = None
+        self._made = False
+        self._reports = ViewReports(host, incarnation, description, self._as_of)
+        self._linear = LinearQuery(description, self._schema)
         self._contents = Contents(host.client, description.name)
         self._changed_rows = 0
         self._one_task = OneTask()
@@ -138,7 +138,7 @@ class View:
             step = next_step(output, news.known, floor=floor, end=end, strategy=strategy)
             match step:
                 case Done():
-                    self._arrived(output)
+                    self._reports.report_output(output)
                     return
                 case Quiet():
                     self._follow(step)
@@ -149,9 +149,11 @@ class View:
                     continue
                 case Recompute():
                     self._recompute(session, step, states)
+            # Whatever the step came to, appended or refused because somebody else was first, the
+            # output itself tells where to go on from.
             before, output = output, self._sink.look()
             refused += output == before
-            self._arrived(output)
+            self._reports.report_output(output)
         raise Determinate(
             f"others wrote to view '{self._description.name}' all through one micro-batch",
             code="CONTENTION",
@@ -175,7 +177,7 @@ class View:
 
     def rehearse(self, session: SparkSession, interval: Interval) -> None:
         """Run the query once at the end of `interval` and throw the rows away; writes nothing."""
-        if self._hydrated:
+        if self._reports.hydrated:
             return
         at = max(self._as_of, interval.lower if interval.upper is None else interval.upper - 1)
         try:
@@ -185,12 +187,12 @@ class View:
         except Exception as error:
             if data_error(error) is None:
                 raise
-        self._report_hydrated()
+        self._reports.report_hydrated()
 
     def reached(self, end: int | None) -> bool:
         """Whether the output, whoever writes it, is at or beyond `end`."""
-        self._output = self._sink.look()
-        upper = self._output.upper
+        self._reports.output = self._sink.look()
+        upper = self._reports.output.upper
         return upper is None or (end is not None and upper >= end)
 
     def _result(self, session: SparkSession, at: int, states: Sequence[ShardState]) -> DataFrame:
@@ -229,7 +231,7 @@ class View:
                 self._contents.become(step.upper, desired)
             elif rows is None:
                 self._contents.moved(step.lower, step.upper)
-            self._measured("recompute", rows, error)
+            self._reports.report_step("recompute", 0 if rows is None else rows.rows, error)
             if step.lower == 0:
                 self._sink.begin_at(step.at)
 
@@ -273,8 +275,8 @@ class View:
             for name in self._description.inputs
         }
         inputs = self._one_task.inputs(session, inputs, news.volume)
-        changed = self._changed(session, inputs)
-        if isinstance(changed, NotLinear):
+        changed = self._linear.evaluate(session, inputs)
+        if changed is None:
             return "recompute"
         try:
             # What the last change came to tells what to expect; half, so that one whose changes
@@ -291,39 +293,8 @@ class View:
             return "recompute"
         self._changed_rows = rows.rows
         if self._sink.append(step, rows, None):
-            self._measured("linear", rows, None)
+            self._reports.report_step("linear", rows.rows, None)
         return "linear"
-
-    def _changed(
-        self, session: SparkSession, inputs: dict[str, DataFrame]
-    ) -> DataFrame | NotLinear:
-        """The query over changes; the reason why not, if this one cannot be taken so."""
-        if self._over_changes is None:
-            self._over_changes = over_changes(self._description.query)
-            if isinstance(self._over_changes, str):
-                reason = self._doubt(session, self._over_changes, inputs)
-                self._over_changes = NotLinear(reason) if reason else self._over_changes
-            if isinstance(self._over_changes, NotLinear):
-                _log.warning(
-                    "a linear view is recomputed: its query cannot be taken over changes",
-                    extra={
-                        "context": {
-                            "view": self._description.name,
-                            "reason": self._over_changes.reason,
-                        }
-                    },
-                )
-        if isinstance(self._over_changes, NotLinear):
-            return self._over_changes
-        return analysed(session, self._over_changes, inputs)
-
-    def _doubt(self, session: SparkSession, query: str, inputs: dict[str, DataFrame]) -> str:
-        """Why the rewritten query does not mean what the view's does; "" if it does."""
-        columns = {name: frame.schema for name, frame in inputs.items()}
-        try:
-            return refusal(session, self._description.query, query, columns, self._schema)
-        except Exception as error:  # noqa: BLE001 - whatever it is, there is the other way
-            return gist(error)
 
     @cached_property
     def _options(self) -> SinkOptions:
@@ -363,10 +334,10 @@ class View:
         Args:
             states: Of all inputs, in their order.
         """
-        output = self._output
+        output = self._reports.output
         if output is None:
             # After a restart, too: without news no micro-batch may come for long.
-            output = self._output = self._sink.look()
+            output = self._reports.output = self._sink.look()
         if not output.ours or output.upper is None:
             return False
         if not self._made:
@@ -376,9 +347,9 @@ class View:
         if until == output.upper:
             return False
         if not self._follow(Quiet(output.upper, until)):
-            self._output = None  # somebody else was here: the next micro-batch looks at it
+            self._reports.output = None  # somebody else was here: the next micro-batch looks at it
             return False
-        self._arrived(replace(output, upper=until))
+        self._reports.report_output(replace(output, upper=until))
         return True
 
     def _follow(self, step: Quiet) -> bool:
@@ -393,59 +364,8 @@ class View:
 
         May be called while a micro-batch is under way.
         """
-        output = self._output
+        output = self._reports.output
         settled = meet(state.upper for state in states).time if states else None
-        if output is None or output.upper is None or settled is None or not self._hydrated:
+        if output is None or output.upper is None or settled is None or not self._reports.hydrated:
             return None
         return max(settled - output.upper, 0)
-
-    # -- telling -----------------------------------------------------------------------------
-
-    def _arrived(self, output: Output) -> None:
-        """Remember and tell how far the output is."""
-        before, self._output = self._output, output
-        upper = output.upper
-        if upper is None or upper > self._as_of:
-            self._report_hydrated()
-        if before == output:
-            return
-        inputs: dict[str, int | None] = dict.fromkeys(self._description.inputs, upper)
-        self._tell(
-            Progress(
-                id=self._incarnation.id,
-                epoch=self._incarnation.epoch,
-                write=upper,
-                read=upper,
-                inputs=inputs,
-            )
-        )
-
-    def _report_hydrated(self) -> None:
-        if self._hydrated:
-            return
-        self._hydrated = True
-        me, took_ms = self._incarnation, self._host.clock.elapsed_ms() - self._begun_ms
-        self._tell(Hydrated(id=me.id, epoch=me.epoch, took_ms=int(took_ms)))
-
-    def _measured(self, how: Strategy, rows: StagedInterval | None, error: str | None) -> None:
-        """Tell of a step that Spark took, and of the view's health if that has changed."""
-        me = self._incarnation
-        added = {"evaluations": 1.0, f"evaluations_{how}": 1.0}
-        added["updates_out"] = float(rows.rows if rows is not None else 0)
-        self._tell(Measured(id=me.id, epoch=me.epoch, added=added))
-        health = Health(
-            id=me.id,
-            epoch=me.epoch,
-            namespace="compute",
-            status="running" if error is None else "stalled",
-            error=error or "",
-            hint=""
-            if error is None
-            else "change the query, or correct the rows it fails at, or take them back",
-        )
-        if health != self._health:
-            self._health = health
-            self._tell(health)
-
-    def _tell(self, observation: Observation) -> None:
-        self._host.report(observation)
