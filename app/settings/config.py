@@ -12,12 +12,15 @@ Nothing reads the file, or the environment, after start.
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self, get_type_hints
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+import msgspec
+from msgspec import Meta
+from typing_extensions import override
 
 from shardline.app.settings.live import positive_ms, size_bytes
 from shardline.datasource.errors import InvalidUsage, unknown_name
@@ -30,28 +33,48 @@ DEFAULT_FILE = CONF / "app.toml"
 Tree = dict[str, Any]
 
 
-def _readable(read: Callable[[str], int]) -> AfterValidator:
-    """Lets those texts through that `read` understands."""
+class Duration(str):
+    """A time as people write it, `90s` or `5 min`, longer than 0."""
 
-    def check(text: str) -> str:
-        try:
-            read(text)
-        except InvalidUsage as error:
-            raise ValueError(error.hint) from None
-        return text
+    __slots__ = ()
 
-    return AfterValidator(check)
+    def __new__(cls, text: str) -> Self:
+        """Check the text.
 
-
-Duration: TypeAlias = Annotated[str, _readable(positive_ms)]
-Size: TypeAlias = Annotated[str, _readable(size_bytes)]
+        Raises:
+            InvalidUsage: It is no duration.
+        """
+        positive_ms(text)
+        return super().__new__(cls, text)
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+class Size(str):
+    """A number of bytes as people write it: `64m`, `1g`."""
+
+    __slots__ = ()
+
+    def __new__(cls, text: str) -> Self:
+        """Check the text.
+
+        Raises:
+            InvalidUsage: It is no size.
+        """
+        size_bytes(text)
+        return super().__new__(cls, text)
 
 
-class DemoSettings(_Section):
+class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    hidden: ClassVar[tuple[str, ...]] = ()
+    """Fields that let somebody in, or may: no representation shows them."""
+
+    @override
+    def __repr__(self) -> str:
+        shown = (name for name in self.__struct_fields__ if name not in self.hidden)
+        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in shown)
+        return f"{type(self).__name__}({values})"
+
+
+class DemoSettings(_Section, frozen=True):
     """The main job.
 
     Attributes:
@@ -62,11 +85,11 @@ class DemoSettings(_Section):
         lock_timeout_ms: How long to wait for an earlier run that is still ending.
     """
 
-    data: Annotated[Path, Field(strict=False)] = Path("data")
+    data: Path = Path("data")
     location: str = ""
-    days: Annotated[int, Field(ge=1, le=365)] = 365
-    days_per_second: Annotated[float, Field(gt=0, le=1000, strict=False)] = 16.0
-    lock_timeout_ms: Annotated[int, Field(ge=0, le=600_000)] = 30_000
+    days: Annotated[int, Meta(ge=1, le=365)] = 365
+    days_per_second: Annotated[float, Meta(gt=0, le=1000)] = 16.0
+    lock_timeout_ms: Annotated[int, Meta(ge=0, le=600_000)] = 30_000
 
     @property
     def url(self) -> str:
@@ -74,7 +97,7 @@ class DemoSettings(_Section):
         return self.location or str(self.data / "shards")
 
 
-class RuntimeSettings(_Section):
+class RuntimeSettings(_Section, frozen=True):
     """The unified runtime.
 
     Attributes:
@@ -105,34 +128,36 @@ class RuntimeSettings(_Section):
         index_history: How far back an index answers.
     """
 
-    interval_ms: Annotated[int, Field(ge=100, le=60_000)] = 1000
-    interval_max: Duration = "10s"
-    retain_history: Duration = "5 min"
-    hydration_concurrency: Annotated[int, Field(ge=1, le=64)] = 4
-    hydration_patience: Duration = "60s"
-    start_concurrency: Annotated[int, Field(ge=1, le=64)] = 4
-    restart_pause: Duration = "1s"
-    restart_pause_max: Duration = "30s"
-    restart_healthy: Duration = "60s"
-    lease: Duration = "15s"
-    controller_silence: Duration = "15s"
+    hidden: ClassVar[tuple[str, ...]] = ("token",)
+
+    interval_ms: Annotated[int, Meta(ge=100, le=60_000)] = 1000
+    interval_max: Duration = Duration("10s")
+    retain_history: Duration = Duration("5 min")
+    hydration_concurrency: Annotated[int, Meta(ge=1, le=64)] = 4
+    hydration_patience: Duration = Duration("60s")
+    start_concurrency: Annotated[int, Meta(ge=1, le=64)] = 4
+    restart_pause: Duration = Duration("1s")
+    restart_pause_max: Duration = Duration("30s")
+    restart_healthy: Duration = Duration("60s")
+    lease: Duration = Duration("15s")
+    controller_silence: Duration = Duration("15s")
     unified: bool = True
     introspection: bool = True
     maintenance: bool = True
     listen: str = "127.0.0.1:0"
-    token: str = Field(default="", repr=False)
-    result_limit: Size = "64m"
-    query_timeout: Duration = "60s"
-    query_concurrency: Annotated[int, Field(ge=1, le=64)] = 4
-    queries_waiting: Annotated[int, Field(ge=1, le=10_000)] = 100
-    direct_read_limit: Size = "8m"
-    subscribe_batch_limit: Size = "64m"
-    subscribe_patience: Duration = "60s"
-    index_limit: Size = "512m"
-    index_history: Duration = "60s"
+    token: str = ""
+    result_limit: Size = Size("64m")
+    query_timeout: Duration = Duration("60s")
+    query_concurrency: Annotated[int, Meta(ge=1, le=64)] = 4
+    queries_waiting: Annotated[int, Meta(ge=1, le=10_000)] = 100
+    direct_read_limit: Size = Size("8m")
+    subscribe_batch_limit: Size = Size("64m")
+    subscribe_patience: Duration = Duration("60s")
+    index_limit: Size = Size("512m")
+    index_history: Duration = Duration("60s")
 
 
-class LogSettings(_Section):
+class LogSettings(_Section, frozen=True):
     """The log: JSON lines in a file.
 
     Attributes:
@@ -144,7 +169,7 @@ class LogSettings(_Section):
     file: str = ""
 
 
-class Settings(_Section):
+class Settings(_Section, frozen=True):
     """The whole tree.
 
     Attributes:
@@ -154,10 +179,12 @@ class Settings(_Section):
         storage: Storage options such as `s3.endpoint`, passed to every use of the location.
     """
 
+    hidden: ClassVar[tuple[str, ...]] = ("storage",)
+
     demo: DemoSettings = DemoSettings()
     runtime: RuntimeSettings = RuntimeSettings()
     log: LogSettings = LogSettings()
-    storage: dict[str, str] = Field(default={}, repr=False)
+    storage: dict[str, str] = {}
 
 
 def load(
@@ -177,10 +204,26 @@ def load(
     for section, values in (overrides or {}).items():
         tree[section] = {**tree.get(section, {}), **values}
     _check_names(tree, Settings, "")
+    _check_storage(tree)
     try:
-        return Settings.model_validate(tree)
-    except ValidationError as error:
-        raise _refused(error) from None
+        return msgspec.convert(tree, Settings, dec_hook=_decode)
+    except msgspec.ValidationError as error:
+        raise _refused(tree, error) from None
+
+
+def _decode(kind: type, value: object) -> object:
+    """A value of a type that msgspec does not know.
+
+    Raises:
+        ValueError: It is none; with what to write instead.
+    """
+    if not isinstance(value, str):
+        # As msgspec says it of its own types.
+        raise ValueError(f"Expected `str`, got `{type(value).__name__}`")  # noqa: TRY004
+    try:
+        return kind(value)
+    except InvalidUsage as error:
+        raise ValueError(error.hint) from None
 
 
 def _read(file: Path | None) -> Tree:
@@ -212,21 +255,38 @@ def _anchor(tree: Tree, root: Path) -> None:
         demo["data"] = str(root / demo.get("data", "data"))
 
 
-def _check_names(tree: Mapping[str, Any], model: type[BaseModel], prefix: str) -> None:
+def _check_names(tree: Mapping[str, Any], section: type[msgspec.Struct], prefix: str) -> None:
+    kinds = get_type_hints(section)
     for name, value in tree.items():
-        if name not in model.model_fields:
-            known = [prefix + field for field in model.model_fields]
+        if name not in section.__struct_fields__:
+            known = [prefix + field for field in section.__struct_fields__]
             raise unknown_name("setting", prefix + name, known)
-        inner = model.model_fields[name].annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel) and isinstance(value, dict):
+        inner = kinds[name]
+        if isinstance(inner, type) and issubclass(inner, _Section) and isinstance(value, dict):
             _check_names(value, inner, f"{prefix}{name}.")
 
 
-def _refused(error: ValidationError) -> InvalidUsage:
-    first = error.errors(include_url=False)[0]
-    name = ".".join(str(step) for step in first["loc"])
+def _check_storage(tree: Tree) -> None:
+    """Refuse an option of the store that is no text: msgspec would not say which one it is."""
+    storage = tree.get("storage")
+    for name, value in (storage if isinstance(storage, dict) else {}).items():
+        if not isinstance(value, str):
+            why = "expected `str`; put names with dots in quotes"
+            raise _invalid(f"storage.{name}", value, why)
+
+
+def _refused(tree: Tree, error: msgspec.ValidationError) -> InvalidUsage:
+    """The error of a value that is not allowed, from msgspec's: `… - at `$.demo.days``."""
+    said = re.fullmatch(r"(?P<why>.*?)(?: - at `\$\.?(?P<path>[^`]*)`)?", str(error), re.DOTALL)
+    assert said is not None, error
+    name = said["path"] or ""
+    value: Any = tree
+    for step in name.split("."):
+        value = value.get(step) if isinstance(value, dict) else value
+    return _invalid(name, value, said["why"][:1].lower() + said["why"][1:])
+
+
+def _invalid(name: str, value: object, why: str) -> InvalidUsage:
     return InvalidUsage(
-        f"setting '{name}' is {first['input']!r}",
-        code="INVALID_SETTING",
-        hint=first["msg"][:1].lower() + first["msg"][1:] + "; see conf/app.toml",
+        f"setting '{name}' is {value!r}", code="INVALID_SETTING", hint=f"{why}; see conf/app.toml"
     )

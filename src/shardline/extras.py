@@ -24,7 +24,6 @@ EXTRAS: Final = {
     "s3fs": "s3",
     "rich": "cli",
     "prometheus_client": "runtime",
-    "pydantic": "runtime",
     "starlette": "runtime",
     "uvicorn": "runtime",
     "websockets": "runtime",

@@ -214,7 +214,7 @@ def test_the_command_starts_no_spark(url: str) -> None:
     """In a process of its own: neither Spark nor S3 is imported, and the status comes out."""
     code = (
         "import sys; from shardline.jobs.admin import main; status = main(sys.argv[1:]); "
-        "print([m for m in ('pyspark', 'pandas', 'pydantic', 's3fs') if m in sys.modules]); "
+        "print([m for m in ('pyspark', 'pandas', 'starlette', 's3fs') if m in sys.modules]); "
         "sys.exit(status)"
     )
     done = subprocess.run(

@@ -212,7 +212,7 @@ def test_a_look_needs_no_spark(url: str) -> None:
     """Neither PySpark nor what only writers need is imported: a look starts at once."""
     code = (
         "import sys; from shardline.jobs.show import main; status = main(sys.argv[1:]); "
-        "print([m for m in ('pyspark', 'pandas', 'pydantic', 's3fs') if m in sys.modules]); "
+        "print([m for m in ('pyspark', 'pandas', 'starlette', 's3fs') if m in sys.modules]); "
         "sys.exit(status)"
     )
     done = subprocess.run(

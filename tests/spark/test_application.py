@@ -18,7 +18,7 @@ from shardline.app.protocol.compute import SubscribeResponse
 from shardline.app.server.application_server import serving
 from shardline.app.server.client import send_project
 from shardline.app.server.discovery import Whereabouts
-from shardline.app.settings.config import RuntimeSettings
+from shardline.app.settings.config import Duration, RuntimeSettings
 from shardline.datasource.errors import Fenced, InvalidUsage
 from support.processes.checkout import wait_until
 from support.spark.projects import QUERIES, SQL, Place, rows
@@ -39,7 +39,9 @@ def place(tmp_path: Path) -> Place:
 @contextmanager
 def running(spark: SparkSession, place: Place, text: str = SQL) -> Iterator[Application]:
     """An application with the project applied."""
-    settings = RuntimeSettings(interval_ms=500, query_timeout="180s", retain_history="1h")
+    settings = RuntimeSettings(
+        interval_ms=500, query_timeout=Duration("180s"), retain_history=Duration("1h")
+    )
     data = place.folder / "data"
     with Application(spark, place.client(), settings, data=data) as application:
         application.apply(place.project(text).check(spark))
@@ -182,7 +184,9 @@ def test_the_location_belongs_to_one_runtime(spark: SparkSession, place: Place) 
         with pytest.raises(InvalidUsage, match="LOCATION_HELD"), running(spark, place):
             pass
         data = place.folder / "data 2"
-        settings = RuntimeSettings(interval_ms=500, query_timeout="180s", retain_history="1h")
+        settings = RuntimeSettings(
+            interval_ms=500, query_timeout=Duration("180s"), retain_history=Duration("1h")
+        )
         with Application(spark, place.client(), settings, data=data, take_over=True) as second:
             second.apply(place.project().check(spark))
             eventually("the first is fenced", lambda: isinstance(first.lost, Fenced))
@@ -200,7 +204,9 @@ def test_a_follower_hydrates_and_is_promoted(spark: SparkSession, place: Place) 
     with running(spark, place) as first:
         settled(first, place)
         data = place.folder / "data 2"
-        settings = RuntimeSettings(interval_ms=500, query_timeout="180s", retain_history="1h")
+        settings = RuntimeSettings(
+            interval_ms=500, query_timeout=Duration("180s"), retain_history=Duration("1h")
+        )
         # Names of queries are unique in a session; elsewhere, it would be a process of its own.
         own = spark.newSession()
         with Application(own, place.client(), settings, data=data, read_only=True) as second:

@@ -12,12 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from shardline.app.coordinator.application import Application
 from shardline.app.lane.log import read_lane
 from shardline.app.lane.process_state import PhaseChange
-from shardline.app.settings.config import RuntimeSettings
+from shardline.app.settings.config import Duration, RuntimeSettings
 from support.processes.checkout import wait_until
 from support.spark.isolation import (
     PATIENCE_S,
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-SETTINGS = RuntimeSettings(interval_ms=500, query_timeout="180s", restart_pause_max="4s")
+SETTINGS = RuntimeSettings(
+    interval_ms=500, query_timeout=Duration("180s"), restart_pause_max=Duration("4s")
+)
 
 TABLES = {"orders": "id INT, price INT", "moods": "n INT"}
 
@@ -62,7 +65,7 @@ CREATE SINK large_lost FROM large USING parquet OPTIONS (path '${in}/taken/lost'
 @contextmanager
 def running(spark: SparkSession, yard: Yard, text: str, **settings: Any) -> Iterator[Application]:
     """An application with the project applied."""
-    chosen, data = SETTINGS.model_copy(update=settings), yard.folder / "data"
+    chosen, data = msgspec.structs.replace(SETTINGS, **settings), yard.folder / "data"
     with Application(spark, yard.client(), chosen, data=data) as application:
         application.apply(yard.project(text).check(spark))
         yield application

@@ -19,7 +19,7 @@ import pytest
 
 from shardline.app.coordinator.application import Application
 from shardline.app.lane.log import read_lane
-from shardline.app.settings.config import RuntimeSettings
+from shardline.app.settings.config import Duration, RuntimeSettings
 from support.faults.kills import (
     DROPPED,
     PLANNER,
@@ -41,7 +41,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 PATIENCE_S = 120
 SEED = 11
-SETTINGS = RuntimeSettings(interval_ms=500, query_timeout="180s", restart_pause_max="4s")
+SETTINGS = RuntimeSettings(
+    interval_ms=500, query_timeout=Duration("180s"), restart_pause_max=Duration("4s")
+)
 
 COUNTED = """
 CREATE SOURCE ticks USING counter OPTIONS (rate '20');

@@ -20,7 +20,7 @@ from shardline.app.coordinator.application import Application
 from shardline.app.introspection.spark_plan.operators import PHASES
 from shardline.app.lane.state import LaneObject
 from shardline.app.server.metrics import exposition
-from shardline.app.settings.config import RuntimeSettings
+from shardline.app.settings.config import Duration, RuntimeSettings
 from shardline.datasource.errors import ShardError
 from shardline.datasource.shard.state import ShardState
 from support.models.shards import schema_of, table
@@ -129,7 +129,7 @@ def states(place: Place) -> dict[str, ShardState]:
 def seen(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Seen:
     """A run of the project: two files of orders, a subscription, reads of all kinds."""
     place = Place(tmp_path_factory.mktemp("relations"))
-    settings = RuntimeSettings(interval_ms=500, query_timeout="180s")
+    settings = RuntimeSettings(interval_ms=500, query_timeout=Duration("180s"))
     with Application(spark, place.client(), settings, data=place.folder / "data") as application:
         application.apply(place.project().check(spark))
         settled(application, place)
