@@ -20,8 +20,8 @@ from shardline.app.server.client import send_project
 from shardline.app.server.discovery import Whereabouts
 from shardline.app.settings.config import Duration, RuntimeSettings
 from shardline.datasource.errors import Fenced, InvalidUsage
-from support.processes.checkout import wait_until
 from support.spark.projects import QUERIES, SQL, Place, rows
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -25,12 +25,12 @@ from shardline.app.storage.envelope import Staging
 from shardline.app.storage.errors import retract_errors
 from shardline.app.storage.reclock import NOTHING
 from shardline.datasource.errors import Fenced
-from support.processes.checkout import wait_until
 from support.spark.ingestions import Runtime, Source, bindings, changes, contents, running
 from support.spark.native import ids, put
 from support.spark.sinks import Input
 from support.spark.sinks import running as running_sink
 from support.tree import ROOT
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -23,7 +23,7 @@ from shardline.app.logs import log_to
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import SystemClock
 from support.fakes.introspection import DELAYS, FLIGHTS, World
-from support.processes.checkout import wait_until
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

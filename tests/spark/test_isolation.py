@@ -19,7 +19,6 @@ from shardline.app.coordinator.application import Application
 from shardline.app.lane.log import read_lane
 from shardline.app.lane.process_state import PhaseChange
 from shardline.app.settings.config import Duration, RuntimeSettings
-from support.processes.checkout import wait_until
 from support.spark.isolation import (
     PATIENCE_S,
     Yard,
@@ -31,6 +30,7 @@ from support.spark.isolation import (
     relation,
 )
 from support.spark.projects import rows
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

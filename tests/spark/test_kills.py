@@ -28,11 +28,11 @@ from support.faults.kills import (
     kill,
     processes_of,
 )
-from support.processes.checkout import wait_until
 from support.processes.job import running_job
 from support.spark.isolation import phases_of
 from support.spark.projects import QUERIES, SQL, Place, rows
 from support.tree import ROOT
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardline.app.execution.batch_errors import MicroBatchFailed, briefly
-from support.processes.checkout import wait_until
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

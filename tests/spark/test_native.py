@@ -23,7 +23,6 @@ from shardline.datasource.spark_native.leases import KEEPER, Keeper
 from shardline.datasource.spark_native.time_interval import Interval
 from shardline.datasource.types.schema import ShardSchema
 from support.fakes.clock import ManualClock
-from support.processes.checkout import wait_until
 from support.processes.s3_server import S3Server, s3_server
 from support.spark.native import TYPES, arrow_of, client_at, collected, few, ids, put
 from support.strategies.rows import (
@@ -34,6 +33,7 @@ from support.strategies.rows import (
     summed,
     updates_of,
 )
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

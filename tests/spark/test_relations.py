@@ -24,9 +24,9 @@ from shardline.app.settings.config import Duration, RuntimeSettings
 from shardline.datasource.errors import ShardError
 from shardline.datasource.shard.state import ShardState
 from support.models.shards import schema_of, table
-from support.processes.checkout import wait_until
 from support.spark.projects import QUERIES, Place
 from support.tree import ROOT
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

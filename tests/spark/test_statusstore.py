@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from shardline.app.introspection.spark_plan.status_store import Execution, StatusStore
-from support.processes.checkout import wait_until
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

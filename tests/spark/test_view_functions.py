@@ -19,8 +19,8 @@ from shardline.app.compute.view.streaming_query import run_view
 from shardline.app.execution.observations import Failed, Health
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.spark_native.time_interval import Interval
-from support.processes.checkout import wait_until
 from support.spark.views import Bench, Input, contents, no_fence, view
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

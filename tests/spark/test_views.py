@@ -21,9 +21,9 @@ from shardline.app.protocol.objects import ViewDescription
 from shardline.datasource.errors import Fenced
 from shardline.datasource.frontier import EMPTY, Frontier
 from shardline.datasource.spark_native.time_interval import Interval
-from support.processes.checkout import wait_until
 from support.spark.sinks import parts
 from support.spark.views import Bench, Input, contents, no_fence, view
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,9 +19,9 @@ from support.processes.checkout import (
     finish,
     kill_all_of,
     plant_environments,
-    wait_until,
 )
 from support.tree import ROOT
+from support.waiting import wait_until
 
 
 @pytest.fixture(scope="session")

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.processes.checkout import SETUP_TIMEOUT_S, Checkout, wait_until
+from support.processes.checkout import SETUP_TIMEOUT_S, Checkout
 from support.processes.job import BRIEF
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.processes.checkout import JOB_TIMEOUT_S, finish, wait_until
+from support.processes.checkout import JOB_TIMEOUT_S, finish
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from support.processes.checkout import Checkout

@@ -46,7 +46,7 @@ from shardline.app.protocol.storage import (
 from shardline.datasource.clock import SystemClock, SystemIds
 from shardline.datasource.errors import Determinate
 from support.fakes.connection import FakeConnection
-from support.processes.checkout import wait_until
+from support.waiting import wait_until
 
 VIEW = ViewDescription(name="v", query="SELECT * FROM a", inputs=("a",), schema="x INT")
 SOURCE = SourceDescription(name="a", format="rate")

@@ -12,7 +12,7 @@ from typing_extensions import override
 from shardline.app.execution.step_scheduler import Turns
 from shardline.datasource.clock import Clock
 from support.fakes.clock import ManualClock
-from support.processes.checkout import wait_until
+from support.waiting import wait_until
 
 PATIENCE_S = 20
 

@@ -38,7 +38,7 @@ from shardline.app.transport.in_process import InProcessClient
 from shardline.app.transport.session import CloseCode
 from shardline.datasource.errors import InvalidUsage
 from support.fakes.reads import Place
-from support.processes.checkout import wait_until
+from support.waiting import wait_until
 
 SCHEMA = pa.schema([("k", pa.int64()), ("s", pa.string())])
 

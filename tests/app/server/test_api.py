@@ -32,7 +32,7 @@ from shardline.app.server.application_server import routes_of
 from shardline.app.server.http_server import Served, serve
 from shardline.datasource.errors import InvalidUsage
 from support.fakes.introspection import DELAYS, FLIGHTS, World, progress
-from support.processes.checkout import wait_until
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.server
 

@@ -13,7 +13,7 @@ from typing import IO
 
 import pytest
 
-from support.processes.checkout import wait_until
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.process
 

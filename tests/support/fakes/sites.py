@@ -22,7 +22,7 @@ from shardline.app.settings.config import RuntimeSettings
 from shardline.datasource.client import ShardClient
 from shardline.datasource.types.schema import ShardSchema
 from support.fakes.reads import Place, Row
-from support.processes.checkout import wait_until
+from support.waiting import wait_until
 
 __all__ = ["SCHEMA", "Site", "index", "project", "source"]
 

@@ -19,8 +19,8 @@ from shardline.app.lane.commands import DropDataflow
 from shardline.app.runtime.runtime import Runtime
 from shardline.app.settings.config import RuntimeSettings
 from shardline.app.spark_session import open_session
-from support.processes.checkout import wait_until
 from support.spark.projects import Place
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,15 +9,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from shardline.datasource.clock import SystemClock
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 
 SETUP_TIMEOUT_S: Final = 600
@@ -32,20 +29,6 @@ FOREIGN: Final = (
     "VIRTUAL_ENV",
 )  # fmt: skip
 """What the process that runs these tests may carry and a newcomer's shell does not."""
-
-
-def wait_until(what: str, happened: Callable[[], bool], timeout_s: float) -> None:
-    """Wait for something another process does; fail by name when it does not come."""
-    clock, never = SystemClock(), threading.Event()
-    deadline = clock.elapsed_ms() + timeout_s * 1000
-    while True:
-        began = clock.elapsed_ms()
-        if happened():
-            return
-        ended = clock.elapsed_ms()
-        assert ended < deadline, f"not within {timeout_s} s: {what}"
-        # Looks that take long are made less often: who is waited for needs the cores.
-        clock.wait(never, min(max(20, 4 * (ended - began)), 1000))
 
 
 @dataclass(frozen=True, slots=True)

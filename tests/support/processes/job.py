@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from support.processes.checkout import kill_all_of, wait_until
+from support.processes.checkout import kill_all_of
 from support.tree import ROOT
+from support.waiting import wait_until
 
 __all__ = ["BRIEF", "JOB_TIMEOUT_S", "RunningJob", "running_job"]
 

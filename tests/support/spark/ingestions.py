@@ -16,7 +16,7 @@ from shardline.app.protocol.objects import SourceDescription, errors_shard, prog
 from shardline.app.storage.ingestion import Ingestion, run_ingestion
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import SystemClock, SystemIds
-from support.processes.checkout import wait_until
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

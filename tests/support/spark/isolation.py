@@ -18,8 +18,8 @@ from shardline.app.lane.process_state import PhaseChange
 from shardline.app.project.project import Project
 from shardline.app.runtime.runtime import Runtime
 from shardline.datasource.client import ShardClient
-from support.processes.checkout import wait_until
 from support.spark.projects import rows
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     import pytest
