@@ -1,17 +1,23 @@
-"""The commit of a source: three shards that move together, and in which order.
+"""A source commits a micro-batch to three shards, in an order that survives a crash at any point.
+
+No object store appends to three shards at once. So each append is made such that the ones before it
+mean nothing to a reader yet, and such that a repetition finds out which of them are done. The times
+are those of the bindings (`reclock`): a micro-batch that runs again gets the time that it had, and
+no row can come twice.
 
     step                                  a crash right after it leaves
-    1  rows and errors are staged         files that nothing refers to; the sweeper takes them
+    1  rows and errors are staged         files that nothing refers to; the orphan sweep deletes
+                                          them
     2  the micro-batch is bound           a time without rows: nobody sees it, nothing ticks past
        (`<source>_progress`)              it, the micro-batch runs again and uses it
-    3  its errors are appended            as 2; the errors are seen by nobody who also waits for
-       (`<source>_errors`)                the rows' time; they are not appended again
+    3  its errors are appended            as 2; no reader sees the errors that also waits until
+       (`<source>_errors`)                the rows have that time; they are not appended again
     4  its rows are appended              all is there; Spark runs the micro-batch again, and it is
        (`<source>`)                       found to be committed
     5  Spark notes that it is done        nothing
 
 Each of 2, 3 and 4 is one compare-and-append. Between micro-batches the uppers follow the clock, in
-the order of 2, 3, 4 (`tick`).
+the order of 2, 3, 4 (`Timeline.tick`), so that readers need not wait for the next row to arrive.
 
 Invariants:
     upper(rows) <= upper(errors) <= upper(progress), but for a moment in which errors were
@@ -39,10 +45,11 @@ from shardline.datasource.write import WriteHandle
 __all__ = ["WRITER", "Commit", "Stopped", "Timeline"]
 
 WRITER: Final = "ingestion"
-"""Durable writer of a source's rows and errors; the time of the binding is its sequence."""
+"""Durable writer of a source's rows and errors; the time of the binding is its number: together
+they are the idempotency token of an append."""
 
 _ATTEMPTS: Final = 16
-"""How often others may move an upper while one is compared."""
+"""How often a compare-and-append is tried again after another writer has moved the upper."""
 
 
 class Stopped(Exception):
@@ -51,12 +58,13 @@ class Stopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What a micro-batch leaves.
+    """The staged output of one micro-batch, ready to be appended.
 
     Attributes:
         rows: Staged rows of the source.
-        errors: Staged changes of the errors; None for none.
-        live_errors: How many errors were live when these were staged.
+        errors: Staged changes of the errors; None if there are none.
+        live_errors: How many errors were live when `errors` were staged: they hold retractions of
+            some of these.
     """
 
     rows: StagedInterval
@@ -65,23 +73,31 @@ class Commit:
 
 
 class Timeline:
-    """The shards of one source, as one incarnation of it writes them. May be shared by threads."""
+    """The three shards of one source, as one incarnation writes them. Safe to use from any thread.
+
+    It is the incarnation's right to write. Losing it, by `stop` or by the fence, loses no data: a
+    micro-batch that is bound and not appended is run again by the next incarnation, at its time.
+    """
 
     def __init__(self, host: Host, remap: Remap, rows: str, errors: str) -> None:
-        """Read where the shards are.
+        """Read the bindings and the uppers of the shards.
 
         Args:
-            host: Of the source.
-            remap: Its bindings.
-            rows: Name of its shard.
+            host: What all objects share: client, clock, fence.
+            remap: The bindings of the source.
+            rows: Name of the source's shard.
             errors: Name of the shard with its errors.
         """
         self._host = host
         self._remap = remap
         self._rows = _Follower(host.client.writer(rows))
         self._errors = _Follower(host.client.writer(errors))
+        # One lock for micro-batches, ticks and `stop`: a tick between two of a micro-batch's
+        # appends would move an upper that the next one compares.
         self._lock = threading.Lock()
         self._stopped = False
+        # Read after the uppers of rows and errors: bindings are appended first, so these are never
+        # older than the uppers are.
         self._bound = remap.read()
 
     @property
@@ -106,33 +122,39 @@ class Timeline:
 
     @property
     def snapshot_is_empty(self) -> bool:
-        """Whether no micro-batch is bound."""
+        """True if no micro-batch is bound: nothing is, or only a snapshot without rows."""
         last = self._bound.last
         return last is None or last.number == NOTHING
 
     @property
     def committed(self) -> bool:
-        """Whether the rows of all bindings are in the source's shard, and there is one."""
+        """True if something is bound and the rows of all bindings are in the source's shard."""
         last = self._bound.last
         return last is not None and last.time < self._rows.upper
 
     def is_committed(self, number: int, planned: Planned) -> bool:
-        """Whether this micro-batch is in the source's shard.
+        """True if this micro-batch is in the source's shard.
 
         Raises:
             Determinate: Another one with its number is bound, or one is missing before it.
         """
         found = self._known(number, planned)
+        # The rows are appended last, so their upper alone speaks for the errors as well.
         return found is not None and found.time < self._rows.upper
 
     def look_at_errors(self) -> int:
-        """How many errors are live, no older than this call."""
+        """Return how many errors are live, no older than this call."""
         with self._lock:
             self._errors.refresh()
             return self._errors.count
 
     def commit(self, number: int, planned: Planned, staged: Commit) -> Binding:
-        """Bind a micro-batch and append what it leaves; does what is not done yet.
+        """Bind a micro-batch, then append its errors and rows; steps that are done are left out.
+
+        Args:
+            number: Of the micro-batch, as Spark counts.
+            planned: Where it ends, as Spark's checkpoint has it.
+            staged: Its rows and errors.
 
         Raises:
             Stopped: The ingestion was stopped.
@@ -142,42 +164,65 @@ class Timeline:
         """
         with self._lock:
             self._check()
+            # First of all: were the rows appended before their offsets are bound, a crash in
+            # between would have Spark read the same offsets again, and they would get a second,
+            # later time: every row twice. A binding without rows is harmless, as `tick` and
+            # readers wait for them.
             binding = self._bind(number, planned)
+            # Errors before rows. `is_committed` looks at the rows alone: the other way round a
+            # crash in between would lose the errors, and a reader that has reached the rows' upper
+            # could miss an error at that time.
             if staged.errors is not None:
                 self._check_errors(staged, binding.time)
                 self._append(self._errors, staged.errors, binding.time)
             else:
+                # Also without errors: readers of the source wait until both uppers have passed.
                 self._move(self._errors, binding.time + 1)
             self._append(self._rows, staged.rows, binding.time)
             return binding
 
     def commit_nothing(self, planned: Planned) -> None:
-        """Bind a snapshot for which no micro-batch ran, because there was nothing."""
+        """Bind an empty snapshot: the source had no rows, so Spark ran no micro-batch for it.
+
+        Without this binding the source's upper would never move, and its readers wait for ever.
+
+        Raises:
+            Stopped, Fenced, Determinate, Indeterminate: As `commit`.
+        """
         with self._lock:
             self._check()
             binding = self._bind(NOTHING, planned)
+            # In the order of `commit`.
             for follower in (self._errors, self._rows):
                 self._move(follower, binding.time + 1)
 
     def tick(self) -> bool:
-        """Let the uppers follow the clock; False if there is something else to do first.
+        """Move the uppers to the clock's time; False if they must not, or need not, move now.
 
         Raises:
             Fenced: Another runtime has taken over.
-            Determinate: It did not happen; the next one will do.
-            Indeterminate: It may have happened; the next one finds out.
+            Determinate: It did not happen; the next tick makes up for it.
+            Indeterminate: It may have happened; the next tick finds out.
         """
-        # A micro-batch that is committing moves the uppers itself.
+        # Never waits for the lock: a micro-batch that is committing moves the uppers itself, and
+        # the few threads that tick are shared by all sources.
         if not self._lock.acquire(blocking=False):
             return False
         try:
+            # `committed` is what keeps rows from being lost: past a time that is bound and not
+            # appended yet the rows could never be appended at that time any more.
             if self._stopped or not self._host.writes.is_set() or not self.committed:
                 return False
             self._host.check_fence()
             interval_ms = self._host.interval_ms
+            # Rounded down where `next_time` rounds up: the next binding is behind this upper.
             upper = self._host.clock.now_ms() // interval_ms * interval_ms + 1
+            # The bindings first: that nothing will be bound before `upper` has to be durable
+            # before the rows say that they are complete up to there.
             moved = self._remap.advance(self._bound, upper)
             if moved is None:
+                # Somebody else has bound something. Only learn of it: whether its rows are there
+                # is for the next tick, or the next micro-batch, to see.
                 self._bound = self._remap.read()
                 self._rows.refresh()
                 return False
@@ -189,7 +234,9 @@ class Timeline:
             self._lock.release()
 
     def stop(self) -> None:
-        """Let nothing be appended any more; waits for a commit under way."""
+        """Append nothing any more; waits for a commit under way."""
+        # Under the lock, and not just a flag: Spark does not wait for a Python function that it
+        # has interrupted, so the commit of a stopped query may still be in the middle.
         with self._lock:
             self._stopped = True
 
@@ -203,14 +250,19 @@ class Timeline:
     def _known(self, number: int, planned: Planned) -> Binding | None:
         """The binding of this micro-batch; None if it is to be bound next.
 
-        Offsets alone do not tell: a file source's are numbers of a log that each checkpoint has
-        its own of. What that log says is compared as well.
+        Offsets alone do not identify it: those of a file source are positions in a log of files,
+        and each checkpoint has such a log of its own. So the log's lines are compared as well.
+
+        Raises:
+            Determinate: It is neither the last bound micro-batch nor the one after it.
         """
         last, files = self._bound.last, self._bound.files
         here = (number, None if number == NOTHING else planned.offset)
         if last is not None and here == (last.number, last.offset) and planned.files <= files:
             return last
         following = {NOTHING, NOTHING + 1} if last is None else {last.number + 1}
+        # Every file that was bound has to be in this checkpoint: one that has forgotten a file
+        # would read it again.
         if number in following and files <= planned.files:
             return None
         raise Determinate(
@@ -222,6 +274,8 @@ class Timeline:
     def _bind(self, number: int, planned: Planned) -> Binding:
         offset = None if number == NOTHING else planned.offset
         for _ in range(_ATTEMPTS):
+            # Asked again at each attempt: what moved the upper may have been this very binding,
+            # whose answer was lost. Then its time is used, and not a new one.
             found = self._known(number, planned)
             if found is not None:
                 return found
@@ -234,12 +288,19 @@ class Timeline:
                 assert bound.last is not None
                 self._bound = bound
                 return bound.last
+            # A refusal is the first that a fenced runtime sees of its successor: `Fenced` ends the
+            # object for good, where contention would be tried again.
             host.check_fence()
             self._bound = self._remap.read()
         raise _contention(self._remap.handle.machine.name)
 
     def _check_errors(self, staged: Commit, at: int) -> None:
-        """Refuse to retract errors that were retracted by hand since they were looked at."""
+        """Refuse staged retractions if errors were retracted by hand since they were staged.
+
+        The compare-and-append does not refuse them: `_append` uses the upper as it is by then.
+        """
+        # An upper past `at` means that these changes are appended already: nothing to check. Errors
+        # are only ever added by this source, so an equal count means the same errors.
         if self._errors.refresh() <= at and self._errors.count != staged.live_errors:
             raise Determinate(
                 "errors were retracted while a micro-batch was staged",
@@ -248,25 +309,41 @@ class Timeline:
             )
 
     def _append(self, follower: _Follower, staged: StagedInterval, at: int) -> None:
-        """Append at `at` unless somebody has: then it was this very micro-batch's."""
+        """Append at `at`, unless the upper has passed it: then this very micro-batch was appended.
+
+        Raises:
+            Fenced: Another runtime has taken over.
+            Determinate: Somebody who is not this source moves the upper.
+            Indeterminate: It may have happened.
+        """
+        # No content is compared: `at` is bound to this micro-batch, and nothing but its own rows
+        # moves the upper past a bound time (`tick`, `retract_errors` see to it).
         if follower.refresh() > at:
             staged.discard()
             return
+        # From the present upper on, and not from `at`: times in between are settled as empty.
         outcome = staged.append(follower.upper, at + 1, writer=WRITER, sequence=at, at=at)
+        # Refused although the upper was just read: if it is past `at` now, an earlier attempt of
+        # this append came through. Otherwise somebody else writes here.
         if isinstance(outcome, UpperMismatch) and follower.refresh() <= at:
             self._host.check_fence()
             raise _contention(follower.name)
         follower.refresh()
 
     def _move(self, follower: _Follower, upper: int) -> None:
-        """Move an upper by an append of nothing."""
+        """Move an upper to at least `upper` by an append without rows.
+
+        Raises:
+            Fenced: Another runtime has taken over.
+            Determinate: Somebody who is not this source moves the upper.
+        """
         if not follower.advance(upper):
             self._host.check_fence()
             raise _contention(follower.name)
 
 
 class _Follower:
-    """The upper of a shard, and what is live in it, as this incarnation has last seen them."""
+    """The upper of a shard and its number of live rows, as this incarnation last saw them."""
 
     def __init__(self, handle: WriteHandle) -> None:
         self._handle = handle
@@ -279,17 +356,19 @@ class _Follower:
         return self._handle.machine.name
 
     def refresh(self) -> int:
-        """The upper, no older than this call."""
+        """Read the upper and the count, and return the upper, no older than this call."""
         self._handle.machine.state()
         self._look()
         return self.upper
 
     def advance(self, upper: int) -> bool:
-        """Make the upper at least `upper`."""
+        """Make the upper at least `upper`; False if others moved it all the time."""
         for _ in range(_ATTEMPTS):
             if self.upper >= upper:
                 return True
             lower = Frontier(self.upper)
+            # The outcome does not matter: accepted or refused, the state that it leaves in the
+            # cache says where the upper is.
             self._handle.compare_and_append(None, lower, Frontier(upper))
             self._look()
         return False

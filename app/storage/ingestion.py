@@ -1,21 +1,30 @@
-"""An ingestion: one streaming query that takes a source into its shard.
+"""An ingestion is the streaming query that takes a source into its shard, exactly once.
 
     run_ingestion(host, incarnation, description) -> Running
 
-A thread of its own leads it: it waits until writing is allowed, makes the checkpoint agree with the
-bindings (`resume`), takes the whole snapshot as one micro-batch, whatever the source's rate limits
-are, and then runs the query with them. Each micro-batch is staged by Spark (`envelope`) and becomes
-one commit (`commit`). While nothing arrives the uppers follow the clock (`ticker`).
+Spark's checkpoint alone cannot give that: it is on a local disk, may be lost, and knows nothing of
+the shard. So the bindings in `<source>_progress` decide (`reclock`), the checkpoint is made to
+agree with them at each start (`resume`), and each micro-batch is one commit that can be repeated
+(`commit`).
+
+A thread of its own leads the incarnation:
+
+    1  wait until writing is allowed; meanwhile report how far another runtime is
+    2  open the shards, make the checkpoint agree with the bindings
+    3  if nothing is bound: take the whole snapshot as one micro-batch, whatever the rate limits of
+       the source are, so that nobody ever sees half of it
+    4  run the query with the rate limits; while nothing arrives the uppers follow the clock
+       (`clock_ticks`)
 
 What a caller relies on:
-    Whether the snapshot is done follows from the bindings: it is the first of them.
-    Whatever ends the query is told by one `Failed`; `stop` is told by nothing.
+    The first binding is the snapshot: the snapshot is done exactly if something is bound.
+    An error that ends the query is reported by one `Failed`; after `stop` nothing is reported.
     `stop` does not wait for a Python function that does not return: its query is left to end, and
     the next incarnation uses another folder for its checkpoint.
 
 Invariants:
-    Nothing is written while writing is not allowed: the source's shard is followed, as it is
-    written by another runtime.
+    Nothing is written while writing is not allowed: the source's shard is only followed, since
+    another runtime may be writing it.
     Rows are counted where they are staged, never by Spark's `numInputRows`, which counts a
     micro-batch that is read twice twice.
 """
@@ -53,10 +62,10 @@ __all__ = ["Ingestion", "run_ingestion"]
 _log = logging.getLogger(__name__)
 
 _STOP_MS: Final = 10_000
-"""How long `stop` waits for a query to end, and then for the thread that leads it."""
+"""How long `stop` waits for the thread that leads the query to end."""
 
 _ABANDONED: Final[set[Path]] = set()
-"""Folders of checkpoints whose query did not end in time: it may still write into them."""
+"""Folders of checkpoints whose query did not end in time, and may still write into them."""
 
 _abandoned_lock = threading.Lock()
 
@@ -64,19 +73,25 @@ _abandoned_lock = threading.Lock()
 def run_ingestion(
     host: Host, incarnation: Incarnation, description: SourceDescription
 ) -> Ingestion:
-    """Start to take a source in; returns at once."""
+    """Start the ingestion of a source; returns at once, errors are reported.
+
+    Args:
+        host: What all objects share.
+        incarnation: The number of this start; it names the query and the checkpoint.
+        description: Of the source.
+    """
     ingestion = Ingestion(host, incarnation, description)
     ingestion.start()
     return ingestion
 
 
 class Ingestion:
-    """One life of a source."""
+    """One incarnation of a source."""
 
     def __init__(
         self, host: Host, incarnation: Incarnation, description: SourceDescription
     ) -> None:
-        """Remember what to run; `start` runs it."""
+        """Prepare nothing yet, and do no I/O; `start` runs it."""
         self._host = host
         self._incarnation = incarnation
         self._description = description
@@ -90,12 +105,13 @@ class Ingestion:
         self._query: StreamingQuery | None = None
         self._error: BaseException | None = None
         self._staging: Staging | None = None
-        self._last_rows = sys.maxsize  # before the first micro-batch anything may come
+        # Before the first micro-batch any number of rows may come: not collected on the driver.
+        self._last_rows = sys.maxsize
         self._untick: Callable[[], None] = lambda: None
 
     @property
     def epoch(self) -> int:
-        """Which incarnation of the source it is."""
+        """Number of this incarnation of the source."""
         return self._incarnation.epoch
 
     def start(self) -> None:
@@ -104,10 +120,14 @@ class Ingestion:
         threading.Thread(target=self._lead, name=name, daemon=True).start()
 
     def stop(self) -> None:
-        """End it; nothing is committed any more afterwards."""
+        """End it; when this returns nothing of it is committed any more."""
+        # Set before the gate: `_start` and `_prepare` check it under the gate, so a query or a
+        # timeline either is seen here or is never made.
         self._stopping.set()
         with self._gate:
             query, timeline = self._query, self._timeline
+        # The timeline before the query: it is what nothing can be committed without, whereas the
+        # query may take long to end, or never does.
         if timeline is not None:
             timeline.stop()
         self._untick()
@@ -129,24 +149,35 @@ class Ingestion:
             timeline, reading = self._prepare()
             if timeline.bound.last is None:
                 self._run(reading, "snapshot")
+            # Spark runs no micro-batch for a source that has nothing. The second half is for a
+            # crash between the empty snapshot's binding and its appends.
             if timeline.snapshot_is_empty and not timeline.committed:
                 timeline.commit_nothing(self._checkpoint.planned_nothing())
                 self._telling.progress(timeline)
             self._run(reading, "steady")
+            # A query that ends without an error, and not by `stop`, was stopped through Spark.
             self._telling.failed(_stopped_elsewhere())
         except Stopped:
             pass
-        except BaseException as error:  # noqa: BLE001 - whatever it is, somebody must hear of it
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is reported
+            # A query that is stopped fails, too, and in many ways: none of them is news.
             if not self._stopping.is_set():
+                # The error of the micro-batch first: `error` is Spark's text about it.
                 self._telling.failed(self._error or error)
         finally:
+            # Also here, and not only in `stop`: the ticks of an ingestion that has failed would
+            # move the uppers as if all were well.
             self._untick()
             if self._timeline is not None:
                 self._timeline.stop()
             self._ended.set()
 
     def _follow(self) -> None:
-        """Until writing is allowed, tell how far another runtime is."""
+        """Report the upper that another runtime writes, until writing is allowed.
+
+        Raises:
+            Stopped: It was stopped meanwhile.
+        """
         host, name = self._host, self._description.name
         while not host.clock.wait(host.writes, host.interval_ms):
             self._check()
@@ -156,37 +187,50 @@ class Ingestion:
         self._check()
 
     def _prepare(self) -> tuple[Timeline, Reading]:
-        """Open the shards, and make the checkpoint agree with the bindings."""
+        """Open the shards, and make the checkpoint agree with the bindings.
+
+        Raises:
+            Stopped: It was stopped meanwhile.
+            Fenced: Another runtime has taken over.
+            InvalidUsage: The description does not fit the source, or what there is of it.
+        """
         host, source = self._host, self._description
         host.check_fence()
         client = host.client
+        # Columns are inferred once, when the source is made, and kept with its bindings: later
+        # files may look different, and the bound offsets would mean other columns.
         known = client.exists(progress_shard(source.name))
         columns = "" if known else inferred(host.spark, source)
         origin = Origin(source.format.lower(), host.clock.now_ms(), columns)
         remap = Remap.open(client, source.name, origin)
+        # `remap.origin`, not `origin`: the shard keeps that of the source's first start.
         reading = Reading.open(host, source, remap.origin)
         errors = open_errors(client, source.name)
         for shard in (progress_shard(source.name), errors):
             client.set_retention(shard, source.retain_ms)
         timeline = Timeline(host, remap, source.name, errors)
+        # The same id for a checkpoint that is made again: a new one would be another query to
+        # whoever follows Spark's progress events.
         query = _query_id(client.state(source.name).shard, self._folder)
         resume(self._folder, timeline.bound, committed=timeline.committed, query=query)
         with self._gate:
             self._check()
             self._timeline, self._staging = timeline, Staging(host, reading)
+        # Not before everything bound is committed: the source is hydrated by the first report.
         if timeline.committed:
             self._telling.progress(timeline)
         self._untick = ticking(host.clock, host.interval_ms, self._tick)
         return timeline, reading
 
     def _run(self, reading: Reading, phase: Literal["snapshot", "steady"]) -> None:
-        """Run the query until it ends; for the snapshot that is after one micro-batch of all.
+        """Run the query until it ends; for the snapshot after one micro-batch that holds it all.
 
         Raises:
             Stopped: It was stopped.
             StreamingQueryException: It failed.
         """
         clock, stopping = self._host.clock, self._stopping
+        # The slot is held until the query has initialised, and `start()` returns before that.
         with start_slot(clock, stopping):
             query = self._start(reading, phase)
             until_initialised(query, clock, stopping)
@@ -195,6 +239,8 @@ class Ingestion:
         self._check()
 
     def _start(self, reading: Reading, phase: Literal["snapshot", "steady"]) -> StreamingQuery:
+        # Check and start under one gate: were `stop` to come in between, it would see no query to
+        # end, and this one would run for ever.
         with self._gate:
             self._check()
             context = self._host.spark.sparkContext
@@ -206,7 +252,8 @@ class Ingestion:
             )
             match phase:
                 case "snapshot":
-                    # The one trigger that disregards rate limits; `availableNow` keeps to them.
+                    # Deprecated in Spark, and the one trigger that disregards rate limits:
+                    # `availableNow` would cut the snapshot into micro-batches of several times.
                     writer = writer.trigger(once=True)
                 case "steady":
                     interval = f"{self._host.interval_ms} milliseconds"
@@ -215,13 +262,17 @@ class Ingestion:
         return query
 
     def _check(self) -> None:
+        """Go on only while nobody has stopped this incarnation, and nothing has failed in it."""
         if self._stopping.is_set():
             raise Stopped
         if self._error is not None:
             raise self._error
 
     def _end_query(self, query: StreamingQuery) -> None:
-        """Let the query end, without waiting: Spark waits for a micro-batch under way."""
+        """Stop the query without waiting for it: Spark waits for a micro-batch under way.
+
+        A tick must not wait so long, as all sources share its thread, and neither must `stop`.
+        """
 
         def end() -> None:
             try:
@@ -237,42 +288,52 @@ class Ingestion:
         try:
             self._take(frame, number)
         except BaseException as error:  # noqa: BLE001 - it goes on, as another class
-            # What arrives at the other end of Spark is a text.
+            # Kept here as well: what `awaitTermination` raises is Spark's text about it, from
+            # which neither the class nor the hint can be told.
             self._error = error
             raise briefly(error, stopping=self._stopping.is_set()) from None
 
     def _take(self, frame: DataFrame, number: int) -> None:
+        """Commit one micro-batch; called by Spark, again for the last one after a restart."""
         timeline, staging = self._timeline, self._staging
         assert timeline is not None, "prepared before the query"
         assert staging is not None, "as above"
         found = self._checkpoint.planned(number)
+        # Asked before anything is read: after a crash between our last append and Spark's note of
+        # it the same micro-batch comes again.
         if timeline.is_committed(number, found):
             return
-        first = timeline.bound.last is None
+        first = timeline.bound.last is None  # the commit changes it
         with staging.reading.decoded(frame) as decoded:
+            # Before errors are staged, so that `commit` notices a retraction by hand in between.
             live = timeline.look_at_errors() if staging.reading.decodes else 0
             staged = staging.stage(decoded, live, self._last_rows)
             timeline.commit(number, found, staged)
         self._last_rows = staged.rows.rows
         self._telling.measured(decoded.counts, staged, timeline, self._query, first=first)
         self._telling.progress(timeline)
+        # Resting in Spark's own thread is what delays the next micro-batch, and makes it larger.
+        # After all reports: the rows are visible by now. Not after the snapshot: it took its time.
         if self._host.pace is not None and not first:
             self._host.clock.wait(self._stopping, self._host.pace.rest_ms())
 
     def _tick(self) -> None:
-        """Let the uppers follow the clock; whatever goes wrong is told, and tried again."""
+        """Move the uppers to the clock's time; errors but `Fenced` are reported and tried again."""
         timeline = self._timeline
         if timeline is None or self._stopping.is_set():
             return
         try:
             moved = timeline.tick()
         except Fenced as error:
+            # Under the gate: the query is seen here, or `_start` finds the error and starts none.
             with self._gate:
                 self._error, query = error, self._query
             timeline.stop()
             if query is not None:
                 self._end_query(query)
         except ShardError as error:
+            # A store that does not answer for a while is no reason to end the query: its own
+            # commits fail by themselves if it lasts.
             self._telling.health("internal", error.detail, error.hint)
         else:
             if moved:
@@ -281,7 +342,7 @@ class Ingestion:
 
 
 def _folder(host: Host, incarnation: Incarnation) -> Path:
-    """The folder of the checkpoint; another one if a query that was given up may still use it."""
+    """The folder of the checkpoint; another one if an abandoned query may still write into it."""
     folder = incarnation.checkpoint(host.checkpoints)
     with _abandoned_lock:
         if folder in _ABANDONED:
@@ -290,7 +351,7 @@ def _folder(host: Host, incarnation: Incarnation) -> Path:
 
 
 def _query_id(shard: str, folder: Path) -> str:
-    """A UUID that is the same for the same shard and the same checkpoint."""
+    """A UUID that depends on the shard and the name of the checkpoint only."""
     digest = hashlib.blake2b(f"{shard}/{folder.name}".encode(), digest_size=16).hexdigest()
     return "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:]))
 

@@ -1,4 +1,8 @@
-"""Reclocking: the offsets of a source are bound to times, durably, before their rows are visible.
+"""Reclocking binds the offsets of a source to times, durably, before their rows are visible.
+
+A source counts in offsets, views count in times. Were the time of a micro-batch chosen anew when it
+runs again, its rows would be there twice, or views would see them at a time that they have answered
+for already. So the time is chosen once and written down first. It is Materialize's remap shard.
 
     remap = Remap.open(client, "flights", origin)      the shard `flights_progress`
     bound = remap.read()
@@ -14,7 +18,7 @@ retracted: with the history that the shard keeps, "what was the offset at time t
 contents at t.
 
 Invariants:
-    A micro-batch is bound once. Whoever finds it bound uses the time that is there.
+    A micro-batch is bound once. One that is found to be bound uses the time that is there.
     A binding is appended only to exactly the bindings that its writer has seen: the upper is
     compared. Two writers cannot bind past each other.
     Times of bindings grow, and are multiples of the interval.
@@ -56,13 +60,16 @@ _SCHEMA: Final = pa.schema(
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """What offsets of the source are offsets of; kept as the comment of the shard.
+    """The facts that give a source's offsets their meaning; kept as the comment of the remap shard.
+
+    Losing it would make a source of files infer other columns, and a load generator make other
+    rows, at the same offsets.
 
     Attributes:
-        format: Of the source. Offsets of another format mean nothing.
-        start_ms: Time zero of a load generator: when the source was made.
-        schema: Columns as they were inferred when the source was made, JSON text; "" if they were
-            given, or the format has its own.
+        format: Format of the source. Its offsets mean nothing to another format.
+        start_ms: Time zero of a load generator: when the source was made, ms since the epoch.
+        schema: Columns as they were inferred when the source was made, JSON text; "" if the
+            definition has them, or the format has its own.
     """
 
     format: str
@@ -76,7 +83,7 @@ class Binding:
 
     Attributes:
         number: Of the micro-batch, from 0; `NOTHING` for a snapshot without one.
-        time: Of all its rows, ms since the epoch.
+        time: Of all its rows, ms since the epoch; a multiple of the interval.
         offset: Where it ends: the line that Spark writes into its offset log; None for `NOTHING`.
     """
 
@@ -95,13 +102,13 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The bindings of a source at one upper of their shard.
+    """The bindings of a source, as they are at one upper of the remap shard.
 
     Attributes:
-        upper: Of the shard.
+        upper: Of the remap shard: nothing can be bound before it any more.
         last: The newest binding; None if nothing is bound.
-        before: The one before it.
-        files: All lines of files.
+        before: The one before it; None if there is none.
+        files: All lines of the source's own files in its checkpoint.
     """
 
     upper: int = 0
@@ -120,6 +127,8 @@ class Remap:
     """Reads and appends the bindings of one source.
 
     Attributes:
+        handle: Writes the remap shard.
+        client: Of the location.
         origin: Of the source, as it was when the shard was made.
     """
 
@@ -129,7 +138,7 @@ class Remap:
 
     @classmethod
     def open(cls, client: ShardClient, source: str, origin: Origin) -> Remap:
-        """The bindings of `source`; makes their shard if it is not there.
+        """Open the bindings of `source`; makes their shard if it is not there.
 
         Raises:
             InvalidUsage: The source was made with another format.
@@ -149,7 +158,7 @@ class Remap:
 
     @classmethod
     def attach(cls, client: ShardClient, source: str) -> Remap:
-        """The bindings of a source that is there.
+        """Open the bindings of a source that exists.
 
         Raises:
             InvalidUsage: There is no such source.
@@ -164,7 +173,9 @@ class Remap:
         return _time(self.handle.upper())
 
     def read(self) -> Bound:
-        """All bindings, no older than this call."""
+        """Read all bindings, no older than this call."""
+        # The upper once, and then the contents right before it: a binding that is appended in
+        # between is not in the contents, and makes the next compare-and-append fail.
         upper = self.upper
         if upper == 0:
             return Bound()
@@ -183,20 +194,26 @@ class Remap:
     def bind(
         self, bound: Bound, *, number: int, offset: str | None, files: Iterable[SourceFile], at: int
     ) -> Bound | None:
-        """Bind a micro-batch; None if the shard is not as `bound` says any more.
+        """Bind a micro-batch; None if somebody else has appended since `bound` was read.
 
         Args:
-            bound: What there is.
+            bound: The bindings as they were read.
             number: Of the micro-batch, one more than the last.
-            offset: Where it ends.
-            files: New lines of files.
+            offset: Where it ends; None for `NOTHING`.
+            files: Lines of the source's files; those that are bound already are left out.
             at: Its time, not before the upper.
+
+        Raises:
+            Determinate: It did not happen.
+            Indeterminate: It may have happened: read the bindings.
         """
         expected = NOTHING + 1 if bound.last is None else bound.last.number + 1
         assert number in {expected, NOTHING if bound.last is None else expected}, (number, bound)
         binding = Binding(number, at, offset)
         new = sorted(set(files) - bound.files)
         rows = [_row(binding, 1), *(_file_row(binding, file) for file in new)]
+        # Two stay, as a checkpoint needs them: Spark resumes a micro-batch that is not committed
+        # from the offset of the one before it.
         if bound.before is not None:
             rows.append(_row(bound.before, -1))
         if not self._append(rows, bound.upper, at + 1, at):
@@ -204,7 +221,12 @@ class Remap:
         return Bound(at + 1, binding, bound.last, bound.files | frozenset(new))
 
     def advance(self, bound: Bound, upper: int) -> Bound | None:
-        """Say that nothing is bound before `upper`; None if there is more than in `bound`."""
+        """Settle that nothing will be bound before `upper`; None if `bound` is not the newest.
+
+        Raises:
+            Determinate: It did not happen.
+            Indeterminate: It may have happened: read the bindings.
+        """
         if upper <= bound.upper:
             return bound
         if not self._append([], bound.upper, upper, bound.upper):

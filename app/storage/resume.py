@@ -1,10 +1,12 @@
-"""Checkpoints: what a streaming query resumes from, read, judged and made again from bindings.
+"""Resuming makes Spark's checkpoint of a source agree with the source's bindings.
 
-    resume(folder, bound, …)        a checkpoint that continues right behind the bindings
-    Checkpoint(folder).planned(7)   what Spark has planned for micro-batch 7, in `foreachBatch`
+    resume(folder, bound, …)        makes a checkpoint that continues right behind the bindings
+    Checkpoint(folder).planned(7)   offset and files of micro-batch 7, for `foreachBatch`
 
-The bindings decide (`reclock`). A checkpoint that says the same is kept; any other one, be it lost,
-damaged, behind, ahead or of somebody else, is thrown away and written anew:
+Spark resumes a query from a folder on the driver's disk. Were that folder believed, one that is
+lost, or older than the shards, would read offsets twice or leave some out. So the bindings decide
+(`reclock`). A checkpoint that says the same is kept; any other one, be it lost, damaged, behind,
+ahead or of somebody else, is deleted and written anew:
 
     metadata             the query's id
     offsets/<n>, <n-1>   where the last two bindings end
@@ -12,9 +14,9 @@ damaged, behind, ahead or of somebody else, is thrown away and written anew:
                          micro-batch again, from the same offset to the same offset
     sources/0/…          what the source has written there itself
 
-A file source logs each file that it has seen there, one line of JSON in a file of the log's next
-number, every tenth one with all lines so far (`9.compact`). Other sources write little or nothing:
-`rate` its time zero, Kafka where it began.
+Spark's file source logs each file that it has seen there, one line of JSON in a file of the log's
+next number, every tenth one with all lines so far (`9.compact`). Other sources write little or
+nothing: `rate` its time zero, Kafka where it began.
 
 Invariants:
     Nothing in a checkpoint is believed that the bindings do not say.
@@ -41,17 +43,18 @@ __all__ = ["Checkpoint", "Planned", "Resumed", "resume"]
 _log = logging.getLogger(__name__)
 
 Resumed = Literal["kept", "rebuilt", "new"]
-"""What became of a checkpoint: it agreed; it was made from the bindings; there is none yet."""
+"""Outcome of `resume`: the checkpoint agreed; it was made from the bindings; there is none yet."""
 
 _COMPACT: Final = ".compact"
 _COMPACT_EVERY: Final = 10
-"""As `spark.sql.streaming.fileSource.log.compactInterval` has it; Spark finds out another one."""
+"""Default of `spark.sql.streaming.fileSource.log.compactInterval`. Spark derives the interval from
+the names of the files that are there, so another setting does no harm."""
 
 _COMMIT: Final = f'{VERSION}\n{{"nextBatchWatermarkMs":0}}'
 
 
 class _Entry(msgspec.Struct):
-    """A line of a file source's log; its other fields stay as they are."""
+    """A line of a file source's log; only these two fields are read."""
 
     path: str
     batch: int = msgspec.field(name="batchId")
@@ -62,8 +65,8 @@ class Planned:
     """A micro-batch as Spark has planned it.
 
     Attributes:
-        offset: Where it ends: Spark's text.
-        files: What the source has written into the checkpoint so far.
+        offset: Where it ends: the line in Spark's offset log.
+        files: Lines that the source has written into the checkpoint so far.
     """
 
     offset: str
@@ -71,7 +74,7 @@ class Planned:
 
 
 class Checkpoint:
-    """Reads a checkpoint while its query runs; what it has read once it remembers."""
+    """Reads a checkpoint while its query runs; remembers files that it has read."""
 
     def __init__(self, folder: Path) -> None:
         """Read nothing yet."""
@@ -80,7 +83,7 @@ class Checkpoint:
         self._files: frozenset[SourceFile] = frozenset()
 
     def planned(self, number: int) -> Planned:
-        """What the checkpoint says of micro-batch `number`, which is under way.
+        """Read the plan of micro-batch `number`, which is under way.
 
         Raises:
             Corrupt: The checkpoint has no such micro-batch, or is not as Spark writes it.
@@ -95,11 +98,11 @@ class Checkpoint:
         return Planned(offset, self._source_files())
 
     def planned_nothing(self) -> Planned:
-        """As `planned`, after a run that found nothing to read: no micro-batch was under way."""
+        """The plan after a run that found nothing to read: no offset, only the source's files."""
         return Planned("", self._source_files())
 
     def _source_files(self) -> frozenset[SourceFile]:
-        """What the source keeps; a file source's log has 100,000 lines and gets one more."""
+        """Lines of the source's files; reads new files only, as a log may have 100,000 lines."""
         new = [path for path in _source_paths(self._folder) if path.name not in self._names]
         if new:
             self._names.update(path.name for path in new)
@@ -111,17 +114,21 @@ def resume(folder: Path, bound: Bound, *, committed: bool, query: str) -> Resume
     """Make the checkpoint in `folder` one that continues right behind `bound`.
 
     Args:
-        folder: Of the checkpoint; need not be there.
+        folder: Of the checkpoint; need not be there. Nothing else may be writing it.
         bound: The bindings.
-        committed: Whether the rows of the last of them are in the source's shard.
+        committed: True if the rows of the last binding are in the source's shard.
         query: Id of the query, a UUID, for a checkpoint that is made anew.
     """
     if bound.last is not None and _agrees(folder, bound, committed=committed):
         return "kept"
+    # Written beside its place and renamed: a crash in the middle must not leave a checkpoint that
+    # Spark takes for a query without committed micro-batches.
     beside = folder.with_name(f"{folder.name}.new")
     for old in (beside, folder):
         if old.exists():
             shutil.rmtree(old)
+    # Nothing is bound, so nothing was ever visible: Spark begins with the snapshot, again if need
+    # be. What an interrupted one has left in the folder was deleted above.
     if bound.last is None:
         return "new"
     _log.info(
@@ -137,7 +144,7 @@ def resume(folder: Path, bound: Bound, *, committed: bool, query: str) -> Resume
 
 
 def _agrees(folder: Path, bound: Bound, *, committed: bool) -> bool:
-    """Whether Spark, resuming from `folder`, would go on exactly behind `bound`."""
+    """True if Spark, resuming from `folder`, would go on exactly behind `bound`."""
     assert bound.last is not None
     offsets, commits = _numbers(folder / "offsets"), _numbers(folder / "commits")
     last = bound.last.number
@@ -147,15 +154,18 @@ def _agrees(folder: Path, bound: Bound, *, committed: bool) -> bool:
     known = [b for b in (bound.before, bound.last) if b is not None and b.number != NOTHING]
     if any(planned_offset(folder, binding.number) != binding.offset for binding in known):
         return False
+    # If the rows of the last binding are not appended, Spark has to run that micro-batch again. If
+    # they are, it may: the micro-batch is found to be committed.
     if max(commits, default=NOTHING) not in ({last, last - 1} if committed else {last - 1}):
         return False
     if max(commits, default=NOTHING) < max(offsets, default=NOTHING) - 1:
         return False
+    # A file that is missing in Spark's log would be read a second time.
     return bound.files <= Checkpoint(folder).planned_nothing().files
 
 
 def _numbers(folder: Path) -> list[int]:
-    """Numbers of the micro-batches that a log of the checkpoint knows."""
+    """Numbers of the micro-batches that a log of the checkpoint has."""
     if not folder.is_dir():
         return []
     return [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
@@ -211,7 +221,7 @@ def _offset_text(binding: Binding) -> str:
 
 
 def _write_files(folder: Path, files: Iterable[SourceFile]) -> None:
-    """The source's own files; of a file source's log the last whole stretch as one."""
+    """Write the source's own files; the log of a file source as Spark's compaction leaves it."""
     logged: dict[int, list[str]] = {}
     for file in sorted(files):
         if _entry(file.text) is None:
