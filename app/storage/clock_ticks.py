@@ -1,15 +1,19 @@
-"""Ticks: one thread that lets every source of a process follow the clock while nothing arrives.
+"""Ticks move the uppers of all sources of a process with the clock while no rows arrive.
+
+Without them a view over a quiet source would wait for its next row before it could answer at the
+present time. A thread for each source would be hundreds of threads that sleep: one thread waits for
+all of them.
 
     stop = ticking(clock, 1000, source.tick)
     stop()
 
 What a caller relies on:
     `tick` is called soon after each multiple of its interval, by a few threads that all sources
-    share, and never twice at a time: one that is slow misses the next one.
+    share, and never twice at a time for one source: a slow call misses the next tick.
     Once `stop` has returned it is not called again; a call under way may still be.
 
 Invariants:
-    There is a thread only while somebody ticks.
+    There is a thread only while there is a source that ticks.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ class _Ticking:
     ended: bool = False
 
     def run(self) -> None:
-        """Tick, unless it is over."""
+        """Tick, unless the source has ended."""
         try:
             if not self.ended:
                 self.tick()
@@ -54,7 +58,7 @@ class _Ticking:
 
 
 class _Ticker:
-    """The thread, and who ticks."""
+    """The thread, and the sources that tick."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -91,7 +95,7 @@ class _Ticker:
 
     @staticmethod
     def _visit(pool: ThreadPoolExecutor, ticking: _Ticking) -> int:
-        """Start a tick if it is due; how long it is until the next one, in ms."""
+        """Start a tick if it is due, and return the time until the next one, in ms."""
         now_ms = ticking.clock.now_ms()
         following_ms = now_ms // ticking.interval_ms * ticking.interval_ms + ticking.interval_ms
         # A clock that was set back must not stop the ticks.
@@ -106,10 +110,10 @@ _TICKER: Final = _Ticker()
 
 
 def ticking(clock: Clock, interval_ms: int, tick: Callable[[], None]) -> Callable[[], None]:
-    """Call `tick` after each multiple of `interval_ms`; the function returned ends that.
+    """Call `tick` after each multiple of `interval_ms`; call the function returned to end that.
 
     Args:
-        clock: Says when.
+        clock: Of the driver.
         interval_ms: At least 1.
         tick: Called without arguments; what it raises is logged.
     """

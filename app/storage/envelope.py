@@ -1,4 +1,4 @@
-"""Envelopes: what the rows of a micro-batch do to the source's shard, and to that of its errors.
+"""An envelope says what a source's rows mean; staging turns a micro-batch into updates of shards.
 
     Staging(host, reading).stage(decoded, …)     Spark's jobs; nothing is visible yet
 
@@ -8,16 +8,19 @@
     upsert     the latest row of a key replaces it; one with nothing but its key deletes it
     debezium   `after` replaces `before`
 
-"Latest" is said by the option `orderingColumn` where the source has it, else by the position in the
-source (`reading`).
+"Latest" is decided by the option `orderingColumn` where the source has it, else by the position in
+the source (`reading`). A row replaces what the shard itself holds: a state store beside it would
+have to agree with the shard after every crash. The price is a read of the shard's matching rows for
+each micro-batch.
 
 A row that cannot be decoded is an error of its key: it replaces an earlier error of the key, and
 goes when a later row of the key can be decoded, deletes included. The shard meanwhile keeps the
 last row of the key that could be decoded. Without a key errors only add up.
 
 Invariants:
-    The same micro-batch gives the same rows, winners and errors whenever it is run.
-    What a key holds is decided by the contents of the shard: no state is kept elsewhere.
+    The same micro-batch gives the same rows and errors whenever it is run, and the same row wins
+    among those of a key.
+    The value of a key is the one in the shard: no state is kept elsewhere.
 """
 
 from __future__ import annotations
@@ -59,8 +62,8 @@ class Staging:
     """Stages micro-batches of one source.
 
     Attributes:
-        host: Of the source.
-        reading: The source.
+        host: What all objects share.
+        reading: The source as a stream.
     """
 
     host: Host
@@ -71,11 +74,12 @@ class Staging:
 
         Args:
             decoded: The micro-batch.
-            live_errors: How many errors are live.
-            expected: Rows that it may have, if they were not counted: decides only how they travel.
+            live_errors: How many errors are live; 0 spares a read of them.
+            expected: How many rows it may have, if they were not counted: few are collected on the
+                driver, more are written by tasks.
         """
         counted = decoded.counts.messages
-        # What was only guessed may be more, and would be read twice: only far below the bound.
+        # A guess that is too low costs a second read of the source: only far below the bound.
         small = counted <= ROWS_MAX if counted is not None else expected <= ROWS_MAX // 4
         rows = self._rows(self.reading.good(decoded), small=small)
         errors = None
@@ -88,7 +92,8 @@ class Staging:
         if not self.reading.replaces:
             return stage_interval(good, options, small=small)
         frame = read_frame(options, good.schema)
-        # Debezium's events need no more than these; Spark cannot write what a struct is for.
+        # Not by Spark's own Parquet writer: it would write the images of a Debezium event as
+        # structs, and makes no carriers of replacing rows. The tasks' unwrapper does both.
         client = self.host.client
         target = resolve(client, options, frame, find(client, options.shard))
         staged = staged_by_tasks(good, options)
@@ -107,7 +112,12 @@ class Staging:
         )
 
     def _replaced(self, carriers: Staged, unwrapper: Unwrapper) -> Staged:
-        """The difference that carriers make to what the shard holds, staged in their place."""
+        """Stage the difference of staged rows to the shard's contents, and delete the former.
+
+        Args:
+            carriers: Staged rows that replace those of their keys.
+            unwrapper: Of the target.
+        """
         client, name = self.host.client, self.reading.description.name
         machine = client.machine(name)
         difference = replacements(machine, unwrapper.staged_schema, carriers)
@@ -139,7 +149,7 @@ class Staging:
         return parse_sink({**self.host.storage, **given})
 
     def _errors(self, decoded: Decoded, live_errors: int) -> DataFrame:
-        """What changes among the errors, as updates."""
+        """The changes of the errors as updates: new ones, and retractions of those they replace."""
         key = self._key(decoded.rows)
         rows = decoded.rows.select(
             F.lit(f"a row cannot be decoded as ({self._wanted()})").alias("error"),
@@ -168,7 +178,7 @@ class Staging:
         return added.unionAll(gone.withColumn(DIFF, F.lit(-1).cast("bigint")))
 
     def _key(self, rows: DataFrame) -> Column:
-        """The row's key as JSON; null if it is not all there."""
+        """The row's key as JSON; null if a part of it is null."""
         if not self._keyed:
             return F.lit(None).cast("string")
         parts = {name: _key_column(rows, name) for name in self.reading.description.key}

@@ -1,22 +1,25 @@
-"""Errors as data: rows of a source that cannot be decoded, in the shard `<source>_errors`.
+"""Rows of a source that cannot be decoded become data of their own, in the shard `<source>_errors`.
+
+To fail would let one bad row stop everything behind it; to drop the row would give wrong answers in
+silence. So the error is a row with a time, like all others: Materialize's err collection.
 
     error   what is wrong with the row
     raw     the row as it came
     key     the row's key as JSON, where envelope and row have one that can be decoded
 
 An error is added at the time of the micro-batch that brought the row, and the source goes on. While
-it is there, whoever reads the source at that time or later is told of it instead. It goes away
+it is live, reads of the source at that time or later fail with it. It goes away
 
     with a key       when a later row of the same key can be decoded, or deletes the key
-    without one      when somebody says so: `retract_errors`
+    without one      when it is retracted by hand: `retract_errors`
 
-    live_errors(client, "flights")             what there is, newest state
+    live_errors(client, "flights")             all live ones, newest state
     retract_errors(client, "flights")          all of it goes
     retract_errors(client, "flights", table)   these rows of it
 
 Invariants:
-    A retraction takes effect at a time at which nothing is, or can be, bound any more: it never
-    stands in the way of a micro-batch.
+    A retraction takes effect at a time at which nothing is bound, or can be bound any more: it
+    never stands in the way of a micro-batch.
     The number of live errors is the sum of all diffs, which the shard's state knows.
 """
 
@@ -53,19 +56,19 @@ _PAUSE_MS: Final = 100.0
 
 
 def open_errors(client: ShardClient, source: str) -> str:
-    """Name of the shard with the errors of `source`; makes it if it is not there."""
+    """Make the shard for the errors of `source`, if there is none, and return its name."""
     name = errors_shard(source)
     client.create(name, ShardSchema.from_arrow(ERRORS))
     return name
 
 
 def live_count(state: ShardState) -> int:
-    """How many rows a shard has at its newest time."""
+    """Number of rows of a shard at its newest time; needs no read of its parts."""
     return sum(part.diff_sum for batch in state.trace.batches for part in batch.parts)
 
 
 def live_errors(client: ShardClient, source: str) -> pa.Table:
-    """The errors of `source` that are live: a row for each.
+    """Read the live errors of `source`, one row for each.
 
     Raises:
         InvalidUsage: There is no such source.
@@ -83,11 +86,11 @@ def retract_errors(client: ShardClient, source: str, errors: pa.Table | None = N
     Args:
         client: Of the location.
         source: Name of the source.
-        errors: Which: rows with the columns error, raw, key; None for all that are live. What is
-            not live is left out.
+        errors: Rows with the columns error, raw, key; None for all that are live. Rows that are not
+            live are left out.
 
     Returns:
-        How many were retracted.
+        The number of errors retracted.
 
     Raises:
         InvalidUsage: There is no such source, or it has taken nothing in yet.
@@ -109,6 +112,8 @@ def retract_errors(client: ShardClient, source: str, errors: pa.Table | None = N
         gone = _chosen(live_errors(client, source), errors)
         if not gone.num_rows:
             return 0
+        # The time is taken in the remap shard before anything is retracted at it: a micro-batch
+        # that is bound meanwhile gets a later time, at which its errors can still be appended.
         if _make_room(remap, remap.read(), lower):
             count = int(pc.sum(gone.column(DIFF)).as_py())
             at = pa.repeat(pa.scalar(lower, pa.int64()), gone.num_rows)
@@ -125,7 +130,7 @@ def retract_errors(client: ShardClient, source: str, errors: pa.Table | None = N
 
 
 def _chosen(live: pa.Table, wanted: pa.Table | None) -> pa.Table:
-    """Retractions of the live errors that are wanted, each as often as both have it."""
+    """Retractions of the wanted errors that are live; of equal rows as many as both tables have."""
     names = ERRORS.names
     counts = live.group_by(names).aggregate([([], "count_all")])
     rows = counts.to_pylist()
@@ -141,7 +146,7 @@ def _chosen(live: pa.Table, wanted: pa.Table | None) -> pa.Table:
 
 
 def _make_room(remap: Remap, bound: Bound, at: int) -> bool:
-    """Whether nothing is bound at `at`, or ever will be."""
+    """Settle that nothing is bound at `at` or ever will be; False if that cannot be had now."""
     if bound.last is not None and bound.last.time >= at:
         return False
     return remap.advance(bound, at + 1) is not None

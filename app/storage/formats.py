@@ -1,13 +1,16 @@
-"""The formats that we know: how each is spelt, which options it has, and what package brings it.
+"""Formats of sources and sinks: their spelling, their options, and the package each comes with.
 
     spelt("PARQUET")                                    parquet
     unknown_options("csv", {"haeder": "true"}, "source") [("haeder", "did you mean 'header'?")]
     missing_option("xml", {})                           ("rowTag", "the name of the element …")
     package_of("kafka")                                  a class of it, and where it is
 
+Spark ignores an option that it does not know: a `haeder` of a CSV file would be a row of data for
+ever. So options are checked here, when an object is created, without a JVM.
+
 What a caller relies on:
-    A format that is not here is somebody else's: its spelling and its options are left as they are,
-    and so is every option with a dot in its name, which is of a file system or of a codec.
+    A format that is not listed is left to its package: its spelling and its options are not
+    checked, and neither is an option with a dot in its name, which is of a file system or a codec.
 
 Invariants:
     Names are compared without case, as Spark does.
@@ -42,13 +45,13 @@ OWN_SINKS: Final[Mapping[str, tuple[str, ...]]] = {
     "foreachBatch": ("function",),
     "memory": (),
 }
-"""Sinks that are ours, with their options."""
+"""Sinks that this program implements itself, with their options."""
 
 KNOWN: Final = (
     "auction", "binaryFile", "counter", "delta", "iceberg", "jdbc", "kafka", "nexmark", "rate",
     "rate-micro-batch", "shard", "socket", *FILES, *OWN_SINKS,
 )  # fmt: skip
-"""Formats that somebody may have meant."""
+"""Formats that are suggested for one that is misspelt."""
 
 _PACKAGES: Final = {
     "avro": ("org.apache.spark.sql.v2.avro.AvroDataSourceV2", "org.apache.spark:spark-avro_2.13"),
@@ -62,7 +65,7 @@ _PACKAGES: Final = {
         "org.apache.spark:spark-sql-kafka-0-10_2.13",
     ),
 }
-"""Formats that are not in Spark: a class of theirs, and where it is."""
+"""Formats that are not in Spark: a class to look for on the class path, and its package."""
 
 _TEXTS: Final = (
     "charset", "columnNameOfCorruptRecord", "compression", "dateFormat",
@@ -137,22 +140,22 @@ _SPELT: Final = {name.lower(): name for name in KNOWN}
 
 
 def spelt(name: str) -> str:
-    """A format as we spell it; as it is written if we do not know it."""
+    """The canonical spelling of a format; `name` itself if it is not listed."""
     return _SPELT.get(name.lower(), name)
 
 
 def package_of(name: str) -> tuple[str, str] | None:
-    """A class of a format that is not in Spark, and the package with it; None for all others."""
+    """The class and the package of a format that is not in Spark; None for all others."""
     return _PACKAGES.get(spelt(name))
 
 
 def unknown_options(name: str, options: Iterable[str], use: Use) -> list[tuple[str, str]]:
-    """Options that a format does not have, each with a hint; none if we do not know the format.
+    """Options that a format does not have, each with a hint; none if the format is not listed.
 
     Args:
         name: The format.
-        options: What somebody has given.
-        use: What for.
+        options: Names of options, as a statement has them.
+        use: Whether they are a source's or a sink's.
     """
     known = _known(spelt(name), use)
     if known is None:
@@ -163,7 +166,7 @@ def unknown_options(name: str, options: Iterable[str], use: Use) -> list[tuple[s
 
 
 def missing_option(name: str, options: Iterable[str]) -> tuple[str, str] | None:
-    """An option that a format cannot do without, with a hint; None if nothing is missing."""
+    """A required option that is missing, with a hint; None if nothing is missing."""
     needed = _NEEDED.get(spelt(name))
     if needed is None or needed[0].lower() in {option.lower() for option in options}:
         return None
@@ -180,7 +183,7 @@ def _hint(option: str, known: tuple[str, ...]) -> str:
 
 
 def _known(name: str, use: Use) -> tuple[str, ...] | None:
-    """All options of a format that we know."""
+    """All options of a format; None if the format is not listed."""
     own = _OF_FORMAT.get(name)
     if use == "sink":
         if name in OWN_SINKS:

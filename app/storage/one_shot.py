@@ -1,10 +1,11 @@
-"""Oneshot ingestions: a batch read, appended to a shard once.
+"""A oneshot ingestion reads something once, as a batch, and appends it to a shard.
 
     oneshots = Oneshots(host, done)
     oneshots.start(request)          returns at once; one `StagedBatches` comes through `done`
 
-The append is made under the ingestion's own name, so one that is asked for again, after a lost
-answer, is not made twice.
+It is for data that does not go on coming, as Materialize's `COPY FROM`: no streaming query needed.
+The append has the ingestion's own idempotency token: a request that is repeated after a lost answer
+appends nothing twice.
 
 Invariants:
     Nothing is read or appended before the runtime may write.
@@ -37,11 +38,11 @@ class Oneshots:
     """Runs oneshot ingestions, two at a time; safe to use from any thread."""
 
     def __init__(self, host: Host, done: Callable[[StagedBatches], None]) -> None:
-        """Nothing runs yet.
+        """Run nothing yet.
 
         Args:
-            host: Whose session and location.
-            done: Takes the answers; returns at once, in any thread.
+            host: Its session and location are used.
+            done: Takes the answers; must return at once, is called in any thread.
         """
         self._host = host
         self._done = done
@@ -67,7 +68,7 @@ class Oneshots:
             self._done(StagedBatches(uuid=request.uuid, error=refused))
 
     def cancel(self, uuid: str) -> None:
-        """It is not needed any more: if it has not begun it never will, else its jobs stop."""
+        """Cancel an ingestion: one that waits is never begun, of one that runs the jobs stop."""
         with self._lock:
             known = uuid in self._wanted
             self._wanted.discard(uuid)

@@ -1,20 +1,23 @@
-"""Reading a source: its stream, the columns of its shard, and its micro-batches, decoded.
+"""A reading opens a source as a stream of Spark, and decodes its micro-batches.
 
     reading = Reading.open(host, description, origin)
     reading.stream.writeStream.foreachBatch(…)
     with reading.decoded(frame) as decoded:               in `foreachBatch`
+
+Spark either drops a row that it cannot decode or fails with it, and says nothing of the order of
+rows. A shard needs both: the bad row as data, and which of two rows with a key is the later one.
 
 Each row has its position in the source where rows replace one another: for files the file's time of
 change, its path and the place in it, for Kafka the offset, else the order in which Spark's
 partitions have the rows.
 
 Rows of text formats that cannot be decoded are marked, unless the source sets the option `mode`
-itself: then it is Spark's to drop them or to fail.
+itself: then Spark drops them or fails, as the option says.
 
 Invariants:
     The same micro-batch gives the same rows at the same positions whenever it is run.
-    Rows that are looked at twice are read once.
-    Columns of ours never reach the source's shard.
+    Rows that are needed twice are read once.
+    Columns that are added here (`_shardline_…`) never reach the source's shard.
 """
 
 from __future__ import annotations
@@ -50,13 +53,13 @@ _TEXT: Final = frozenset({"csv", "json", "xml"})
 """Formats whose rows may fail to be decoded one by one."""
 
 _FILES: Final = _TEXT | {"avro", "orc", "parquet", "text"}
-"""Formats of files, which Spark tells the place of each row of."""
+"""Formats of files: Spark has the file and the block of each of their rows."""
 
 _INFERRED: Final = _TEXT | {"avro", "orc", "parquet"}
-"""Formats of files that have no columns of their own."""
+"""Formats whose columns Spark infers from the files if the source does not name them."""
 
 _OURS: Final = {"orderingcolumn": "orderingColumn", "deletecolumn": "deleteColumn"}
-"""Options of a source that are about its envelope."""
+"""Options of a source that are about its envelope, and not for Spark's format."""
 
 _PREFIX: Final = "_shardline_"
 CORRUPT: Final = f"{_PREFIX}corrupt"
@@ -69,16 +72,16 @@ _CHANGED, _PATH, _BLOCK, _SIZE = (f"{_PREFIX}{n}" for n in ("changed", "path", "
 _DIGITS: Final = 20
 
 _TOMBSTONE: Final = "null"
-"""A change event that says nothing: Debezium sends one behind each delete, for Kafka."""
+"""An event without contents: Debezium sends one after each delete, for Kafka's log compaction."""
 
 _GLOB: Final = frozenset("{}[]*?\\")
 
 
 def inferred(spark: SparkSession, description: SourceDescription) -> str:
-    """Columns of files that have none given, as they are now, as JSON text; "" for other sources.
+    """Infer the columns of a source of files, as JSON text; "" if they are named, or no files.
 
     Raises:
-        AnalysisException: There are no files to tell.
+        AnalysisException: There are no files to infer them from.
     """
     name = description.format.lower()
     if description.schema or name not in _INFERRED:
@@ -90,10 +93,10 @@ def inferred(spark: SparkSession, description: SourceDescription) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What a micro-batch brought.
+    """The size of a micro-batch as it was read.
 
     Attributes:
-        messages: Rows, good and bad; None where they are counted while they are staged.
+        messages: Number of rows, good and bad; None where they are counted while they are staged.
         errors: How many of them cannot be decoded.
         size_bytes: Size of their files; None where it is not known.
     """
@@ -105,10 +108,12 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A micro-batch: all rows with their position, and what is known of them.
+    """A decoded micro-batch.
 
     Attributes:
-        rows: With the columns of the source, and `POSITION` and `CORRUPT` where they are needed.
+        rows: All rows, with the columns of the source, and `POSITION` and `CORRUPT` where they are
+            needed.
+        counts: How many there are.
     """
 
     rows: DataFrame
@@ -120,7 +125,7 @@ class Reading:
     """A source as a stream.
 
     Attributes:
-        stream: What Spark reads; with columns of ours.
+        stream: The frame that Spark reads, with the columns that are added here.
         options: Of the write to the source's shard.
         description: Of the source.
     """
@@ -131,7 +136,7 @@ class Reading:
 
     @classmethod
     def open(cls, host: Host, description: SourceDescription, origin: Origin) -> Reading:
-        """The stream of a source; makes or evolves its shard for the stream's columns.
+        """Open the stream of a source; makes or evolves its shard for the stream's columns.
 
         Raises:
             InvalidUsage: An option, a column or the envelope does not fit; names it.
@@ -153,24 +158,28 @@ class Reading:
 
     @property
     def columns(self) -> list[StructField]:
-        """What the source itself has."""
+        """Columns of the source itself."""
         return [field for field in self.stream.schema if not field.name.startswith(_PREFIX)]
 
     @property
     def decodes(self) -> bool:
-        """Whether rows may turn out not to be decodable."""
+        """True if rows that cannot be decoded are marked."""
         return CORRUPT in self.stream.columns
 
     @property
     def replaces(self) -> bool:
-        """Whether rows replace rows of their keys."""
+        """True if a row replaces the one of its key."""
         return self.description.envelope in ("upsert", "debezium")
 
     @contextmanager
     def decoded(self, frame: DataFrame) -> Iterator[Decoded]:
-        """A micro-batch as `foreachBatch` was handed it.
+        """Decode a micro-batch; its rows may be used until the context ends.
 
-        Rows that must be looked at twice are kept meanwhile: a source is read once.
+        Rows that are needed twice, to be counted and to be staged, are cached until then: a source
+        that is read a second time may have other rows.
+
+        Args:
+            frame: As `foreachBatch` was given it.
         """
         rows = frame.withColumn(POSITION, _position(frame)) if self.replaces else frame
         if not self.decodes:
@@ -184,7 +193,7 @@ class Reading:
             kept.unpersist()
 
     def good(self, decoded: Decoded) -> DataFrame:
-        """Rows for the source's shard."""
+        """The rows of a micro-batch for the source's shard: those that could be decoded."""
         rows = decoded.rows
         if self.decodes:
             rows = rows.where(F.col(CORRUPT).isNull()).drop(CORRUPT)
@@ -193,7 +202,7 @@ class Reading:
         return rows.drop(TS) if self.description.envelope == "diff" else rows
 
     def _make_shard(self, host: Host) -> None:
-        """Make the shard, or evolve it, from the columns alone: without those of ours."""
+        """Make or evolve the shard from the source's own columns."""
         own = self.columns
         if self.description.envelope == "diff":
             own = [field for field in own if field.name != TS]
@@ -223,7 +232,7 @@ def _envelope_options(description: SourceDescription) -> dict[str, str]:
 
 
 def _split(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Options of the format, and ours."""
+    """Split options into those of the format and those of the envelope."""
     ours = {_OURS[n.lower()]: text for n, text in options.items() if n.lower() in _OURS}
     return {n: text for n, text in options.items() if n.lower() not in _OURS}, ours
 
@@ -262,7 +271,7 @@ def _stream(spark: SparkSession, description: SourceDescription, origin: Origin)
 
 
 def _streamable(spark: SparkSession, given: Mapping[str, str]) -> dict[str, str]:
-    """`given` with a path that is one file as a glob of it alone: Spark streams no single file."""
+    """`given`, with the path of a single file as a glob: Spark streams folders and globs only."""
     name = next((name for name in given if name.lower() == "path"), None)
     path = "" if name is None else given[name]
     ends = list(re.finditer(r"[^\W_](?=[\W_]*$)", path))
@@ -280,19 +289,19 @@ def _is_file(spark: SparkSession, path: str) -> bool:
         system = place.getFileSystem(session.sessionState().newHadoopConf())
         return bool(system.getFileStatus(place).isFile())
     except Py4JJavaError:
-        # It is not there, or cannot be reached: Spark says so when it reads.
+        # It does not exist or cannot be reached: Spark's own error, when it reads, is better.
         return False
 
 
 def _columns(description: SourceDescription, origin: Origin) -> StructType | None:
-    """The columns that the stream is told; None for those of the format."""
+    """The columns to set on the stream; None if the format has its own."""
     if description.schema:
         return StructType.fromJson(json.loads(StructType.fromDDL(description.schema).json()))
     return struct_of(ShardSchema.parse(origin.schema).record) if origin.schema else None
 
 
 def _position(frame: DataFrame) -> Column:
-    """Where in the source a row of a micro-batch is, as text that sorts like it."""
+    """The position of a row in its source, as text that sorts like the position."""
     row = _padded(F.monotonically_increasing_id())
     names = set(frame.columns)
     if _PATH in names:
@@ -308,7 +317,7 @@ def _padded(number: Column) -> Column:
 
 
 def _counted(kept: DataFrame) -> Counts:
-    """Counts of a micro-batch of files, which this reads once and for all."""
+    """Count a micro-batch of files; this is the job that fills its cache."""
     by_file = kept.groupBy(_PATH).agg(
         F.count(F.lit(1)).alias("messages"),
         F.count(CORRUPT).alias("errors"),

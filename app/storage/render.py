@@ -1,4 +1,8 @@
-"""How the lane makes a source or a sink run."""
+"""Rendering turns the description of a source or sink into something that runs.
+
+It is the one function of the room that the lane calls. Ingestions and sinks load PySpark, so their
+modules are imported when there is the first object of their kind.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,16 @@ __all__ = ["render"]
 def render(
     host: Host, incarnation: Incarnation, description: SourceDescription | SinkDescription
 ) -> Running:
-    """Start it; what becomes of it is told through `host.report`."""
-    # Each loads only when there is one of its kind.
+    """Start a source or a sink; its state and errors come through `host.report`.
+
+    Args:
+        host: What all objects share.
+        incarnation: The number of this start.
+        description: Of the source or sink.
+
+    Raises:
+        InvalidUsage: The description cannot work.
+    """
     match description:
         case SourceDescription():
             from shardline.app.storage.ingestion import run_ingestion  # noqa: PLC0415

@@ -1,9 +1,12 @@
-"""What an ingestion tells of itself: states and numbers, where they have changed.
+"""An ingestion reports its state and its numbers, where they have changed.
+
+A source commits every second, and a controller, a history and introspection read each report: only
+news is worth one. So what was reported last is remembered here, and nowhere else.
 
 Invariants:
     Rows are counted where they are staged, never by Spark's `numInputRows`, which counts a
     micro-batch that is read twice twice.
-    What is not known is not told: Spark knows the size of files only.
+    A number that is not known is not reported: Spark knows the size of files only.
 """
 
 from __future__ import annotations
@@ -38,16 +41,16 @@ __all__ = ["Telling", "position"]
 _log = logging.getLogger(__name__)
 
 _UNKNOWN: Final = -1
-"""Stands for a number of errors that nobody was told of yet."""
+"""Stands for a number of errors that was not reported yet."""
 
 
 class Telling:
-    """Tells of one incarnation of a source; from several threads."""
+    """Reports of one incarnation of a source. Safe to use from any thread."""
 
     def __init__(
         self, host: Host, incarnation: Incarnation, description: SourceDescription
     ) -> None:
-        """Begin now: until it is hydrated is measured from here on."""
+        """Report nothing yet; the time that hydration takes is counted from here."""
         self._host = host
         self._id, self._epoch = incarnation.id, incarnation.epoch
         self._description = description
@@ -59,12 +62,12 @@ class Telling:
         self._said: dict[str, str] = {}
 
     def started(self, query: StreamingQuery) -> None:
-        """Tell that a query runs."""
+        """Report that a query runs."""
         started = Started(id=self._id, epoch=self._epoch, query=query.id, run=query.runId)
         self._host.report(started)
 
     def upper(self, upper: int) -> None:
-        """Tell how far the source is, where that is news; the first time is its hydration."""
+        """Report the source's upper if it has advanced; the first time is its hydration."""
         with self._lock:
             moved, self._upper = upper > self._upper, max(upper, self._upper)
             first, self._hydrated = not self._hydrated, True
@@ -76,7 +79,7 @@ class Telling:
             self._measure({}, {"rehydration_latency": float(took_ms)})
 
     def progress(self, timeline: Timeline) -> None:
-        """Tell of the upper and of the errors, where they have changed."""
+        """Report the upper and the number of live errors, if they have changed."""
         self.upper(timeline.upper)
         self.health(_namespace(self._description))
         count = timeline.live_errors
@@ -95,7 +98,13 @@ class Telling:
             self.health("decode")
 
     def health(self, namespace: str, error: str = "", hint: str = "") -> None:
-        """Tell what a part says of itself, where that is news; without an error it runs."""
+        """Report the state of one part of the source, if it has changed.
+
+        Args:
+            namespace: The part.
+            error: The reason for which it stalls; "" if it runs.
+            hint: What to do about it.
+        """
         with self._lock:
             if self._said.get(namespace) == error:
                 return
@@ -120,14 +129,14 @@ class Telling:
         *,
         first: bool,
     ) -> None:
-        """Tell the numbers of a micro-batch that is committed.
+        """Report the numbers of a committed micro-batch.
 
         Args:
-            counts: What it brought.
-            staged: What it left.
+            counts: Its size as it was read.
+            staged: Its rows and errors as they were committed.
             timeline: Of the source, after it.
             query: The query.
-            first: Whether it was the snapshot.
+            first: True for the snapshot.
         """
         updates = float(staged.rows.rows)
         messages = updates if counts.messages is None else float(counts.messages)
@@ -150,7 +159,7 @@ class Telling:
         self._measure(added, now)
 
     def failed(self, error: BaseException) -> None:
-        """Tell what has ended the ingestion."""
+        """Report the error that has ended the ingestion."""
         if isinstance(error, ShardError):
             _log.error("an ingestion failed", exc_info=error)
             sentence, hint = f"[{error.code}] {error.detail}", error.hint
@@ -166,10 +175,10 @@ class Telling:
 
 
 def position(offset: str) -> float | None:
-    """An offset as one number that grows, if it is made of numbers alone: their sum.
+    """An offset as one number that grows: the sum of its numbers; None if it has anything else.
 
     Args:
-        offset: JSON text.
+        offset: JSON text, as Spark's offset log has it.
     """
     try:
         numbers = _numbers(msgspec.json.decode(offset))
@@ -194,7 +203,7 @@ def _numbers(value: object) -> list[float] | None:
 
 
 def _known(query: StreamingQuery | None, reached: float) -> float:
-    """How far the source says that it is; `reached` where it does not say."""
+    """The newest offset that the source reports, as a number; `reached` if it reports none."""
     progress = None if query is None else query.lastProgress
     latest = None if progress is None else progress["sources"][0]["latestOffset"]
     text = latest if isinstance(latest, str) else msgspec.json.encode(latest).decode()

@@ -1,18 +1,20 @@
-"""Sinks: one streaming query each, from an object's updates to something outside.
+"""A sink is a streaming query that takes an object's updates to something outside.
 
     run_sink(host, incarnation, description) -> Running
     drop_sink(client, description)              after the last incarnation has stopped
 
-The protocol of one micro-batch, and what a crash right after each step leaves:
+A target, the sink's accounts of it and Spark's checkpoint cannot be written in one step. So they
+are written in this order, and the first of them that remembers decides. A crash right after each
+step of a micro-batch leaves:
 
     the stream plans times [lower, upper)       they are planned again
     the target takes their rows                 a target that remembers is asked at the next start;
                                                 another one is given them again
     progress of the sink is at upper            the micro-batch comes again, and is left out
-    the stream commits, its hold moves on
+    the stream commits, its hold moves on       nothing
 
-What a sink has done is in its target and in `<sink>_progress`. The checkpoint only saves time: one
-that is lost, or that is ahead of the target, is made anew and starts where the target is.
+How far a sink is follows from its target and from `<sink>_progress`. The checkpoint only saves
+time: one that is lost, or that is ahead of the target, is made anew and starts where the target is.
 
 What a caller relies on:
     Reports: Started, Hydrated, Progress (write: how far the target is), Measured, Health of the
@@ -24,7 +26,7 @@ Invariants:
     sink runs, while it is stopped, and until it is dropped.
     No target is written without the fence having been asked right before.
     When `stop` has returned nothing of the incarnation is committed any more.
-    A target gets the changes of one input: one that was dropped and made again is refused.
+    A target gets the changes of one input: an input that was dropped and made again is refused.
     Nothing at or after the time of a part that cannot be read is given to the target.
 """
 
@@ -97,16 +99,17 @@ __all__ = ["check_sink", "drop_sink", "hold_name", "run_sink"]
 _log = logging.getLogger(__name__)
 
 _LOOK_MS: Final = 100
-"""How often a sink looks whether it may begin."""
+"""Pause between two looks at whether the sink may begin."""
 
 _PARTS: Final = "256"
-"""Parts of the change that one micro-batch takes: a sink that comes back after a week commits
-several times on the way. The contents that it begins with have one time, and come at once."""
+"""Parts of the change that one micro-batch takes at most: a sink that comes back after a week
+commits several times on the way. The contents that it begins with have one time, and come at
+once."""
 
 _OURS: Final = re.compile(
     r"(\[[A-Z_]+\] [^\n]*?)(?: — hint: ([^\n]*?))?(?: SQLSTATE: \w+)?$", re.MULTILINE
 )
-"""An error of ours inside of what Spark makes of it."""
+"""An error of ours, with its code and hint, inside of the text that Spark wraps it in."""
 
 _RAISED: Final = "[USER_RAISED_EXCEPTION] "
 """What Spark puts before an error that a row has raised."""
@@ -118,13 +121,13 @@ def hold_name(sink: str) -> str:
 
 
 def run_sink(host: Host, incarnation: Incarnation, description: SinkDescription) -> Running:
-    """Start a sink; what goes wrong after this call is reported.
+    """Start a sink; returns at once, later errors are reported.
 
     Args:
         host: What all objects share.
         incarnation: `as_of` is where it begins if its target has nothing yet; None for the newest
             contents there are.
-        description: What it is to do.
+        description: Of the sink.
 
     Raises:
         InvalidUsage: The description cannot work; says why.
@@ -137,9 +140,9 @@ def run_sink(host: Host, incarnation: Incarnation, description: SinkDescription)
 
 
 def drop_sink(client: ShardClient, description: SinkDescription) -> None:
-    """Forget a sink that is stopped: its hold on the input and its progress. Again does nothing.
+    """Give up a stopped sink's hold on its input, and drop its progress; idempotent.
 
-    What its target has stays there.
+    What its target has stays there. A hold that is not given up keeps the input's history for ever.
 
     Args:
         client: Of the persist location.
@@ -152,7 +155,10 @@ def drop_sink(client: ShardClient, description: SinkDescription) -> None:
 
 
 class _SinkRun:
-    """One incarnation of a sink."""
+    """One incarnation of a sink.
+
+    `_turn` is held while a micro-batch is committed: `stop` takes it to wait for one under way.
+    """
 
     def __init__(self, host: Host, incarnation: Incarnation, sink: SinkDescription) -> None:
         self._host = host
@@ -177,7 +183,7 @@ class _SinkRun:
         self._thread.start()
 
     def stop(self) -> None:
-        """End it, and wait until nothing of it commits any more; again does nothing."""
+        """End it, and wait until nothing of it commits any more; idempotent."""
         self._stopping.set()
         query = self._query
         if query is not None:
@@ -191,6 +197,7 @@ class _SinkRun:
     # -- the life of an incarnation ----------------------------------------------------------
 
     def _run(self) -> None:
+        """Lead the incarnation, in a thread of its own, and report how it ends."""
         try:
             query = self._begin()
             if query is not None:
@@ -204,9 +211,12 @@ class _SinkRun:
         host, sink = self._host, self._sink
         if not self._wait(host.writes.is_set) or not self._wait(self._readable):
             return None
+        # Before anything is opened: opening a target of files deletes what is being staged there,
+        # and that must not be what a newer runtime is staging.
         host.check_fence()
         self._progress = SinkProgress.open(host.client, sink)
         self._target = _open_target(host, sink)
+        # Before the accounts are brought up to the target: times of another input mean nothing.
         self._check_input(self._progress, self._target)
         self._catch_up(self._progress, self._target)
         self._leave_previous_input(self._progress)
@@ -217,9 +227,12 @@ class _SinkRun:
             host.report(Ended(id=sink.name, epoch=self._incarnation.epoch))
             return None
         as_of = self._as_of(self._progress)
+        # The hold stands before anything is noted or read: without it the input's history could be
+        # merged away between here and the stream's first plan.
         host.client.hold(sink.on, hold_name(sink.name), since=as_of, purpose=f"sink {sink.name}")
         if committed is None and not sink.snapshot:
-            # Where it begins is the one thing that only this moment knows.
+            # A sink of changes only: noted now, as a restart would choose a later beginning and
+            # leave out what has changed in between.
             self._progress.record(Interval(0, Frontier(as_of + 1)), 0)
             committed = self._progress.committed
         if not may_continue(self._checkpoint, committed):
@@ -227,10 +240,15 @@ class _SinkRun:
                 "the checkpoint of a sink does not fit its target: it is made anew",
                 extra={"context": {"sink": sink.name, "committed": str(committed)}},
             )
+            # Safe: everything that counts is in `committed`, and the new query starts from there.
             shutil.rmtree(self._checkpoint, ignore_errors=True)
         return self._query_from(as_of, committed)
 
     def _query_from(self, as_of: int, committed: Frontier | None) -> StreamingQuery | None:
+        """Start the query behind `committed`; from the contents at `as_of` if there is none.
+
+        None if the sink was stopped meanwhile.
+        """
         host, sink = self._host, self._sink
         begin = (
             {"timestampAsOf": str(as_of)}
@@ -257,6 +275,7 @@ class _SinkRun:
         with start_slot(host.clock, self._stopping):
             query = self._query = writer.start()
             until_initialised(query, host.clock, self._stopping)
+        # `stop` may have looked for a query before there was one.
         if self._stopping.is_set():
             query.stop()
             return None
@@ -265,7 +284,7 @@ class _SinkRun:
         if committed is not None:
             self._tell_hydrated()
             self._tell_progress(committed)
-            if self._rests_until(committed) is not None:  # else a micro-batch comes, and tells
+            if self._rests_until(committed) is not None:  # else a micro-batch comes and reports
                 self._tell_running()
         return query
 
@@ -277,7 +296,7 @@ class _SinkRun:
         return not self._stopping.is_set()
 
     def _readable(self) -> bool:
-        """Whether the input is there and has contents."""
+        """True if the input exists and has contents."""
         client = self._host.client
         return client.exists(self._sink.on) and client.readable(self._sink.on)[0].upper != Frontier(
             0
@@ -286,7 +305,7 @@ class _SinkRun:
     # -- where to begin ----------------------------------------------------------------------
 
     def _rests_until(self, committed: Frontier) -> Frontier | None:
-        """Up to where nothing has changed since `committed`; None if something has."""
+        """The frontier up to which nothing has changed since `committed`; None if something has."""
         (state,) = self._host.client.readable(self._sink.on)
         assert committed.time is not None, "a finished sink has no query"
         if state.upper.is_empty:
@@ -312,7 +331,7 @@ class _SinkRun:
             )
 
     def _catch_up(self, progress: SinkProgress, target: Target) -> None:
-        """Note what the target has beyond what was noted."""
+        """Bring the accounts up to the target: a crash may have come between the two."""
         there = target.committed()
         if there is None or (progress.committed is not None and there <= progress.committed):
             return
@@ -320,7 +339,7 @@ class _SinkRun:
         progress.record(Interval(lower, there), 0)
 
     def _pass_idle_time(self, progress: SinkProgress, target: Target) -> None:
-        """Note that nothing has changed while the sink was away: no micro-batch would come soon."""
+        """Move past times without changes while the sink was away: they cause no micro-batch."""
         committed = progress.committed
         if committed is None or committed == EMPTY:
             return
@@ -332,13 +351,13 @@ class _SinkRun:
             progress.record(interval, 0)
 
     def _leave_previous_input(self, progress: SinkProgress) -> None:
-        """Give up the hold of a definition that read something else."""
+        """Give up the hold on the input of the previous definition, if that was another one."""
         previous = progress.previous_input
         if previous not in ("", self._sink.on):
             _give_up(self._host.client, previous, self._sink.name)
 
     def _as_of(self, progress: SinkProgress) -> int:
-        """The last time that the target has, or that it begins with."""
+        """The last time that the target has; or, if it has none, the time that it begins with."""
         if progress.committed is not None:
             assert progress.committed.time is not None
             return max(progress.committed.time - 1, 0)
@@ -351,7 +370,7 @@ class _SinkRun:
     # -- micro-batches -----------------------------------------------------------------------
 
     def _each(self, frame: DataFrame, number: int) -> None:
-        """What Spark calls for each micro-batch."""
+        """Commit a micro-batch; called by Spark, in a thread of its own."""
         try:
             with self._turn:
                 self._commit(frame, number)
@@ -360,6 +379,7 @@ class _SinkRun:
             raise briefly(error, stopping=self._stopping.is_set()) from None
 
     def _commit(self, frame: DataFrame, number: int) -> None:
+        """Give the rows of a micro-batch to the target, and note it; nothing if it has them."""
         progress, target = self._progress, self._target
         assert progress is not None
         assert target is not None
@@ -367,12 +387,15 @@ class _SinkRun:
         committed = progress.committed
         if upper is None or (committed is not None and upper <= committed):
             return
-        # Nothing is skipped: a checkpoint that is ahead was thrown away.
+        # Nothing is left out: a checkpoint that is ahead of the target was deleted at the start.
         assert start is None or (committed is not None and start <= committed), (start, committed)
+        # From what is committed, not from Spark's own start: a micro-batch that overlaps what the
+        # target has gives it the rest only.
         lower = 0 if committed is None else committed.time or 0
         interval = Interval(lower, upper)
         written = self._written(frame, number, target, interval)
-        # Also if the sink is being stopped, which waits for this: what is there is accounted for.
+        # Not `_check`: a sink that is being stopped still notes what its target has just taken, or
+        # a target that does not remember would be given it again. `stop` waits for this.
         self._host.check_fence()
         progress.record(interval, written.rows)
         self._tell(written, interval)
@@ -380,18 +403,25 @@ class _SinkRun:
     def _written(
         self, frame: DataFrame, number: int, target: Target, interval: Interval
     ) -> Written:
-        """What the target has taken of a micro-batch."""
+        """Give a micro-batch to the target, and return what it has taken."""
+        # Nothing to read: only the time moves on, and no Spark job is worth that.
         if not any(source.partitions() for source in micro_batches(frame, number)):
             self._check()
             target.skip(interval)
             return Written(0)
         updates = micro_batch(frame, number).where(F.col(TS) >= interval.lower)
         rows = shaped(updates, self._sink)
+        # As late as can be: what comes next is what a runtime that was replaced must not do.
         self._check()
         return target.write(rows, interval)
 
     def _check(self) -> None:
-        """Refuse to commit what must not be committed any more."""
+        """Refuse to commit for a sink that is being stopped, or a runtime that is fenced.
+
+        Raises:
+            Determinate: The sink is being stopped.
+            Fenced: Another runtime has taken over.
+        """
         if self._stopping.is_set():
             raise Determinate(f"sink '{self._sink.name}' is being stopped", code="STOPPED")
         self._host.check_fence()
@@ -424,7 +454,7 @@ class _SinkRun:
         self._host.report(Health(id=name, epoch=epoch, namespace="sink", status="running"))
 
     def _tell_hydrated(self) -> None:
-        """Say once that the target has what the sink began with."""
+        """Report, once, that the target has the contents that the sink began with."""
         if not self._hydrated:
             self._hydrated = True
             took_ms = int(self._host.clock.elapsed_ms() - self._begun_ms)
@@ -457,7 +487,7 @@ class _SinkRun:
         report(Failed(id=name, epoch=epoch, error=message, hint=hint, fenced=self._is_fenced()))
 
     def _is_fenced(self) -> bool:
-        """Whether another runtime has taken over; a store that does not answer says nothing."""
+        """True if another runtime has taken over; False, too, if the store does not answer."""
         try:
             self._host.check_fence()
         except Fenced:
@@ -468,7 +498,7 @@ class _SinkRun:
 
 
 def _open_target(host: Host, sink: SinkDescription) -> Target:
-    """Where the rows of a sink go."""
+    """Open the target of a sink, by its format."""
     options = options_of(sink)
     match sink.format:
         case "shard":
@@ -485,13 +515,13 @@ def _open_target(host: Host, sink: SinkDescription) -> Target:
 
 
 def _give_up(client: ShardClient, shard: str, sink: str) -> None:
-    """Let a shard forget the hold of a sink, whoever owns it."""
+    """Give up a sink's hold on a shard, without regard to the runtime that took it."""
     with suppress(InvalidUsage):  # a shard that is gone holds nothing
         client.machine(shard).apply(partial(expire_critical, reader=hold_name(sink)))
 
 
 def _explained(error: BaseException) -> tuple[str, str]:
-    """An error in a sentence, and what to do about it."""
+    """An error as one sentence, and a hint what to do about it."""
     if isinstance(error, ShardError):
         return f"[{error.code}] {error.detail}", error.hint
     found = _OURS.findall(str(error))

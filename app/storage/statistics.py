@@ -1,4 +1,8 @@
-"""Statistics of sources and sinks, summed over micro-batches and incarnations: pure.
+"""Statistics sum up the numbers of sources and sinks over micro-batches and incarnations: pure.
+
+A micro-batch reports what it did, an incarnation begins at zero; a user asks for totals of the
+object. What a report, and what a new incarnation, does to a number depends on its kind, as in
+Materialize's source and sink statistics:
 
 | kind | a report | a new incarnation |
 |---|---|---|
@@ -9,12 +13,11 @@
 | total | replaces, never by less, nor by "not known" | stays |
 
 What a caller relies on:
-    Missing is not zero: what nobody has measured is absent from updates and None in rows.
-    Counters are best effort, since what a process has not reported dies with it: rates are what
-    they are good for.
+    Missing is not zero: a number that was never measured is absent from updates and None in rows.
+    Counters are best effort, since a process that dies has not reported all: use them for rates.
 
 Invariants:
-    Reports of an earlier incarnation than the newest one that was heard of change nothing.
+    Reports of an earlier incarnation than the newest one known change nothing.
     `offset_known` is never before `offset_committed`: a lag is never negative.
 """
 
@@ -70,7 +73,7 @@ SINK_COLUMNS: Final = ("id", *_SINK)
 
 @dataclass(slots=True)
 class _Object:
-    """What is known of one object."""
+    """The numbers of one object."""
 
     kind: ObjectKind
     epoch: int
@@ -82,14 +85,14 @@ class _Object:
 
 
 class Statistics:
-    """Statistics of all objects of a worker. Not for several threads at once."""
+    """Statistics of all objects of a worker. For one thread at a time."""
 
     def __init__(self) -> None:
-        """Know of no object."""
+        """Begin without objects."""
         self._objects: dict[str, _Object] = {}
 
     def start(self, id: str, kind: ObjectKind, epoch: int) -> None:  # noqa: A002 - the protocol's
-        """Incarnation `epoch` of an object begins; an earlier one than is known changes nothing."""
+        """Begin incarnation `epoch` of an object; one before the newest known changes nothing."""
         known = self._objects.get(id)
         if known is None:
             self._objects[id] = _Object(kind, epoch)
@@ -98,7 +101,7 @@ class Statistics:
         self._advance(known, epoch)
 
     def observe(self, report: Measured) -> None:
-        """Take in what a micro-batch has measured; of an object that is not known, nothing."""
+        """Add the numbers of a micro-batch; those of an unknown object are ignored."""
         known = self._objects.get(report.id)
         if known is None or report.epoch < known.epoch:
             return
@@ -116,7 +119,7 @@ class Statistics:
         self._objects.pop(id, None)
 
     def updates(self) -> StatisticsUpdates:
-        """All that is known, for the controller."""
+        """All statistics, for the controller."""
         found: dict[ObjectKind, dict[str, dict[str, float]]] = {"source": {}, "sink": {}}
         for name, known in self._objects.items():
             found[known.kind][name] = _consistent(known.values)
@@ -158,7 +161,7 @@ class Statistics:
 
 
 def _consistent(values: dict[str, float]) -> dict[str, float]:
-    """`values`, with as much known as is committed."""
+    """`values`, with `offset_known` raised to `offset_committed` if it is behind it."""
     known, committed = values.get("offset_known"), values.get("offset_committed")
     if known is None or committed is None or known >= committed:
         return dict(values)
@@ -178,7 +181,7 @@ def _row(name: str, known: _Object) -> Row:
 
 
 def _refuse(report: Measured, name: str, value: float | None) -> None:
-    """Keep what there is: a statistic that is wrong must not stop what it measures."""
+    """Log a wrong statistic and ignore it: it must not stop the object that it measures."""
     _log.error(
         "a statistic was refused: it is not known, of another kind, or goes back",
         extra={

@@ -1,23 +1,26 @@
-"""What the status of a source or sink is, out of what its parts say of themselves: pure.
+"""The status machine derives the status of a source or sink from the reports of its parts: pure.
+
+An object has several parts that run and fail on their own: the query, the decoder, the ticks. Users
+ask for one status, and for the history of its changes. As with Materialize's health operators, one
+machine decides for all parts.
 
     created --> starting --> running <--> stalled, frozen     by reports and failures
     paused                                                    nothing runs it
     ceased                                                    it has come to its end
     dropped                                                   nothing comes after it
 
-Parts are told apart by namespace. The worst of them decides: ceased before stalled before frozen
-before running; of several errors that of the highest namespace is told, with all hints. A side
+A part is a namespace of the object. The worst of them decides: ceased before stalled before frozen
+before running; of several errors that of the highest namespace is shown, with all hints. A side
 channel may stall an object, and does not make it running.
 
 What a caller relies on:
-    Each call gives the changes that it makes, for a history to keep; no change, no update.
+    Each call returns the changes that it makes, for a history to keep; no change, no update.
     An object that failed stays stalled, with its error, while it is started again, until it runs:
     an error that comes back every few seconds is one entry of the history.
 
 Invariants:
-    Within one round of reports a part is as bad as the worst that it says; the next round replaces
-    what the part said before.
-    Nothing is said of an object after `dropped`, nor by an incarnation other than the current one.
+    Within one round of reports the worst one of a part counts; the next round replaces it.
+    Nothing follows `dropped`, and only reports of the current incarnation count.
     Times of an object's updates never go back.
 """
 
@@ -39,18 +42,18 @@ SIDE_CHANNELS: Final = frozenset({"internal"})
 """Housekeeping: that it works says nothing of the data."""
 
 _WORSE: Final = {"running": 0, "frozen": 1, "stalled": 2, "ceased": 3}
-"""What a part can say, and what dominates what."""
+"""Statuses that a part can report; the greater one decides."""
 
 
 @dataclass(slots=True)
 class _Object:
-    """What is known of one object.
+    """The state of one object.
 
     Attributes:
         said: The newest update.
-        epoch: The incarnation that is listened to; 0 before the first one.
-        parts: What each namespace of it said last.
-        failed: Why the incarnation before ended, until this one runs.
+        epoch: The incarnation whose reports count; 0 before the first one.
+        parts: The last report of each of its namespaces.
+        failed: The error that ended the previous incarnation, until this one runs.
     """
 
     said: StatusUpdate
@@ -60,10 +63,10 @@ class _Object:
 
 
 class HealthMachine:
-    """Statuses of all objects of a worker. Not for several threads at once."""
+    """Statuses of all objects of a worker. For one thread at a time."""
 
     def __init__(self, side_channels: frozenset[str] = SIDE_CHANNELS) -> None:
-        """Know of no object.
+        """Begin without objects.
 
         Args:
             side_channels: Namespaces whose running does not make an object running.
@@ -74,7 +77,7 @@ class HealthMachine:
     # -- what happens to objects -------------------------------------------------------------
 
     def create(self, id: str, now_ms: int) -> list[StatusUpdate]:  # noqa: A002 - the protocol's
-        """An object is there; one that is known already stays as it is."""
+        """Add an object with status `created`; one that is known already stays as it is."""
         if id in self._objects:
             return []
         said = StatusUpdate(id=id, status="created", at_ms=now_ms)
@@ -82,10 +85,10 @@ class HealthMachine:
         return [said]
 
     def start(self, id: str, epoch: int, now_ms: int) -> list[StatusUpdate]:  # noqa: A002
-        """Incarnation `epoch` begins: from here on only that is listened to.
+        """Begin an incarnation: from here on only its reports count.
 
         Args:
-            id: The object's name; made if need be.
+            id: The object's name; added if it is not known.
             epoch: Greater than all before; a lesser one changes nothing.
             now_ms: When, ms since the epoch.
         """
@@ -97,7 +100,7 @@ class HealthMachine:
         return created + self._decided(known, now_ms)
 
     def observe(self, reports: Iterable[Health], now_ms: int) -> list[StatusUpdate]:
-        """One round of reports, of any objects; those of other incarnations are thrown away."""
+        """Take one round of reports of any objects; those of other incarnations are ignored."""
         rounds: dict[str, dict[str, Health]] = {}
         for report in reports:
             known = self._objects.get(report.id)
@@ -116,12 +119,12 @@ class HealthMachine:
         return updates
 
     def failed(self, report: Failed, now_ms: int) -> list[StatusUpdate]:
-        """An incarnation has ended by an error: stalled until another one runs."""
+        """Take the error that ended an incarnation: stalled until another one runs."""
         known = self._objects.get(report.id)
         if known is None or report.epoch != known.epoch:
             return []
         if not _errors(known.parts):
-            # Otherwise what the part said of it is closer to the cause.
+            # A part that has reported an error itself is closer to the cause.
             known.parts["internal"] = Health(
                 id=report.id,
                 epoch=report.epoch,
@@ -135,19 +138,19 @@ class HealthMachine:
         return updates
 
     def pause(self, id: str, now_ms: int) -> list[StatusUpdate]:  # noqa: A002
-        """Nothing runs the object any more, as it was asked for; until it is started."""
+        """Set an object to `paused`: it was stopped on request; until it is started."""
         return self._rests(id, "paused", now_ms)
 
     def cease(self, id: str, now_ms: int) -> list[StatusUpdate]:  # noqa: A002
-        """The object has come to its end; until it is started."""
+        """Set an object to `ceased`: it has come to its end; until it is started."""
         return self._rests(id, "ceased", now_ms)
 
     def drop(self, id: str, now_ms: int) -> list[StatusUpdate]:  # noqa: A002
-        """The object is gone: forget it. Later reports about it are thrown away."""
+        """Remove an object, with a last update `dropped`; later reports about it are ignored."""
         known = self._objects.pop(id, None)
         return [] if known is None else [_update(known, "dropped", now_ms)]
 
-    # -- what is asked for -------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------
 
     def latest(self, id: str) -> StatusUpdate | None:  # noqa: A002
         """The object's status; None if there is no such object."""
@@ -155,7 +158,7 @@ class HealthMachine:
         return None if known is None else known.said
 
     def restamped(self, now_ms: int) -> list[StatusUpdate]:
-        """The statuses of all objects as of now, for a controller that knows none of them."""
+        """All statuses, stamped with `now_ms`, for a controller that knows none of them."""
         for known in self._objects.values():
             said = known.said
             known.said = _update(
@@ -209,7 +212,7 @@ def _errors(parts: dict[str, Health]) -> list[Health]:
 
 
 def _shown(parts: dict[str, Health]) -> Health | None:
-    """The part whose error is told: of the worst ones the highest; None if all of them run."""
+    """The part whose error is shown: of the worst ones the highest; None if all of them run."""
     return max(_errors(parts), key=lambda part: _WORSE[part.status], default=None)
 
 
@@ -237,7 +240,7 @@ def _update(
 
 
 def _changed(known: _Object, update: StatusUpdate) -> list[StatusUpdate]:
-    """`update`, remembered, if it says anything new."""
+    """Remember and return `update` if it differs in more than its time; else nothing."""
     if _meaning(update) == _meaning(known.said):
         return []
     known.said = update

@@ -1,22 +1,24 @@
-"""Storage's bookkeeping between a connection and the lane; no I/O, no threads, no Spark.
+"""The storage worker keeps the books between a controller's connection and the lane: pure.
 
     done = worker.on_reconcile(commands, now_ms)     all up to `InitializationComplete`, at once
     done = worker.on_command(command, now_ms)        one behind it
-    done = worker.on_observation(report, now_ms)     what a running object tells
-    done = worker.on_phase(change)                   what the lane tells
+    done = worker.on_observation(report, now_ms)     a report of a running object
+    done = worker.on_phase(change)                   a change of phase, from the lane
     worker.statistics()                              once in a while
 
-Each gives what is to be done about it, as `shardline.app.compute.worker` does. A command of a
-controller changes what is known, and nothing else; what runs changes by the lane's commands that
-follow.
+Connections come and go, objects stay: what a controller has asked for, what it has been told, and
+what runs are three different things, and only here are they compared. As in Materialize's storage
+worker, a controller's command changes the books and nothing else; what runs changes by the lane's
+commands that follow. Each call returns what is to be done about it (`StorageDone`), as those of
+`shardline.app.compute.worker` do. No I/O, no threads, no Spark.
 
 Invariants:
-    The upper of an object is told once a controller has named it, only when it advances, also
+    The upper of an object is reported once a controller has named it, only when it advances, also
     across a change of its definition: it is the same shard.
-    A drop is acknowledged once and at once: what is left is tidying up. An object that a new
+    A drop is acknowledged once and at once: what is left is cleanup. An object that a new
     controller left out is dropped in silence.
-    All statuses are told to a new controller, stamped with the time of its coming.
-    Reports of any life but the present one are ignored.
+    All statuses are reported to a new controller, stamped with the time of its connection.
+    Reports of any incarnation but the present one are ignored.
     A oneshot ingestion of this connection is answered once; those of earlier ones never are.
 """
 
@@ -56,22 +58,21 @@ from shardline.app.storage.status_machine import HealthMachine
 __all__ = ["StorageDone", "StorageRequest", "StorageWorker"]
 
 StorageRequest: TypeAlias = RunOneshotIngestion | CancelOneshotIngestion | AllowCompaction
-"""What is done outside the lane: by whoever stages, and by the holder of holds."""
+"""Commands that are carried out outside the lane: by `one_shot`, and by those that hold history."""
 
 _UNTOLD: Final = -1
-"""Before every time."""
+"""The frontier of an object that the controller knows nothing of yet: before every time."""
 
 
 @dataclass(frozen=True, slots=True)
 class StorageDone:
-    """What follows from something that has happened.
+    """The consequences of one event, for the caller to carry out.
 
     Attributes:
         commands: For the lane, in this order.
-        requests: For those who stage batches and let go of the past, after the commands.
+        requests: For oneshot ingestions and holds, after the commands.
         responses: For the controller, in this order.
-        statuses: All changes of statuses, those included that no controller is told: for the
-            history.
+        statuses: All changes of statuses, also those that no controller is told: for the history.
     """
 
     commands: tuple[lane.LaneCommand, ...] = ()
@@ -81,13 +82,13 @@ class StorageDone:
 
 
 class StorageWorker:
-    """What is known of sources and sinks, and what the present controller knows.
+    """The state of sources and sinks, and how much of it the present controller knows.
 
-    For one thread at a time. It must hear of all phases from the lane's start on.
+    For one thread at a time. It must be given every change of phase from the lane's start on.
 
     Args:
-        objects: What the lane has found when it was opened: what the first controller does not name
-            is dropped.
+        objects: Objects of the lane when it was opened: those that the first controller does not
+            name are dropped.
         now_ms: When that was, ms since the epoch.
     """
 
@@ -104,10 +105,14 @@ class StorageWorker:
     # -- from the controller -----------------------------------------------------------------
 
     def on_reconcile(self, commands: Sequence[StorageCommand], now_ms: int) -> StorageDone:
-        """A new controller has said what there should be; the one before is not heard any more.
+        """Reconcile what runs with what a new controller wants; replaces the one before.
+
+        Args:
+            commands: All that it sent up to `InitializationComplete`.
+            now_ms: Now, ms since the epoch.
 
         Raises:
-            InvalidUsage: It speaks of what never was there; nothing has changed then.
+            InvalidUsage: It names an object that never was there; nothing has changed then.
         """
         found = reconcile_storage(self._history.commands(), commands)
         before = self._history.objects
@@ -128,10 +133,10 @@ class StorageWorker:
         )
 
     def on_command(self, command: StorageCommand, now_ms: int) -> StorageDone:
-        """A command behind `InitializationComplete`.
+        """Take one command behind `InitializationComplete`.
 
         Raises:
-            InvalidUsage: It speaks of what never was there; nothing has changed then.
+            InvalidUsage: It names an object that never was there; nothing has changed then.
         """
         before = dict(self._history.objects)
         self._history.append(command)
@@ -151,10 +156,10 @@ class StorageWorker:
                 return StorageDone(tuple(self._for_the_lane(command)))
 
     def catch_up(self, objects: Mapping[str, LaneObject]) -> StorageDone:
-        """What the lane lacks of what the controller has said; it may have refused some of it.
+        """Commands that the lane still lacks; it may have refused some when they were sent.
 
         Args:
-            objects: What the lane has. Commands that are on their way to it do no harm.
+            objects: Objects that the lane has. Commands that are on their way to it do no harm.
         """
         there = {c.id: c for c in _as_said(objects) if isinstance(c, RunIngestion | RunSink)}
         wanted = {name: held.run for name, held in self._history.objects.items()}
@@ -195,7 +200,7 @@ class StorageWorker:
     # -- from what runs ----------------------------------------------------------------------
 
     def on_observation(self, observation: Observation, now_ms: int) -> StorageDone:
-        """Something that runs has told something."""
+        """Take a report of a running object; one of an earlier incarnation changes nothing."""
         match observation:
             case Progress() | Health() | Failed() | Measured():
                 if not self._lives.admits(observation.id, observation.epoch):
@@ -216,14 +221,14 @@ class StorageWorker:
                 return self._changed(self._health.failed(observation, now_ms))
 
     def on_staged(self, end: StagedBatches) -> StorageDone:
-        """A oneshot ingestion has come to its end."""
+        """Take the end of a oneshot ingestion."""
         if end.uuid not in self._history.oneshots:
             return StorageDone()
         self._history.append(CancelOneshotIngestion(end.uuid))
         return StorageDone(responses=(end,))
 
     def on_phase(self, change: PhaseChange) -> StorageDone:
-        """The lane has told of a phase."""
+        """Take a change of an object's phase."""
         if not self._lives.on_phase(change):
             return StorageDone()
         assert change.incarnation is not None, change
@@ -244,7 +249,7 @@ class StorageWorker:
                 return StorageDone()
 
     def _fails(self, name: str) -> bool:
-        """Whether an object was stopped for what is wrong with it: that stays its status."""
+        """True if an object was stopped because of an error: that stays its status."""
         latest = self._health.latest(name)
         return latest is None or latest.status in {"stalled", "frozen"}
 
@@ -259,7 +264,7 @@ class StorageWorker:
         return StorageDone(responses=told, statuses=tuple(statuses))
 
     def _news(self, name: str) -> tuple[StorageResponse, ...]:
-        """The upper of an object, if the controller does not know it."""
+        """The response with an object's upper; none if the controller knows it already."""
         if name not in self._told or name not in self._uppers:
             return ()
         upper = self._uppers[name]
@@ -281,7 +286,7 @@ class StorageWorker:
 
 
 def _as_said(objects: Mapping[str, LaneObject]) -> Iterator[StorageCommand]:
-    """What a controller must have said, for the lane to have these objects."""
+    """The commands of a controller that the lane has these objects from."""
     for known in objects.values():
         match known.description:
             case SourceDescription() if known.life == "live":
@@ -293,7 +298,7 @@ def _as_said(objects: Mapping[str, LaneObject]) -> Iterator[StorageCommand]:
 
 
 def _is_request(command: StorageCommand) -> TypeGuard[StorageRequest]:
-    """Whether a command is for others than the lane."""
+    """True if a command is carried out outside the lane."""
     if isinstance(command, AllowCompaction):
         return command.frontier is not None
     return isinstance(command, RunOneshotIngestion | CancelOneshotIngestion)

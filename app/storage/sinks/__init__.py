@@ -1,10 +1,18 @@
-"""Sinks, taken apart: `shardline.app.storage.sink_query` puts them together.
+"""The parts of a sink, which `shardline.app.storage.sink_query` puts together.
 
-interval   which times a micro-batch is, out of the checkpoint; whether a checkpoint may go on
-progress   how far a sink is, in a shard of its own
-rows       updates as the rows of an envelope
-target     what a target promises; formats, options and guarantees
-files, shards, others   the targets
+Owns how a micro-batch of Spark becomes an interval of times, how updates become rows, and the
+targets that take them.
+
+    target     the contract of a target; formats, options and guarantees: start here
+    interval   the times of a micro-batch, and whether a checkpoint fits its target
+    progress   how far a sink is, in a shard of its own
+    rows       updates as the rows of an envelope
+    files, shards, others   the targets
+
+May use: `protocol`, `execution.host`, `storage.formats`, `datasource`.
+
+Never: counts by Spark's numbers of micro-batches, which begin anew with each checkpoint; knows
+anything of the query or of its thread.
 """
 
 from __future__ import annotations

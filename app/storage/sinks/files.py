@@ -1,18 +1,21 @@
-"""Files in a folder: one sub-folder per micro-batch, which appears at once.
+"""A sink of files writes one sub-folder per micro-batch, which appears at once.
 
-    <path>/_shardline.json          whose folder it is: sink, definition, and what it reads
+Spark's own file sink keeps a log of its files beside them, that only Spark reads: other readers see
+files of micro-batches that failed or ran twice. Here the folder itself says what is committed.
+
+    <path>/_shardline.json          the owner: sink, definition, and the shard that it reads
     <path>/.staging-<number>/       being written; hidden from every reader
-    <path>/_upper=<number>/         what was committed up to that time
+    <path>/_upper=<number>/         files of a committed micro-batch, by its upper
 
 `spark.read.parquet(path)` reads all of the last kind and nothing else: Spark hides names that begin
 with a dot or an underscore, but for those with an equals sign, which are partitions. Column
-`_upper` says which micro-batch a row came with.
+`_upper` is the upper of the micro-batch that a row came with.
 
 Invariants:
     A sub-folder is renamed into place when all of its files are complete. Where the file system
     renames folders in one step (a local disk, HDFS) a reader never sees a part of a micro-batch;
     object stores copy file by file, and a reader in that moment may.
-    What is in place is never written again: an interval that is there is left alone.
+    A sub-folder in place is never written again: its interval is left alone.
 """
 
 from __future__ import annotations
@@ -38,17 +41,21 @@ _DONE: Final = "_upper="
 
 
 class FileTarget:
-    """A folder that one sink writes to."""
+    """A folder that belongs to one definition of one sink.
+
+    Losing the owner's file, or a sub-folder, loses the memory of what is written: the sink then
+    gives those times again, or refuses the folder.
+    """
 
     def __init__(
         self, spark: SparkSession, sink: SinkDescription, options: Mapping[str, str], shard: str
     ) -> None:
-        """Take the folder, and clear it of what an earlier incarnation has left unfinished.
+        """Take the folder, and delete what an earlier incarnation has left unfinished in it.
 
         Args:
             spark: The session that writes.
-            sink: Whose folder it is.
-            options: The target's.
+            sink: The owner of the folder.
+            options: Of the target.
             shard: Id of the shard that the sink reads.
 
         Raises:
@@ -74,13 +81,13 @@ class FileTarget:
                 self._fs.delete(self._place(name), True)
 
     def committed(self) -> Frontier | None:
-        """The greatest of the folders in place."""
+        """The greatest upper of the sub-folders in place; None if there are none."""
         uppers = [name.removeprefix(_DONE) for name in self._names() if name.startswith(_DONE)]
         numbers = [int(text) for text in uppers if text.isdigit()]
         return frontier_of(max(numbers)) if numbers else None
 
     def write(self, rows: DataFrame, interval: Interval) -> Written:
-        """Write beside, then rename."""
+        """Write the rows into a hidden folder, then rename it into place."""
         done = self._place(f"{_DONE}{interval.number}")
         if self._fs.exists(done):
             return Written(0, 0)
@@ -93,7 +100,7 @@ class FileTarget:
             writer = writer.partitionBy(*self._partition_by)
         writer.mode("errorifexists").save(staged.toString())
         size = self._fs.getContentSummary(staged).getLength()
-        # Where the optimiser has found out that there are no rows, nothing was counted.
+        # Spark counts nothing where its optimiser found out that there are no rows.
         count = int(counter.get.get("rows", 0))
         if count == 0:
             self._fs.delete(staged, True)
@@ -107,10 +114,14 @@ class FileTarget:
         return Written(count, size)
 
     def skip(self, interval: Interval) -> None:
-        """No folder for nothing."""
+        """Do nothing: an interval without rows has no folder."""
 
     def _take(self, sink: SinkDescription, shard: str) -> str:
-        """The shard whose changes the folder has; it is the sink's from now on."""
+        """Take the folder for the sink, and return the shard whose changes it has; "" if none.
+
+        Raises:
+            InvalidUsage: It holds what somebody else has written.
+        """
         mine = {"sink": sink.name, "definition": fingerprint(sink)}
         owner = self._place(_OWNER)
         full = any(name.startswith(_DONE) for name in self._names())
@@ -127,7 +138,7 @@ class FileTarget:
         return ""
 
     def _read(self, owner: Any) -> dict[str, str]:
-        """Who has the folder; empty if whoever took it died over it."""
+        """The owner of the folder; empty if a crash has left the file incomplete."""
         stream = self._fs.open(owner)
         text = bytes(stream.readAllBytes()).decode()
         stream.close()

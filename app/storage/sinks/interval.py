@@ -1,13 +1,14 @@
-"""Which times a micro-batch stands for, and whether a checkpoint fits what its sink has done.
+"""An interval names the times of a micro-batch: a sink counts in times, not in micro-batches.
 
-Spark counts micro-batches, and begins anew with a new checkpoint. Times of the input mean the same
-for ever. So a sink keeps its accounts in times, and asks the checkpoint for no more than which ones
-a micro-batch ends at.
+Spark counts micro-batches, and begins anew with a new checkpoint: a target that remembers Spark's
+number would take old rows for new ones, or leave new ones out. Times of the input mean the same for
+ever. So a sink keeps its accounts in times, and reads nothing from the checkpoint but the time at
+which a micro-batch ends.
 
 Invariants:
     A checkpoint is used only if it begins no later than what has been committed: it may repeat
     times, which are then left out, and never skips any.
-    A checkpoint that cannot be read is one that is not there.
+    A checkpoint that cannot be read counts as one that does not exist.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class Interval:
     """Times from `lower` on and before `upper`.
 
     Attributes:
-        lower: What has been committed before; 0 if this is the first of a sink.
-        upper: What will have been committed; empty if nothing comes after.
+        lower: The upper that is committed before it, inclusive; 0 for the first of a sink.
+        upper: The upper that is committed with it, exclusive; empty if nothing comes after.
     """
 
     lower: int
@@ -41,7 +42,7 @@ class Interval:
 
     @property
     def number(self) -> int:
-        """Names the interval among those of its sink, and grows with them."""
+        """Number of the interval: unique in its sink, and growing; the token of targets."""
         return LAST if self.upper.time is None else self.upper.time
 
 
@@ -51,11 +52,15 @@ def frontier_of(number: int) -> Frontier:
 
 
 def end_of(checkpoint: Path, number: int) -> Frontier | None:
-    """Where micro-batch `number` ends; None if nothing has been read up to there.
+    """The frontier at which micro-batch `number` ends; None if nothing has been read up to it.
 
     Args:
         checkpoint: The query's folder.
-        number: As Spark counts.
+        number: As Spark counts, from 0; a negative one is before all.
+
+    Raises:
+        OSError: The checkpoint has no such micro-batch.
+        InvalidUsage: Its offset is not one of `format("shard")`.
     """
     if number < 0:
         return None
@@ -69,7 +74,7 @@ def end_of(checkpoint: Path, number: int) -> Frontier | None:
 
 
 def may_continue(checkpoint: Path, committed: Frontier | None) -> bool:
-    """Whether a query may go on from `checkpoint`, given what its target has.
+    """True if a query that goes on from `checkpoint` leaves out nothing that its target lacks.
 
     Args:
         checkpoint: The query's folder; need not be there.
@@ -78,13 +83,14 @@ def may_continue(checkpoint: Path, committed: Frontier | None) -> bool:
     try:
         done = end_of(checkpoint, max(_numbers(checkpoint / "commits"), default=-1))
         if committed is None:
-            # Whatever was planned, if anything was, begins with the snapshot.
+            # A target without anything begins with the snapshot, and so does what was planned.
             return done is None
         planned = max(_numbers(checkpoint / "offsets"), default=-1)
     except (OSError, ValueError, IndexError, AssertionError, InvalidUsage):
         return False
     if done is None:
-        # A first micro-batch that was only planned is of another life of the sink.
+        # A first micro-batch that was only planned is of another incarnation: it begins with a
+        # snapshot, and this target has one.
         return planned < 0
     return done <= committed
 

@@ -1,4 +1,6 @@
-"""Targets that are no shards and no files of ours: a terminal, memory, functions, other writers.
+"""Other targets give a sink's rows to a terminal, to memory, to a function, or to Spark's writers.
+
+Most of them cannot tell what they have, so rows may come again after a crash (`target.guarantee`).
 
     console        prints the rows
     memory         keeps them in this process, for tests: `collected(sink)`
@@ -44,7 +46,7 @@ MEMORY_ROWS: Final = 1_000_000
 
 @dataclass(slots=True)
 class _Kept:
-    """What a memory sink has."""
+    """The rows of a memory sink, and how far they go."""
 
     rows: list[Row]
     committed: Frontier | None = None
@@ -55,29 +57,29 @@ _memory: dict[tuple[str, str], _Kept] = {}
 
 
 def register_function(name: str, function: Function) -> None:
-    """Let sinks USING foreachBatch name a function of this process.
+    """Register a function of this process for sinks USING foreachBatch.
 
     Args:
-        name: What their option `function` says; an earlier one of that name is replaced.
+        name: The value of their option `function`; an earlier function of that name is replaced.
         function: Called with the rows and a number. It may be called again with the same number:
-            what it does is exactly once if it remembers the greatest number that it has done.
+            its effects are exactly once if it remembers the greatest number that it has done.
     """
     _functions[name] = function
 
 
 def collected(sink: SinkDescription) -> list[Row]:
-    """The rows that a memory sink has been given in this process, in order of micro-batches."""
+    """The rows of a memory sink of this process, in order of micro-batches."""
     found = _memory.get((sink.name, fingerprint(sink)))
     return [] if found is None else list(found.rows)
 
 
 def forget_collected() -> None:
-    """Free the rows of all memory sinks of this process; those that run keep theirs."""
+    """Free the rows of all memory sinks of this process but of those that run."""
     _memory.clear()
 
 
 class MemoryTarget:
-    """Rows in a list."""
+    """Rows in a list of this process; exactly once, until the process ends."""
 
     input = ""
 
@@ -86,11 +88,15 @@ class MemoryTarget:
         self._kept = _memory.setdefault((sink.name, fingerprint(sink)), _Kept([]))
 
     def committed(self) -> Frontier | None:
-        """How far the list is."""
+        """The upper of the rows in the list."""
         return self._kept.committed
 
     def write(self, rows: DataFrame, interval: Interval) -> Written:
-        """Collect."""
+        """Collect the rows into the list.
+
+        Raises:
+            InvalidUsage: There are more than `MEMORY_ROWS`.
+        """
         room = MEMORY_ROWS - len(self._kept.rows)
         found = rows.limit(room + 1).collect()
         if len(found) > room:
@@ -104,7 +110,7 @@ class MemoryTarget:
         return Written(len(found))
 
     def skip(self, interval: Interval) -> None:
-        """Remember how far it is."""
+        """Remember the upper."""
         self._kept.committed = interval.upper
 
 
@@ -117,7 +123,7 @@ class ConsoleTarget:
         """Parse the options, which are those of Spark's own console sink.
 
         Raises:
-            InvalidUsage: A number is none.
+            InvalidUsage: `numRows` is not a whole number.
         """
         given = {name.lower(): text.lower() for name, text in options.items()}
         rows, self._truncate = given.get("numrows", "20"), given.get("truncate", "true") == "true"
@@ -130,27 +136,27 @@ class ConsoleTarget:
         self._rows = int(rows)
 
     def committed(self) -> Frontier | None:
-        """A terminal does not remember."""
+        """None: a terminal does not remember."""
         return None
 
     def write(self, rows: DataFrame, interval: Interval) -> Written:
-        """Show."""
+        """Print the rows."""
         del interval
         with kept(rows) as frame:
             frame.show(self._rows, truncate=self._truncate)
             return Written(frame.count())
 
     def skip(self, interval: Interval) -> None:
-        """Nothing to show."""
+        """Do nothing."""
 
 
 class FunctionTarget:
-    """A function of the user's; at least once, and with a number to make it exactly once."""
+    """A function of a user; at least once, with a number by which it can be exactly once."""
 
     input = ""
 
     def __init__(self, name: str) -> None:
-        """Find the function.
+        """Look up the function.
 
         Raises:
             InvalidUsage: No function of that name was registered.
@@ -160,21 +166,21 @@ class FunctionTarget:
         self._function = _functions[name]
 
     def committed(self) -> Frontier | None:
-        """Only the function knows."""
+        """None: only the function knows."""
         return None
 
     def write(self, rows: DataFrame, interval: Interval) -> Written:
-        """Call it."""
+        """Call the function."""
         with kept(rows) as frame:
             self._function(frame, interval.number)
             return Written(frame.count())
 
     def skip(self, interval: Interval) -> None:
-        """It is called with rows only."""
+        """Do nothing: the function is called for rows only."""
 
 
 class WriterTarget:
-    """Whatever Spark can write in batches."""
+    """Any format that Spark can write in batches; exactly once for Delta, else at least once."""
 
     input = ""
 
@@ -183,11 +189,11 @@ class WriterTarget:
         self._options: dict[str, Any] = dict(options)
 
     def committed(self) -> Frontier | None:
-        """Spark's writers do not say."""
+        """None: Spark's writers cannot be asked."""
         return None
 
     def write(self, rows: DataFrame, interval: Interval) -> Written:
-        """Append."""
+        """Append the rows; to Delta under the interval's number, which it takes once."""
         options = dict(self._options)
         match self._sink.format:
             case "kafka":
@@ -200,4 +206,4 @@ class WriterTarget:
             return Written(frame.count())
 
     def skip(self, interval: Interval) -> None:
-        """Nothing to write."""
+        """Do nothing."""

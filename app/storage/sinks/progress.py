@@ -1,18 +1,22 @@
-"""How far a sink is: the shard `<sink>_progress`, whose upper is that of what its target has.
+"""The progress of a sink is kept in a shard, `<sink>_progress`: how far its target is.
+
+Most targets cannot be asked what they have, and Spark's checkpoint may be lost or belong to another
+definition. The accounts are durable, can be queried, and fence: of two incarnations one is refused.
 
     definition   fingerprint of the sink's description
     input        the object that it reads
-    shard        the id of its shard, which is another one when it was dropped and made again
+    shard        the id of the input's shard: another one once it was dropped and made again
     lower, upper times of the last micro-batch; upper is null once nothing more comes
     rows         rows that it gave to the target
 
-There is one row, that of the newest micro-batch; the history shows the others for a day.
+There is one row, that of the newest micro-batch; the history of the shard has the others for a
+day. The upper of the shard is that of the target.
 
 Invariants:
     A row is appended by a compare-and-append at the upper before it: of two incarnations that run
     by mistake one is refused.
-    It is appended after the target has committed: what it says is there is there. What the target
-    has beyond it, the target has to tell, or it comes again.
+    It is appended after the target has committed: the target has at least that. Rows beyond it
+    come again, unless the target itself can tell that it has them.
 """
 
 from __future__ import annotations
@@ -64,11 +68,15 @@ class SinkProgress:
     """The accounts of one incarnation of a sink.
 
     Attributes:
-        committed: What the target has of this definition; None if nothing.
+        client: Of the location.
+        shard: Name of the shard with the accounts.
+        definition: Fingerprint of the sink's description.
+        input: Name of the object that it reads.
+        committed: The upper that the target has of this definition; None if nothing.
         earliest: The least time that a new definition can begin at.
-        previous_input: What the definition before read from; "" if there was none.
-        shard_id: Which shard the input is now.
-        previous_shard: Which one it was at the last micro-batch; "" if that is not known.
+        previous_input: The input of the definition before; "" if there was none.
+        shard_id: Id of the input's shard now.
+        previous_shard: Its id at the last micro-batch; "" if that is not known.
     """
 
     client: ShardClient
@@ -85,11 +93,11 @@ class SinkProgress:
 
     @classmethod
     def open(cls, client: ShardClient, sink: SinkDescription) -> Self:
-        """The accounts of a sink, made if they are not there."""
+        """Open the accounts of a sink; makes their shard if it is not there."""
         shard = progress_shard(sink.name)
         row, upper = _newest(client, shard)
         if upper == EMPTY and row is not None and row.definition != fingerprint(sink):
-            # What is finished takes nothing more: a sink that was defined anew starts anew.
+            # A shard with the empty upper takes nothing more: a new definition needs a new one.
             client.drop(shard)
             row, upper = _newest(client, shard)
         mine = row is not None and row.definition == fingerprint(sink)
@@ -110,12 +118,16 @@ class SinkProgress:
     def record(self, interval: Interval, rows: int) -> None:
         """Note that the target has all of `interval`.
 
+        Args:
+            interval: Begins where the last one ended.
+            rows: How many rows of it the target was given.
+
         Raises:
             Fenced: Another incarnation has noted something meanwhile.
         """
         if interval.upper <= self._upper:
-            # The definition before went further than the target of this one, which remembers by
-            # itself what it has: otherwise it would have begun behind it.
+            # The definition before went further than the target of this one. That target can tell
+            # what it has, or the sink would have begun behind the definition before (`earliest`).
             self.committed = interval.upper
             return
         upper = interval.upper.time

@@ -1,4 +1,4 @@
-"""Updates as the rows that a sink gives to its target: one function per envelope.
+"""Shaping turns updates into the rows that a sink's target takes: one function per envelope.
 
 | envelope | rows | from a retraction |
 |---|---|---|
@@ -12,7 +12,7 @@ left as it was; `debezium` gives one event for each change of a key at each time
 one for each copy of a row that came or went.
 
 Invariants:
-    What a row says follows from the updates, whatever their order.
+    Rows depend on the updates only, not on their order.
     A key that would have two rows is an error, not a choice.
 """
 
@@ -32,20 +32,20 @@ from shardline.datasource.types.schema import DIFF, TS
 __all__ = ["DELETED", "RETRACTION", "as_messages", "shaped"]
 
 DELETED: Final = "_deleted"
-"""Column of `upsert`: whether the key has no row any more."""
+"""Column of `upsert`: true if the key has no row any more."""
 
 RETRACTION: Final = "RETRACTION_IN_APPEND_ONLY_SINK"
 
 
 def shaped(updates: DataFrame, sink: SinkDescription) -> DataFrame:
-    """`updates` as the rows of the sink's envelope.
+    """Turn updates into the rows of a sink's envelope.
 
     Args:
         updates: The object's columns, `_ts` and `_diff`.
-        sink: Whose envelope and key.
+        sink: Its envelope and key are used.
 
     Raises:
-        InvalidUsage: A key is not among the columns.
+        InvalidUsage: A key is not among the columns. Errors of rows are raised when Spark runs.
     """
     columns = [name for name in updates.columns if name not in (TS, DIFF)]
     for name in sink.key:
@@ -67,7 +67,7 @@ def shaped(updates: DataFrame, sink: SinkDescription) -> DataFrame:
 
 
 def as_messages(rows: DataFrame, sink: SinkDescription) -> DataFrame:
-    """Shaped rows as `key` and `value` in JSON, as Kafka's writer takes them.
+    """Turn shaped rows into columns `key` and `value` in JSON, as Kafka's writer takes them.
 
     A key that an upsert deletes is a tombstone: a null value.
     """
@@ -159,7 +159,7 @@ def _net(updates: DataFrame, columns: list[str], *times: str) -> DataFrame:
 
 
 def _single(row: str, count: str, key: tuple[str, ...]) -> Column:
-    """Column `row`; an error if there are several."""
+    """Column `row`; raises an error in Spark for a key with several rows."""
     refusal = InvalidUsage(
         f"several rows have the same key ({', '.join(key)})",
         code="KEY_NOT_UNIQUE",

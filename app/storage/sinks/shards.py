@@ -1,12 +1,14 @@
-"""Another shard as a target: exactly once, by the number that each append has.
+"""A sink of shards copies an object into another shard, exactly once.
+
+Exactly once comes from the idempotency token of each append: the sink's definition and the number
+of the interval.
 
 With the envelope diff the copy is definite: updates keep their times, and the copy's upper follows
-the input's, so that its contents at any time equal the input's. With the others rows take effect
-when they are committed.
+the input's, so that its contents at any time equal the input's. With the other envelopes rows take
+effect when they are committed.
 
 Invariants:
-    An append is made under (the sink's definition, the interval's number), which the shard
-    remembers for ever: what it has is not appended again.
+    The shard remembers the token for ever: an interval that it has is not appended again.
 """
 
 from __future__ import annotations
@@ -32,12 +34,12 @@ __all__ = ["ShardTarget"]
 
 
 class ShardTarget:
-    """A shard that one sink writes to; others may write to it too, but for the envelope diff."""
+    """A shard that a sink writes to; with the envelope diff nothing else may write to it."""
 
     input = ""
 
     def __init__(self, host: Host, sink: SinkDescription, options: Mapping[str, str]) -> None:
-        """Find the shard; it is made by the first write.
+        """Open the shard's location; the shard itself is made by the first write.
 
         Raises:
             InvalidUsage: An option is unknown, or no shard is named.
@@ -54,7 +56,7 @@ class ShardTarget:
         self._app = f"sink:{sink.name}:{fingerprint(sink)}"
 
     def committed(self) -> Frontier | None:
-        """The number of the sink's last append."""
+        """The upper of the sink's last append; None if there was none."""
         if not self._client.exists(self._shard):
             return None
         writer = self._client.state(self._shard).writers.get(f"app:{self._app}")
@@ -62,8 +64,8 @@ class ShardTarget:
 
     def write(self, rows: DataFrame, interval: Interval) -> Written:
         """Append the rows under the interval's number."""
-        # The number is a time of the input, and the rows are those from where the shard is: however
-        # Spark has cut them into micro-batches, and in whichever checkpoint, does not count.
+        # No covered range of Spark's offsets: the number is a time of the input, and the rows begin
+        # where the shard ends. How Spark cuts them into micro-batches may change with a checkpoint.
         options: dict[str, Any] = {**self._given, "txnRange": ""}
         with kept(rows.drop(TS) if DELETED in rows.columns else rows) as frame:
             save(frame, txn=(self._app, interval.number), options=options)
@@ -72,7 +74,7 @@ class ShardTarget:
         return Written(count)
 
     def skip(self, interval: Interval) -> None:
-        """Let the copy's upper follow."""
+        """Move the copy's upper to the interval's, for the envelope diff."""
         if not self._mirror or not self._client.exists(self._shard):
             return
         upper = self._client.state(self._shard).upper
@@ -81,7 +83,7 @@ class ShardTarget:
 
 
 def _envelope(sink: SinkDescription) -> dict[str, str]:
-    """How the shard is to take the rows of the sink's envelope."""
+    """Options of the write by which the shard takes the rows of the sink's envelope."""
     key = {"key": ",".join(sink.key)} if sink.key else {}
     match sink.envelope:
         case "upsert":

@@ -1,10 +1,14 @@
-"""What a sink writes to: the promise of a target, the formats there are, and what each guarantees.
+"""A target takes the rows of a sink: its contract, its formats, and what each of them guarantees.
+
+Rows that a crash has left in doubt can be left out only if the target itself can be asked for them.
+That divides all formats in two, and a user has to know which one a sink has:
 
     exactly once    the target remembers which interval it has: `shard`, files, `delta`, `memory`
     at least once   what was written right before a crash may come again: everything else
 
 What a caller relies on:
-    `check_sink` refuses what cannot work before anything runs; `guarantee` is what the sink gives.
+    `check_sink` refuses a description that cannot work before anything runs; `guarantee` names what
+    the sink gives.
 
 Invariants:
     `write` makes all rows of an interval visible, or none; after it `committed` is at its upper,
@@ -52,11 +56,11 @@ _INTERVAL: Final = "interval"
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a target has taken.
+    """The size of what a target has taken.
 
     Attributes:
-        rows: How many.
-        size_bytes: Their size as they are stored; None if the target does not say.
+        rows: Number of rows.
+        size_bytes: Their size as they are stored; None if it is not known.
     """
 
     rows: int
@@ -64,15 +68,15 @@ class Written:
 
 
 class Target(Protocol):
-    """Where the rows of one sink go."""
+    """Takes the rows of one sink; called by one thread at a time."""
 
     @property
     def input(self) -> str:
-        """Id of the shard whose changes it has; "" if it has none, or does not know."""
+        """Id of the shard whose changes it has; "" if it has none, or cannot tell."""
         ...
 
     def committed(self) -> Frontier | None:
-        """How far the target is, from its own memory; None if it has nothing, or cannot tell."""
+        """The upper that the target itself remembers; None if it has nothing, or cannot tell."""
         ...
 
     def write(self, rows: DataFrame, interval: Interval) -> Written:
@@ -80,13 +84,13 @@ class Target(Protocol):
         ...
 
     def skip(self, interval: Interval) -> None:
-        """Nothing has changed in `interval`."""
+        """Take note that nothing has changed in `interval`."""
         ...
 
 
 @contextmanager
 def kept(rows: DataFrame) -> Iterator[DataFrame]:
-    """`rows` such that writing and counting them reads them once.
+    """Cache `rows` for the context, so that writing and counting them reads them once.
 
     An `Observation` would count while they are written, but waits for ever where a writer runs the
     frame in a session or in a command of its own.
@@ -99,7 +103,7 @@ def kept(rows: DataFrame) -> Iterator[DataFrame]:
 
 
 def guarantee(sink: SinkDescription) -> Guarantee:
-    """What reaches the sink's target, whatever fails."""
+    """The guarantee of a sink under any failure, by its format."""
     return "exactly once" if sink.format in _EXACT else "at least once"
 
 
@@ -107,7 +111,7 @@ def check_sink(sink: SinkDescription) -> None:
     """Refuse a description that cannot work, whatever is on the class path.
 
     Raises:
-        InvalidUsage: An option or a key is missing, unknown or means nothing.
+        InvalidUsage: An option or a key is missing, unknown or invalid.
     """
     if sink.envelope == "upsert" and not sink.key:
         raise InvalidUsage(
@@ -185,7 +189,7 @@ def missing_package(format: str, package: str) -> InvalidUsage:  # noqa: A002 - 
 
 
 def interval_ms(sink: SinkDescription) -> int | None:
-    """How far the sink's micro-batches are apart; None if it does not say.
+    """The time between the sink's micro-batches, in ms; None if the sink does not set it.
 
     Raises:
         InvalidUsage: Its option `interval` is no duration.
@@ -202,5 +206,5 @@ def interval_ms(sink: SinkDescription) -> int | None:
 
 
 def options_of(sink: SinkDescription) -> dict[str, str]:
-    """The options that are the target's."""
+    """The options of a sink that are for its target."""
     return {name: text for name, text in sink.options.items() if name.lower() != _INTERVAL}
