@@ -1,16 +1,22 @@
-"""What runs, how far it is and what is wrong with it: one sink, and relations of what it knows.
+"""Introspection answers what runs, how far it is and what is wrong with it, as tables.
 
-Reading order:
-    events                      what the sink is told: immutable values
-    operators                   a description as a plan of named operators
-    facts, apply                what is known, and how an event changes it
-    relation, structure, movement, progress, health, system, registry
-                                relations: columns, meaning, and rows computed from the facts
-    inbox, listener, sink       from a callback of Spark to the facts
-    history, poll               what survives a restart; what nobody reports
-    store                       the front door: `relation(name) -> pa.Table`
+Owns one sink that takes events from everything that runs, the facts that they add up to, and the
+relations `introspection.…` that are computed from the facts. They are Materialize's introspection
+sources and builtin tables, for streaming queries of Spark.
+
+Start reading at `events`, then `facts` and `apply`. In order of the data:
+
+    listener, poll              Spark's events; frontiers of shards that nothing reports
+    feeds                       starts all of this, and takes the events of the runtime
+    events, inbox, sink         events, their queue, the one thread that applies them
+    facts, apply                the facts, and how an event changes them
+    relation, relations/, registry   columns, meanings, and rows computed from the facts
+    store                       `relation(name) -> pa.Table`, for peeks and JSON
     live                        `SELECT … FROM introspection.<name>` in the session
-    status                      objects and a verdict in words, for a terminal
+    history                     histories that survive a restart
+    spark_plan/                 Spark's plans and counts, matched with our operators
 
-Nothing here starts, stops or changes anything that runs.
+May use: `protocol`, `execution`, `lane` (its commands and phases), the public face of `datasource`.
+
+Never: starts, stops or changes anything that runs, or makes it wait.
 """

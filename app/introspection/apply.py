@@ -1,13 +1,14 @@
-"""How an event changes what is known.
+"""Applying an event changes the facts: one function for each kind of event.
 
     apply(facts, event, now_ms)
 
-An event of an incarnation, or of a run, that is not the current one changes nothing and is counted:
-what an object's last run still says must not overwrite what its next one has said.
+Events come by several ways (lane, objects, Spark's listener), so those of an incarnation that was
+replaced may arrive after the first ones of its successor. An event of an incarnation, or of a run,
+that is not the current one changes nothing and is counted.
 
-An incarnation becomes known by whatever comes first, the lane's phase or an object's own report.
-Spark's listener may miss the start of a query, and never names a query that ends: a run belongs to
-the object whose query name it carries, or that has reported its id.
+An incarnation becomes known by its first event, be it the lane's phase or an object's own report.
+Spark's listener may miss the start of a query, and its events of a query that ends have no name: a
+run belongs to the object whose query name it has, or that has reported its id.
 
 Invariants:
     Frontiers of a dataflow never go back.
@@ -65,7 +66,7 @@ from shardline.app.protocol.storage import StatisticsUpdates, Status, StatusUpda
 __all__ = ["PEEKS_MAX", "apply", "settle"]
 
 PEEKS_MAX: Final = 10_000
-"""Most peeks under way that are remembered: those beyond were lost by whoever runs them."""
+"""Most peeks under way that are remembered: so many at once means that ends of peeks were lost."""
 
 _Report: TypeAlias = Started | Progress | Hydrated | Health | Measured | Failed | Ended
 
@@ -75,7 +76,13 @@ _WORST: Final[tuple[Status, ...]] = ("ceased", "frozen", "stalled")
 
 
 def apply(facts: Facts, event: Event, now_ms: int) -> None:
-    """Let `event` change `facts`; `now_ms` is when."""
+    """Apply one event to the facts.
+
+    Args:
+        facts: Changed in place.
+        event: Taken from the inbox.
+        now_ms: Now, ms since the epoch.
+    """
     facts.received.applied += 1
     match event:
         case Installed() | Dropped() | Phase():
@@ -97,11 +104,11 @@ def apply(facts: Facts, event: Event, now_ms: int) -> None:
 
 
 def settle(facts: Facts, found: ObjectFacts, now_ms: int) -> None:
-    """Note the status that an object has now, if it is another one."""
+    """Note an object's present status, and add it to the history if it has changed."""
     condition = _condition(found)
     if condition == found.condition and found.condition_ms:
         return
-    # Never two at one time: whoever orders by it sees them in the order in which they came.
+    # Never two at one time: ordered by time they are in the order in which they came.
     changed_ms = max(_changed_ms(found, now_ms), found.condition_ms + 1)
     found.condition, found.condition_ms = condition, changed_ms
     facts.statuses.add(
@@ -170,7 +177,7 @@ def _has_shard(event: Installed) -> bool:
 
 
 def _current(facts: Facts, found: ObjectFacts, epoch: int) -> bool:
-    """Whether what is of incarnation `epoch` is news; a later one than known begins with it."""
+    """True if `epoch` is the current incarnation; one later than known begins here."""
     if epoch < found.epoch:
         facts.received.stale += 1
         return False
@@ -188,7 +195,7 @@ def _begin(facts: Facts, found: ObjectFacts, epoch: int) -> None:
     found.health.clear()
     found.states = ()
     if not _has_shard(found.installed):
-        # What it has made is gone with the incarnation that held it.
+        # The output of an object without a shard was in memory, and is gone with its incarnation.
         found.write = found.read = UNSET
         found.inputs.clear()
 
@@ -234,7 +241,7 @@ def _reported(facts: Facts, found: ObjectFacts, event: _Report) -> None:
 
 
 def _later(known: Observed, told: Observed) -> Observed:
-    """The later of two frontiers."""
+    """The later of two frontiers; UNSET is before all, None after all."""
     if told is UNSET or known is None:
         return known
     if known is UNSET or told is None:
@@ -346,7 +353,8 @@ def _progress(found: ObjectFacts, event: QueryProgress) -> None:
 
 def _harvested(facts: Facts, event: Harvested) -> None:
     found = facts.objects.get(event.name.split(":")[0])
-    # The run may have ended meanwhile, as that of a source's snapshot has: what it did was done.
+    # By name and not by run: plans come later, when the run may have ended, as that of a source's
+    # snapshot has. Its work counts all the same.
     if found is None or found.query_name != event.name:
         facts.received.stale += 1
         return
@@ -401,7 +409,7 @@ def _suspended(found: ObjectFacts) -> Condition:
 
 
 def _healthy(found: ObjectFacts) -> Condition:
-    """The worst of what its parts say."""
+    """The condition of the worst of its parts."""
     spaces = tuple(sorted((h.namespace, h.error) for h in found.health.values() if h.error))
     for status in _WORST:
         for health in found.health.values():

@@ -1,4 +1,4 @@
-"""What the sink is told: immutable values, made in any thread, read by the sink's alone.
+"""Events are all that the sink learns of the world: immutable values, made in any thread.
 
 From the lane: `Installed`, `Phase`, `Dropped`, `Recorded`. From the listener: `QueryStarted`,
 `QueryProgress`, `QueryIdle`, `QueryTerminated`. From Spark's status store: `Harvested`.
@@ -9,9 +9,9 @@ Times are milliseconds since the epoch where they say when something happened, a
 they say how far something is: there None is the empty frontier.
 
 Invariants:
-    Nothing of Spark's is in an event: a callback converts, so that a conversion that fails is
+    No object of Spark's is in an event: a callback converts, so that a conversion that fails is
     counted where it happens.
-    What was not observed is UNSET or absent, never 0.
+    A value that was not observed is UNSET or absent, never 0.
 """
 
 from __future__ import annotations
@@ -56,24 +56,24 @@ Domain: TypeAlias = Literal["storage", "compute"]
 PhaseName: TypeAlias = Literal[
     "created", "waiting", "starting", "running", "stopping", "suspended", "stopped"
 ]
-"""Where the lane has an object: `waiting` for a slot to hydrate in, `suspended` until it is
+"""The phase of an object in the lane: `waiting` for a slot to hydrate in, `suspended` until it is
 started again after a failure, `stopped` for good or by a shutdown."""
 
 # --- the lane ----------------------------------------------------------------------------------
 
 
 class Installed(msgspec.Struct, frozen=True, kw_only=True):
-    """An object is there, or is there anew: with another definition, or in another incarnation.
+    """An object was created, or installed anew with another definition or incarnation.
 
     Attributes:
-        id: The object's name; so in all of these.
+        id: The object's name, as in all events.
         global_id: Its id for ever.
-        domain: Which of the two protocols created it.
-        description: What it is.
+        domain: The protocol that created it.
+        description: Its definition.
         dataflow: Number of the dataflow.
         epoch: Number of the incarnation; 0 before the first.
         operators: First number of its operators, and how many there are.
-        as_of: First time at which its output is to be right; None where that is the source's.
+        as_of: First time at which its output is to be right; None where a source decides it.
         at_ms: When it was created.
     """
 
@@ -89,11 +89,14 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
-    """The lane has moved an object.
+    """The lane has moved an object to another phase.
 
     Attributes:
-        epoch: The incarnation that this is about; a later one than known begins with it. 0 if the
+        id: The object.
+        epoch: The incarnation that this is about; one later than known begins with it. 0 if the
             object has none at the moment.
+        phase: The new phase.
+        at_ms: When.
     """
 
     id: str
@@ -103,7 +106,7 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dropped(msgspec.Struct, frozen=True, kw_only=True):
-    """An object is gone, and every row about it."""
+    """An object was dropped; every row about it goes, but for the histories."""
 
     id: str
     at_ms: int
@@ -113,11 +116,12 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     """A record of the lane.
 
     Attributes:
-        index: Its position in the one order.
-        producer: Who asked.
-        kind: Which command.
-        object_id: About what; "" if about nothing in particular.
-        command: All of it, as JSON.
+        index: Its position in the order of the lane.
+        producer: The connection or part of the runtime that sent the command.
+        at_ms: When.
+        kind: Kind of the command.
+        object_id: The object that it is about; "" if it is about none.
+        command: The whole command as JSON, without secrets.
     """
 
     index: int
@@ -132,7 +136,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueryStarted(msgspec.Struct, frozen=True, kw_only=True):
-    """Spark says that a streaming query runs; `name` is `Incarnation.query_name` of ours."""
+    """A streaming query runs; `name` is its `Incarnation.query_name` if it is one of ours."""
 
     query: str
     run: str
@@ -182,10 +186,10 @@ class QueryProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Harvested(msgspec.Struct, frozen=True, kw_only=True):
-    """What Spark has done for each operator in one micro-batch, as far as that is known.
+    """Rows and times of each operator in one micro-batch, as far as Spark's plans tell them.
 
     Attributes:
-        rows: Position of a receiver, its port, and the rows that have gone into it.
+        rows: Position of a receiving operator, its port, and the rows that have gone into it.
         took_ms: Position of an operator, and the time of Spark's tasks for it.
     """
 
@@ -206,10 +210,12 @@ class QueryIdle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueryTerminated(msgspec.Struct, frozen=True, kw_only=True):
-    """A run has ended; Spark does not say of which name.
+    """A run has ended; Spark's event does not have the query's name.
 
     Attributes:
-        error: What ended it, in one line; "" if it was stopped.
+        query: Id of the query.
+        run: Id of the run.
+        error: The error that ended it, in one line; "" if it was stopped.
     """
 
     query: str
@@ -221,17 +227,18 @@ class QueryTerminated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 PeekPath: TypeAlias = Literal["index", "persist", "constant"]
-"""Where an answer comes from: the memory of an index; shards; nothing that is stored."""
+"""The source of an answer: the memory of an index; shards; or nothing that is stored."""
 
 
 class PeekStarted(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody asks.
+    """A peek was asked for.
 
     Attributes:
-        uuid: Names the peek.
+        uuid: Of the peek.
         inputs: Objects that it reads.
-        time: As of when.
-        path: Where the answer comes from; None while that is not decided.
+        time: The time that it reads at.
+        at_ms: When it was asked for.
+        path: Source of the answer; None while that is not decided.
     """
 
     uuid: str
@@ -242,7 +249,7 @@ class PeekStarted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeekDecided(msgspec.Struct, frozen=True, kw_only=True):
-    """It is decided where the answer to a peek comes from."""
+    """The source of a peek's answer was decided."""
 
     uuid: str
     path: PeekPath
@@ -252,7 +259,8 @@ class PeekEnded(msgspec.Struct, frozen=True, kw_only=True):
     """A peek was answered, or given up.
 
     Attributes:
-        took_ms: Since it was started.
+        uuid: Of the peek.
+        took_ms: Time since it was started.
     """
 
     uuid: str
@@ -260,10 +268,13 @@ class PeekEnded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Polled(msgspec.Struct, frozen=True, kw_only=True):
-    """Frontiers of an object's shard, as its state says.
+    """Frontiers of an object's shard, read from its state.
 
     Attributes:
-        errors: Rows in its shard of errors.
+        id: The object.
+        since: Of its shard.
+        upper: Of its shard.
+        errors: Number of rows in its errors shard; UNSET if it has none.
     """
 
     id: str
@@ -273,22 +284,25 @@ class Polled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShardSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """A shard was looked into."""
+    """A shard was inspected."""
 
     report: ShardReport
     at_ms: int
 
 
 class ShardGone(msgspec.Struct, frozen=True, kw_only=True):
-    """There is no such shard any more."""
+    """A shard does not exist any more."""
 
     name: str
 
 
 class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
-    """A round of maintenance on one shard did something.
+    """A round of maintenance has changed, or failed to change, one shard.
 
     Attributes:
+        shard: Name of the shard.
+        at_ms: When it ended.
+        took_ms: How long it took.
         merges: Merges applied.
         collected: Blobs that a collection deleted; None if there was none.
         swept: Blobs that a sweep deleted; None if there was none.
@@ -305,11 +319,11 @@ class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Remembered(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows of a history that former runs have kept.
+    """Rows of a history that earlier runs have stored.
 
     Attributes:
         relation: Name of the history.
-        rows: When each was made, and what it says.
+        rows: When each was made, and its values.
     """
 
     relation: str

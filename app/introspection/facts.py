@@ -1,10 +1,10 @@
-"""What is known: one record per object, and what belongs to none.
+"""Facts are the state of introspection: one record per object, and some that belong to no object.
 
-Only `apply` and the sink change facts; relations are computed from them when somebody asks, so what
-nobody asks for costs nothing.
+Only `apply` and the sink change facts. Relations are computed from them when they are read, so a
+relation that nobody reads costs nothing.
 
 Invariants:
-    What was not observed is UNSET, None where a type says so, or absent; never 0.
+    A value that was not observed is UNSET, None where its type allows it, or absent; never 0.
     Everything here is bounded: by the number of objects and shards, or by a constant.
 """
 
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 Observed: TypeAlias = int | UnsetType | None
-"""A frontier: None is the empty one, UNSET one that nobody has seen."""
+"""A frontier: None is the empty one, UNSET one that was never observed."""
 
 COMMANDS_MAX: Final = 1_000
 MAINTENANCE_MAX: Final = 1_000
@@ -55,7 +55,7 @@ HOUR_MS: Final = 3_600 * SECOND_MS
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """An object's status, and why."""
+    """An object's status with the error that explains it."""
 
     status: Status
     error: str = ""
@@ -65,38 +65,39 @@ class Condition:
 
 @dataclass(slots=True)
 class ObjectFacts:
-    """One object.
+    """The facts of one object.
 
     Attributes:
-        installed: As the lane said last.
+        installed: The lane's last event about its definition.
         plan: Its operators; number `i` is `installed.operators[0] + i`.
-        phase: Where the lane has it, and since when (`phase_ms`).
-        epoch: The incarnation that events must be of.
+        phase: Its phase in the lane, and since when (`phase_ms`).
+        epoch: The current incarnation; events of an earlier one are ignored.
         query: Id of its streaming query; "" until one was started.
         run: Id of that query's run.
-        heard: Whether the listener has heard of the run.
+        heard: True if Spark's listener has had an event of the run.
         since: Of its shard; its `as_of` where it has none.
         write: Upper of its output.
-        read: What it has read of all inputs, and of each (`inputs`).
-        hydrated: Whether it has said so, in this incarnation.
+        read: Frontier that it has read up to of all inputs, and of each (`inputs`).
+        hydrated: True if it has reported so in this incarnation.
         hydration_ms: How long that took, the last time.
-        health: What its parts say, by namespace.
-        told: The status that the storage worker has told; it overrules `health`.
-        failure: What ended the last incarnation; "" if nothing did.
+        health: Last reports of its parts, by namespace.
+        told: The status from the storage worker, if there is one; it overrules `health`.
+        failure: The error that ended the last incarnation, with its hint (`failure_hint`); "" if
+            there was none.
         condition: Status as of the last event, and since when (`condition_ms`).
-        counters: Sums over this dataflow's life, by name.
-        gauges: What is so now, by name.
+        counters: Sums over the time of this dataflow, by name.
+        gauges: Present values, by name.
         statistics: As the storage worker has aggregated them.
-        errors: Rows in its shard of errors.
+        errors: Number of rows in its errors shard; None if that is not known.
         elapsed_ms: Time spent, by phase of a micro-batch.
         durations: Counts by phase and bound, see `histogram_bound_ns`.
         worked_ms: Time of Spark's tasks, by position of an operator.
         worked: Counts by position and bound of the time in one micro-batch.
         moved: Rows, and in how many micro-batches, by position of a receiver and its port.
         states: Spark's stateful operators, as of the last micro-batch.
-        micro_batches: Done by this dataflow.
+        micro_batches: Number of micro-batches done by this dataflow.
         progress_ms: When the last one was triggered; None before the first.
-        lag_max_ms: Largest lag of the minute that is running.
+        lag_max_ms: Largest lag of the current minute.
     """
 
     installed: Installed
@@ -140,7 +141,7 @@ class ObjectFacts:
 
     @property
     def kind(self) -> str:
-        """source, view, index, sink or subscribe."""
+        """Kind of the object: source, view, index, sink or subscribe."""
         return _kind(self.installed.description)
 
     @property
@@ -154,7 +155,7 @@ class ObjectFacts:
         return ((first + i, operator) for i, operator in enumerate(self.plan[:count]))
 
     def is_hydrated(self) -> bool:
-        """Whether it has caught up with its `as_of`: it says so, or its output is past it."""
+        """True if it has reported so, or its output is past its `as_of`."""
         as_of = self.installed.as_of
         if self.hydrated or self.write is None:
             return True
@@ -162,12 +163,12 @@ class ObjectFacts:
 
 
 class History:
-    """Rows that are only added, newest last, for a time.
+    """The rows of a history relation, newest last; only added to, and removed by age or number.
 
     Attributes:
         name: Of the relation.
         retain_ms: How long a row is kept.
-        rows: When each row was made, in ms, and what it says.
+        rows: When each row was made, in ms, and its values.
     """
 
     def __init__(self, name: str, retain_ms: int, rows_max: int) -> None:
@@ -180,25 +181,25 @@ class History:
         self.rows.append((at_ms, row))
 
     def merge(self, found: Iterable[tuple[int, tuple[object, ...]]]) -> None:
-        """Add rows of former runs that are not there, in order of time."""
+        """Add rows of earlier runs, in order of time; those that are there stay once."""
         every = dict.fromkeys([*found, *self.rows])
         self.rows = deque(sorted(every, key=lambda row: row[0]), maxlen=self.rows.maxlen)
 
     def prune(self, now_ms: int) -> None:
-        """Forget rows that have been kept long enough."""
+        """Remove rows that are older than `retain_ms`."""
         while self.rows and self.rows[0][0] < now_ms - self.retain_ms:
             self.rows.popleft()
 
 
 @dataclass(slots=True)
 class Received:
-    """What has become of the events so far.
+    """Counts of the events so far, by outcome.
 
     Attributes:
-        applied: Were taken from the queue; those below are among them.
-        stale: Were of an earlier incarnation or run.
-        foreign: Were about queries or objects that are not ours.
-        failed: Could not be applied: a defect of ours, which is in the log.
+        applied: Taken from the queue; those below are among them.
+        stale: Of an earlier incarnation or run.
+        foreign: About queries or objects that are not ours, or are dropped.
+        failed: Could not be applied: a defect of this program, which is in the log.
         lag_ms: How long the last one was in the queue; None before the first.
     """
 
@@ -211,16 +212,17 @@ class Received:
 
 @dataclass(slots=True)
 class Facts:
-    """Everything that is known.
+    """All facts.
 
     Attributes:
         objects: By name.
-        runs: Names by run id of their queries.
+        runs: Names of objects by run id of their queries.
         peeks: Those under way, by uuid.
         peek_durations: Counts by path and bound.
         commands: The newest records of the lane.
         maintenance: The newest rounds.
-        shards: By name, as last looked into.
+        shards: By name, as last inspected.
+        received: Counts of the events so far.
         statuses: Changes of status, of all objects.
         lags: Wall-clock lag of all objects, once a minute.
     """
@@ -246,7 +248,7 @@ class Facts:
 
 
 def lag_ms(write: Observed, now_ms: int) -> int | None:
-    """How far an upper is behind the clock: 0 for the empty one, None for one never written."""
+    """Lag of an upper behind the clock in ms: 0 for the empty one, None for one never written."""
     if write is UNSET or write == 0:
         return None
     return 0 if write is None else max(0, now_ms - write)

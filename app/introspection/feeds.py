@@ -1,12 +1,13 @@
-"""What watches the runtime: the one listener, the sink, its relations, and who feeds them.
+"""The feeds connect the sink with everything that runs, and start and stop it as a whole.
 
     observing = Observing(client, clock)
-    observing.attach(session)             its queries are heard, and its SQL knows `introspection`
+    observing.attach(session)             its queries are observed, its SQL knows `introspection`
     observing.start(writes, check_fence)
-    observing.pause()                     for a while, to see what it costs
+    observing.pause()                     for a while, to measure what it costs
     observing.watch()
 
-Nothing of the runtime waits for it.
+The parts of a runtime know nothing of relations: they call one of the methods here, each of which
+makes an event and returns at once.
 """
 
 from __future__ import annotations
@@ -92,12 +93,13 @@ class Observing:
     """Feeds one sink with all that a runtime knows of itself.
 
     Attributes:
-        sink: Takes events; whoever has more of them calls `put` here, which knows of pauses.
-        relations: What it makes of them.
+        sink: Takes events. Call `put` of this class and not of the sink: it leaves out events
+            during a pause.
+        relations: The tables that can be read.
     """
 
     def __init__(self, client: ShardClient, clock: Clock) -> None:
-        """Nothing is watched yet.
+        """Observe nothing yet.
 
         Args:
             client: Of the location.
@@ -114,9 +116,12 @@ class Observing:
         self._watching: ExitStack | None = None
 
     def attach(self, session: SparkSession) -> None:
-        """Listen to the queries of `session` from the start on, and let its SQL ask relations."""
+        """Observe the queries of a session, and register the relations with its SQL.
+
+        Call before `start`.
+        """
         self._sessions.append(session)
-        # Seconds of statements that nothing else needs: SQL knows the relations when they are done.
+        # In a thread: seconds of statements that no start should wait for.
         threading.Thread(
             target=self._register, args=(session,), name="introspection-register", daemon=True
         ).start()
@@ -128,18 +133,24 @@ class Observing:
             _log.warning("relations are not known to the session", exc_info=True)
 
     def start(self, writes: threading.Event, check_fence: Callable[[], None]) -> None:
-        """Begin; call once, before anything runs."""
+        """Begin to observe; call once, before any object runs.
+
+        Args:
+            writes: Set once writing is allowed.
+            check_fence: Raises `Fenced` if another runtime has taken over.
+        """
         self._keeper = partial(
             HistoryKeeper, self.sink, self._client, writes=writes, check_fence=check_fence
         )
         self.watch()
 
     def watch(self) -> None:
-        """Go on after a pause; nothing if there is none."""
+        """Go on after a pause; does nothing if there is none."""
         if self._watching is not None or self._keeper is None:
             return
         self._paused = False
-        # They end in the reverse order, each whatever has become of the one before.
+        # Ended in the reverse order, each of them even if another one fails to end: those that
+        # feed the sink before the sink, and the sink before the history that stores its last rows.
         self._watching = ending = ExitStack()
         history, poller = self._keeper(), ShardPoller(self.sink, self._client)
         ending.callback(history.stop)
@@ -153,7 +164,7 @@ class Observing:
         poller.start()
 
     def _listen(self, session: SparkSession, ending: ExitStack) -> None:
-        """Hear of the queries of a session."""
+        """Add a listener, and a harvester of plans, to a session."""
         harvester = Harvester(self.sink, StatusStore(session))
         listener = QueryListener(self.sink.inbox, harvester.ask)
         harvester.start()
@@ -162,10 +173,10 @@ class Observing:
         ending.callback(session.streams.removeListener, listener)
 
     def pause(self) -> None:
-        """Watch nothing until `watch`, and keep what is known.
+        """Observe nothing until `watch`, and keep the facts.
 
-        What starts, ends or is dropped meanwhile is never heard of: this is for comparing an
-        application that is watched with itself.
+        Starts, ends and drops in between stay unknown: this is for measuring an application with
+        and without introspection.
         """
         self._paused = True
         ending, self._watching = self._watching, None
@@ -173,27 +184,27 @@ class Observing:
             ending.close()
 
     def stop(self) -> None:
-        """End, after everything that it watches."""
+        """End; to be called when everything else has ended."""
         self.pause()
         self._tables.close()
 
     def report(self, observation: Observation) -> None:
-        """Take what a running object tells."""
+        """Take a report of a running object."""
         self.put(observation)
 
     def put(self, event: Event) -> None:
-        """Take another event."""
+        """Take an event; left out during a pause."""
         if not self._paused:
             self.sink.put(event)
 
     def decided(self, uuid: str, strategy: PeekStrategy) -> None:
-        """It is decided how a peek is answered."""
+        """Note the strategy by which a peek is answered."""
         self.put(PeekDecided(uuid=uuid, path=_PATHS[strategy]))
 
     # -- maintenance -------------------------------------------------------------------------------
 
     def maintained(self, shard: str, done: Maintained, took_ms: float) -> None:
-        """A round of maintenance has looked at a shard; one that did nothing is no news."""
+        """Note a round of maintenance on a shard; one that did nothing is left out."""
         if done.merges or done.collected or done.swept is not None or done.failed:
             self.put(
                 Maintenance(
@@ -208,7 +219,7 @@ class Observing:
             )
 
     def merged(self, machine: Machine, merges: int, took_ms: float) -> None:
-        """A writer has merged after its commit."""
+        """Note merges that a writer has done after its commit."""
         if machine.location.id == self._client.location.id:
             self.put(
                 Maintenance(
@@ -222,14 +233,14 @@ class Observing:
     # -- the lane ----------------------------------------------------------------------------------
 
     def found(self, state: LaneState, records: Iterable[Record]) -> None:
-        """What the lane amounts to when it is opened, and the records of it that are kept."""
+        """Take the state of the lane as it is opened, and the records of it that are stored."""
         for record in records:
             self._recorded(record)
         for name in state.objects:
             self._installed(state, name, self._clock.now_ms())
 
     def on_record(self, record: Record, state: LaneState) -> None:
-        """A command has got its position, and `state` is what comes of it."""
+        """Note a command that has got its position in the lane; `state` is the state after it."""
         self._recorded(record)
         if isinstance(record.command, CreateDataflow):
             self._installed(state, record.command.id, record.at_ms)
@@ -247,7 +258,7 @@ class Observing:
         )
 
     def on_phase(self, change: PhaseChange) -> None:
-        """An object has entered a phase."""
+        """Note that an object has entered a phase."""
         if change.phase == "dropped":
             self.put(Dropped(id=change.id, at_ms=change.at_ms))
             return
@@ -273,7 +284,7 @@ class Observing:
 
 
 def _told(command: LaneCommand) -> LaneCommand:
-    """A command as relations show it: to whoever may read, without secrets."""
+    """A command as relations show it, without secrets."""
     match command:
         case CreateDataflow(description=description):
             return msgspec.structs.replace(command, description=bare(description))

@@ -1,11 +1,11 @@
-"""Histories on the location: kept for their time, and there again after a restart.
+"""Histories are stored in a shard of the location, so that they survive a restart.
 
-All histories are rows of one shard, `_introspection`: which relation, when, and the row as JSON.
-What the shard holds is what memory holds: each round appends the difference, so a row that has been
-kept long enough is retracted, and compaction takes its bytes away.
+All histories are rows of one shard, `_introspection`: the relation, the time, and the row as JSON.
+The shard follows memory: each round appends the difference, so a row that is older than its
+retention is retracted, and compaction frees its bytes.
 
-A round that fails costs nothing but time: the next one appends what is missing then. Another
-runtime that has written meanwhile is noticed by the shard's upper, and its rows are taken in.
+A round that fails loses nothing: the next one appends what is missing by then. If another runtime
+has written meanwhile, the shard's upper shows it, and its rows are loaded.
 
 Invariants:
     Nothing is written before writing is allowed, nor after another runtime has taken over.
@@ -48,7 +48,7 @@ _Entry: TypeAlias = tuple[str, int, str]
 
 
 class HistoryKeeper:
-    """Keeps a sink's histories in a shard."""
+    """Stores a sink's histories in a shard, and loads them."""
 
     def __init__(
         self,
@@ -59,14 +59,14 @@ class HistoryKeeper:
         check_fence: Callable[[], None],
         interval_ms: int = _INTERVAL_MS,
     ) -> None:
-        """A keeper for `sink`.
+        """Read and write nothing yet.
 
         Args:
-            sink: Whose histories.
+            sink: Has the histories.
             client: Of the location.
             writes: Set once writing is allowed.
             check_fence: Raises `Fenced` when another runtime has taken over.
-            interval_ms: Distance of two rounds: what a crash loses of a history at most.
+            interval_ms: Time between two rounds: a crash loses at most so much of a history.
         """
         self._sink = sink
         self._client = client
@@ -79,7 +79,7 @@ class HistoryKeeper:
         self._thread = threading.Thread(target=self._run, name="introspection-history", daemon=True)
 
     def start(self) -> None:
-        """Take in what former runs have kept, then make a round every interval; call once."""
+        """Load the rows of earlier runs, then store new ones every interval; call once."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -89,7 +89,7 @@ class HistoryKeeper:
             self._thread.join(_STOP_S)
 
     def load(self) -> None:
-        """Give the sink what the shard holds, if it is there."""
+        """Put the rows of the shard into the sink, if the shard exists."""
         self._held = set()
         if not self._client.exists(HISTORY_SHARD):
             return
@@ -107,7 +107,7 @@ class HistoryKeeper:
             self._sink.put(Remembered(relation=relation, rows=tuple(rows)))
 
     def flush(self) -> None:
-        """One round: append what the shard is to hold and does not, and retract the reverse.
+        """Make one round: append rows that the shard lacks, and retract those that are too old.
 
         Raises:
             Fenced: Another runtime has taken over.
@@ -125,12 +125,13 @@ class HistoryKeeper:
         )
         if self._upper is None or state.upper != self._upper:
             self._upper = state.upper
-            # Somebody else has written: his rows first, or they would be taken for outdated ones.
+            # Somebody else has written: load those rows first, or the difference below would
+            # retract them as rows that are too old.
             self.load()
         self._append(self._sink.read(_entries) | self._recent())
 
     def _recent(self) -> set[_Entry]:
-        """What the shard holds and is still to be kept: the sink may not have taken it in yet."""
+        """Rows of the shard that are not too old; the sink may not have applied them yet."""
         ages = self._sink.read(lambda facts, _: {h.name: h.retain_ms for h in facts.histories()})
         now_ms = self._client.clock.now_ms()
         return {entry for entry in self._held if entry[1] >= now_ms - ages.get(entry[0], 0)}
@@ -152,7 +153,7 @@ class HistoryKeeper:
         )
         upper = Frontier(max(lower.time, self._client.clock.now_ms()) + 1)
         outcome = self._client.writer(HISTORY_SHARD).compare_and_append(table, lower, upper)
-        # Lost to another writer: the next round reads what is there now.
+        # Refused because of another writer: the next round loads the shard again.
         self._upper = upper if isinstance(outcome, Appended) else None
         self._held = wanted
 
@@ -181,6 +182,6 @@ def _entries(facts: Facts, _now_ms: int) -> set[_Entry]:
 
 
 def _tuples(value: object) -> tuple[object, ...]:
-    """A decoded row as it was before: JSON knows lists only."""
+    """A decoded row with tuples for lists, as it was before: JSON has lists only."""
     assert isinstance(value, list), value
     return tuple(_tuples(item) if isinstance(item, list) else item for item in value)

@@ -1,8 +1,8 @@
-"""The queue in front of the sink: takes events from any thread, and never makes one wait.
+"""The inbox is the bounded queue in front of the sink: any thread adds to it, and none ever waits.
 
-When it is full, events are dropped and counted. What can be missed goes first: one progress event
-more or less changes a sum, while an object that was dropped must not stay. So the first kind may
-fill the queue up to its capacity, the second one up to ten times that.
+When it is full, events are dropped and counted. Events that can be missed go first: one progress
+event more or less changes a sum, while a lost `Dropped` would leave an object there for ever. So
+the first kind may fill the queue up to its capacity, the second one up to ten times that.
 
 Invariants:
     `put` returns at once and never raises.
@@ -39,7 +39,8 @@ class Inbox:
         capacity: Events that can be missed, at most.
         taken: Events put into it so far.
         dropped: Events that it had no room for.
-        arrived: Set when there is something to take.
+        unconverted: Events of Spark that could not be converted.
+        arrived: Set when there is an event to take.
     """
 
     def __init__(self, clock: Clock, capacity: int = 10_000) -> None:
@@ -53,7 +54,7 @@ class Inbox:
         self.arrived = threading.Event()
 
     def put(self, event: Event) -> None:
-        """Add an event, or count that there was no room."""
+        """Add an event; counts it as dropped if there is no room."""
         room = self.capacity if isinstance(event, _MISSABLE) else self.capacity * _RESERVE
         with self._lock:
             if len(self._events) >= room:
@@ -64,7 +65,7 @@ class Inbox:
         self.arrived.set()
 
     def missed(self) -> None:
-        """Count what somebody had no room for before it got here."""
+        """Count an event that was dropped before it got here."""
         with self._lock:
             self.dropped += 1
 
@@ -74,7 +75,7 @@ class Inbox:
             self.unconverted += 1
 
     def drain(self) -> list[tuple[float, Event]]:
-        """Take all there is, each with the `elapsed_ms` at which it was put."""
+        """Take all events, each with the `elapsed_ms` at which it was put."""
         with self._lock:
             self.arrived.clear()
             events, self._events = self._events, deque()

@@ -1,18 +1,18 @@
-"""The one `StreamingQueryListener`: convert, enqueue, return.
+"""The listener turns Spark's events about streaming queries into events of ours: convert, enqueue.
 
     spark.streams.addListener(QueryListener(inbox))
 
-Spark calls `onQueryStarted` inside of `start()`, on the thread that starts, and the others one
-after the other on one thread for all queries of the session. So a callback that waits would hold up
-starts and all news; these only copy a few numbers.
+Spark calls `onQueryStarted` inside of `start()`, on the thread that starts, and the other callbacks
+one after the other on one thread for all queries of the session. So a callback that waits would
+hold up starts and the events of all queries; these only copy a few numbers.
 
-A listener hears of the queries that were started from its own session, and of no others: what makes
-storage and compute appear alike is that they are queries of one session.
+A listener gets events of the queries that were started from its own session, and of no others:
+storage and compute look alike here because they are queries of one session.
 
-PySpark takes a progress event apart field by field, each a call into the JVM: 5 to 9 ms of the
-driver's Python for every micro-batch of every query. Here the JVM calls a bridge of our own, which
-asks for the event's JSON only. It also hears of queries that are started under job tags, of which
-PySpark 4.3 loses the event.
+PySpark reads a progress event field by field, each a call into the JVM: 5 to 9 ms of the driver's
+Python for every micro-batch of every query. Here the JVM calls a bridge of our own, which reads the
+event's JSON only. It also gets the start of queries that are started under job tags, an event that
+PySpark 4.3 loses.
 
 Invariants:
     A callback never blocks and never raises; what it cannot convert is counted.
@@ -58,14 +58,14 @@ _log = logging.getLogger(__name__)
 
 
 class QueryListener(StreamingQueryListener):
-    """Puts what Spark tells of streaming queries into `inbox`."""
+    """Puts Spark's events about streaming queries into an inbox."""
 
     def __init__(self, inbox: Inbox, also: Callable[[Event], None] | None = None) -> None:
-        """A listener that `addListener` takes.
+        """Prepare a listener for `addListener`.
 
         Args:
             inbox: Takes every event.
-            also: Takes it, too; returns at once and never raises.
+            also: Called with every event, too; must return at once and never raise.
         """
         self._inbox = inbox
         self._also = also
@@ -74,7 +74,7 @@ class QueryListener(StreamingQueryListener):
     @property
     @override
     def _jlistener(self) -> Any:
-        """What PySpark registers with the JVM."""
+        """The object that PySpark registers with the JVM."""
         if self._bridge is None:
             jvm: Any = SparkContext._jvm  # noqa: SLF001 - PySpark has no other door to the JVM
             self._bridge = jvm.PythonStreamingQueryListenerWrapper(_Bridge(self))
@@ -112,7 +112,7 @@ class QueryListener(StreamingQueryListener):
         )
 
     def put(self, convert: Callable[[], Event]) -> None:
-        """Enqueue what `convert` makes of an event; counts it if it fails."""
+        """Enqueue the event that `convert` returns; a conversion that fails is counted."""
         try:
             event = convert()
             self._inbox.put(event)
@@ -125,7 +125,7 @@ class QueryListener(StreamingQueryListener):
 
 
 class _Bridge:
-    """What the JVM calls; events come as objects of the JVM."""
+    """Takes the calls of the JVM, whose events are objects of the JVM."""
 
     def __init__(self, listener: QueryListener) -> None:
         self._listener = listener
@@ -141,7 +141,8 @@ class _Bridge:
         )
 
     def onQueryProgress(self, jevent: Any) -> None:
-        # py4j's thread for that one of the JVM which tells of all queries: what it uses is ours.
+        # py4j's thread for the one listener thread of the JVM: named, so that the processor time
+        # that it uses is counted as introspection's.
         threading.current_thread().name = "introspection-listener"
         self._listener.put(lambda: progress_of(json.loads(jevent.progress().json())))
 
@@ -152,16 +153,16 @@ class _Bridge:
         self._listener.onQueryTerminated(QueryTerminatedEvent.fromJObject(jevent))
 
     class Java:
-        """Tells py4j which interface of Spark's this is."""
+        """The interface of Spark's that this implements, for py4j."""
 
         implements: ClassVar = ["org.apache.spark.sql.streaming.PythonStreamingQueryListener"]
 
 
 def progress_of(told: dict[str, Any]) -> QueryProgress:
-    """A progress event as Spark's JSON says it.
+    """Convert the JSON of a progress event.
 
     Raises:
-        KeyError: Something that every such event has is not there.
+        KeyError: A field that every such event has is missing.
     """
     return QueryProgress(
         query=told["id"],

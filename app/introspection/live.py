@@ -1,13 +1,14 @@
-"""`SELECT … FROM introspection.<name>` in a Spark session, live, and free while nobody asks.
+"""Live tables make relations readable as `introspection.<name>` in the SQL of a Spark session.
 
     with LiveTables(relations) as live:
         live.register(spark)
         spark.sql("SELECT * FROM introspection.frontiers")
 
 Each relation is a table of the database `introspection`, over a Python data source of its own.
-Spark looks a table up anew for each statement; while it plans, the data source asks this process
-for the rows, over a Unix socket in a folder that only this user can enter, and puts them into the
-one partition. So they are as of the planning of the statement, and executors ask nobody.
+Spark looks a table up anew for each statement; while it plans, the data source requests the rows
+from this process, over a Unix socket in a folder that only this user can enter, and puts them into
+its one partition. So they are as of the planning of the statement, executors need no connection,
+and a relation that is not read costs nothing.
 
 (Spark gives a Python data source no options of its table, so the name of the relation and the
 socket are part of the class. A temporary view would not do: it keeps what its data source planned
@@ -52,10 +53,10 @@ _TIMEOUT_S: Final = 30.0
 
 
 class LiveTables:
-    """Serves relations to the tables of Spark sessions. Close it when the last session ends."""
+    """Serves rows of relations to Spark's tables. Close it when the last session has ended."""
 
     def __init__(self, relations: Relations) -> None:
-        """Listen for tables that ask for rows of `relations`."""
+        """Listen for requests of the tables."""
         self._relations = relations
         self._folder = Path(tempfile.mkdtemp(prefix="shardline-"))
         self._server = _Server(self._folder / "socket", relations)
@@ -87,14 +88,14 @@ class LiveTables:
             spark.sql(_definition(relation, source.name()))
 
     def close(self) -> None:
-        """End: tables that are asked later fail."""
+        """End: a statement that reads a relation later fails."""
         self._server.shutdown()
         self._server.server_close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class _Server(socketserver.ThreadingUnixStreamServer):
-    """Answers a relation's name with an Arrow stream of its rows."""
+    """Answers the name of a relation with an Arrow stream of its rows."""
 
     daemon_threads = True
 
@@ -116,7 +117,7 @@ class _Answer(socketserver.StreamRequestHandler):
 
 
 class RelationSource(DataSource):
-    """A relation, to Spark. `relation` and `address` are set by a subclass."""
+    """A relation as a data source of Spark; subclasses set `relation` and `address`."""
 
     relation: ClassVar[str] = ""
     address: ClassVar[str] = ""

@@ -1,15 +1,15 @@
-"""What nobody reports: frontiers of objects' shards, their live errors, and what shards look like.
+"""The poller reads from shards what no object reports: frontiers, live errors, and their layout.
 
     poller = ShardPoller(sink, client)
     poller.start()
 
-Objects report how far they are when they commit. What moves without them (a since that a hold lets
-go, a shard that somebody else writes) is looked up here: the frontiers of some objects each second,
-and one shard of the location in all its parts, each in its turn. So the cost per second is bounded,
-and the more shards there are the older their news.
+Objects report how far they are when they commit. Some things move without them: a since after a
+hold is given up, a shard that another process writes. So each second the frontiers of some objects
+are read, and one shard of the location is inspected, in turn. The cost per second is bounded: the
+more shards there are, the older is what is known of them.
 
 Invariants:
-    Reads only. A shard that cannot be read is passed over: its rows stay as they were.
+    Nothing is written. A shard that cannot be read is left out: its rows stay as they were.
 """
 
 from __future__ import annotations
@@ -39,22 +39,27 @@ _log = logging.getLogger(__name__)
 
 _TICK_MS: Final = 1000
 _OBJECTS: Final = 32
-"""Objects whose frontiers are looked up in one tick: two requests each at most."""
+"""Objects whose frontiers are read in one tick: two requests each at most."""
 
 _LIST_TICKS: Final = 30
 """The location's shards are listed every so many ticks."""
 
 _REPLAY_MAX: Final = 100
-"""Most records read to find what only a holder keeps; each may cost a request."""
+"""Most records read to find the parts that only leases keep; each may cost a request."""
 
 _STOP_S: Final = 10.0
 
 
 class ShardPoller:
-    """Looks at shards and tells the sink."""
+    """Reads states of shards, and puts events into the sink."""
 
     def __init__(self, sink: Sink, client: ShardClient) -> None:
-        """A poller of the objects that `sink` knows and of all shards of `client`'s location."""
+        """Read nothing yet.
+
+        Args:
+            sink: Its objects are polled; takes the events.
+            client: All shards of its location are inspected.
+        """
         self._sink = sink
         self._client = client
         self._objects: deque[str] = deque()
@@ -65,17 +70,17 @@ class ShardPoller:
         self._thread = threading.Thread(target=self._run, name="introspection-poll", daemon=True)
 
     def start(self) -> None:
-        """Look around each second; call once."""
+        """Begin to read, once a second; call once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End."""
+        """End, and wait for a read under way."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join(_STOP_S)
 
     def step(self) -> None:
-        """One tick."""
+        """Do the reads of one tick."""
         if not self._objects:
             self._objects.extend(self._sink.read(_with_shards))
         for _ in range(min(_OBJECTS, len(self._objects))):
@@ -126,7 +131,7 @@ class ShardPoller:
         self._sink.put(ShardSeen(report=report_shard(state, now_ms, dropped=dropped), at_ms=now_ms))
 
     def _state(self, name: str) -> ShardState | None:
-        """The state of a shard that is there and can be read."""
+        """The state of a shard; None if it does not exist or cannot be read."""
         try:
             state = self._client.machine(name).refresh()
         except ShardError:
@@ -141,7 +146,7 @@ def _with_shards(facts: Facts, _now_ms: int) -> list[str]:
 
 
 def _dropped(machine: Machine, state: ShardState) -> tuple[DroppedPart, ...] | None:
-    """What only seqnos before `state`'s still need; None if it would cost too much to know."""
+    """Parts that only earlier states need, which leases hold; None if that costs too many reads."""
     oldest = seqno_since(state)
     if oldest >= state.seqno:
         return ()

@@ -1,4 +1,4 @@
-"""All relations, by name; what documentation and interfaces are made of.
+"""The registry lists all relations by name; documentation and interfaces are made from it.
 
 `listener` is about one sink, so it is made with the sink; the one here has its columns.
 """
@@ -45,7 +45,11 @@ _ALL: Final = (*STRUCTURE, *PROGRESS, *MOVEMENT, *HEALTH, *SYSTEM)
 
 
 def relations_with(inbox: Inbox) -> Mapping[str, Relation]:
-    """All relations, `listener` being about `inbox`; in the order of the documentation."""
+    """All relations, in the order of the documentation.
+
+    Args:
+        inbox: The queue that the relation `listener` is about.
+    """
     every = (*_ALL, listener_relation(inbox))
     return MappingProxyType({relation.name: relation for relation in every})
 
@@ -63,5 +67,5 @@ def documentation(relations: Mapping[str, Relation]) -> str:
 
 
 def sql_type(kind: pa.DataType) -> str:
-    """The name of a column's type in the words of SQL."""
+    """The name of a column's type in Spark SQL."""
     return _SQL[kind]

@@ -1,12 +1,12 @@
-"""A relation: its columns with their types and meanings, and how its rows come from the facts.
+"""A relation declares its columns, types and meanings, beside the function that makes its rows.
 
-Declared where its rows are computed, so that the one cannot be changed without the other; the
-documentation, the description of the JSON interface and the tables in Spark are made of it.
+Columns and rows are in one place, so that neither can be changed without the other; documentation,
+the description of the JSON interface and the tables in Spark are made from the declaration.
 
 Invariants:
     A row has as many values as there are columns, in their order.
-    Columns have Materialize's names where there is a counterpart. An object is called by its name,
-    which is its id in both protocols; `dataflow_global_ids` and `objects` have the other one.
+    Columns have Materialize's names where there is a counterpart. The id of an object is its name,
+    as in both protocols; `dataflow_global_ids` and `objects` have its global id.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 
 Row: TypeAlias = tuple[object, ...]
 Rows: TypeAlias = Callable[[Facts, int], Iterable[Row]]
-"""Rows from the facts, and from what time it is in ms."""
+"""Makes the rows from the facts and the present time, in ms since the epoch."""
 
 TEXT: Final = pa.string()
 TEXTS: Final = pa.list_(pa.string())
@@ -55,7 +55,7 @@ AT: Final = pa.timestamp("us", "UTC")
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its name, its type, and what it says in a sentence without a full stop."""
+    """A column: its name, its type, and its meaning, a sentence without a full stop."""
 
     name: str
     type: pa.DataType
@@ -68,12 +68,12 @@ class Relation:
 
     Attributes:
         name: As in `introspection.<name>`.
-        comment: What a row is.
+        comment: The meaning of a row, without a full stop.
         columns: In their order.
-        rows: All rows, as of now.
+        rows: Makes all rows.
         object: The column with the name of the object that a row is about; "" if there is none.
-        life: `current` rows go with what they describe; those of a `history` are kept for a time,
-            also over restarts.
+        life: Rows of a `current` relation go with the thing that they describe; those of a
+            `history` stay for a time, also over restarts.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Relation:
         return pa.schema([(column.name, column.type) for column in self.columns])
 
     def table(self, facts: Facts, now_ms: int) -> pa.Table:
-        """All rows, as they are at `now_ms`."""
+        """Make all rows, as they are at `now_ms`."""
         rows = list(self.rows(facts, now_ms))
         assert all(len(row) == len(self.columns) for row in rows), self.name
         values = zip(*rows, strict=True) if rows else ((),) * len(self.columns)

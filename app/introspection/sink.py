@@ -1,4 +1,4 @@
-"""The sink: the one thread that changes the facts, and the relation that says how it does.
+"""The sink is the one thread that changes the facts, and the one lock under which they are read.
 
     sink = Sink(clock)
     spark.streams.addListener(QueryListener(sink.inbox))
@@ -6,13 +6,17 @@
     sink.put(event)            any thread, never waits
     sink.read(relation.table)  any thread, a consistent view
 
+Events come from many threads, and those of one object must be applied in their order; a relation
+must not be read in the middle of one. One thread and one lock give both, and keep the threads that
+commit data free of either.
+
 Once a second it does what no event does: it notes each object's lag, so that the history has a row
-for each minute, whatever stands still. An event that cannot be applied is logged and counted, and
-the next one is taken.
+for each minute, also while nothing moves. An event that cannot be applied is logged and counted,
+and the next one is taken.
 
 Invariants:
     Facts change on one thread, under one lock, one event after the other.
-    Nothing that the sink does waits for Spark or for a store.
+    The sink never waits for Spark or for a store.
 """
 
 from __future__ import annotations
@@ -39,19 +43,24 @@ TICK_MS: Final = 1000
 _MINUTE_MS: Final = 60_000
 _STOP_S: Final = 5.0
 _SLICE: Final = 256
-"""Events applied before others may look at the facts."""
+"""Events applied under the lock at once, before readers have their turn."""
 
 
 class Sink:
     """Takes events and keeps the facts.
 
     Attributes:
-        inbox: Where events wait.
+        inbox: The queue of events.
         clock: Of the process.
     """
 
     def __init__(self, clock: Clock, *, capacity: int = 10_000) -> None:
-        """A sink that takes at most `capacity` events that can be missed before it is behind."""
+        """Begin without facts.
+
+        Args:
+            clock: Of the process.
+            capacity: Most events that wait, of those that can be missed.
+        """
         self.inbox = Inbox(clock, capacity)
         self.clock = clock
         self._facts = Facts()
@@ -68,7 +77,7 @@ class Sink:
         self._thread.start()
 
     def stop(self) -> None:
-        """Apply what is there and end."""
+        """Apply the events that wait, and end."""
         self._ended.set()
         self.inbox.arrived.set()
         if self._thread is not None:
@@ -79,12 +88,16 @@ class Sink:
         self.inbox.put(event)
 
     def read(self, look: Callable[[Facts, int], T]) -> T:
-        """What `look` makes of the facts, and of the time in ms; it must keep no reference."""
+        """Call `look` with the facts and the time in ms, under the lock; returns its result.
+
+        Args:
+            look: Must be quick, and keep no reference to the facts.
+        """
         with self._lock:
             return look(self._facts, self.clock.now_ms())
 
     def step(self) -> None:
-        """Apply all that is there, and tick if it is time; for tests, and for the thread."""
+        """Apply the events that wait, and tick if it is time; for the thread, and for tests."""
         events = self.inbox.drain()
         for start in range(0, len(events), _SLICE):
             with self._lock:
@@ -112,7 +125,7 @@ class Sink:
             _log.exception("an event could not be applied", extra={"context": context})
 
     def _tick(self, now_ms: int) -> None:
-        """Note lags; at the end of a minute, add them to the history."""
+        """Note each object's lag; at the end of a minute, add the largest to the history."""
         facts = self._facts
         if self._minute != now_ms // _MINUTE_MS:
             at_ms = self._minute * _MINUTE_MS
@@ -130,7 +143,7 @@ class Sink:
 
 
 def listener_relation(inbox: Inbox) -> Relation:
-    """The relation about the way from Spark to here: one row."""
+    """The relation about introspection itself: events taken, dropped and failed, in one row."""
 
     def rows(facts: Facts, _now_ms: int) -> Iterator[Row]:
         received = facts.received

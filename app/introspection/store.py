@@ -1,10 +1,10 @@
-"""The front door: relations by name, as they are at the moment of asking.
+"""Relations are read here by name, as they are at that moment.
 
     relations = Relations(sink)
     relations.relation("frontiers")              a pyarrow.Table, for peeks
     relations.rows("frontiers", object="delays") plain values, for JSON
 
-Safe to ask from any thread. Each answer is consistent in itself; two answers are of two moments.
+Safe to use from any thread. Each answer is consistent in itself; two answers are of two moments.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Relations:
     """
 
     def __init__(self, sink: Sink) -> None:
-        """Relations over what `sink` knows."""
+        """Declare all relations over the facts of a sink."""
         self._sink = sink
         self.declared: Mapping[str, Relation] = relations_with(sink.inbox)
 
     def relation(self, name: str) -> pa.Table:
-        """All rows of a relation, now.
+        """Read all rows of a relation, as of now.
 
         Raises:
             InvalidUsage: `UNKNOWN_RELATION`, with the nearest name.
@@ -43,7 +43,7 @@ class Relations:
         return self._sink.read(self._declared(name).table)
 
     def rows(self, name: str, *, object: str | None = None) -> list[dict[str, object]]:  # noqa: A002 - the filter is called so in the JSON interface
-        """The rows of a relation as values that JSON has; times of the clock are ISO 8601.
+        """Read rows of a relation as values of JSON; times of the clock are ISO 8601.
 
         Args:
             name: Of the relation.

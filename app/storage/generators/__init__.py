@@ -1,11 +1,11 @@
-"""Load generators: streams of made-up rows that anybody can make again, row for row.
+"""Load generators are sources of made-up rows, the same rows for the same options, for ever.
 
-    options     what an option means; unknown ones are refused
-    events      what a generator is: a pure function from event numbers to rows
+    options     the options, parsed; unknown ones are refused
+    events      the contract of a generator: a pure function from event numbers to rows
     mixing      numbers and words out of (seed, event), a column at a time
     counter, auction, nexmark   the generators
-    catalog     which there are: columns of a table, name of its format in Spark
-    source      the Python data source around them
+    catalog     names of the generators, columns of their tables, names of their formats in Spark
+    source      the Python data source of Spark around them
 
     spark.readStream.format(spark_format("nexmark")).options(table="bid", rate="1000", …).load()
 
@@ -31,8 +31,8 @@ __all__ = ["FORMATS", "register", "schema_of", "spark_format", "with_start"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make the generators' formats known to `spark`; again does no harm."""
-    # Names and columns are asked for where there is no Spark, such as in `plan`.
+    """Register the generators' formats with a session; idempotent."""
+    # Imported here: names and columns are needed where there is no PySpark session, as in `plan`.
     from shardline.app.storage.generators.source import SOURCES  # noqa: PLC0415
 
     for source in SOURCES:

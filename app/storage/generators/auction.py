@@ -1,4 +1,4 @@
-"""`auction`: an auction house, small enough to look at: five tables with keys into each other.
+"""`auction` generates an auction house that is small enough to look at: five tables with keys.
 
     organizations   id, name
     users           id, org_id, name
@@ -89,7 +89,7 @@ class Auction:
         return _COLUMNS[self._table]
 
     def rows_before(self, event: int) -> int:
-        """All rows of a table that is founded; a block's share, and the part of the last one."""
+        """All rows of a table that event 0 fills; else the rows of whole blocks and of the last."""
         if self._founded is not None:
             return len(self._founded) if event > 0 else 0
         if event <= 1:
@@ -102,7 +102,7 @@ class Auction:
         return block * _BIDS + place - auctions
 
     def rows(self, start: int, end: int) -> pa.RecordBatch:
-        """The rows of the table among the events."""
+        """The rows of events `start` to `end` - 1."""
         if self._founded is not None:
             return self._founded if start <= 0 < end else self._founded.slice(0, 0)
         events = np.arange(max(start, 1), end, dtype=np.int64)

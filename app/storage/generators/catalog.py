@@ -1,7 +1,7 @@
-"""Which load generators there are: their tables, columns and names in Spark. No Spark here.
+"""The catalog lists the load generators: their tables, columns and names in Spark. No Spark here.
 
 What a caller relies on:
-    `schema_of` and `spark_format` accept what a `CREATE SOURCE` says; other formats pass through
+    `schema_of` and `spark_format` accept the names of `CREATE SOURCE`; other formats pass through
     `spark_format` unchanged.
 """
 
@@ -44,10 +44,10 @@ def open_generator(
     format: str,  # noqa: A002 - Spark's word
     options: Mapping[str, str],
 ) -> tuple[GeneratorOptions, Generator]:
-    """A generator's table, and the options it was opened with.
+    """Open a table of a generator; returns its parsed options, too.
 
     Raises:
-        InvalidUsage: No such generator, table or option, or a value that means nothing.
+        InvalidUsage: No such generator, table or option, or an invalid value.
     """
     if format not in _KINDS:
         raise unknown_name("generator", format, FORMATS)
@@ -57,21 +57,21 @@ def open_generator(
 
 
 def schema_of(format: str, options: Mapping[str, str]) -> str:  # noqa: A002 - Spark's word
-    """Columns of what a generator gives, in Spark's DDL; with `_diff` if it retracts rows.
+    """Columns of a generator's table, in Spark's DDL; with `_diff` if it retracts rows.
 
     Args:
         format: One of `FORMATS`.
         options: As the source has them; `startTime` may be missing.
 
     Raises:
-        InvalidUsage: No such generator, table or option, or a value that means nothing.
+        InvalidUsage: No such generator, table or option, or an invalid value.
     """
     _, generator = open_generator(format, options)
     return ", ".join(f"{name} {kind}" for name, kind in generator.columns.items())
 
 
 def spark_format(format: str) -> str:  # noqa: A002 - Spark's word
-    """What `spark.readStream.format` takes for `format`; itself if it is no generator."""
+    """The name of a generator for `spark.readStream.format`; other formats as they are."""
     return f"shardline_{format}" if format in _KINDS else format
 
 
@@ -82,10 +82,10 @@ def with_start(
 ) -> dict[str, str]:
     """The options of a source, with the time of event 0 fixed if it is a generator without one.
 
-    Whoever calls it remembers `start_ms` with the source: another one makes other rows.
+    The caller keeps `start_ms` with the source for ever: another start makes other rows.
 
     Args:
-        format: As `CREATE SOURCE` says it.
+        format: Name of a format, as in `CREATE SOURCE`.
         options: Of the source.
         start_ms: Time of event 0, ms since the epoch.
     """

@@ -1,4 +1,4 @@
-"""`counter`: 1, 2, 3, …, a row per event; with a greatest cardinality the oldest row leaves again.
+"""`counter` generates 1, 2, 3, …, a row per event; with `maxCardinality` old rows are retracted.
 
 Invariants:
     After event `i` the contents are the last `min(i + 1, max_cardinality)` numbers up to `i + 1`.
@@ -32,16 +32,16 @@ class Counter:
         return {"counter": "BIGINT"} | ({"_diff": "BIGINT"} if self._keep is not None else {})
 
     def rows_before(self, event: int) -> int:
-        """One each, and one more for every retraction."""
+        """One row for each event, and one more for each retraction."""
         return event if self._keep is None else event + max(0, event - self._keep)
 
     def rows(self, start: int, end: int) -> pa.RecordBatch:
-        """The numbers, with their predecessors' retractions."""
+        """The numbers of the events, each behind the retraction of the one that it replaces."""
         added = np.arange(start + 1, end + 1, dtype=np.int64)
         schema = arrow_schema(self.columns)
         if self._keep is None:
             return pa.RecordBatch.from_arrays([pa.array(added)], schema=schema)
-        # Before each number stands what leaves for it; those below 1 were never there.
+        # Each number stands behind the retraction that makes room for it; there are none below 1.
         numbers = np.stack([added - self._keep, added], axis=1).ravel()
         diffs = np.tile(np.array([-1, 1], dtype=np.int64), len(added))
         there = numbers >= 1

@@ -1,4 +1,7 @@
-"""What a generator is: a pure function from event numbers to the rows of one table.
+"""A generator is a pure function from event numbers to the rows of one table.
+
+So a micro-batch that runs again after a crash, on any machine, has the same rows: nothing of a
+generator needs to be stored but its options.
 
 The tables of a generator share one sequence of events, so that with equal options a bid refers to
 an auction of the other table, and both have the times of one clock.
@@ -51,7 +54,7 @@ class Generator(Protocol):
         ...
 
     def rows_before(self, event: int) -> int:
-        """How many rows events 0 to `event` - 1 have."""
+        """Number of rows of events 0 to `event` - 1."""
         ...
 
     def rows(self, start: int, end: int) -> pa.RecordBatch:
@@ -60,7 +63,7 @@ class Generator(Protocol):
 
 
 def arrow_schema(columns: Columns) -> pa.Schema:
-    """The Arrow schema that Spark asks for."""
+    """Columns as an Arrow schema, as Spark needs it."""
     return pa.schema([(name, _ARROW[kind]) for name, kind in columns.items()])
 
 
@@ -68,10 +71,10 @@ def end_of(generator: Generator, start: int, head: int, max_rows: int) -> int:
     """The end of a micro-batch that starts at event `start`; `start` if there are no rows.
 
     Args:
-        generator: Whose rows.
+        generator: Makes the rows.
         start: The first event.
-        head: No event from here on; may be before `start`.
-        max_rows: At most so many rows, but one event with rows in any case.
+        head: End of the events that there are, exclusive; may be before `start`.
+        max_rows: Most rows of the micro-batch; one event with rows is taken in any case.
     """
     before = generator.rows_before(start)
     if head <= start or generator.rows_before(head) == before:
@@ -96,7 +99,7 @@ def _last(generator: Generator, start: int, head: int, rows: int) -> int:
 
 
 def times(options: GeneratorOptions, events: Events) -> Events:
-    """When events happen, ms since the epoch."""
+    """Times of events, ms since the epoch."""
     passed: Events = np.floor(events * 1000.0 / options.rate).astype(np.int64)
     return options.zero_ms + passed
 

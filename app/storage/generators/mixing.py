@@ -1,12 +1,12 @@
-"""Numbers and words out of (seed, event): the same on every machine, a whole column at a time.
+"""Mixing makes random numbers and words out of (seed, event), a whole column at a time.
 
     draws       64 random bits for each event
     high, low   two numbers below `n` out of one draw
     prices      spread evenly over the orders of magnitude from 1 to 1,000,000 (in cents)
     words       a pool of strings to take from
 
-Everything is arithmetic on whole numbers: a logarithm may differ in its last bit between two
-processors, and a row that is made again must be the same row.
+They are the same on every machine. Everything is arithmetic on whole numbers: a logarithm may
+differ in its last bit between two processors, and a row that is made again must be the same row.
 
 Invariants:
     A value depends on the seed, the stream and the event only.

@@ -1,4 +1,4 @@
-"""`nexmark`: people, their auctions, and bids, as the Nexmark benchmark has them.
+"""`nexmark` generates people, their auctions, and bids, as the Nexmark benchmark has them.
 
     person    id, name, emailAddress, creditCard, city, state, dateTime, extra
     auction   id, itemName, description, initialBid, reserve, dateTime, expires, seller, category,
@@ -137,13 +137,13 @@ class Nexmark:
         return _COLUMNS[self._table]
 
     def rows_before(self, event: int) -> int:
-        """The table's share of each round, and of the last one what has happened."""
+        """The table's rows of all whole rounds, and of the events of the last one."""
         first, end = _SHARE[self._table]
         rounds, place = divmod(event, _ROUND)
         return rounds * (end - first) + min(max(place - first, 0), end - first)
 
     def rows(self, start: int, end: int) -> pa.RecordBatch:
-        """The rows of the table among the events."""
+        """The rows of events `start` to `end` - 1."""
         first, last = _SHARE[self._table]
         events = np.arange(start, end, dtype=np.int64)
         place = events % _ROUND

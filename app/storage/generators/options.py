@@ -1,4 +1,4 @@
-"""The options of load generators: what each means, and what goes with what.
+"""The options of load generators, parsed and checked.
 
 | option | meaning | default |
 |---|---|---|
@@ -14,8 +14,8 @@
 | `hotSellerRatio`, `hotBidderRatio` | the same of auctions' sellers, bids' bidders | `4` |
 
 Invariants:
-    Time zero is an option and never the time of a call: with `pace` `real` whoever starts the
-    generator fixes it (`with_start`) and remembers it.
+    Time zero is an option and never the time of a call: with `pace` `real` the caller fixes it
+    (`with_start`) and keeps it, or a restart would make other rows.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _IGNORED: Final = frozenset({"checkpointlocation", "queryname", "timezone"})
 """Spark's own, which it passes along."""
 
 _EPOCH_MS: Final = 1_436_918_400_000
-"""Time of event 0 where nobody says it: 2015-07-15, as Nexmark has it."""
+"""Default time of event 0: 2015-07-15, as Nexmark has it."""
 
 _MAX_ROWS: Final = 1_000_000
 _EVENTS_MAX: Final = 1 << 52
@@ -51,19 +51,19 @@ _EVENTS_MAX: Final = 1 << 52
 
 @dataclass(frozen=True, slots=True)
 class GeneratorOptions:
-    """What a generator is asked for.
+    """The options of one table of a generator.
 
     Attributes:
-        table: Which of its tables; "" if it has only one.
-        seed: Everything random follows from it.
+        table: Name of the table; "" if the generator has only one.
+        seed: Of everything random.
         rate: Events per second.
-        start_ms: Time of event 0, ms since the epoch; None if it was not said.
-        pace: Whether events wait for their time.
+        start_ms: Time of event 0, ms since the epoch; None if it is not set.
+        pace: `real` if events wait for their time, `none` if all are there at once.
         limit: How many events there are.
-        max_rows: Rows of one micro-batch at most.
-        max_cardinality: Rows of a counter at one time; None for all.
-        hot_auction: Of so many bids one is not for the hot auction; so with `hot_seller` (an
-            auction's) and `hot_bidder`.
+        max_rows: Most rows of one micro-batch.
+        max_cardinality: Most rows of a counter at one time; None for no bound.
+        hot_auction: One bid of so many is not for the hot auction; so with `hot_seller` (of
+            auctions) and `hot_bidder` (of bids).
     """
 
     table: str = ""
@@ -84,7 +84,7 @@ class GeneratorOptions:
         return _EPOCH_MS if self.start_ms is None else self.start_ms
 
     def due(self, now_ms: int) -> int:
-        """How many events there are at `now_ms`."""
+        """Number of events that are due at `now_ms`."""
         if self.pace == "none":
             return self.limit
         elapsed = now_ms + 1 - self.zero_ms
@@ -92,11 +92,11 @@ class GeneratorOptions:
         return 0 if elapsed <= 0 else min(self.limit, -int(-elapsed * self.rate // 1000))
 
     def check_readable(self) -> None:
-        """Refuse what can be described, but not read.
+        """Refuse options that have columns, but cannot be read.
 
         Raises:
-            InvalidUsage: Events wait for a time that nobody has fixed, or all of endlessly many
-                are to come at once.
+            InvalidUsage: Events wait for their time and `startTime` is missing, or all are to come
+                at once and there is no `limit`.
         """
         if self.pace == "real" and self.start_ms is None:
             raise InvalidUsage(
@@ -115,7 +115,7 @@ class GeneratorOptions:
 def parse(
     options: Mapping[str, str], tables: tuple[str, ...], special: tuple[str, ...]
 ) -> GeneratorOptions:
-    """The options of a generator.
+    """Parse the options of a generator.
 
     Args:
         options: By name, in any case.
@@ -123,7 +123,7 @@ def parse(
         special: Options that it has besides the common ones.
 
     Raises:
-        InvalidUsage: An unknown option or table, or a value that means nothing.
+        InvalidUsage: An unknown option or table, or an invalid value.
     """
     known = (*COMMON, *special, *(("table",) if tables else ()))
     accepted = {name.lower() for name in known} | _IGNORED

@@ -1,11 +1,11 @@
-"""Load generators as Python data sources of Spark: offsets, limits and partitions.
+"""Python data sources of Spark read the load generators: offsets, limits and partitions.
 
     {"v": 1, "event": 1200}     events 0 to 1199 have been read
 
 Invariants:
-    A range of two offsets is the same rows for ever: the clock only says how far an offset may go.
-    Without news, and while the events that are due have no rows, `latestOffset` is its argument.
-    Offsets never go back, also if a source was started with a lower rate before.
+    Two offsets mean the same rows for ever: the clock only bounds how far an offset may go.
+    While no event is due, or those that are have no rows, `latestOffset` returns its argument.
+    Offsets never go back, also if a source is started again with a lower rate.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PARTITION: Final = 4 * PIECE
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Makes the rows of a range, wherever it is sent."""
+    """Makes the rows of a range of events, in any process."""
 
     format: str
     options: Mapping[str, str]
@@ -87,14 +87,17 @@ class GeneratorBatchReader(DataSourceReader):
 
 
 class GeneratorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro-batches of one query; its pickled twin makes rows in executors."""
+    """Plans the micro-batches of one query; its pickled copies make the rows in executors."""
 
     def __init__(self, rows: _Rows, clock: Clock | None = None) -> None:
-        """Remember what to make.
+        """Check the options; no row is made yet.
 
         Args:
-            rows: Makes them.
-            clock: Says which events are due; the machine's by default.
+            rows: Makes the rows.
+            clock: Decides which events are due; the machine's by default.
+
+        Raises:
+            InvalidUsage: The options cannot be read as a stream.
         """
         self._rows = rows
         self._clock = clock or SystemClock()
@@ -137,14 +140,14 @@ class GeneratorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     @override
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: whatever was made can be made again."""
+        """Do nothing: all rows can be made again."""
 
     def _head(self) -> int:
         return self._options.due(self._clock.now_ms()) if self._target is None else self._target
 
 
 class _GeneratorSource(DataSource):
-    """A generator as Spark finds it; subclasses say which."""
+    """A generator as a data source of Spark; subclasses set `format`."""
 
     format: str
 
@@ -192,7 +195,7 @@ class NexmarkSource(_GeneratorSource):
 
 
 SOURCES: Final[tuple[type[DataSource], ...]] = (AuctionSource, CounterSource, NexmarkSource)
-"""All of them, to be registered."""
+"""The data sources of all generators."""
 
 
 def _offset(event: int) -> dict[str, Any]:
