@@ -1,9 +1,9 @@
-"""A plan for people: what would be done, to what, and how each view will be kept up to date.
+"""The explanation of a plan shows its steps, affected objects, and the strategy of each view.
 
-    plan_view(plan)      what to print
-    say(plan)            the same in one line
+    plan_view(plan)      the whole plan, to be printed
+    say(plan)            its numbers of steps, in one line
 
-Fits into 80 columns; long queries are folded, never cut.
+It fits into 80 columns; long queries are folded, never cut.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SIGNS: Final[dict[Act, tuple[str, str]]] = {
 
 
 def say(plan: Plan) -> str:
-    """How much there is to do, in a line."""
+    """The numbers of steps by kind, in one line."""
     counts = {act: sum(step.act == act for step in plan.steps) for act in _SIGNS}
     parts = [f"{count} to {act}" for act, count in counts.items() if count]
     parts.append(f"{len(plan.unchanged)} unchanged")
@@ -44,7 +44,7 @@ def say(plan: Plan) -> str:
 
 
 def plan_view(plan: Plan) -> RenderableType:
-    """Everything about a plan: its steps, whom they affect, and the strategy of each view."""
+    """Lay out a plan: its steps, the objects that they affect, and the strategy of each view."""
     views: list[RenderableType] = [Text(say(plan), style="bold")]
     for step in plan.steps:
         views += [Text(), _step(step)]

@@ -1,4 +1,4 @@
-"""Shows the rows of a query as a table on a terminal.
+"""A result table shows the rows of a query on a terminal.
 
 result_table(table)     at most a thousand rows, with a caption that counts the others
 """
@@ -16,11 +16,11 @@ __all__ = ["result_table"]
 
 
 def result_table(table: pa.Table, rows_max: int = 1000) -> Table:
-    """A table for a terminal; numbers to the right, null as `NULL`.
+    """Lay out the rows of a query; numbers to the right, null as `NULL`.
 
     Args:
-        table: What to show.
-        rows_max: At most so many rows; the caption says how many more there are.
+        table: The rows.
+        rows_max: Most rows to show; the caption has the number of the others.
     """
     # By position: a result may have two columns of one name.
     view = plain_table(*map(escape, table.column_names))

@@ -1,11 +1,11 @@
-"""The `status` command: every object with a verdict in words, as a table for a terminal.
+"""The `status` command shows every object with a verdict in words, as a table on a terminal.
 
     shown = fetch_status("http://127.0.0.1:6875", token)
     show_status(console, lambda: fetch_status(url, token), clock)   refreshes until interrupted
     verdict(shown[0])                                               the words, a pure function
 
-What is shown is what `/api/v1` gives, so it may run anywhere that reaches the application. On a
-terminal the table is refreshed in place; elsewhere it is printed once.
+All values are those of `/api/v1`, so the command runs on any machine that reaches the application,
+without Spark. On a terminal the table is refreshed in place; elsewhere it is printed once.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ __all__ = [
 ]
 
 FRESH_MS: Final = 5_000
-"""An object that is behind the clock by no more is up to date."""
+"""An object counts as up to date if its lag behind the clock is no more than this."""
 
 _SINK_FRESH_MS: Final = 15_000
-"""The same for a sink: with nothing to write it says only every ten seconds how far it is."""
+"""The same for a sink: without rows to write it reports its progress every ten seconds only."""
 
 _REFRESH_MS: Final = 1_000
 _DAY_MS: Final = 86_400_000
@@ -55,7 +55,7 @@ _STYLES: Final[Mapping[Tone, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How an object is: a few words, and how they are meant."""
+    """An object's state in a few words, and their tone."""
 
     words: str
     tone: Tone
@@ -63,21 +63,21 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class ObjectStatus:
-    """One line of the table; None is not known.
+    """One line of the table; None stands for a value that is not known.
 
     Attributes:
-        name: The object's.
+        name: Of the object.
         kind: source, view, index, sink or subscribe.
         status: As in relation `objects`.
-        lag_ms: Behind the clock.
-        finished: Whether its output is complete for ever.
-        hydrated: Whether it has caught up.
-        rows: Rows it has taken in so far.
+        lag_ms: Lag behind the clock.
+        finished: True if its output is complete for ever.
+        hydrated: True if it has caught up.
+        rows: Number of rows that a source has received so far.
         since: Of its shard.
         upper: Of its output.
-        error: What is wrong; "" if nothing is.
+        error: The reason for a bad status; "" if there is none.
         hint: What to do about it.
-        blame: The input that it waits for; "" if for none.
+        blame: The input that it waits for; "" if it waits for none.
     """
 
     name: str
@@ -95,7 +95,7 @@ class ObjectStatus:
 
 
 def verdict(shown: ObjectStatus) -> Verdict:
-    """How an object is, in words."""
+    """The verdict on an object."""
     match shown.status:
         case "stalled" | "frozen" | "ceased":
             why = f": {shown.error}" if shown.error else ""
@@ -136,10 +136,10 @@ def _length(milliseconds: int) -> str:
 
 
 def fetch_status(url: str, token: str = "") -> list[ObjectStatus]:
-    """Every object, as the application at `url` says.
+    """Fetch the status of every object from the application at `url`.
 
     Raises:
-        InvalidUsage: Nothing answers there, or it refuses to.
+        InvalidUsage: Nothing answers there, or the token is refused.
         Determinate: It did not answer in time, or failed.
     """
 
@@ -199,10 +199,10 @@ def show_status(
     """Print the table; on a terminal, refresh it each second until `ended` or an interrupt.
 
     Args:
-        console: Where to.
-        look: Gives the lines anew, as `fetch_status` does.
-        clock: What a second is.
-        ended: Set to end; None for never.
+        console: Takes the output.
+        look: Returns the present lines, as `fetch_status` does.
+        clock: Of this process.
+        ended: Set it to end; None for never.
     """
     first = look()
     if not console.is_terminal:
@@ -222,12 +222,12 @@ def _counts(shown: list[ObjectStatus]) -> dict[str, float]:
 
 
 def status_table(shown: list[ObjectStatus], before: Mapping[str, float], passed_ms: float) -> Table:
-    """The table.
+    """Lay out the table.
 
     Args:
         shown: Its lines.
-        before: Rows that each object had taken in when it was looked at before.
-        passed_ms: How long ago that was.
+        before: Rows of each object at the last refresh, for rates.
+        passed_ms: Time since then.
     """
     bad = sum(verdict(o).tone == "bad" for o in shown)
     title = f"{len(shown)} objects, " + (f"{bad} need attention" if bad else "all is well")
@@ -257,7 +257,7 @@ def _rate(line: ObjectStatus, before: Mapping[str, float], passed_ms: float) -> 
 
 
 def _time(frontier: int | None) -> str:
-    """A frontier for people: the time of day, in UTC, if it is a time of the clock."""
+    """A frontier as the time of day in UTC; as a number if it is no time of the clock."""
     if frontier is None:
         return ""
     seconds = frontier % _DAY_MS // 1000

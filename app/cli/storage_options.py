@@ -1,4 +1,4 @@
-"""The `--option NAME=VALUE` words of every job: options of the store, such as `s3.endpoint`."""
+"""Storage options are parsed from the words `--option NAME=VALUE` of every job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["add_option_argument", "storage_options"]
 
 
 def add_option_argument(parser: argparse.ArgumentParser) -> None:
-    """Let `parser` take the words, as `option`."""
+    """Add `--option` to a parser; its words are in attribute `option`."""
     parser.add_argument(
         "--option",
         action="append",
@@ -22,7 +22,7 @@ def add_option_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def storage_options(given: Sequence[str]) -> dict[str, str]:
-    """Storage options from `name=value` words.
+    """Parse words `name=value` into options of the store.
 
     Raises:
         InvalidUsage: A word has no `=`.

@@ -1,11 +1,11 @@
-"""Reports of shards as text for people: tables that fit into 80 columns.
+"""Tables show reports of shards to people, in 80 columns.
 
-    location_view(report)     one line per shard, then what could not be read
-    shard_view(shard, at)     everything about one shard
-    moment(ms), size(n)       how times and sizes are written everywhere
+    location_view(report)     one line per shard, then the shards that could not be read
+    shard_view(shard, at)     all facts about one shard
+    moment(ms), size(n)       times and sizes as they are written everywhere
 
-Times are shown as the number that options take and, below it, as UTC. Knows neither Spark nor
-any store: it starts fast and can be used from anywhere.
+Times are shown as the number that options take and, below it, as UTC. Neither Spark nor a store is
+imported, so commands that only print start fast.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _YEAR_9999_MS = 253_402_300_799_999
 
 
 def utc(ms: int) -> str:
-    """`ms` since the epoch as a UTC date-time, or nothing where no calendar reaches."""
+    """A time in ms as a UTC date-time; "" before 1970 and after the year 9999."""
     if not 0 <= ms <= _YEAR_9999_MS:
         return ""
     return (_EPOCH + timedelta(milliseconds=ms)).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
@@ -74,7 +74,7 @@ def age(ms: int) -> str:
 
 
 def plain_table(*columns: str, right: Iterable[str] = (), title: str | None = None) -> Table:
-    """An empty table in the one style of all output; columns named in `right` hold numbers."""
+    """An empty table in the style of all output; columns named in `right` hold numbers."""
     table = Table(box=None, title=title, title_justify="left", title_style="bold", pad_edge=False)
     numbers = set(right)
     for column in columns:
@@ -110,7 +110,12 @@ def location_view(report: LocationReport) -> RenderableType:
 
 
 def shard_view(shard: ShardReport, at_ms: int) -> RenderableType:
-    """Everything about one shard, section by section; `at_ms` is when it was looked at."""
+    """All facts about one shard, in sections.
+
+    Args:
+        shard: Its report.
+        at_ms: When the report was made, ms since the epoch.
+    """
     views: list[RenderableType] = [_facts(shard, at_ms)]
     if shard.levels:
         views += [Text(), _levels(shard)]

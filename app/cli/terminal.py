@@ -1,8 +1,8 @@
-"""Where a job prints: the terminal, also when Spark stands in between.
+"""The console of a job is the user's terminal, also below `spark-submit`.
 
-`spark-submit` reads what its Python process prints and prints it itself, so that process never has
-a terminal of its own. Whether its parent has one decides whether colours and live tables make
-sense.
+`spark-submit` reads the output of its Python process and prints it itself, so that process never
+has a terminal of its own, and would never show colours or live tables. So the parent's standard
+output decides.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ __all__ = ["open_console"]
 
 
 def open_console() -> Console:
-    """A console on standard output: of the terminal's width on a terminal, else 80 wide."""
+    """Open a console on standard output: as wide as the terminal, or 80 if there is none."""
     if isinstance(sys.stdout, TextIOWrapper):
-        # Through a pipe, lines would otherwise come in blocks.
+        # Into a pipe, Python would otherwise write blocks, and lines would come late.
         sys.stdout.reconfigure(line_buffering=True)
     if sys.stdout.isatty():
         return Console(highlight=False)
@@ -31,7 +31,7 @@ def open_console() -> Console:
 
 
 def _parent_columns() -> int | None:
-    """Width of the terminal that the parent prints to; None if it has none, or none is known."""
+    """Width of the parent's terminal; None if it has none, or that cannot be found out."""
     output = Path(f"/proc/{os.getppid()}/fd/1")
     try:
         file = os.open(output, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)

@@ -1,9 +1,13 @@
-"""What the person on call asks of a location, and does to it.
+"""The admin inspects and repairs the shards of a location, for the person on call.
 
-    plans     what each verb would do, as values: looks only, for dry runs and for reports
-    acts      does it
-    views     both as text for people; usages: that of bytes
-    command   the command line: verbs, options, exit statuses
+Owns the verbs of `admin`, from the words of the command line to their exit status.
+
+    command   the command line: verbs, options, exit statuses: start here
+    plans     the effect of each verb, as values, without any change: for dry runs and reports
+    acts      the verbs carried out
+    views     plans, outcomes and reports as text; usages: the use of bytes as text
+
+May use `datasource` in all its rooms: it is a tool for shards, with or without an application.
 
 Invariants:
     Without `--commit` nothing is written, deleted or leased.

@@ -1,8 +1,8 @@
-"""The mutating verbs: a plan first, and then, if it was asked for, the deed.
+"""Acts are the verbs that change a shard: first a plan, then, with `--commit`, the change itself.
 
-Each verb gives an `Outcome`. Without `commit` it is the plan alone; with it, the plan that was made
-right before, and what came of it. The deeds are the client's own: they look at the shard again and
-are safe to repeat, to race and to interrupt, so a plan that is no longer true does no harm.
+Each verb returns an `Outcome`. Without `commit` it has the plan alone; with it, the plan that was
+made right before, and the result. The changes are the client's own commands, which read the shard
+again and are safe to repeat, to race and to interrupt: a plan that is out of date does no harm.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ __all__ = ["Outcome", "compact", "expire", "finalise", "gc", "retain", "sweep"]
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What a mutating verb would do, or has done.
+    """The plan of a verb, and its result if it was carried out.
 
     Attributes:
         verb: Its name on the command line.
         location: Canonical URL.
         shard: Name of the shard; null for directories that are no shard's.
-        todo: Whether the plan changes anything.
-        committed: Whether it was carried out.
-        result: What came of it, in words; empty for a dry run.
-        plan: What there was to do.
+        todo: True if the plan changes anything.
+        committed: True if it was carried out.
+        result: The result in words; empty for a dry run.
+        plan: As it was made right before.
     """
 
     verb: str
@@ -54,7 +54,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def expire(client: ShardClient, shard: str, readers: Sequence[str], *, commit: bool) -> Outcome:
-    """Forget readers of a shard.
+    """Expire readers of a shard: their leases and holds are given up, whoever owns them.
 
     Raises:
         InvalidUsage: There is no such shard or reader; or newer code has written to it.
@@ -69,12 +69,12 @@ def expire(client: ShardClient, shard: str, readers: Sequence[str], *, commit: b
 
 
 def compact(client: ShardClient, shard: str, *, force: bool, commit: bool) -> Outcome:
-    """Merge what is due, or everything.
+    """Merge the batches that are due, or all.
 
     Raises:
         InvalidUsage: There is no such shard, it was dropped, or newer code has written to it.
-        MissingBlob: A part is not there.
-        Corrupt: A part is not what was written.
+        MissingBlob: A part is missing.
+        Corrupt: A part does not have the bytes that were written.
     """
     state = _state(client, shard)
     client.state(shard)
@@ -92,7 +92,7 @@ def _compacted(client: ShardClient, shard: str, plan: CompactPlan, *, force: boo
 
 
 def gc(client: ShardClient, shard: str, *, commit: bool) -> Outcome:
-    """Delete what nobody can ask for any more.
+    """Delete objects that no state needs that somebody may still read.
 
     Raises:
         InvalidUsage: There is no such shard, or newer code has written to it.
@@ -110,7 +110,7 @@ def gc(client: ShardClient, shard: str, *, commit: bool) -> Outcome:
 
 
 def sweep(client: ShardClient, shard: str | None, *, commit: bool) -> Outcome:
-    """Delete what nothing refers to; without a shard, in directories that are no shard's.
+    """Delete objects that nothing refers to; without a shard, in directories of no shard.
 
     Raises:
         InvalidUsage: There is no such shard, or newer code has written to it.
@@ -143,7 +143,7 @@ def finalise(client: ShardClient, shard: str, despite: Sequence[str], *, commit:
 
 
 def retain(client: ShardClient, shard: str, retain_ms: int | None, *, commit: bool) -> Outcome:
-    """Make another policy of how far back a shard stays readable.
+    """Set the retention of a shard: how far its since stays behind its upper.
 
     Raises:
         InvalidUsage: There is no such shard, or newer code has written to it.
@@ -161,7 +161,11 @@ def retain(client: ShardClient, shard: str, retain_ms: int | None, *, commit: bo
 
 
 def _state(client: ShardClient, shard: str) -> ShardState:
-    """The shard's state, if this code may change it."""
+    """Read a shard's state.
+
+    Raises:
+        InvalidUsage: There is no such shard, or newer code has written to it.
+    """
     state = client.machine(shard).state()
     refuse_newer(state)
     return state

@@ -1,9 +1,9 @@
-"""The admin's command line: its words, and what each verb does with them.
+"""The admin's command line parses its words and carries out the verb that they name.
 
     spark-submit.sh admin LOCATION VERB [SHARD] [ARGUMENTS] [--commit] [--json] [--option …]
 
-Exit status 0: all is well, or it was done. 1: there is something to do, or something was found.
-2: it cannot be answered or was refused; stderr says why.
+Exit status 0: all is well, or the change was made. 1: there is something to do, or something was
+found. 2: it failed or was refused; stderr says why. A scheduled dry run can thus raise an alarm.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Given = argparse.Namespace
 
 
 class _Parser(argparse.ArgumentParser):
-    """Refuses as everything here does: with a code and a hint, and one exit status."""
+    """Raises `InvalidUsage` with a code and a hint, where argparse would exit."""
 
     @override
     def error(self, message: str) -> NoReturn:
@@ -54,10 +54,13 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(arguments: Sequence[str] | None) -> Given:
-    """The arguments of the command, as the verbs take them.
+    """Parse the arguments of the command, for `run`.
+
+    Args:
+        arguments: Without the name of the command; None for those of this process.
 
     Raises:
-        InvalidUsage: They are not understood.
+        InvalidUsage: An argument is unknown, missing or invalid.
     """
     parser = _Parser(
         prog=f"{PROGRAM} admin",
@@ -83,10 +86,10 @@ def parse(arguments: Sequence[str] | None) -> Given:
 
 
 def run(given: Given, console: Console) -> int:
-    """Carry out a command and print what came of it; the exit status.
+    """Carry out a command, print its outcome, and return the exit status, 0 or 1.
 
     Raises:
-        ShardError: It cannot be answered, or was refused.
+        ShardError: It failed, or was refused.
     """
     return VERBS[given.verb].run(given, console)
 
@@ -146,7 +149,7 @@ def _fsck(given: Given, console: Console) -> int:
 
 
 def _progress() -> Progress:
-    """On stderr, and only where somebody watches."""
+    """A progress bar on stderr, shown only if that is a terminal."""
     console = Console(stderr=True, highlight=False)
     return Progress(
         SpinnerColumn(),

@@ -1,9 +1,10 @@
-"""What each mutating verb would do to a shard: values made by looking, for people and programs.
+"""Plans are the effects of the verbs that change a shard, as values, for people and programs.
 
     expire_plan, compact_plan, gc_plan, sweep_plan, finalise_plan, retention_plan
 
-A plan is what was true when it was made. Whoever carries it out looks again: a shard goes on
-meanwhile, and no plan of an old state is ever applied. Field names are stable.
+A person who is about to delete something must be able to see the effect first. A plan holds for the
+state that it was made from; the shard goes on meanwhile. So no plan is ever applied: the verb reads
+the shard again. Field names are stable: scripts read them as JSON.
 
 Invariants:
     Nothing here writes, deletes or takes a lease.
@@ -61,17 +62,17 @@ _MERGES_MAX: Final = 10_000
 
 
 class ExpiredReader(msgspec.Struct, frozen=True):
-    """A reader to be forgotten.
+    """A reader to be expired.
 
     Attributes:
         name: Id of a lease, or name of a hold.
         kind: "lease" or "hold".
-        owner: Who it is and what for.
-        since: What it may still read at.
+        owner: Process and purpose of the reader.
+        since: Frontier from which it may still read.
         seqno: The oldest state that it keeps; null if it keeps none.
-        silent_ms: How long ago it was last heard of.
-        overdue: Whether it is a lease that expires at the next record anyway.
-        breaks: Which error its owner gets and what then helps, in words.
+        silent_ms: Time since its last heartbeat.
+        overdue: True for a lease that expires at the next record anyway.
+        breaks: The error that its owner gets, and what then helps, in words.
     """
 
     name: str
@@ -85,13 +86,13 @@ class ExpiredReader(msgspec.Struct, frozen=True):
 
 
 class ExpirePlan(msgspec.Struct, frozen=True, tag="expire-reader"):
-    """Readers to be forgotten, and what that sets free.
+    """Readers to be expired, and what that frees.
 
     Attributes:
-        readers: Which.
+        readers: In the order of the request.
         since: Of the shard, now.
-        since_after: How far it can then move; null if nobody is left to move it.
-        freed: Blobs and records that are garbage then.
+        since_after: Frontier that the since can then move to; null if nobody is left to move it.
+        freed: Blobs and records that become garbage.
     """
 
     readers: tuple[ExpiredReader, ...]
@@ -116,8 +117,8 @@ class CompactPlan(msgspec.Struct, frozen=True, tag="compact"):
 
     Attributes:
         merges: In the order in which they are made; sizes of later ones are estimates.
-        claimed: How many ranges others are merging; those are left alone.
-        batches: Of the shard, now.
+        claimed: Number of ranges that others are merging; those are left alone.
+        batches: Number of batches of the shard, now.
     """
 
     merges: tuple[MergeStep, ...]
@@ -126,14 +127,14 @@ class CompactPlan(msgspec.Struct, frozen=True, tag="compact"):
 
 
 class GcPlan(msgspec.Struct, frozen=True, tag="gc"):
-    """What is garbage.
+    """The garbage of a shard.
 
     Attributes:
-        garbage: Blobs and records that nobody can ask for any more. Records go only when the grace
-            of the log is over.
-        held: What only older states need and somebody holds.
+        garbage: Blobs and records that no state needs that somebody may still read. Records are
+            deleted only after the grace period of the log.
+        held: Blobs and records that only older states need, which readers hold.
         seqno: States before this one can be given up.
-        gc_seqno: States before this one are.
+        gc_seqno: States before this one are given up already.
     """
 
     garbage: Amount
@@ -143,7 +144,7 @@ class GcPlan(msgspec.Struct, frozen=True, tag="gc"):
 
 
 class SweepPlan(msgspec.Struct, frozen=True, tag="sweep"):
-    """What nothing refers to and nobody can commit any more; the first thousand keys."""
+    """Blobs that nothing refers to and nobody can commit any more; the first thousand keys."""
 
     parts: Amount
     rollups: Amount
@@ -154,13 +155,13 @@ class FinalisePlan(msgspec.Struct, frozen=True, tag="finalise"):
     """A shard to be dropped.
 
     Attributes:
-        dropped: Whether it is.
-        in_the_way: Readers that must be expired or named first.
-        cut_off: Readers that were named.
-        rows: What would be gone.
-        total: All of its objects.
-        registered: Transactions shard that it is written through, and has to be forgotten by
-            first; null for none.
+        dropped: True if it is dropped already.
+        in_the_way: Readers that prevent it, unless they are expired or named.
+        cut_off: Readers that were named, and lose the shard.
+        rows: Number of rows that are deleted.
+        total: All of its objects in the store.
+        registered: Transactions shard that it is registered with, and must be removed from first;
+            null if there is none.
     """
 
     dropped: bool
@@ -172,12 +173,12 @@ class FinalisePlan(msgspec.Struct, frozen=True, tag="finalise"):
 
 
 class RetentionPlan(msgspec.Struct, frozen=True, tag="set-retention"):
-    """A policy of how far back a shard stays readable.
+    """A change of a shard's retention.
 
     Attributes:
-        before_ms, after_ms: The policy now and then; null leaves the since to readers.
+        before_ms, after_ms: The retention now and then; null leaves the since to readers.
         since: Of the shard, now.
-        since_after: How far maintenance can then move it; null if nobody moves it.
+        since_after: Frontier that maintenance can then move it to; null if nobody moves it.
     """
 
     before_ms: int | None
@@ -190,10 +191,10 @@ Plan = ExpirePlan | CompactPlan | GcPlan | SweepPlan | FinalisePlan | RetentionP
 
 
 def refuse_newer(state: ShardState) -> None:
-    """Refuse to judge a shard that newer code has contributed to, also where it can be read.
+    """Refuse a shard that newer code has written to, even if its state can be read.
 
     Raises:
-        InvalidUsage: It has (`NEWER_VERSION`).
+        InvalidUsage: Newer code has written to it (`NEWER_VERSION`).
     """
     if state.version > CODE_VERSION:
         theirs, ours = (f"{major}.{minor}" for major, minor in (state.version, CODE_VERSION))
@@ -208,7 +209,7 @@ def refuse_newer(state: ShardState) -> None:
 
 
 def expire_plan(client: ShardClient, state: ShardState, readers: Sequence[str]) -> ExpirePlan:
-    """What it sets free and breaks to forget `readers`.
+    """Plan to expire readers: what that frees, and what it breaks.
 
     Raises:
         InvalidUsage: There is no such reader.
@@ -275,7 +276,7 @@ def _breaks(reader: LeasedReader | CriticalReader) -> str:
 
 
 def _reachable(state: ShardState) -> int | None:
-    """How far the shard's since can move; None if nobody moves it."""
+    """The frontier that a shard's since can move to; None if nobody moves it."""
     bound = since_bound(state)
     if bound is None:
         return None
@@ -285,7 +286,7 @@ def _reachable(state: ShardState) -> int | None:
 
 
 def _freed(client: ShardClient, state: ShardState, after: ShardState) -> Amount:
-    """What only states need that nobody holds in `after`."""
+    """Blobs and records that only states need that nobody holds in `after`."""
     held = client.usage(state.name)
     first = seqno_since(after)
     rest = [one.kept for one in held.holders if one.seqno == first]
@@ -310,7 +311,7 @@ def compact_plan(client: ShardClient, state: ShardState, *, force: bool) -> Comp
 
 
 def _due(trace: Trace, free: set[int], factor: int) -> list[MergeStep]:
-    """The merges that follow from each other, if none makes anything smaller."""
+    """The merges that follow from each other, if none of them makes the rows fewer."""
     steps: list[MergeStep] = []
     made: list[Batch] = []  # kept alive: they are told apart by identity
 
@@ -348,13 +349,13 @@ def _step(inputs: Sequence[Batch]) -> MergeStep:
 
 
 def gc_plan(client: ShardClient, state: ShardState) -> GcPlan:
-    """What garbage collection would take, now or when the grace of the log is over."""
+    """Plan a garbage collection, as of now or of the end of the log's grace period."""
     usage = client.usage(state.name)
     return GcPlan(usage.garbage, usage.held, seqno_since(state), state.gc_seqno)
 
 
 def sweep_plan(client: ShardClient, state: ShardState | None) -> SweepPlan:
-    """What a sweep of a shard would take; without one, of directories that are no shard's."""
+    """Plan a sweep of a shard; without one, of directories that are no shard's."""
     if state is None:
         swept = sweep_orphans(client.location, client.clock, dry_run=True)
     else:
@@ -366,10 +367,10 @@ def sweep_plan(client: ShardClient, state: ShardState | None) -> SweepPlan:
 
 
 def finalise_plan(client: ShardClient, state: ShardState, despite: Sequence[str]) -> FinalisePlan:
-    """What would be gone with the shard, and who is in the way.
+    """Plan to drop a shard: what is deleted, and which readers prevent it.
 
     Raises:
-        InvalidUsage: A reader that was named is none.
+        InvalidUsage: A reader in `despite` does not exist.
     """
     if despite:
         expire_plan(client, state, despite)
@@ -389,6 +390,6 @@ def finalise_plan(client: ShardClient, state: ShardState, despite: Sequence[str]
 
 
 def retention_plan(state: ShardState, retain_ms: int | None) -> RetentionPlan:
-    """What another policy does to the shard's since."""
+    """Plan a change of a shard's retention."""
     after = msgspec.structs.replace(state, retain_ms=retain_ms)
     return RetentionPlan(state.retain_ms, retain_ms, state.since.time, _reachable(after))

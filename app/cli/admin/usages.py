@@ -1,9 +1,9 @@
-"""What every byte of a location or a shard is there for, as text for people.
+"""Usage views show the purpose of every byte of a location or a shard, as text for people.
 
     usage_view(usage)           a location, one line per shard
-    shard_usage_view(usage)     a shard, and which reader keeps how much
+    shard_usage_view(usage)     a shard, and the bytes that each reader keeps
 
-Knows no client, so that `inspect` starts fast.
+No client is imported, so that `inspect` starts fast.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["shard_usage_view", "usage_view"]
 
 
 def usage_view(usage: LocationUsage) -> RenderableType:
-    """What every byte of a location is there for, one line per shard."""
+    """Lay out the bytes of a location by purpose, one line per shard."""
     names = ("now", "held", "garbage", "staged", "leaked", "not ours", "total")
     table = plain_table("shard", *names, right=names)
     table.columns[0].overflow = "fold"
@@ -73,7 +73,7 @@ _WHY: Final[Mapping[str, str]] = {
 
 
 def shard_usage_view(usage: ShardUsage) -> RenderableType:
-    """What every byte of one shard is there for, and which reader keeps how much."""
+    """Lay out the bytes of one shard by purpose, and those that each reader keeps."""
     numbers = ("objects", "size")
     table = plain_table("usage", *numbers, "what it is", right=numbers)
     for name, why in _WHY.items():

@@ -1,9 +1,8 @@
-"""What the admin's verbs found, would do or did, as text for people: 80 columns are enough.
+"""Views show the findings, plans and outcomes of the admin's verbs to people, in 80 columns.
 
-outcome_view(outcome)     a plan, and what came of it
-fsck_view(report)         what was looked at, then what was found, damage first
-usage_view(usage)         what every byte is there for
-holders_view(report)      who holds back what, over all shards
+outcome_view(outcome)     a plan, and its result
+fsck_view(report)         the shards that were checked, then findings, damage first
+holders_view(report)      the readers of all shards, and what they hold back
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from shardline.datasource.shard.references import Amount
 __all__ = ["fsck_view", "holders_view", "outcome_view"]
 
 _SUBJECTS_MAX: Final = 10
-"""Objects that are named for one code; `--json` has all."""
+"""Most objects that are listed for one code; `--json` has all."""
 
 _KEYS_MAX: Final = 20
 _MERGES_MAX: Final = 20
@@ -44,7 +43,7 @@ _MERGES_MAX: Final = 20
 
 
 def outcome_view(outcome: Outcome) -> RenderableType:
-    """A plan, and whether it was carried out."""
+    """Lay out a plan, and its result if it was carried out."""
     views = [*_plan_views(outcome.plan)]
     if outcome.committed:
         views.append(Text(f"\n{outcome.result}", style="green"))
@@ -156,7 +155,7 @@ def _finalise_views(plan: FinalisePlan) -> Iterable[RenderableType]:
 
 
 def _refusal(plan: FinalisePlan) -> str:
-    """Why the shard cannot be dropped yet; empty if it can."""
+    """The reason for which a shard cannot be dropped yet; empty if it can."""
     if plan.registered is not None:
         return f"it is written through '{plan.registered}', which has to forget it first"
     return "somebody reads it, and --despite NAME cuts one off" if plan.in_the_way else ""
@@ -184,7 +183,7 @@ def _policy(retain_ms: int | None) -> str:
 
 
 def fsck_view(report: FsckReport) -> RenderableType:
-    """What was looked at, then what was found."""
+    """Lay out the shards that were checked, then the findings."""
     numbers = ("seqno", "records", "rollups", "parts", "updates", "size", "found")
     table = plain_table("shard", *numbers, right=numbers)
     table.columns[0].overflow = "fold"
@@ -248,7 +247,7 @@ def _findings(name: str, findings: Sequence[Finding]) -> list[RenderableType]:
 
 
 def holders_view(report: LocationReport) -> RenderableType:
-    """Who holds back what, over all shards, the one that holds back most first."""
+    """Lay out the readers of all shards, those that hold back most history first."""
     found = [(shard.name, one) for shard in report.shards for one in shard.holders]
     if not found:
         return Text("nobody reads any shard, and nobody holds anything")

@@ -1,4 +1,4 @@
-"""Relations of what is well and what is not: statuses with their history, statistics, errors."""
+"""Relations of health show statuses with their history, statistics, and counts of errors."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _status_history(facts: Facts, _now_ms: int) -> Iterator[Row]:
 
 
 def _details(hints: object, namespaced: object) -> str | None:
-    """Hints, and errors by where they come from, as JSON; None if there are none."""
+    """Hints, and errors by namespace, as JSON; None if there are none."""
     if not hints and not namespaced:
         return None
     assert isinstance(namespaced, tuple), namespaced

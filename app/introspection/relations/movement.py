@@ -1,8 +1,8 @@
-"""Relations of time and rows: where time goes, how many rows pass, how much is kept.
+"""Relations of movement show where time goes, how many rows pass, and how much is kept.
 
-Micro-batches and their phases are timed by the clock. What is inside of `addBatch` has the time of
-Spark's tasks, which run side by side: it may be more than that of the phase. Rows are counted where
-an object reports them itself, and else taken from Spark's plans: see `matching`.
+Micro-batches and their phases have times of the clock. Operators inside of `addBatch` have the time
+of Spark's tasks, which run side by side: it may be more than that of the phase. Rows are those that
+an object reports itself, else those of Spark's plans: see `spark_plan.matching`.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _LEAVING: Final = {
     ("sink", "Envelope"): "messages_staged",
     ("view", "Correction"): "updates_out",
 }
-"""By kind of object and operator: the counter of the rows that leave it."""
+"""The counter of the rows that leave an operator, by kind of object and operator."""
 
 _KEPT: Final = {"Envelope": "records_indexed", "Arrange": "records"}
 _KEPT_BYTES: Final = {"Envelope": "bytes_indexed", "Arrange": "size"}
-"""By operator: the gauges of what it keeps in memory."""
+"""The gauges of what an operator keeps in memory, by operator."""
 
 
 def _phase_numbers(found: ObjectFacts) -> Iterator[tuple[int, str]]:
-    """Operators that Spark times, with its name of what they are."""
+    """Numbers of the operators that are phases of a micro-batch, with Spark's names of them."""
     for number, operator in found.operators():
         if operator.parent is None:
             yield number, _WHOLE
@@ -77,7 +77,7 @@ def _messages(facts: Facts, _now_ms: int) -> Iterator[Row]:
 
 
 def _kept(found: ObjectFacts) -> Iterator[tuple[int, int, int | None, int | None]]:
-    """What an object keeps: operator, rows, bytes, and pieces."""
+    """Arrangements and state stores of an object: operator, rows, bytes, and pieces."""
     for number, operator in found.operators():
         records = _number(found, _KEPT.get(operator.name, ""))
         if records is not None:

@@ -1,7 +1,7 @@
-"""Relations of how far objects are: frontiers, lag and hydration.
+"""Relations of progress show how far objects are: frontiers, lag and hydration.
 
-Lag is computed when it is asked for, so it grows while everything stands still. NULL is the empty
-frontier; what has not been observed has no row.
+Lag is computed when it is read, so it grows while everything stands still. NULL is the empty
+frontier; an object whose frontier was never observed has no row.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _materialization_lag(facts: Facts, _now_ms: int) -> Iterator[Row]:
 
 
 def slowest(facts: Facts, names: tuple[str, ...]) -> str | None:
-    """Of the objects whose upper is known, the one whose upper is the earliest; None if none is."""
+    """The object with the earliest upper, among those whose upper is known; None if none is."""
     uppers: dict[str, int | None] = {}
     for name in names:
         found = facts.objects.get(name)
@@ -73,7 +73,7 @@ def slowest(facts: Facts, names: tuple[str, ...]) -> str | None:
 
 
 def _behind(facts: Facts, own: Observed, other: str | None) -> int | None:
-    """How far an upper is behind that of `other`, in ms; None if that cannot be said."""
+    """How far an upper is behind that of `other`, in ms; None if unknown, or `other` finished."""
     if own is None:
         return 0
     theirs = facts.objects[other].write if other is not None else UNSET
@@ -83,7 +83,7 @@ def _behind(facts: Facts, own: Observed, other: str | None) -> int | None:
 
 
 def _roots(facts: Facts, found: ObjectFacts) -> tuple[str, ...]:
-    """Objects that an object rests on and that read no other object."""
+    """Objects that an object depends on, directly or not, and that read no other object."""
     known = {name: inputs_of(one.installed.description) for name, one in facts.objects.items()}
     above = reached(found.id, lambda name: known.get(name, ()))
     return tuple(sorted(name for name in above if known.get(name) == ()))

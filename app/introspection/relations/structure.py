@@ -1,4 +1,4 @@
-"""Relations of what there is: objects, dataflows, their operators and how those hang together.
+"""Relations of structure show objects, dataflows, their operators, and channels between operators.
 
 All of them are known before anything runs: from the descriptions, and from the numbers that the
 lane has allocated.
@@ -32,7 +32,7 @@ from shardline.app.protocol.objects import (
 __all__ = ["STRUCTURE", "channels"]
 
 _PORTS: Final = 1000
-"""Most inputs of one operator that have channels."""
+"""Most inputs of one operator that have channels: the numbers of channels are made with it."""
 
 
 def _objects(facts: Facts, _now_ms: int) -> Iterator[Row]:
@@ -132,7 +132,7 @@ def _parents(facts: Facts, _now_ms: int) -> Iterator[Row]:
 
 
 def channels(found: ObjectFacts) -> Iterator[tuple[int, int, int, int]]:
-    """An object's edges: number, positions of the sender and the receiver, port of the latter."""
+    """Channels of an object: number, positions of sender and receiver, port of the receiver."""
     for at, (number, operator) in enumerate(found.operators()):
         for port, sender in enumerate(operator.inputs[:_PORTS]):
             yield (number * _PORTS + port, sender, at, port)

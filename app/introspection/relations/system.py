@@ -1,4 +1,4 @@
-"""Relations of what belongs to no single object: peeks, shards, maintenance, the lane."""
+"""Relations of the system show peeks, shards, maintenance, and the commands of the lane."""
 
 from __future__ import annotations
 

@@ -1,13 +1,16 @@
-"""What Spark did for each operator of ours: its plans and counts, matched with our descriptions.
+"""Spark's plans, with their rows and times, are matched here with the operators of our objects.
 
-May use: Spark's status store, through `status_store`. Start at `operators`, then `matching`.
+Owns the plan of operators of each object (its ids, unlike Spark's, stay the same for ever), and the
+reading of Spark's status store, from which each operator gets its rows and times.
 
-Never: makes a query wait or fail. What Spark has forgotten is not known here either.
-
-    operators        a description as a plan of named operators
+    operators        a description as a plan of named operators: start here
     relational       a query as relational nodes, in order of evaluation
     status_store     Spark's status store of SQL executions
     execution_plan   one execution: its plan, rows and times
-    matching         which operator a node of Spark's plan works for
-    harvest          how much each operator has done in one micro-batch
+    matching         the operator that each node of Spark's plan works for
+    harvest          rows and times of each operator in one micro-batch, as events
+
+May use: `introspection`'s events, facts and sink, and Spark's status store by `status_store` only.
+
+Never: makes a query wait or fail; guesses. Plans that Spark has evicted are not known here either.
 """

@@ -1,13 +1,13 @@
-"""What Spark's status store says of one SQL execution: its plan, with rows and times.
+"""An execution plan is Spark's plan of one SQL execution, with its rows and times.
 
-    plan = parse_plan(graph, values)    Spark's plan graph as JSON, and what was counted
+    plan = parse_plan(graph, values)    Spark's plan graph as JSON, and its counts
     plan.leaving(node)                  rows that have left a node, as far as that is known
 
-Spark names times for people ("1.2 s"), so they are as exact as that; counts are exact. A pipeline
-of operators that are compiled together is timed as one: a `Pipeline`.
+Spark writes times for people ("1.2 s"), so they are no more exact than that; counts are exact. A
+pipeline of operators that are compiled together has one time: a `Pipeline`.
 
 Invariants:
-    What Spark does not say is None, never 0.
+    A number that Spark does not count is None, never 0.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Pipeline", "PlanNode", "SparkPlan", "parse_plan"]
 _TIME: Final = re.compile(r"([\d.,]+)\s*(ms|s|m|h)\b")
 _UNIT_MS: Final = {"ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6}
 _NOT_OWN: Final = ("time to collect", "remote reqs duration", "remote merged reqs duration")
-"""Times that a node waits for others."""
+"""Times in which a node waits for others, and which are not its own."""
 
 _EMPTY: Final = "EmptyRelation"
 
@@ -53,10 +53,10 @@ class PlanNode:
     """One physical operator.
 
     Attributes:
-        name: As Spark calls it.
+        name: Spark's name of it.
         detail: Its line of the plan.
-        rows: Rows that it has given; None if Spark does not count them.
-        took_ms: Time of its own tasks; 0 where its pipeline is timed.
+        rows: Its output rows; None if Spark does not count them.
+        took_ms: Time of its own tasks; 0 if it is in a pipeline, which has the time.
         inputs: Numbers of the nodes that it takes rows from, subqueries last.
     """
 
@@ -106,7 +106,7 @@ class SparkPlan:
         return None
 
     def upwards(self) -> Iterator[int]:
-        """All nodes, each behind those that it takes rows from, those in their order."""
+        """All nodes, each after its inputs, and inputs in their order."""
         done: set[int] = set()
         waiting: list[tuple[int, bool]] = [(root, False) for root in reversed(self.roots)]
         while waiting:
@@ -149,14 +149,14 @@ _graph = msgspec.json.Decoder(_Graph)
 
 
 def parse_plan(graph: str, values: Mapping[str, str]) -> SparkPlan:
-    """The plan that Spark's `SparkPlanGraph` describes.
+    """Parse Spark's `SparkPlanGraph`.
 
     Args:
         graph: The graph as JSON, edges in Spark's order.
-        values: What was counted, as Spark words it, by the number of the counter.
+        values: Counts as Spark writes them for people, by the number of the counter.
 
     Raises:
-        msgspec.DecodeError: Spark words it otherwise.
+        msgspec.DecodeError: It does not have the form that this version of Spark gives it.
         ValueError: The same.
     """
     told = _graph.decode(graph)
@@ -192,7 +192,7 @@ def _rows(metrics: list[_Metric], values: Mapping[str, str]) -> int | None:
 
 
 def _took_ms(metrics: list[_Metric], values: Mapping[str, str]) -> float | None:
-    """Sum of the times among metrics; None if there is none."""
+    """The sum of the times among metrics; None if there are none."""
     found = [
         _time_ms(values[str(metric.counter)])
         for metric in metrics
@@ -204,7 +204,7 @@ def _took_ms(metrics: list[_Metric], values: Mapping[str, str]) -> float | None:
 
 
 def _time_ms(text: str) -> float:
-    """Milliseconds of a time as Spark words it: the first is the sum over all tasks."""
+    """Milliseconds of a time as Spark writes it, of which the first is the sum over all tasks."""
     found = _TIME.search(text.rsplit("\n", 1)[-1])
     if found is None:
         return 0.0

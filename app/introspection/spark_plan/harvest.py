@@ -1,21 +1,22 @@
-"""What Spark's status store knows of a micro-batch: how much each operator has done in it.
+"""The harvester reads from Spark's status store how much each operator has done in a micro-batch.
 
     harvester = Harvester(sink, StatusStore(spark))
     QueryListener(sink.inbox, harvester.ask)      from then on, for each micro-batch that is done
     harvester.start()
 
-An object's micro-batch is one SQL execution with the ones that its `foreachBatch` function runs
-inside of it; Spark describes all of them by the query's name, its run and the number of the
-micro-batch. A thread of its own looks, a while after the progress event, at the executions that it
-has not seen yet or that went on when it saw them, and takes the plans of those that counted
-something.
+A progress event has times of phases only: nearly all work is inside of one of them, `addBatch`.
 
-Spark keeps its newest executions only (`spark.sql.ui.retainedExecutions`), and words them as it
-likes: what is not found, or is worded otherwise, is counted and left out.
+An object's micro-batch is one SQL execution, with those that its `foreachBatch` function runs
+inside of it. Spark describes all of them by the query's name, its run and the number of the
+micro-batch. A thread of its own reads, a while after the progress event, the executions that are
+new or were running at the last read, and takes the plans of those that counted something.
+
+Spark keeps its newest executions only (`spark.sql.ui.retainedExecutions`), and their text is no
+interface: an execution that is missing, or has an unknown form, is counted and left out.
 
 Invariants:
-    `ask` returns at once and never raises: what there is no room for is counted.
-    Nothing waits for it.
+    `ask` returns at once and never raises: a micro-batch for which there is no room is counted.
+    Nothing waits for the harvester.
 """
 
 from __future__ import annotations
@@ -42,23 +43,23 @@ __all__ = ["Harvester"]
 _log = logging.getLogger(__name__)
 
 _PAUSE_MS: Final = 1_000.0
-"""How long after a progress event it is looked: Spark tells the store by another queue, and a look
+"""Pause between a progress event and the read: Spark fills the store by another queue, and a read
 costs about as much for one micro-batch as for all of a second."""
 
 _REST_MS: Final = 60_000.0
 
 _ASKED_MAX: Final = 1_000
-"""Micro-batches that wait for a look."""
+"""Most micro-batches that wait for a read."""
 
 _TRIES: Final = 20
-"""How often it is looked whether the store has heard of the end of a micro-batch."""
+"""Reads after which a micro-batch whose end is not in the store is given up."""
 
 _RUNS_MAX: Final = 1_000
-"""Micro-batches whose executions are remembered, and executions of each."""
+"""Most micro-batches whose executions are remembered, and most executions of each."""
 
 _AGAIN: Final = 64
-"""An execution that goes on is looked at again with the new ones until so many are newer; then by
-itself: one that never ends must not make every look a long one."""
+"""An execution that is running is read again with the new ones until so many are newer; then by
+itself: one that never ends must not make every read a long one."""
 
 _STOP_S: Final = 5.0
 
@@ -77,13 +78,13 @@ class _Asked:
 
 
 class Harvester:
-    """Looks at what Spark's status store has of micro-batches, and tells the sink."""
+    """Reads executions of micro-batches from Spark's status store, and reports them to the sink."""
 
     def __init__(self, sink: Sink, store: StatusStore) -> None:
-        """Nothing is looked at yet.
+        """Read nothing yet.
 
         Args:
-            sink: Knows the objects, and is told.
+            sink: Has the objects; takes the events.
             store: Of the application.
         """
         self._sink = sink
@@ -97,18 +98,18 @@ class Harvester:
         self._thread = threading.Thread(target=self._run, name="introspection-plans", daemon=True)
 
     def start(self) -> None:
-        """Begin to look; call once."""
+        """Begin to read; call once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End; what was not looked at is left out."""
+        """End; micro-batches that wait for a read are left out."""
         self._ended.set()
         self._came.set()
         if self._thread.is_alive():
             self._thread.join(_STOP_S)
 
     def ask(self, event: Event) -> None:
-        """Let a micro-batch be looked at, if `event` says that one is done."""
+        """Ask for the plans of a micro-batch, if the event is the end of one."""
         if not isinstance(event, QueryProgress) or "addBatch" not in event.phases_ms:
             return
         if len(self._asked) >= _ASKED_MAX:
@@ -118,7 +119,7 @@ class Harvester:
         self._came.set()
 
     def step(self) -> None:
-        """Look at everything that was asked for."""
+        """Read all micro-batches that were asked for."""
         self._came.clear()
         self._look_around()
         for _ in range(len(self._asked)):
@@ -148,7 +149,7 @@ class Harvester:
     # --- the store -------------------------------------------------------------------------------
 
     def _look_around(self) -> None:
-        """Remember which executions are of which micro-batch, and how they are now."""
+        """Read new and running executions, and remember them by their micro-batch."""
         again = [number for number in self._going if number >= self._next - _AGAIN]
         self._going.clear()
         for execution in self._store.since(min([*again, self._next])):
@@ -171,7 +172,7 @@ class Harvester:
             self._going.add(number)
 
     def _harvest(self, event: QueryProgress) -> bool:
-        """Tell the sink of a micro-batch; False if the store has not got all of it yet."""
+        """Report a micro-batch to the sink; False if the store does not have all of it yet."""
         key = (event.run, event.micro_batch)
         found = self._found.get(key)
         if found is None:
@@ -193,13 +194,13 @@ class Harvester:
         return True
 
     def _latest(self, execution: Execution) -> Execution | None:
-        """The execution as it is now, if it was not over; None if it has been forgotten since."""
+        """The execution as it is now; None if Spark has evicted it meanwhile."""
         if execution.ended_ms is not None:
             return execution
         return self._store.execution(execution.number)
 
     def _plans(self, executions: Iterable[Execution | None]) -> list[SparkPlan]:
-        """Plans of those that are known, counted something and went well."""
+        """Plans of the executions that succeeded and counted something."""
         plans = []
         for execution in executions:
             if execution is None or not execution.counted or not execution.went_well:

@@ -1,18 +1,18 @@
-"""Which of our operators a node of Spark's plan works for, and so what each has done.
+"""Matching finds the operator that each node of Spark's plan works for, and so its rows and times.
 
     work = matched(view, operators_of(view), plan)
     work.rows[receiver, port]      rows that have gone into an operator
     work.took_ms[operator]         time that Spark has spent on it
 
 Spark rewrites a query, so most of its nodes have no counterpart. Some have: joins, aggregates,
-windows, unions, and what stays of filters. Where a query has as many of a kind as the plan, the
-first is the first, both in the order of evaluation; where it has not, nothing is said of that kind.
-Everything between two of them works for the next: Spark sorts and exchanges rows for it.
+windows, unions, and what is left of filters. If a query and the plan have equally many of a kind,
+they are paired in the order of evaluation; if not, that kind stays unmatched. Each node between two
+of them works for the next: Spark sorts and exchanges rows for it.
 
-Rows are told of edges at such operators, and of those along which their number cannot change.
+Rows are known at edges of matched operators, and along edges where their number cannot change.
 
 Invariants:
-    A pure function; nothing is guessed: what cannot be matched is absent.
+    A pure function; nothing is guessed: a number that cannot be matched is absent.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _STANDS_FOR: Final = {
     "Except": ("SemiJoin", "Aggregate"),
     "Intersect": ("SemiJoin", "Aggregate"),
 }
-"""By operator: kinds of Spark's nodes, in the order of evaluation."""
+"""Kinds of Spark's nodes that each operator becomes, in the order of evaluation."""
 
 _SAME_COUNT: Final = frozenset({"Project", "Sort", "Window"})
 """Operators that give as many rows as they take."""
@@ -60,11 +60,11 @@ _SAME_COUNT: Final = frozenset({"Project", "Sort", "Window"})
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What operators have done, by their positions in the plan; absent where it is not known.
+    """Rows and times by positions of operators in the plan; unknown ones are absent.
 
     Attributes:
         rows: By receiver and port: rows that have gone into it.
-        took_ms: Time of tasks.
+        took_ms: Time of Spark's tasks, by operator.
     """
 
     rows: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -72,14 +72,14 @@ class Work:
 
 
 def matched(description: Description, operators: Sequence[OperatorPlan], plan: SparkPlan) -> Work:
-    """What one SQL execution of an object's micro-batch has done for each of its operators."""
+    """Match one SQL execution of an object's micro-batch with the object's operators."""
     if isinstance(description, ViewDescription):
         return _View(operators, plan).work()
     return _chain(operators, plan)
 
 
 def _chain(operators: Sequence[OperatorPlan], plan: SparkPlan) -> Work:
-    """A source's or sink's: what reads, what writes, and the envelope between."""
+    """Match a source or sink: nodes that read, nodes that write, and the envelope in between."""
     at = {operator.name: place for place, operator in enumerate(operators)}
     last = len(operators) - 1
     envelope, source = at.get("Envelope", last), at.get("Source", 0)
@@ -95,7 +95,7 @@ def _chain(operators: Sequence[OperatorPlan], plan: SparkPlan) -> Work:
 
 
 class _View:
-    """A view's query beside the plan that Spark has made of it."""
+    """Matches a view's query with the plan that Spark has made of it."""
 
     def __init__(self, operators: Sequence[OperatorPlan], plan: SparkPlan) -> None:
         self._operators = operators
@@ -106,15 +106,15 @@ class _View:
         self._of = self._pair()
 
     def work(self) -> Work:
-        """What is known of it."""
+        """Rows and times of the view's operators."""
         return Work(self._rows(), _times(self._plan, self._owners()))
 
-    # --- where the query's result is -------------------------------------------------------------
+    # --- the query's result ----------------------------------------------------------------------
 
     def _find_result(self) -> int | None:
-        """The node whose rows are the query's; None if this plan is no run of it.
+        """The node whose rows are the query's result; None if this plan is no run of the query.
 
-        What writes them stands above it. A small result is collected, and nothing does.
+        Nodes that write stand above it; there are none if a small result is collected.
         """
         spine = list(self._spine())
         written = [at for at, one in enumerate(spine) if _writes(self._plan.nodes[one])]
@@ -135,14 +135,18 @@ class _View:
         return spine[top]
 
     def _spine(self) -> Iterator[int]:
-        """From the root downwards, along the first inputs."""
+        """Nodes from the root downwards, along the first inputs."""
         below = self._plan.roots[:1]
         while below:
             yield below[0]
             below = self._plan.nodes[below[0]].inputs[:1]
 
     def _compared(self, spine: Sequence[int]) -> int:
-        """What the correction takes beside what is held; its aggregate is the first of `spine`."""
+        """The input of the correction that is the query's result, beside the present output.
+
+        Args:
+            spine: Nodes downwards from the correction's aggregate.
+        """
         *_, last = _group(self._plan, spine[0])
         self._aside.update(spine[: spine.index(last) + 1])
         return self._beside_held(self._plan.nodes[last].inputs[0])
@@ -161,10 +165,10 @@ class _View:
             self._aside.update(_under(self._plan, held))
         return nodes[inner].inputs[0]
 
-    # --- which node is which operator ------------------------------------------------------------
+    # --- pairs of nodes and operators ------------------------------------------------------------
 
     def _find_groups(self) -> list[tuple[str, tuple[int, ...]]]:
-        """Kinds and nodes, the last in the flow of rows first, in the order of evaluation."""
+        """Groups of nodes by kind, in the order of evaluation; within a group the last first."""
         found: list[tuple[str, tuple[int, ...]]] = []
         within: set[int] = set()
         if self._result is None:
@@ -197,14 +201,14 @@ class _View:
             groups = there.get(kind, [])
             if len(groups) == len(places):
                 for place, nodes in zip(places, groups, strict=True):
-                    # What takes several steps is done by all of them: the last comes first.
+                    # An operator of several steps has the nodes of all of them, the last first.
                     pairs[place] = (*nodes, *pairs.get(place, ()))
         return pairs
 
-    # --- what they have done ---------------------------------------------------------------------
+    # --- rows and times --------------------------------------------------------------------------
 
     def _owners(self) -> dict[int, int]:
-        """By node: the operator that it works for."""
+        """The operator that each node works for, by node."""
         names = [operator.name for operator in self._operators]
         persist, correction = names.index("Persist"), names.index("Correction")
         last = self._operators[correction].inputs[0]
@@ -226,7 +230,7 @@ class _View:
         return owners
 
     def _reader(self, number: int, owner: int, port: int, below: int) -> int:
-        """Who owns the nodes from `below` on: the source, if nothing else is there."""
+        """The operator that nodes from `below` downwards work for; a source if they only read."""
         inputs = self._operators[owner].inputs
         port = port if number in self._of.get(owner, ()) and len(inputs) > 1 else 0
         source = inputs[port] if port < len(inputs) else None
@@ -258,7 +262,7 @@ class _View:
         return entering
 
     def _from_one_source(self, leaving: dict[int, int]) -> None:
-        """A plan that reads one thing reads the one source, if nothing is done in reading it."""
+        """Match the plan's only leaf with the only source, if all operators are matched."""
         assert self._result is not None
         if any(_wanted(one) and at not in self._of for at, one in enumerate(self._operators)):
             return
@@ -269,7 +273,7 @@ class _View:
             _note(leaving, sources[0], self._plan.leaving(leaves[0]))
 
     def _spread(self, leaving: dict[int, int], entering: dict[tuple[int, int], int]) -> None:
-        """Tell rows of all edges that must have the same number of them."""
+        """Copy numbers of rows along edges that must have the same number."""
         for _ in self._operators:
             before = len(leaving) + len(entering)
             for place, operator in enumerate(self._operators):
@@ -288,7 +292,7 @@ class _View:
 
 
 def _times(plan: SparkPlan, owners: Mapping[int, int]) -> dict[int, float]:
-    """Times by operator: a pipeline's is with the operator at its end."""
+    """Times by operator; that of a pipeline counts for the operator at its end."""
     took: dict[int, float] = {}
     for number, node in plan.nodes.items():
         if node.took_ms and number in owners:
@@ -312,7 +316,7 @@ def _wanted(operator: OperatorPlan) -> tuple[str, ...]:
 
 
 def _kind(node: PlanNode) -> str | None:
-    """Which of our operators a node may stand for; None for none."""
+    """The kind of operator that a node may stand for; None if for none."""
     if _aggregates(node):
         return None if _SUMS_DIFFS.search(node.detail) else "Aggregate"
     if "Join" in node.name or node.name == "CartesianProduct":
@@ -333,7 +337,7 @@ def _writes(node: PlanNode) -> bool:
 
 
 def _passes(node: PlanNode) -> bool:
-    """Whether a node only hands on what it takes."""
+    """True if a node has one input and stands for no operator."""
     return len(node.inputs) == 1 and _kind(node) is None
 
 

@@ -1,14 +1,15 @@
-"""A description as a plan of named operators: what an object does, in our words.
+"""Operators name the steps of an object, by a plan that follows from its description alone.
 
     operators_of(description)    the operators, each with its parent and its inputs
 
-The lane allocates as many numbers as there are operators; operator `i` of the plan is number
-`first + i` for ever. So ids are ours: Spark's change from micro-batch to micro-batch.
+Spark's own operators get new numbers in each micro-batch, and change with its optimiser: nothing
+could be summed over time by them. The lane allocates as many numbers as an object has operators;
+operator `i` of the plan is number `first + i` for ever.
 
 Operator 0 is the whole dataflow. The next ones are the phases of a micro-batch, which Spark times;
-they have no inputs. Then come those that rows go through. What an operator stands for is its `lir`
-node: for a view, the relational nodes of its query in the order of evaluation; `detail` is the
-piece of SQL.
+they have no inputs. Then come those that rows go through. Each of these stands for a `lir` node, as
+Materialize calls the nodes of a rendered plan: for a view, the relational nodes of its query in the
+order of evaluation, with the piece of SQL as `detail`.
 
 Invariants:
     A pure function of the description: equal descriptions give equal plans.
@@ -52,11 +53,11 @@ class OperatorPlan:
     """One operator.
 
     Attributes:
-        name: What it does, for people.
+        name: Of its kind, such as `Join`.
         parent: Position of the operator that it is a part of; None for the dataflow itself.
         inputs: Positions of the operators whose output it takes.
         lir: Number of the plan node that it stands for, from 1; None if it stands for none.
-        detail: The piece of SQL, or the object that is read; "" if there is nothing to say.
+        detail: The piece of SQL, or the object that is read; "" if there is none.
     """
 
     name: str
@@ -99,7 +100,7 @@ def operators_of(description: Description) -> tuple[OperatorPlan, ...]:
 
 
 class _Plan:
-    """Operators, as far as they are named."""
+    """Collects the operators of one object."""
 
     def __init__(self) -> None:
         self.operators = [OperatorPlan("Dataflow", None)]
@@ -107,7 +108,7 @@ class _Plan:
         self._lir = 0
 
     def row(self, name: str, inputs: Iterable[int], detail: str = "") -> int:
-        """Add an operator that rows go through; its position."""
+        """Add an operator that rows go through; returns its position."""
         self._lir += 1
         given = tuple(inputs)
         self.operators.append(OperatorPlan(name, 0, given, self._lir, detail))
@@ -115,8 +116,8 @@ class _Plan:
 
 
 def _view(plan: _Plan, view: ViewDescription) -> int:
-    """Add the sources and the query of a view; the position of the operator with its result."""
-    # A query is parsed only for this; whoever counts operators of a source pays nothing.
+    """Add the sources and the query of a view; returns the position of its result's operator."""
+    # Imported here: the SQL parser is not loaded for an application without views.
     from shardline.app.introspection.spark_plan.relational import relational_nodes  # noqa: PLC0415
 
     sources = {name: plan.row("Source", (), name) for name in view.inputs}

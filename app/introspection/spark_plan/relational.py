@@ -1,10 +1,10 @@
-"""A query as relational nodes, in the order in which they are evaluated.
+"""Relational nodes are the steps of a query, in the order in which they are evaluated.
 
     relational_nodes("SELECT a, count(*) FROM t JOIN u USING (a) GROUP BY a", ("t", "u"))
     Join(t, u) -> Aggregate -> Project
 
-It is the query as it is written, not as Spark optimises it: the names that a reader of the query
-knows, and the same on every version.
+They follow the query as it is written, not as Spark optimises it: a reader of the query recognises
+them, and they are the same on every version of Spark.
 
 Invariants:
     The last node is the result; a node's inputs are inputs of the query or earlier nodes.
@@ -35,9 +35,9 @@ class Node:
     """One step of a query.
 
     Attributes:
-        name: What it does.
-        inputs: What it takes.
-        detail: The piece of SQL that asks for it, cut at 200 characters.
+        name: Its kind, such as `Join`.
+        inputs: Inputs of the query and earlier nodes that it takes rows from.
+        detail: Its piece of SQL, cut at 200 characters.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Node:
 
 
 def relational_nodes(query: str, inputs: Collection[str]) -> tuple[Node, ...]:
-    """The nodes of `query`; () if it cannot be parsed, or is nested too deeply.
+    """The relational nodes of a query; () if it cannot be parsed, or is nested too deeply.
 
     Args:
         query: SQL in Spark's dialect.
@@ -64,21 +64,26 @@ def relational_nodes(query: str, inputs: Collection[str]) -> tuple[Node, ...]:
 
 
 class _Walk:
-    """Nodes of a query, as far as it has been walked."""
+    """Collects the nodes of a query on a walk through its syntax tree."""
 
     def __init__(self, inputs: Mapping[str, str]) -> None:
         self.nodes: list[Node] = []
         self._inputs = inputs
 
     def add(self, name: str, inputs: Sequence[Input], piece: exp.Expr | str) -> int:
-        """Add a node; its position."""
+        """Add a node; returns its position."""
         text = piece if isinstance(piece, str) else piece.sql(dialect="spark", comments=False)
         short = text if len(text) <= _DETAIL else text[: _DETAIL - 1] + "…"
         self.nodes.append(Node(name, tuple(dict.fromkeys(inputs)), short))
         return len(self.nodes) - 1
 
     def query(self, tree: exp.Expr, known: Mapping[str, Input]) -> Input:
-        """Add a query; what has its result. `known` are common table expressions in scope."""
+        """Add a query; returns the input or node with its result.
+
+        Args:
+            tree: The query.
+            known: Common table expressions in scope, by name.
+        """
         scope = dict(known)
         with_ = tree.args.get("with_") or tree.args.get("with")
         for table in with_.expressions if isinstance(with_, exp.With) else ():
@@ -137,7 +142,7 @@ class _Walk:
         return current
 
     def _nested(self, piece: exp.Expr, scope: Mapping[str, Input]) -> list[Input]:
-        """Add the subqueries inside of an expression; what has their results."""
+        """Add the subqueries inside of an expression; returns the nodes with their results."""
         found = (exp.Select, exp.SetOperation)
         inside = piece.walk(prune=lambda node: isinstance(node, found))
         return [self.query(query, scope) for query in inside if isinstance(query, found)]
@@ -151,7 +156,7 @@ class _Walk:
 
 
 def _own(pieces: Sequence[exp.Expr], kind: type[exp.Expr]) -> list[exp.Expr]:
-    """Expressions of `kind` in `pieces`, those of subqueries apart."""
+    """Expressions of `kind` in `pieces`, without those of subqueries."""
     return [
         node
         for piece in pieces
@@ -161,7 +166,7 @@ def _own(pieces: Sequence[exp.Expr], kind: type[exp.Expr]) -> list[exp.Expr]:
 
 
 def _aggregates(select: exp.Select) -> bool:
-    """Whether a SELECT without GROUP BY aggregates all the same."""
+    """True if a SELECT without GROUP BY aggregates all its rows."""
     return any(
         not isinstance(found.parent, exp.Window) for found in _own(select.expressions, exp.AggFunc)
     )

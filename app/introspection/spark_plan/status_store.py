@@ -1,16 +1,16 @@
-"""Spark's status store of SQL executions: what they were, what they counted, and their plans.
+"""The status store reads SQL executions from Spark's own store: their counts and their plans.
 
     store = StatusStore(spark)
     store.since(17)            executions from number 17 on, as they are now
-    store.execution(17)        one of them, looked at again
+    store.execution(17)        one of them, read again
     store.plan(execution)      its plan, with rows and times
 
-The store is no public interface of Spark's. Its objects are asked for as JSON, many by one call: to
-ask each object for each of its fields took longer than all that is done with them. What nobody here
-reads is not written: settings, texts of plans and places in code are nine tenths of an execution.
+Spark's store is no public interface. Its objects are read as JSON, many by one call: a call for
+each field of each object took longer than all that is done with them. Fields that are not used here
+are left out: settings, texts of plans and places in code are nine tenths of an execution.
 
 Invariants:
-    An execution is as it was when it was asked for; one that has ended changes no more.
+    An execution is as it was when it was read; one that has ended changes no more.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 __all__ = ["Execution", "StatusStore"]
 
 _LOOK_MIN: Final = 16
-"""Executions that a look asks for at the least."""
+"""Fewest executions that one call requests."""
 
 _MEANWHILE: Final = 64
-"""So many more, for those that begin while it is looked."""
+"""Further executions requested, for those that begin during the call."""
 
 _PACKAGE: Final = "org.apache.spark.sql.execution.ui"
 
@@ -52,10 +52,10 @@ _UNREAD: Final = {
     # Each node once more: `nodes` has them all.
     "SparkPlanGraph": {"allNodes"},
 }
-"""Of Spark's classes, the fields that are left out. One that Spark has no more does no harm."""
+"""Fields of Spark's classes that are left out. One that Spark does not have does no harm."""
 
 _FORGOTTEN: Final = "java.util.NoSuchElementException"
-"""What the store raises when it is asked for what it has no more."""
+"""The exception of the store for an execution that it has evicted."""
 
 
 class Execution(msgspec.Struct, frozen=True):
@@ -66,8 +66,8 @@ class Execution(msgspec.Struct, frozen=True):
         description: Text of the job group that it ran in.
         ended_ms: When it ended, ms since the epoch; None while it runs.
         error: Why it failed; empty if it did not.
-        values: What was counted, as text for people, by the number of the counter; None if Spark
-            has not summed it up yet. Empty for what only wraps other executions.
+        values: Counts as text for people, by the number of the counter; None if Spark has not
+            summed them up yet. Empty for an execution that only wraps others.
     """
 
     number: int = msgspec.field(name="executionId")
@@ -78,12 +78,12 @@ class Execution(msgspec.Struct, frozen=True):
 
     @property
     def went_well(self) -> bool:
-        """Whether it has ended without an error."""
+        """True if it has ended without an error."""
         return self.ended_ms is not None and not self.error
 
     @property
     def counted(self) -> bool:
-        """Whether it may have counted something."""
+        """True if it may have counted something."""
         return self.values is None or bool(self.values)
 
 
@@ -96,12 +96,12 @@ class StatusStore:
     """The store of one application. Used by one thread."""
 
     def __init__(self, spark: SparkSession) -> None:
-        """That of the session's application; nothing is asked for yet, and so nothing can fail."""
+        """Open the store of a session's application; no call into the JVM yet, so nothing fails."""
         self._spark: Any = spark
         self._look = _LOOK_MIN
 
     def since(self, first: int) -> list[Execution]:
-        """All executions from number `first` on that the store still has, in order."""
+        """Read all executions from number `first` on that the store still has, in order."""
         count: int = self._store.executionsCount()
         while True:
             start = max(count - self._look, 0)
@@ -115,15 +115,15 @@ class StatusStore:
         return new
 
     def execution(self, number: int) -> Execution | None:
-        """One execution; None if the store has forgotten it."""
+        """Read one execution; None if the store has evicted it."""
         found: Execution | None = _perhaps.decode(self._text(self._store.execution(number)))
         return found
 
     def plan(self, execution: Execution) -> SparkPlan | None:
-        """The plan of an execution that has ended; None if the store has forgotten it.
+        """Read the plan of an execution that has ended; None if the store has evicted it.
 
         Raises:
-            msgspec.DecodeError: Spark words it otherwise.
+            msgspec.DecodeError: It does not have the form that this version of Spark gives it.
             ValueError: The same.
         """
         number, values = execution.number, execution.values
@@ -132,7 +132,7 @@ class StatusStore:
                 values = _values.decode(self._text(self._store.executionMetrics(number)))
             graph = self._store.planGraph(number)
         except Py4JJavaError as error:
-            # No look before would do: Spark may forget it right after.
+            # To ask first whether it is there would not do: Spark may evict it right after.
             if error.java_exception.getClass().getName() != _FORGOTTEN:
                 raise
             return None
