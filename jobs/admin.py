@@ -1,10 +1,10 @@
-"""Look after a persist location: usage, fsck, readers, maintenance, retention, the end of a shard.
+"""Inspect and repair a persist location: usage, fsck, readers, maintenance, retention, drops.
 
     ./spark-submit.sh admin LOCATION VERB [SHARD] [ARGUMENTS] [--commit] [--json] [--option …]
 
-What changes something says what it would do, and does it with `--commit`. Starts no JVM. Status 0:
-all is well, or it was done; 1: something was found, or is to be done; 2: it cannot be answered or
-was refused, for the reason on stderr. docs/operations.md says when to use which verb.
+A verb that changes something prints its plan, and carries it out with `--commit`. Starts no JVM.
+Status 0: all is well, or the change was made; 1: something was found, or is to be done; 2: it
+failed or was refused, for the reason on stderr. docs/operations.md says when to use which verb.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run with `arguments` (those of the process by default); the exit status."""
+    """Run with `arguments` (those of the process by default) and return the exit status."""
     try:
         return run(parse(arguments), Console(highlight=False))
     except ShardError as error:

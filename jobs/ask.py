@@ -1,4 +1,4 @@
-"""Ask the running application: `sql`, `subscribe`, `status`, `set`, `drop`; starts no JVM.
+"""Send requests to the running application: `sql`, `subscribe`, `status`, `set`, `drop`; no JVM.
 
     ./spark-submit.sh sql "SELECT * FROM carrier_ranking ORDER BY place"
     ./spark-submit.sh sql "SELECT count(*) FROM flights AS OF 1700000000000" --format json
@@ -7,7 +7,7 @@
     ./spark-submit.sh set index_limit=1g
     ./spark-submit.sh drop very_late
 
-Status 0: answered; 1: it failed; 2: it cannot be asked so, or no application runs; 130: Ctrl-C.
+Status 0: answered; 1: it failed; 2: the request is invalid, or no application runs; 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run with `arguments` (those of the process by default); the exit status."""
+    """Run with `arguments` (those of the process by default) and return the exit status."""
     given = _parser().parse_args(arguments)
     console = open_console()
     try:

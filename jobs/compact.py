@@ -2,10 +2,10 @@
 
     ./spark-submit.sh compact LOCATION [SHARD …] [--force] [--option NAME=VALUE …]
 
-Without names: all shards of the location. Says what it does as it goes on. Safe to run, to kill and
-to run again at any time, beside writers, readers and maintenance; what somebody else is merging is
-left to them. Status 0: nothing is due any more, or it is in other hands; 1: some shard failed, for
-the reason on stderr; 2: the request cannot be carried out.
+Without names: all shards of the location. Prints its progress. Safe to run, to kill and to run
+again at any time, beside writers, readers and maintenance; ranges that another process is merging
+are left to it. Status 0: no merge is due any more, but for those of other processes; 1: some shard
+failed, for the reason on stderr; 2: the request cannot be carried out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["main", "merge_shards"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run with `arguments` (those of the process by default); the exit status."""
+    """Run with `arguments` (those of the process by default) and return the exit status."""
     given = _parser().parse_args(arguments)
     spark = open_session("shardline compact", {"spark.ui.showConsoleProgress": "false"})
     try:
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def merge_shards(spark: SparkSession, given: argparse.Namespace, console: Console) -> int:
-    """Merge what `given` asks for; the exit status."""
+    """Merge the shards that the arguments name; returns the exit status."""
     try:
         options = storage_options(given.option)
         client = ShardClient.open(given.location, options, create=False)

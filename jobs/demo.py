@@ -1,13 +1,13 @@
-"""The main job: a year of real flights as a stream, and SQL views that are kept up to date.
+"""Run the demo: a year of real flights as a stream, and SQL views that are kept up to date.
 
     ./spark-submit.sh                                      on a local folder, data/
     ./spark-submit.sh -- --location s3://bucket/prefix     on S3 (keys: conf/app.toml, [storage])
     ./spark-submit.sh -- --days 30                         fewer days
     ./spark-submit.sh -- --fresh                           start over
-    ./spark-submit.sh -- --stay                            go on running afterwards, to be asked
+    ./spark-submit.sh -- --stay                            go on running afterwards, for queries
 
-Status 0: everything is in, and the shards agree with plain Spark over the raw files; 1: they do
-not, or an object failed; 2: the job cannot run as asked; 130: stopped by Ctrl-C.
+Status 0: all flights are in, and the shards agree with plain Spark over the raw files; 1: they do
+not, or an object failed; 2: the arguments or settings are invalid; 130: stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run with `arguments` (those of the process by default); the exit status."""
+    """Run with `arguments` (those of the process by default) and return the exit status."""
     given = _parser().parse_args(arguments)
     console = open_console()
     try:
         settings = load(given.config, _overrides(given))
         start_log(settings.log.file, settings.demo.data, settings.log.level)
-        # Takes a second to import; a wrong setting is to be told at once.
+        # Imported after the settings were checked: Spark takes a second, and a wrong setting none.
         from shardline.app.demo.story import tell  # noqa: PLC0415
 
         return 0 if tell(settings, console, fresh=given.fresh, stay=given.stay) else 1

@@ -1,4 +1,4 @@
-"""Keep the shards of a location small and fast, round after round, until stopped.
+"""Maintain the shards of a location, round after round, until stopped.
 
     ./spark-submit.sh maintain LOCATION [SHARD …] [--every 60s] [--rounds N] [--option …]
 
@@ -33,7 +33,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run with `arguments` (those of the process by default); the exit status."""
+    """Run with `arguments` (those of the process by default) and return the exit status."""
     given = _parser().parse_args(arguments)
     try:
         period_ms = duration_ms(given.every)
@@ -83,7 +83,7 @@ def _rounds(
 
 
 def _said(done: Maintained) -> str:
-    """What was done, in words; nothing if there was nothing to do."""
+    """The work of a round on one shard, in words; "" if there was nothing to do."""
     words = []
     if done.retained:
         words.append("since moved along")

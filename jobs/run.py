@@ -1,12 +1,13 @@
-"""Run a project: its sources, views, indexes and sinks, until Ctrl-C; or only plan it.
+"""Run a project, that is its sources, views, indexes and sinks, until Ctrl-C; or only plan it.
 
-    ./spark-submit.sh run   PROJECT --set landing=data/in        run it, and go on with it
-    ./spark-submit.sh plan PROJECT --set landing=data/in         what that would change, and how
+    ./spark-submit.sh run  PROJECT --set landing=data/in         run it, or continue to
+    ./spark-submit.sh plan PROJECT --set landing=data/in         print the changes of that
 
-A project is a folder of SQL files. `run` makes what runs equal to it: what is new is created,
-what differs is changed, the rest is dropped (its shards stay until `drop` names them). While it
-runs, `sql`, `subscribe` and `status` ask it. Where an application of this folder and location runs
-already, that one is told to plan or to change, and goes on; this process ends.
+A project is a folder of SQL files. `run` makes the running objects equal to it: new ones are
+created, those that differ are changed, all others are dropped (their shards stay until `drop` names
+them). While it runs it answers `sql`, `subscribe` and `status`. If an application of this folder
+and location runs already, the project is sent to that one, which plans or applies it and goes on;
+this process ends.
 
 Status 0: planned or changed, or another runtime took over in an orderly way; 1: it failed; 2: the
 project or the location cannot be used; 130: stopped by Ctrl-C.
@@ -39,7 +40,7 @@ _LOOK_MS: Final = 500.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run with `arguments` (those of the process by default); the exit status."""
+    """Run with `arguments` (those of the process by default) and return the exit status."""
     given = _parser().parse_args(arguments)
     console = open_console()
     try:
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _ask(given: argparse.Namespace, settings: Settings) -> RenderableType | None:
-    """What the running application says, once it has planned or changed; None if none runs."""
+    """Send the project to the running application; returns its plan, None if none runs."""
     from shardline.app.cli.explain_plan import plan_view  # noqa: PLC0415
     from shardline.app.project.plan import plan_from  # noqa: PLC0415
     from shardline.app.project.project import read_texts  # noqa: PLC0415

@@ -1,9 +1,9 @@
-"""Look into a persist location: its shards, their state, parts, readers and holds.
+"""Show a persist location: its shards, their state, parts, readers and holds.
 
     ./spark-submit.sh inspect LOCATION [SHARD] [--json] [--parts] [--usage] [--option NAME=VALUE …]
 
 Reads only, takes no lease and starts no JVM. Status 0: everything was readable; 1: some shard of
-the location was not; 2: the request cannot be answered, for the reason on stderr.
+the location was not; 2: the request failed, for the reason on stderr.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Usage = LocationUsage | ShardUsage
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run with `arguments` (those of the process by default); the exit status."""
+    """Run with `arguments` (those of the process by default) and return the exit status."""
     given = _parser().parse_args(arguments)
     clock, options = SystemClock(), given.option
     try:
@@ -74,7 +74,7 @@ def _usage(location: Location, clock: Clock, shard: str | None) -> Usage:
 
 
 def _write(report: LocationReport, usage: Usage | None) -> None:
-    """The report as JSON, with the usage as one more name if it was asked for."""
+    """Print the report as JSON, with the usage as one more field if it was asked for."""
     fields = msgspec.to_builtins(report)
     if usage is not None:
         fields["usage"] = usage

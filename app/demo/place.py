@@ -1,16 +1,16 @@
-"""Where the main job keeps things on this machine, and that only one run at a time uses them.
+"""A place is the set of folders of the demo on this machine; a lock lets one run use it at a time.
 
     <data>/source/                       the package's CSV files
     <data>/shards/                       the persist location, unless it is elsewhere
     <data>/work/<location id>/landing/   daily files, as Spark's file source sees them
                               staging/   a daily file being written
-                              out/       what the project's sink writes
-                              dropping   there while a fresh start is under way
-    <data>/checkpoints/<location id>/    the runtime's
+                              out/       files of the project's sink
+                              dropping   marker of a fresh start under way
+    <data>/checkpoints/<location id>/    the runtime's checkpoints
 
 Daily files belong to one location: pointing the job at another one starts another stream there, and
-coming back goes on with this one. That two runtimes never write to one location is the lane's
-business; the lock here is for the daily files.
+coming back goes on with this one. The lock is for the daily files only: the lane keeps two runtimes
+from writing to one location.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Place:
     """The folders of a run.
 
     Attributes:
-        data: The job's own folder.
+        data: The demo's own folder.
         location_id: Identity of the persist location.
     """
 
@@ -50,7 +50,7 @@ class Place:
 
     @property
     def work(self) -> Path:
-        """What belongs to this location."""
+        """Folder of all files that belong to this location."""
         return self.data / "work" / self.location_id
 
     @property
@@ -60,22 +60,22 @@ class Place:
 
     @property
     def staging(self) -> Path:
-        """Daily files on their way; on the same file system, and not seen by Spark."""
+        """Daily files that are being written; on the same file system, not watched by Spark."""
         return self.work / "staging"
 
     @property
     def dropping(self) -> Path:
-        """Marks that everything of this location is being dropped."""
+        """Marker file: everything of this location is being dropped."""
         return self.work / "dropping"
 
     @property
     def out(self) -> Path:
-        """What the project's sink writes."""
+        """Files of the project's sink."""
         return self.work / "out"
 
     @property
     def checkpoints(self) -> Path:
-        """What the runtime keeps on this machine for this location."""
+        """The runtime's checkpoints for this location."""
         return self.data / "checkpoints" / self.location_id
 
     def make(self) -> None:
@@ -84,14 +84,22 @@ class Place:
             folder.mkdir(parents=True, exist_ok=True)
 
     def clear(self) -> None:
-        """Remove what belongs to this location, but for the mark that it is being dropped."""
+        """Delete all files of this location, but for the marker `dropping`."""
         for folder in (self.checkpoints, self.landing, self.staging, self.out):
             shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def alone(data: Path, clock: Clock, timeout_ms: float) -> Iterator[None]:
-    """Hold the folder's lock of this process.
+    """Hold the lock of a folder; no other process works in it meanwhile.
+
+    It is a lock of the operating system, which ends with the process: after a crash another run may
+    begin, and each file is complete or missing.
+
+    Args:
+        data: The folder; made if need be.
+        clock: Of the process.
+        timeout_ms: How long to wait for another run.
 
     Raises:
         InvalidUsage: The folder cannot be written to, or another run is working in it.

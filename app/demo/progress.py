@@ -1,10 +1,10 @@
-"""How far everything is: the files that have arrived, and what the runtime says of its objects.
+"""Progress of the demo: files that have arrived, flights in the shard, statuses of the objects.
 
     look(...) -> Standing        all of it at one moment
-    Ticker                       a thread that looks and shows
-    Patience                     whether an object that failed has had time enough to recover
+    Ticker                       a thread that shows it, again and again
+    Patience                     finds an object that fails and does not recover
 
-What is shown is what `./spark-submit.sh status` shows to anybody.
+The statuses are those of `./spark-submit.sh status`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["Objects", "Patience", "Standing", "Ticker", "all_have", "arrived_at"
 _log = logging.getLogger(__name__)
 
 Objects: TypeAlias = tuple[ObjectStatus, ...]
-"""What the runtime says of each object."""
+"""The status of each object."""
 
 _PATIENCE_MS: Final = 60_000.0
 """How long an object may be in need of attention before the job gives up: transient failures heal
@@ -42,13 +42,13 @@ by themselves within a few restarts."""
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How far everything is at one moment.
+    """The progress at one moment.
 
     Attributes:
-        at_ms: A clock for rates.
-        days: Days that have arrived, of `days_total`.
-        rows: Flights that have been taken in.
-        objects: What the runtime says of each object.
+        at_ms: When, by a clock that never goes back.
+        days: Number of days that have arrived, of `days_total`.
+        rows: Number of flights in the shard.
+        objects: The status of each object.
     """
 
     at_ms: float
@@ -59,14 +59,17 @@ class Standing:
 
 
 def look(client: ShardClient, url: str, token: str, feed: Feed, clock: Clock) -> Standing:
-    """How far everything is now.
+    """Read the present progress.
 
     Args:
         client: Of the location.
-        url: Where the application answers.
-        token: What it wants to see.
+        url: Of the application.
+        token: Of the application.
         feed: Lands the days.
-        clock: For rates.
+        clock: Of the process.
+
+    Raises:
+        ShardError: The location or the application does not answer.
     """
     rows = live_count(client.state(FLIGHTS)) if client.exists(FLIGHTS) else 0
     objects = tuple(fetch_status(url, token))
@@ -74,7 +77,7 @@ def look(client: ShardClient, url: str, token: str, feed: Feed, clock: Clock) ->
 
 
 def arrived_at(client: ShardClient, feed: Feed, tables: Iterable[str]) -> int | None:
-    """When the last row of any of `tables` came in; None until all flights that arrived have."""
+    """Time of the last row of any of `tables`; None until all landed flights are in the shard."""
     if live_count(client.state(FLIGHTS)) != feed.landed_rows:
         return None
     return max(last_update(client.state(table)) or 0 for table in tables)
@@ -83,7 +86,7 @@ def arrived_at(client: ShardClient, feed: Feed, tables: Iterable[str]) -> int | 
 def all_have(objects: Objects, time: int) -> int | None:
     """The last time that every object has settled, if it is `time` or later; else None.
 
-    Later than it need be: a time of long ago may be one that no shard can be read at any more.
+    Not `time` itself: that may be so long ago that a shard cannot be read at it any more.
     """
     uppers = [one.upper for one in objects if not one.finished]
     settled = min((0 if upper is None else upper) - 1 for upper in uppers)
@@ -91,16 +94,23 @@ def all_have(objects: Objects, time: int) -> int | None:
 
 
 class Ticker:
-    """A thread that shows how far everything is: a table that changes, or plain lines.
+    """A thread that shows the progress: a table that changes, or plain lines.
 
-    Use it as a context manager. Looking can fail while a store is away; it then shows what it
-    knew, and the objects themselves say what is wrong.
+    Use it as a context manager. A read can fail while a store does not answer: the last progress is
+    shown again, and the statuses of the objects say what is wrong.
     """
 
     def __init__(
         self, console: Console, clock: Clock, standing: Callable[[], Standing], interval_ms: float
     ) -> None:
-        """Prepare to show `standing` every `interval_ms`."""
+        """Prepare to show the progress.
+
+        Args:
+            console: Takes the output.
+            clock: Of the process.
+            standing: Reads the progress.
+            interval_ms: Time between two reads.
+        """
         self._console = console
         self._clock = clock
         self._standing = standing
@@ -117,7 +127,7 @@ class Ticker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop after a last look."""
+        """Stop, after showing the last progress."""
         self._stop.set()
         self._thread.join()
 
@@ -131,7 +141,7 @@ class Ticker:
                 live.update(self.table(), refresh=True)
 
     def _look(self) -> bool:
-        """Look once and wait; False when it is over."""
+        """Wait for the interval, then read the progress; False once stopped."""
         if self._stop.is_set():
             return False
         if self._now is not None:
@@ -143,7 +153,7 @@ class Ticker:
         return self._now is not None
 
     def line(self) -> str:
-        """The newest look in one line: what has been taken in, and who is not up to date."""
+        """The newest progress in one line, with the objects that are not up to date."""
         now = self._now
         assert now is not None
         flights = f"{FLIGHTS} {now.rows:,} rows"
@@ -156,7 +166,7 @@ class Ticker:
         return " | ".join(parts)
 
     def table(self) -> Table:
-        """The newest look as a table."""
+        """The newest progress as a table."""
         now = self._now
         assert now is not None
         before = self._before
@@ -181,7 +191,7 @@ class Patience:
     """Notices an object that needs attention and does not recover."""
 
     def __init__(self, clock: Clock) -> None:
-        """Nothing is wrong yet."""
+        """Begin without any failed object."""
         self._clock = clock
         self._since: dict[str, float] = {}
 

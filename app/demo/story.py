@@ -1,9 +1,9 @@
-"""The main job from beginning to end, told to somebody who has never seen a shard.
+"""The story runs the demo from beginning to end, and explains it to a newcomer as it goes on.
 
-    tell(settings, console) -> bool      whether the check held
+    tell(settings, console) -> bool      True if the check held
 
-Every step can be cut off by SIGKILL and is repeated by the next run: what has been done is found
-done (objects, files, positions), what has not is done then.
+Every step can be cut off by SIGKILL and is repeated by the next run, which leaves out what is done
+already (objects, files, offsets).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _ONE: Final = "SELECT * FROM carrier_ranking WHERE carrier = 'UA'"
 
 @dataclass(frozen=True, slots=True)
 class _Cast:
-    """What every step needs."""
+    """The values that every step of the story needs."""
 
     settings: Settings
     console: Console
@@ -90,17 +90,17 @@ class _Cast:
     where: Whereabouts
 
     def say(self, text: str) -> None:
-        """One paragraph, wrapped."""
+        """Print a paragraph, wrapped."""
         self.console.print(Text(text))
 
     def chapter(self, title: str, explanation: str) -> None:
-        """A headline, and what it means."""
+        """Print a headline and its explanation."""
         self.console.print()
         self.console.print(Text(title, style="bold"))
         self.console.print(Text(explanation))
 
     def ask(self, query: str) -> pa.Table:
-        """A query, shown with its result."""
+        """Run a query, and print it with its result."""
         self.console.print(Padding(Text(query, style="cyan"), (1, 0, 0, 2)))
         result = self.application.sql(query)
         self.console.print(result_table(result))
@@ -111,10 +111,10 @@ def tell(settings: Settings, console: Console, *, fresh: bool, stay: bool) -> bo
     """Run the job: True if the shards agree with plain Spark over the raw files.
 
     Args:
-        settings: All of them.
-        console: Where to tell the story.
-        fresh: Whether to drop what earlier runs have made.
-        stay: Whether to go on running after the check, until Ctrl-C.
+        settings: All settings.
+        console: Takes the story.
+        fresh: True to drop what earlier runs have made.
+        stay: True to go on running after the check, until Ctrl-C.
 
     Raises:
         ShardError: The location or a folder cannot be used, or another run works there.
@@ -128,15 +128,16 @@ def tell(settings: Settings, console: Console, *, fresh: bool, stay: bool) -> bo
             hint="use a folder or s3://bucket/prefix; memory:// is for tests without Spark",
         )
     with alone(demo.data, clock, demo.lock_timeout_ms), contextlib.ExitStack() as open_:
-        # Before the JVM: what is wrong with a location is then said within a second.
+        # Before the JVM starts: an error of the location then takes a second, and not ten.
         client = ShardClient.open(demo.url, settings.storage)
         place = Place(demo.data, client.location.id)
         _introduce(settings, console, client, place)
         unpack(place.source)
         spark = open_session("shardline main job")
-        # The JVM may be gone, which is then what there is to tell about.
+        # If the JVM is gone, that is the error to report, and not that it cannot be stopped.
         open_.callback(partial(_stop, spark))
-        # What fails is told in a sentence, and logged in full: no stack traces between the lines.
+        # Errors are printed in a sentence, and are in the log in full: Spark's stack traces on the
+        # terminal would hide both.
         spark.sparkContext.setLogLevel("FATAL")
         resolved = project(place).check(spark)
         application = open_.enter_context(
@@ -184,7 +185,7 @@ def _play(cast: _Cast, *, fresh: bool) -> bool:
     return _compare(cast, at)
 
 
-# --- what happens -----------------------------------------------------------------------------
+# --- the steps --------------------------------------------------------------------------------
 
 
 def _project(cast: _Cast) -> None:
@@ -199,7 +200,7 @@ def _project(cast: _Cast) -> None:
 
 
 def _stream(cast: _Cast) -> int:
-    """Let every day arrive, and wait until every object has it; the time of that."""
+    """Land every day, and wait until every object has them; returns the time that all have."""
     feed = Feed(
         split(cast.place.source / f"{FLIGHTS}.csv", cast.settings.demo.days),
         cast.place,
@@ -233,7 +234,7 @@ def _stream(cast: _Cast) -> int:
 
 
 def _catch_up(cast: _Cast, feed: Feed, standing: Callable[[], Standing]) -> int:
-    """Wait until every object has everything that arrives; the last time that all have settled."""
+    """Wait until every object has all flights; returns the last time that all have settled."""
     _until(cast, standing, lambda _: feed.wait(0) or None)
     described = cast.resolved.descriptions.values()
     tables = [one.name for one in described if isinstance(one, SourceDescription)]
@@ -244,10 +245,10 @@ def _catch_up(cast: _Cast, feed: Feed, standing: Callable[[], Standing]) -> int:
 def _until(
     cast: _Cast, standing: Callable[[], Standing], found: Callable[[Objects], T | None]
 ) -> T:
-    """Wait until all objects are there and something is `found` in them.
+    """Wait until all objects exist and `found` returns a value for them; returns the value.
 
     Raises:
-        Determinate: One of them fails, and does not recover.
+        Determinate: An object fails, and does not recover.
         Fenced: Another runtime has taken over.
     """
     patience, never = Patience(cast.clock), threading.Event()
@@ -270,21 +271,21 @@ def _until(
 
 
 def _all_run(objects: Objects) -> bool:
-    """Whether each has begun and caught up with what was there."""
+    """True if each object is up to date."""
     return all(verdict(one).tone == "good" for one in objects)
 
 
 def _data_option(cast: _Cast) -> str:
-    """What other commands need to find this run."""
+    """The option by which other commands find this run; "" if they find it without one."""
     default = folder_of_paths(CONF / "app.toml") / "data"
     return "" if cast.place.data == default else f" --data '{cast.place.data}'"
 
 
-# --- what came of it --------------------------------------------------------------------------
+# --- the results ------------------------------------------------------------------------------
 
 
 def _look_back(cast: _Cast, at: int) -> None:
-    """The contents now and at an earlier time, and what happened between."""
+    """Show contents now and at an earlier time, and changes in between."""
     cast.chapter("3. A query", "Over two views at one time, after everything that was written.")
     cast.ask(_RANKING)
     changes = _changes(cast, at)
@@ -301,7 +302,7 @@ def _look_back(cast: _Cast, at: int) -> None:
 
 
 def _changes(cast: _Cast, at: int) -> pa.Table:
-    """Every change of the delays that can still be told apart, by a subscription up to now."""
+    """Read all changes of the delays since the shard's since, by a subscription up to `at`."""
     since = cast.client.state("delays_by_carrier").since.time
     assert since is not None
     begun = min(since, at)
@@ -324,7 +325,7 @@ def _changes(cast: _Cast, at: int) -> pa.Table:
 
 
 def _show_changes(cast: _Cast, changes: pa.Table) -> None:
-    # The airline that has changed most often has something to show.
+    # The airline with the most changes: others may have one only.
     counts = changes["carrier"].value_counts().to_pylist()
     busiest = max(counts, key=lambda one: (one["counts"], one["values"]))["values"]
     cast.chapter(
