@@ -3,11 +3,11 @@
     ./spark-submit.sh maintain LOCATION [SHARD …] [--every 60s] [--rounds N] [--option …]
 
 A round moves the since of shards that have a retention, merges batches, deletes garbage, and now
-and then sweeps what crashed writers left (docs/design.md, "Maintenance"). Says what it did, a line
-for each shard that there was something to do for. Any number of these may run on one location,
-beside writers and readers, and be killed at any time. Starts no JVM.
+and then deletes parts that crashed writers have left (docs/design.md, "Maintenance"). A line is
+printed for each shard that was changed. Any number of these jobs may run on one location, beside
+writers and readers, and be killed at any time. Starts no JVM.
 
-Status 0: stopped by SIGINT or SIGTERM, after the shard that it was at, or all rounds are done;
+Status 0: stopped by SIGINT or SIGTERM, after the shard under way, or all rounds are done;
 1: all rounds are done, and something failed in the last one; 2: it cannot start.
 """
 

@@ -5,8 +5,8 @@ From the lane: `Installed`, `Phase`, `Dropped`, `Recorded`. From the listener: `
 From running objects: everything in `shardline.app.execution.observations`. From the storage worker:
 `StatusUpdate`, `StatisticsUpdates`. From peeks, maintenance and the poll of shards: the rest.
 
-Times are milliseconds since the epoch where they say when something happened, and frontiers where
-they say how far something is: there None is the empty frontier.
+Fields that end in `_ms` are durations, or times since the epoch, in milliseconds. Frontiers are
+times of the data, and None is the empty one.
 
 Invariants:
     No object of Spark's is in an event: a callback converts, so that a conversion that fails is

@@ -97,7 +97,7 @@ class ShardPoller:
             try:
                 self.step()
             except Exception:  # noqa: BLE001 - it is logged, and the next tick tries again
-                # Monitoring must outlive whatever a store answers.
+                # Monitoring must survive any answer of a store.
                 _log.exception("shards could not be looked at")
 
     def _look(self, name: str) -> None:

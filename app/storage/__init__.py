@@ -10,6 +10,6 @@ May use: `execution`, `lane`, `protocol`, `settings`, the public face of `dataso
 Start reading at `reclock` (bindings), then `commit` (the order of the three appends, and what a
 crash between them leaves), then `ingestion`. Sinks: `sink_query`, then `sinks.target`.
 
-Never: makes rows visible before the offsets that they came from are bound to a time; writes without
-having asked the fence; believes a checkpoint that the shards contradict.
+Never: makes rows visible before the offsets that they came from are bound to a time; writes before
+the fence was asked; believes a checkpoint that the shards contradict.
 """

@@ -92,32 +92,32 @@ class Timeline:
         self._remap = remap
         self._rows = _Follower(host.client.writer(rows))
         self._errors = _Follower(host.client.writer(errors))
-        # One lock for micro-batches, ticks and `stop`: a tick between two of a micro-batch's
-        # appends would move an upper that the next one compares.
+        # One lock for micro-batches, ticks and `stop`: the bindings and uppers below are only right
+        # together, and `stop` must not return between two appends of a micro-batch.
         self._lock = threading.Lock()
         self._stopped = False
-        # Read after the uppers of rows and errors: bindings are appended first, so these are never
-        # older than the uppers are.
+        # Read after the uppers: bindings that are older than the rows' upper could hide one whose
+        # rows are not appended yet, and `committed` would be wrongly true.
         self._bound = remap.read()
 
     @property
     def bound(self) -> Bound:
-        """The newest bindings that this incarnation knows of."""
+        """The newest bindings that this incarnation has read or made."""
         return self._bound
 
     @property
     def upper(self) -> int:
-        """The upper of the rows, as far as this incarnation knows it."""
+        """The upper of the rows, as this incarnation last saw it."""
         return self._rows.upper
 
     @property
     def live_errors(self) -> int:
-        """How many errors are live, as far as this incarnation knows."""
+        """Number of live errors, as this incarnation last saw them."""
         return self._errors.count
 
     @property
     def records(self) -> int:
-        """How many rows the source has, as far as this incarnation knows."""
+        """Number of rows of the source, as this incarnation last saw them."""
         return self._rows.count
 
     @property
@@ -133,7 +133,7 @@ class Timeline:
         return last is not None and last.time < self._rows.upper
 
     def is_committed(self, number: int, planned: Planned) -> bool:
-        """True if this micro-batch is in the source's shard.
+        """True if this micro-batch is in the source's shard, with its errors.
 
         Raises:
             Determinate: Another one with its number is bound, or one is missing before it.
@@ -169,9 +169,8 @@ class Timeline:
             # later time: every row twice. A binding without rows is harmless, as `tick` and
             # readers wait for them.
             binding = self._bind(number, planned)
-            # Errors before rows. `is_committed` looks at the rows alone: the other way round a
-            # crash in between would lose the errors, and a reader that has reached the rows' upper
-            # could miss an error at that time.
+            # Errors before rows: `is_committed` looks at the rows alone, so the other way round a
+            # crash in between would lose the errors for good.
             if staged.errors is not None:
                 self._check_errors(staged, binding.time)
                 self._append(self._errors, staged.errors, binding.time)
@@ -215,7 +214,7 @@ class Timeline:
                 return False
             self._host.check_fence()
             interval_ms = self._host.interval_ms
-            # Rounded down where `next_time` rounds up: the next binding is behind this upper.
+            # Rounded down where `next_time` rounds up: the next binding comes after this upper.
             upper = self._host.clock.now_ms() // interval_ms * interval_ms + 1
             # The bindings first: that nothing will be bound before `upper` has to be durable
             # before the rows say that they are complete up to there.
@@ -243,6 +242,8 @@ class Timeline:
     # -- steps, under the lock --------------------------------------------------------------------
 
     def _check(self) -> None:
+        # The fence is asked before the first append, and not before each: if a successor appends in
+        # between, the next compare-and-append is refused, and the fence is asked after a refusal.
         if self._stopped or not self._host.writes.is_set():
             raise Stopped
         self._host.check_fence()

@@ -192,7 +192,7 @@ class Ingestion:
         Raises:
             Stopped: It was stopped meanwhile.
             Fenced: Another runtime has taken over.
-            InvalidUsage: The description does not fit the source, or what there is of it.
+            InvalidUsage: An option is wrong, or the description does not fit the source's shards.
         """
         host, source = self._host, self._description
         host.check_fence()
@@ -209,8 +209,7 @@ class Ingestion:
         for shard in (progress_shard(source.name), errors):
             client.set_retention(shard, source.retain_ms)
         timeline = Timeline(host, remap, source.name, errors)
-        # The same id for a checkpoint that is made again: a new one would be another query to
-        # whoever follows Spark's progress events.
+        # Derived, not random: a checkpoint that is made again, however often, is the same query.
         query = _query_id(client.state(source.name).shard, self._folder)
         resume(self._folder, timeline.bound, committed=timeline.committed, query=query)
         with self._gate:
@@ -262,7 +261,7 @@ class Ingestion:
         return query
 
     def _check(self) -> None:
-        """Go on only while nobody has stopped this incarnation, and nothing has failed in it."""
+        """Raise `Stopped` or the first error if this incarnation must not go on."""
         if self._stopping.is_set():
             raise Stopped
         if self._error is not None:
@@ -271,7 +270,7 @@ class Ingestion:
     def _end_query(self, query: StreamingQuery) -> None:
         """Stop the query without waiting for it: Spark waits for a micro-batch under way.
 
-        A tick must not wait so long, as all sources share its thread, and neither must `stop`.
+        A tick must not wait so long, as all sources share a few threads, and neither must `stop`.
         """
 
         def end() -> None:
@@ -288,8 +287,8 @@ class Ingestion:
         try:
             self._take(frame, number)
         except BaseException as error:  # noqa: BLE001 - it goes on, as another class
-            # Kept here as well: what `awaitTermination` raises is Spark's text about it, from
-            # which neither the class nor the hint can be told.
+            # Kept here as well: `awaitTermination` raises Spark's text about it, which has lost the
+            # class, and with it whether this was a fence.
             self._error = error
             raise briefly(error, stopping=self._stopping.is_set()) from None
 
@@ -299,8 +298,8 @@ class Ingestion:
         assert timeline is not None, "prepared before the query"
         assert staging is not None, "as above"
         found = self._checkpoint.planned(number)
-        # Asked before anything is read: after a crash between our last append and Spark's note of
-        # it the same micro-batch comes again.
+        # After a crash between our last append and Spark's own commit the same micro-batch comes
+        # again. Found out before anything is read: staging it would cost as much as the first time.
         if timeline.is_committed(number, found):
             return
         first = timeline.bound.last is None  # the commit changes it

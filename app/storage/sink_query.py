@@ -24,7 +24,7 @@ What a caller relies on:
 Invariants:
     The since hold `sink:<name>` on the input stands at or before what the target has, while the
     sink runs, while it is stopped, and until it is dropped.
-    No target is written without the fence having been asked right before.
+    The fence is asked right before each write to a target.
     When `stop` has returned nothing of the incarnation is committed any more.
     A target gets the changes of one input: an input that was dropped and made again is refused.
     Nothing at or after the time of a part that cannot be read is given to the target.
@@ -112,7 +112,7 @@ _OURS: Final = re.compile(
 """An error of ours, with its code and hint, inside of the text that Spark wraps it in."""
 
 _RAISED: Final = "[USER_RAISED_EXCEPTION] "
-"""What Spark puts before an error that a row has raised."""
+"""Spark's prefix of an error that a row has raised."""
 
 
 def hold_name(sink: str) -> str:

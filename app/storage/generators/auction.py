@@ -121,7 +121,7 @@ class Auction:
         return self._bids(auction[kept], number[kept], opened[kept])
 
     def _starts(self, blocks: Events) -> Events:
-        """Where in their block the auctions of `blocks` stand: a row of eight places each."""
+        """Positions of auctions within their blocks: a row of eight for each of `blocks`."""
         numbers = (blocks[:, None] * _AUCTIONS + np.arange(_AUCTIONS)).ravel()
         order = draws(self._options.seed, _ORDER, numbers).reshape(-1, _AUCTIONS)
         bids = np.argsort(order, axis=1, kind="stable") + 2

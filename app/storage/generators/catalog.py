@@ -21,7 +21,7 @@ __all__ = ["FORMATS", "open_generator", "schema_of", "spark_format", "with_start
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A generator: how to make one, its tables, and options that only it has."""
+    """A generator: its constructor, its tables, and options that only it has."""
 
     make: Callable[[GeneratorOptions], Generator]
     tables: tuple[str, ...]

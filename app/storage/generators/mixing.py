@@ -49,7 +49,7 @@ def draws(seed: int, stream: int, events: Events) -> Draws:
 
     Args:
         seed: Of the generator, at least 0.
-        stream: Which of its random columns.
+        stream: Number of the random column.
         events: Numbers of at least 0.
     """
     key = _mixed(_mixed(seed & _MASK) ^ (stream * _GOLDEN & _MASK))
@@ -112,8 +112,8 @@ def words(
 
     Args:
         seed: Of the generator.
-        stream: Which of its random columns; it and the next one are used.
-        count: How many.
+        stream: Number of the random column; it and the next one are used.
+        count: Number of strings.
         shortest: Letters of the shortest.
         longest: Letters of the longest.
         special: One ASCII character that stands among the letters, every 13th; "" for none.

@@ -78,7 +78,7 @@ _ROUND: Final = 50
 """Events of a round: a person, three auctions, 46 bids."""
 
 _SHARE: Final = {"person": (0, 1), "auction": (1, 4), "bid": (4, 50)}
-"""Which events of a round are of a table."""
+"""Range of the events of a round that are of a table."""
 
 _FIRST_ID: Final = 1000
 _HOT: Final = 100
@@ -118,7 +118,7 @@ _FOUR_DIGITS: Final = pa.array([f"{n:04d}" for n in range(10_000)])
 _HOT_CHANNELS: Final = ("Google", "Facebook", "Baidu", "Apple")
 
 _EXTRAS: Final = {"person": (112, 168), "auction": (318, 477), "bid": (54, 81)}
-"""Letters of `extra`: what is left of 200, 500 and 100 bytes a row, give or take a fifth."""
+"""Letters of `extra`, which fills rows up to 200, 500 and 100 bytes, give or take a fifth."""
 
 _WORDS: Final = 100
 """Streams from here on are of pools."""
