@@ -16,7 +16,8 @@ Start reading at `events`, then `facts` and `apply`. In order of the data:
     history                     histories that survive a restart
     spark_plan/                 Spark's plans and counts, matched with our operators
 
-May use: `protocol`, `execution`, `lane` (its commands and phases), the public face of `datasource`.
+May use: `protocol`, `execution`, `lane` (its commands and phases); `datasource`, but not its
+stores, parts, rows and filters.
 
 Never: starts, stops or changes anything that runs, or makes it wait.
 """

@@ -5,7 +5,7 @@ binding of a source's offsets to times (`reclock`), rows that cannot be decoded 
 generators (`generators`), and what a controller is told of all this (`worker`, `status_machine`,
 `statistics`). It is Materialize's storage worker, with Spark's streaming queries as its dataflows.
 
-May use: `execution`, `lane`, `protocol`, `settings`, the public face of `datasource`.
+May use: `execution`, `lane`, `protocol`; `datasource`, but not its stores, parts, rows and filters.
 
 Start reading at `reclock` (bindings), then `commit` (the order of the three appends, and what a
 crash between them leaves), then `ingestion`. Sinks: `sink_query`, then `sinks.target`.

@@ -4,8 +4,8 @@
     reading.stream.writeStream.foreachBatch(…)
     with reading.decoded(frame) as decoded:               in `foreachBatch`
 
-Spark either drops a row that it cannot decode or fails with it, and says nothing of the order of
-rows. A shard needs both: the bad row as data, and which of two rows with a key is the later one.
+By itself Spark makes nulls of a row that it cannot decode, drops it or fails, and its rows have no
+order. A source needs both: bad rows as data, and an order in which one row replaces another.
 
 Each row has its position in the source where rows replace one another: for files the file's time of
 change, its path and the place in it, for Kafka the offset, else the order in which Spark's

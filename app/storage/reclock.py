@@ -126,6 +126,9 @@ def next_time(upper: int, now_ms: int, interval_ms: int) -> int:
 class Remap:
     """Reads and appends the bindings of one source.
 
+    If their shard is lost, the source begins anew with a snapshot: without keys, all its rows come
+    twice.
+
     Attributes:
         handle: Writes the remap shard.
         client: Of the location.

@@ -74,7 +74,10 @@ class Planned:
 
 
 class Checkpoint:
-    """Reads a checkpoint while its query runs; remembers files that it has read."""
+    """Reads a checkpoint while its query runs; remembers files that it has read.
+
+    A checkpoint that is lost costs time only: the next start makes it again from the bindings.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Read nothing yet."""

@@ -116,7 +116,11 @@ _RAISED: Final = "[USER_RAISED_EXCEPTION] "
 
 
 def hold_name(sink: str) -> str:
-    """Name of the since hold that sink `sink` has on its input."""
+    """Name of the since hold that sink `sink` has on its input.
+
+    While the hold stands the changes that the sink has not written yet stay readable. If it is
+    lost, they may be merged away, and the sink cannot go on where its target is.
+    """
     return f"sink:{sink}"
 
 

@@ -43,8 +43,8 @@ _DONE: Final = "_upper="
 class FileTarget:
     """A folder that belongs to one definition of one sink.
 
-    Losing the owner's file, or a sub-folder, loses the memory of what is written: the sink then
-    gives those times again, or refuses the folder.
+    Without the owner's file a folder with rows is refused. A sub-folder that is deleted by hand is
+    not written again, since the sink's progress has its times.
     """
 
     def __init__(

@@ -89,8 +89,8 @@ def may_continue(checkpoint: Path, committed: Frontier | None) -> bool:
     except (OSError, ValueError, IndexError, AssertionError, InvalidUsage):
         return False
     if done is None:
-        # A first micro-batch that was only planned is of another incarnation: it begins with a
-        # snapshot, and this target has one.
+        # No log has the start of a first micro-batch: one that was planned, and never committed,
+        # may begin after what the target has.
         return planned < 0
     return done <= committed
 

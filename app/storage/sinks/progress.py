@@ -67,6 +67,9 @@ class _Row(msgspec.Struct, frozen=True):
 class SinkProgress:
     """The accounts of one incarnation of a sink.
 
+    If their shard is lost, a sink whose target cannot tell what it has begins anew, with all rows
+    of the present contents.
+
     Attributes:
         client: Of the location.
         shard: Name of the shard with the accounts.
