@@ -1,4 +1,4 @@
-"""The explanation of a plan shows its steps, affected objects, and the strategy of each view.
+"""A plan's explanation shows its steps, affected objects, and the strategy of each view.
 
     plan_view(plan)      the whole plan, to be printed
     say(plan)            its numbers of steps, in one line

@@ -1,4 +1,4 @@
-"""Progress of the demo: files that have arrived, flights in the shard, statuses of the objects.
+"""The demo shows its progress: files that have arrived, flights in the shard, object statuses.
 
     look(...) -> Standing        all of it at one moment
     Ticker                       a thread that shows it, again and again

@@ -1,4 +1,4 @@
-"""The listener turns Spark's events about streaming queries into events of ours: convert, enqueue.
+"""The listener turns Spark's events about streaming queries into events of the sink's inbox.
 
     spark.streams.addListener(QueryListener(inbox))
 

@@ -1,4 +1,4 @@
-"""Formats of sources and sinks: their spelling, their options, and the package each comes with.
+"""The formats of sources and sinks are listed with their spelling, options and packages.
 
     spelt("PARQUET")                                    parquet
     unknown_options("csv", {"haeder": "true"}, "source") [("haeder", "did you mean 'header'?")]
