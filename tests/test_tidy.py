@@ -267,6 +267,25 @@ def is_there(parts: list[str]) -> bool:
     return True
 
 
+def retired_names() -> set[str]:
+    """Names that the glossary says nobody needs to learn any more: the first column of its end."""
+    page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    rows = page.partition("## Retired")[2].splitlines()
+    return {name for row in rows for name in re.findall(r"`(\w+)`", row.rpartition(" | ")[0])}
+
+
+def test_retired_names_stay_retired() -> None:
+    """No module, function, class or constant has one; variables and options may."""
+    retired = retired_names()
+    assert len(retired) > 20, "the table has moved"
+    found = {name_of(path): path.stem for path in product() if path.stem in retired}
+    for path in product():
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, (*FUNCTIONS, ast.ClassDef)) and node.name in retired:
+                found[f"{name_of(path)}:{node.lineno}"] = node.name
+    assert found == {}
+
+
 def test_no_module_is_dead() -> None:
     """Every installed module is imported by another one, or is where a program starts."""
     imported = {name for path in product() for name in imports_of(path)}

@@ -172,8 +172,7 @@ class Timeline:
             # Errors before rows: `is_committed` looks at the rows alone, so the other way round a
             # crash in between would lose the errors for good.
             if staged.errors is not None:
-                self._check_errors(staged, binding.time)
-                self._append(self._errors, staged.errors, binding.time)
+                self._append_errors(staged.errors, staged.live_errors, binding.time)
             else:
                 # Also without errors: readers of the source wait until both uppers have passed.
                 self._move(self._errors, binding.time + 1)
@@ -295,19 +294,29 @@ class Timeline:
             self._bound = self._remap.read()
         raise _contention(self._remap.handle.machine.name)
 
-    def _check_errors(self, staged: Commit, at: int) -> None:
-        """Refuse staged retractions if errors were retracted by hand since they were staged.
+    def _append_errors(self, staged: StagedInterval, live_errors: int, at: int) -> None:
+        """Append changes of the errors, unless errors were retracted since they were staged.
 
-        The compare-and-append does not refuse them: `_append` uses the upper as it is by then.
+        Raises:
+            Fenced: Another runtime has taken over.
+            Determinate: Errors were retracted: these changes would retract some of them again.
+            Indeterminate: It may have happened.
         """
-        # An upper past `at` means that these changes are appended already: nothing to check. Errors
-        # are only ever added by this source, so an equal count means the same errors.
-        if self._errors.refresh() <= at and self._errors.count != staged.live_errors:
-            raise Determinate(
-                "errors were retracted while a micro-batch was staged",
-                code="ERRORS_CHANGED",
-                hint="the source starts again by itself",
-            )
+        seen = self._errors.refresh()
+        if seen > at:
+            # As in `_append`: these changes were appended by an earlier attempt.
+            staged.discard()
+            return
+        # Errors are only ever added by this source, so an equal count means the same errors. It is
+        # the count at `seen`, so the append begins there, too: a retraction that comes after this
+        # look moves the upper, and the append is refused.
+        if self._errors.count != live_errors:
+            raise _errors_changed()
+        outcome = staged.append(seen, at + 1, writer=WRITER, sequence=at, at=at)
+        if isinstance(outcome, UpperMismatch) and self._errors.refresh() <= at:
+            self._host.check_fence()
+            raise _errors_changed()
+        self._errors.refresh()
 
     def _append(self, follower: _Follower, staged: StagedInterval, at: int) -> None:
         """Append at `at`, unless the upper has passed it: then this very micro-batch was appended.
@@ -387,4 +396,12 @@ def _contention(name: str) -> Determinate:
         f"shard '{name}' is appended to by somebody else",
         code="CONTENTION",
         hint="nothing but its source may write it: stop the other writer",
+    )
+
+
+def _errors_changed() -> Determinate:
+    return Determinate(
+        "errors were retracted while a micro-batch was staged",
+        code="ERRORS_CHANGED",
+        hint="the source starts again by itself",
     )

@@ -20,6 +20,8 @@ from shardline.app.storage.reclock import NOTHING, Origin, Remap, SourceFile
 from shardline.app.storage.resume import Planned
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, Fenced
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard.commands.append import Appended
 from shardline.datasource.spark_native.time_interval import StagedInterval
 from shardline.datasource.types.schema import ShardSchema
 from support.fakes.clock import ManualClock, SeededIds
@@ -127,6 +129,7 @@ def crashing(timeline: Timeline, step: str) -> None:
         changing._bind = after(timeline._bind, None)
     elif step != "nothing":
         changing._append = after(timeline._append, followers[step])
+        changing._append_errors = after(timeline._append_errors, None if step == "errors" else "")
         changing._move = after(timeline._move, followers[step])
 
 
@@ -261,4 +264,34 @@ def test_errors_that_change_while_a_micro_batch_is_staged() -> None:
     rows = world.staged("in", pa.table({"number": [2]}, ROWS))
     with pytest.raises(Determinate, match="ERRORS_CHANGED"):
         timeline.commit(2, Planned("o2", frozenset()), Commit(rows, again, live))
+    assert not world.contents("in_errors", "raw")
+
+
+def test_errors_that_are_retracted_at_the_last_moment() -> None:
+    """Between the look at the errors and the append: the append is refused, and nothing is doubled.
+
+    The retraction has taken its time before the micro-batch was bound, so the time is its own.
+    """
+    world = World()
+    timeline = world.timeline()
+    world.commit(timeline, 0)
+    world.commit(timeline, 1)
+    row = {"error": "bad", "raw": "1", "_diff": -1}
+    schema = ERRORS.append(pa.field("_diff", pa.int64(), nullable=False))
+    retraction = pa.Table.from_pylist([row], schema)
+    again = world.staged("in_errors", retraction)
+    live = timeline.look_at_errors()
+    writer = world.client.writer("in_errors")
+
+    class Late:
+        def append(self, *place: Any, **how: Any) -> Any:
+            lower = writer.upper().time or 0
+            done = writer.compare_and_append(retraction, Frontier(lower), Frontier(lower + 1))
+            assert isinstance(done, Appended)
+            return again.append(*place, **how)
+
+    rows = world.staged("in", pa.table({"number": [2]}, ROWS))
+    late: Any = Late()
+    with pytest.raises(Determinate, match="ERRORS_CHANGED"):
+        timeline.commit(2, Planned("o2", frozenset()), Commit(rows, late, live))
     assert not world.contents("in_errors", "raw")
