@@ -1,9 +1,11 @@
-"""Group commit: commands of several threads that are committed by one record of a shard's log.
+"""Group commit lets one record of a shard's log commit the commands of several threads.
 
-The thread that leads runs what is queued and writes the record; the others wait for its lock. It
-may be interrupted between any two instructions, also inside of a handler, so what becomes of a
-command is kept where the next leader finds it: an answer is set by one assignment, and a record
-whose outcome is open is a `Flight`. `Machine` does the rest.
+A record costs a request to object storage, tens of milliseconds, whatever is in it. One thread at a
+time holds the machine's commit lock, runs all queued commands and writes their record, while the
+others wait for the lock. That thread may be interrupted (Ctrl-C) between any two instructions, also
+inside of an exception handler. So the progress of a command is kept where the next thread finds it:
+an answer is set by one assignment, and a record whose outcome is open is a `Flight`. The values are
+here, the protocol is `Machine`'s.
 
 Invariants:
     A command is answered once.
@@ -24,12 +26,12 @@ __all__ = ["Answer", "Command", "Flight", "Pending", "answer_all"]
 R = TypeVar("R")
 
 Command = Callable[[ShardState, int], Transition[R]]
-"""`(state, now_ms) -> Transition`; pure, and run as often as it takes."""
+"""`(state, now_ms) -> Transition`; pure, and run once for every attempt to commit it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a command: its result, or the error that its caller gets."""
+    """The outcome of a command: its result, or the error that its caller gets."""
 
     result: Any = None
     error: Exception | None = None
@@ -37,12 +39,13 @@ class Answer:
 
 @dataclass(slots=True)
 class Pending:
-    """A command on its way.
+    """A command in the queue.
 
     Attributes:
         command: The command.
-        answer: What became of it; None until that is known.
-        withdrawn: Whether its caller has left without an answer.
+        answer: Its outcome; None until that is known.
+        withdrawn: True once its caller was interrupted before it got an answer; such a command is
+            not run any more.
     """
 
     command: Command[Any]
@@ -51,19 +54,19 @@ class Pending:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is still to be run."""
+        """True if the command is still to be run."""
         return self.answer is None and not self.withdrawn
 
 
 @dataclass(slots=True)
 class Flight:
-    """A record on its way to the log.
+    """A record that may have been sent to the log, and whose commands are not all answered.
 
     Attributes:
         group: The commands that it commits.
-        answers: Theirs, once it is committed.
-        state: What it makes.
-        outcome: What the log has answered; None until then.
+        answers: The answers to them, valid once the record is committed.
+        state: The state that the record makes.
+        outcome: The log's answer; None while it is unknown, if the record was written.
     """
 
     group: list[Pending]
@@ -73,7 +76,7 @@ class Flight:
 
 
 def answer_all(group: Sequence[Pending], answers: Sequence[Answer]) -> None:
-    """Answer each command of `group`; who has an answer keeps it."""
+    """Answer each command of `group` that has no answer yet; the others keep theirs."""
     for pending, answer in zip(group, answers, strict=True):
         if pending.answer is None:
             pending.answer = answer

@@ -1,27 +1,29 @@
-"""The machine: the one loop through which every change of a shard goes.
+"""The machine applies commands to a shard's state and makes each change durable, in one order.
 
-A command is a pure function of a state (`shardline.datasource.shard.commands`). The machine runs it
+A shard is changed by many processes that share nothing but object storage. Here is the one loop
+that keeps them from overwriting each other (Materialize: persist's `Machine` and `Applier`). A
+command is a pure function of a state (`shardline.datasource.shard.commands`). The machine runs it
 on the newest state it knows, writes the difference as the next record of the shard's log with a
-compare-and-set, and, when somebody else was first, catches up and runs it again. Nothing else
-touches Consensus.
+compare-and-set, and, if another process wrote that record first, catches up and runs the command
+again. Nothing else touches Consensus.
 
-What a caller relies on:
-    `apply` returns once the command's effect is durable and ordered, or raises knowing that it is
-    not (`Determinate`) or that it cannot tell (`Indeterminate`).
+Guarantees to callers:
+    `apply` returns once the command's effect is durable and ordered. It raises `Determinate` if the
+    effect certainly did not happen, `Indeterminate` if it may have happened.
     An answer without an effect ("nothing to do", a refusal) is about a state no older than the
     call: a refusal found on a cached state is checked against a fresh one first.
     Threads share one machine per shard and process: commands that arrive while a compare-and-set
     is under way are committed together by the next one (group commit).
-    An interrupt (Ctrl-C, a signal handler that raises) reaches its own thread only, which then does
-    not know what became of its command. The others that it was committing for are answered by
-    whoever commits next: with what was committed, with `Indeterminate` if a record was under way,
-    or by running their commands.
+    An interrupt (Ctrl-C, a signal handler that raises) reaches its own thread only, and leaves that
+    thread not knowing what became of its command. If it was committing for other threads too, the
+    next thread that commits answers them: with the result if the record was committed, with
+    `Indeterminate` if its outcome is unknown, and otherwise by running their commands again.
 
 Invariants:
-    A command is answered once. Until then it is queued, and taken up by the next thread that
-    commits, unless its caller has left.
-    The cached state is a state the shard really had, and only moves forward.
-    A command's time is read inside each attempt.
+    A command is answered once. Until then it is queued, and the next thread that commits runs it,
+    unless its caller was interrupted.
+    The cached state is a state that the shard really had, and only moves forward.
+    The time that a command gets is read inside each attempt, never before the loop.
 """
 
 from __future__ import annotations
@@ -74,18 +76,18 @@ _log = logging.getLogger(__name__)
 R = TypeVar("R")
 
 _RELOADS_MAX: Final = 8
-"""Cold reads in a row that may find their rollup gone: each means that the shard moved on by
-`rollup_every` records meanwhile, so more than a few mean that the state is damaged."""
+"""How many cold reads in a row may find their rollup gone. Each one means that the shard moved on
+by `rollup_every` records meanwhile, so more than a few mean that the state is damaged."""
 
 
 @dataclass(slots=True)
 class Machine:
-    """Reads and changes the state of one shard.
+    """Reads and changes the state of one shard; shared by all threads of a process.
 
     Attributes:
         name: The shard's name, as its user wrote it.
-        location: Where it lives.
-        tank: What this process's writers of the shard may spend on merging.
+        location: Where the shard is stored.
+        tank: The merge budget that this process's writers of the shard share.
     """
 
     name: str
@@ -110,12 +112,12 @@ class Machine:
 
     @property
     def cached(self) -> ShardState | None:
-        """The newest state this process has seen; may be behind."""
+        """The newest state this process has seen, without I/O; may be behind. None before any."""
         return self._state
 
     @property
     def log(self) -> LogReader:
-        """Reads the shard's records and rollups."""
+        """A reader of the shard's stored records and rollups."""
         return LogReader(self.name, self.location, self.directory)
 
     def state(self) -> ShardState:
@@ -130,12 +132,16 @@ class Machine:
         return state
 
     def refresh(self) -> ShardState | None:
-        """As `state`, but None if the shard does not exist."""
+        """The shard's state, no older than this call; None if the shard does not exist."""
         with self._commit_lock:
             return self._refresh()
 
     def initialise(self, initial: ShardState) -> ShardState:
-        """The shard's state, made by writing `initial` as its first record if there is none."""
+        """Write `initial` as the shard's first record if it has none; return the shard's state.
+
+        Raises:
+            Indeterminate: The record may have been written. Calling again is safe.
+        """
         with self._commit_lock:
             state = self._refresh()
             if state is not None:
@@ -147,6 +153,8 @@ class Machine:
                 version=initial.version,
                 state=initial,
             )
+            # No `_flight` as in `_commit_group`: no other thread's command depends on this record,
+            # and a caller that is interrupted here finds it, or makes it, by calling again.
             outcome = self._compare_and_set(None, record)
             if isinstance(outcome, Committed):
                 self._install(initial)
@@ -162,29 +170,35 @@ class Machine:
     def apply(self, command: Command[R]) -> R:
         """Run `command` until its effect is committed or it finds that there is nothing to do.
 
+        Args:
+            command: A pure function; it may run several times, on different states.
+
         Raises:
             InvalidUsage: There is no such shard, or the command refuses its arguments.
             Determinate: It certainly did not happen.
             Indeterminate: It may have happened.
         """
         result = self._apply(command)
+        # After the commit lock is released: other threads commit while a rollup is written.
         self._maintain()
         return result
 
     def wait_for_upper_past(
         self, time: int, timeout_ms: float, look: Callable[[], ShardState] | None = None
     ) -> ShardState | None:
-        """Wait until the upper is beyond `time`: the state then, or None after `timeout_ms`.
+        """Wait until the upper is beyond `time`; return that state, or None after `timeout_ms`.
 
         Args:
-            time: What is to be settled.
-            timeout_ms: How long to wait.
-            look: Gives the state that readers see, no older than the call; None for the shard's.
+            time: The time that is to be settled.
+            timeout_ms: How long to wait; 0 looks once.
+            look: Reads the state that readers see, no older than its call. None reads the shard's
+                own; of a registered shard, readers see an upper that is further on.
         """
         look = look or self.state
         deadline = self.clock.elapsed_ms() + timeout_ms
         pause = 1.0
         while True:
+            # Before the deadline is looked at: a read that took longer than the timeout counts.
             state = look()
             if state.upper.is_beyond(time):
                 return state
@@ -195,7 +209,7 @@ class Machine:
             pause = min(pause * 2, self.settings.wait_poll_ms)
 
     def not_found(self) -> InvalidUsage:
-        """The error for a shard that does not exist, with what does as its hint."""
+        """The error for a shard that does not exist; its hint names the shards that do."""
         shards = self.location.consensus.list_shards()
         return InvalidUsage(
             f"no shard '{self.name}' at {self.location.url}",
@@ -211,11 +225,12 @@ class Machine:
             with self._queue_lock:
                 self._queue.append(pending)
             with self._commit_lock:
-                # Whoever held the lock before may have committed this one along with theirs.
+                # The thread that held the lock before may have committed this command with its own.
                 if pending.answer is None:
                     self._lead()
         except BaseException:
-            # Who has left, and looked, and found nothing, must not find it done an hour later.
+            # An interrupted caller may read the shard back to see if its command happened. If it
+            # stayed in the queue, the next thread to commit would run it after that look.
             pending.withdrawn = True
             raise
         answer = pending.answer
@@ -225,32 +240,39 @@ class Machine:
         return cast("R", answer.result)
 
     def _lead(self) -> None:
-        """Commit all that is queued; the commit lock is held.
+        """Commit all queued commands; the caller holds the commit lock.
 
-        An interrupt may end this between any two instructions, also those of a handler. So nothing
-        is left to handlers: what is not answered stays in the queue, and a record whose outcome is
-        open in `_flight`, where the next leader finds it. That is soon, as everybody who waits for
-        an answer waits for the lock.
+        An interrupt may end this between any two instructions, also inside of an `except` or
+        `finally`. So no cleanup is left to handlers: commands without an answer stay in the queue,
+        and a record whose outcome is open stays in `_flight`. The next thread that gets the lock
+        finds both, and that is soon: every thread that waits for an answer waits for the lock.
         """
+        # First: the commands of a record that an interrupted thread has committed are still in the
+        # queue, unanswered. Collected before this, they would be run a second time.
         self._land()
         group = self._waiting()
         if group:
             try:
                 self._commit_group(group)
             except ShardError as error:
-                # It is about the record that they shared, so it is true for each of them. Any other
-                # exception is this thread's own: the others try for themselves.
+                # It is about the record that they share, so it is true for each of them. Any other
+                # exception, such as an interrupt, belongs to this thread alone: it must not be
+                # caught here, and the other commands stay queued for the next thread.
                 answer_all(group, [Answer(error=error)] * len(group))
-        self._waiting()  # what is answered is not kept until the next command
+        self._waiting()  # drops what is answered: it would keep states alive until the next command
 
     def _waiting(self) -> list[Pending]:
-        """The commands that are to be run, in order; forgets the others."""
+        """Drop answered and withdrawn commands from the queue; return the others, in order."""
         with self._queue_lock:
             self._queue = [pending for pending in self._queue if pending.is_open]
             return list(self._queue)
 
     def _land(self) -> None:
-        """Answer those whose record is committed, or may be; who lost a race tries again."""
+        """Answer the commands of `_flight`, if there is one, by the outcome of its record.
+
+        Committed: with their results. Unknown: with `Indeterminate`. Lost to another record: not at
+        all, so that they are run again. May be interrupted anywhere and repeated.
+        """
         flight = self._flight
         if flight is None:
             return
@@ -258,16 +280,20 @@ class Machine:
             self._install(flight.state)
             answer_all(flight.group, flight.answers)
         elif flight.outcome is None:
+            # The request may have been sent: to run the commands again could make them happen
+            # twice. Commands that have their error already, by `_lead`, keep it.
             unknown = Indeterminate(
                 f"the thread that was writing record {flight.state.seqno} of shard '{self.name}' "
                 "was interrupted",
                 hint="read the shard back before repeating the commit",
             )
             answer_all(flight.group, [Answer(error=unknown)] * len(flight.group))
-        # Last: until here the next leader would do all of it again, which changes nothing.
+        # Last: after an interrupt before this line the next thread does all of it again, which
+        # changes nothing. Cleared first, an interrupt would leave commands to be run twice.
         self._flight = None
 
     def _commit_group(self, group: list[Pending]) -> None:
+        """Run `group` and write its record, again after every lost race, until it is committed."""
         backoff = Backoff(self.clock, self.ids, self.settings.conflict_pause_ms)
         deadline = self.clock.elapsed_ms() + self.settings.commit_timeout_ms
         fresh = self._state is None
@@ -275,11 +301,14 @@ class Machine:
             old = self._state if self._state is not None else self._refresh()
             if old is None:
                 raise self.not_found()
+            # Inside the loop: a heartbeat stamped before many lost races could be expired by the
+            # time its record is written (materialize #38060).
             now_ms = self.clock.now_ms()
             new, answers, idle = self._run(group, old, now_ms)
             if idle and not fresh:
-                # Somebody's command found nothing to do, in a state that may be stale: whether
-                # that is the truth can only be said of a fresh one.
+                # A command found nothing to do, in a cached state that may be stale. An effect is
+                # checked by the compare-and-set; an answer without one is checked only here. To
+                # answer from the cache would be quicker, and refuse appends for an old upper.
                 fresh = True
                 if self._refresh() is not old:
                     continue
@@ -290,10 +319,14 @@ class Machine:
             began_ms = self.clock.elapsed_ms()
             # Before the request: from here on it may happen, whatever becomes of this thread.
             self._flight = flight = Flight(group, answers, new)
+            # Into the flight by the same statement that ends the request: an interrupt between the
+            # two would make a known outcome an unknown one.
             flight.outcome = outcome = self._compare_and_set(old.seqno, record)
             self._land()
             if isinstance(outcome, Committed):
                 return
+            # After the attempt: however short the timeout, there was one. `Determinate` is true
+            # because another record has our number; an attempt of unknown outcome has raised above.
             if self.clock.elapsed_ms() > deadline:
                 raise Determinate(
                     f"lost every race for the next record of shard '{self.name}' during "
@@ -301,14 +334,19 @@ class Machine:
                     code="CONTENTION",
                     hint="retry; use fewer writers per shard",
                 )
-            # Catching up comes after the pause: what was read before it would be stale again.
+            # Catching up comes after the pause: a state read before it would be stale again.
             paused = backoff.lost(self.clock.elapsed_ms() - began_ms)
             fresh = self._catch_up(None if paused else outcome.current)
 
     def _run(
         self, group: list[Pending], old: ShardState, now_ms: int
     ) -> tuple[ShardState, list[Answer], bool]:
-        """All commands on `old`, one after the other; whether some had nothing to do."""
+        """Run all commands on `old`, each on the state that the one before it has made.
+
+        Returns:
+            The last state (`old` itself if nothing changed); the answers, in order; and True if
+            some command had nothing to do or raised.
+        """
         new, idle = old, False
         answers: list[Answer] = []
         for pending in group:
@@ -316,6 +354,7 @@ class Machine:
                 transition = pending.command(new, now_ms)
             except Exception as error:  # noqa: BLE001 - its own caller gets it, the others go on
                 answers.append(Answer(error=error))
+                # An error is an answer without effect, too: on a fresh state it may not be raised.
                 idle = True
                 continue
             idle = idle or transition.state is None
@@ -324,15 +363,20 @@ class Machine:
         return new, answers, idle
 
     def _record(self, old: ShardState, new: ShardState, now_ms: int) -> tuple[Record, ShardState]:
-        """The log record that makes `new` of `old`, and the state it makes."""
+        """The log record that turns `old` into `new`, and the state that it makes."""
+        # Expiry comes after the commands: a late heartbeat renews its lease as long as nobody has
+        # committed since the lease ended, and readers are cut off as seldom as possible.
         new = msgspec.structs.replace(
             expire(new, now_ms),
             seqno=old.seqno + 1,
+            # Clocks of several machines, and steps back of one: the order of records wins.
             walltime_ms=max(now_ms, old.walltime_ms + 1),
+            # Not simply this code's: older code must not hide that newer code has written here.
             version=max(CODE_VERSION, old.version),
         )
         whole = is_tombstone(new) or new.shard != old.shard
         if whole:
+            # Before `new.rollup` is read below: rollups older than the base are of another life.
             new = msgspec.structs.replace(new, base=new.seqno)
         if self.settings.validate:
             check(new)
@@ -351,44 +395,55 @@ class Machine:
     def _compare_and_set(
         self, expected: int | None, record: Record
     ) -> Committed | ExpectationMismatch:
+        """Write `record` after `expected`; None if it is to be the first.
+
+        Raises:
+            Determinate: It was certainly not written, and no other record was seen in its place.
+            Indeterminate: It may have been written, or may still be.
+        """
         data = encode_record(record)
         try:
             return self.location.consensus.compare_and_set(self.directory, expected, data)
         except Indeterminate as unknown:
-            # The log's own deadline passed. One more look decides, or the caller must.
+            # The log's own deadline has passed. One more look may settle it.
             try:
                 found = self.location.consensus.scan(self.directory, record.seqno, 1)
             except ShardError as error:
-                # That nothing was learnt must not be taken for "it did not happen".
+                # The look failed, perhaps with `Determinate`: that is about the look. To let it out
+                # would tell the caller that the write did not happen.
                 raise unknown from error
             if not found:
-                raise
+                raise  # the request may be on its way still: absence proves nothing
+            # The data holds this attempt's random token, so equal bytes are our own record.
             if found[0].seqno == record.seqno and found[0].data == data:
                 return Committed(record.seqno)
             if found[0].seqno > record.seqno:
-                raise
+                raise  # our number was truncated: whose record it was cannot be learnt any more
+            # Another record has our number, and numbers are given once: ours can never land.
             return ExpectationMismatch(found[0])
 
     # -- reading state -----------------------------------------------------------------------
 
     def _catch_up(self, current: VersionedData | None) -> bool:
-        """Move on after a lost race; whether the state is now no older than this call."""
+        """Move on after a lost race; True if the state is now no older than this call."""
         state = self._state
         if state is not None and current is not None and current.seqno == state.seqno + 1:
-            # The next record need not be the newest: enough to try again, not to refuse.
+            # Saves a request. But the next record need not be the newest one: that is enough to try
+            # again, which the compare-and-set checks, and not enough to refuse.
             self._install(apply_diff(state, self.log.decode(current)))
             return False
         self._refresh()
         return True
 
     def _refresh(self) -> ShardState | None:
+        """Read the records that are new; the caller holds the commit lock."""
         state = self._state
         if state is None:
             return self._load()
         while True:
             records = self.location.consensus.scan(self.directory, state.seqno + 1, SCAN_MAX)
             if records and records[0].seqno > state.seqno + 1:
-                return self._load()  # truncated past what we know
+                return self._load()  # the log was truncated beyond what this process knows
             for data in records:
                 state = apply_diff(state, self.log.decode(data))
             if records:
@@ -400,6 +455,9 @@ class Machine:
         """Read the state from the newest record, its rollup, and the records between."""
         missing = ""
         for _ in range(_RELOADS_MAX):
+            # A collector may delete between any two of these reads. It deletes a rollup only after
+            # a record names a newer one, so a fresh head leads to objects that are still there;
+            # missing objects are an error only if that fails again and again.
             head = self.location.consensus.head(self.directory)
             if head is None:
                 return None
@@ -407,7 +465,8 @@ class Machine:
             state = self.log.whole_before(record)
             if state is None:
                 missing = record.rollup[1].key if record.rollup else f"record {record.base}"
-                continue  # a newer head names a newer one
+                continue
+            # May pass the head, by records written meanwhile. To end before it means a hole.
             state = self.log.replayed(state)
             if state.seqno < head.seqno:
                 missing = f"the record after seqno {state.seqno}"
@@ -421,36 +480,46 @@ class Machine:
         )
 
     def _install(self, state: ShardState) -> None:
+        # `_land` may be repeated after an interrupt, with a state that has been passed since.
         if self._state is None or state.seqno > self._state.seqno:
             self._state = state
 
     # -- rollups -----------------------------------------------------------------------------
 
     def _maintain(self) -> None:
-        """Store a whole state when the last one is `rollup_every` records old."""
+        """Write a rollup if the newest whole state is `rollup_every` records old; never raises."""
         state = self._state
         if state is None or is_tombstone(state):
             return
         newest = state.rollup[0] if state.rollup else state.base
         due = state.seqno - newest
         every = self.settings.rollup_every
-        # Every handle of every process sees the threshold pass. Only the commit that lands on a
-        # multiple takes the duty, and everybody once it has been neglected for three rounds.
+        # Every handle of every process sees the threshold pass, and each would write a rollup. So
+        # only the commit whose seqno is a multiple writes one. Its process may have died: once
+        # three rollups are missing, every commit tries.
         if due >= every and (state.seqno % every == 0 or due >= 3 * every):
             try:
                 self.write_rollup(state)
             except Exception:  # noqa: BLE001 - of any kind
-                # The command has committed; failing it for a rollup that the next one can write
-                # would make its caller believe that it had not.
+                # The command has been committed. An error for the rollup, which a later commit can
+                # write, would make the caller believe that the command had failed.
                 _log.warning("rollup not written", exc_info=True, extra=self._context(state))
 
     def _context(self, state: ShardState) -> dict[str, object]:
         return {"context": {"shard": self.name, "shard_id": state.shard, "seqno": state.seqno}}
 
     def write_rollup(self, state: ShardState) -> bool:
-        """Store `state` as a rollup and record it; False if another one of its seqno is known."""
+        """Store `state` as a rollup and record it.
+
+        Returns:
+            False if it was not recorded: another rollup of its seqno is known, the shard was
+            dropped meanwhile, or writing took so long that an orphan sweep may have taken the blob.
+        """
+        # The token keeps two writers of one seqno from sharing a blob: the loser deletes its own.
         key = f"{self.directory}/rollup/{state.seqno:016x}-{self.ids.token().hex()}"
         data = encode_rollup(state)
+        # Read before the blob is written, as a sweep judges the blob by the time of its writing:
+        # read after it, a slow write could be recorded when a sweep may have deleted it already.
         begun_ms = self.clock.now_ms()
         self.location.blob.set(key, data)
         ref = RollupRef(key, len(data))
@@ -460,9 +529,11 @@ class Machine:
                 return Transition(None, result=False)
             return add_rollup(current, now_ms, seqno=state.seqno, rollup=ref, begun_ms=begun_ms)
 
+        # Not `apply`, which would call `_maintain` and so this again.
         recorded = self._apply(command)
         if not recorded:
-            # Certainly not referenced: the answer came from a state read after the attempt.
+            # Certainly not referenced: a refusal is about a state read after the attempt. An
+            # outcome that is unknown raises instead, and leaves the blob to the sweep.
             self.location.blob.delete(key)
         return recorded
 

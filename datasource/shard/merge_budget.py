@@ -1,13 +1,15 @@
-"""Fuel: what the writers of a process may still spend on merging after their appends.
+"""The merge budget limits how much the writers of a process merge after their appends.
 
-A commit adds fuel in proportion to what it appended, and a merge uses up what it reads. So merging
-costs a writer a fixed multiple of its own writing, however much others have left undone, and no
-single commit more than the tank holds. A process starts with a full tank: one that appends once and
-ends does its share, too.
+Writers merge batches as they append, so that a shard stays fast to read without a separate process.
+Without a limit, one unlucky commit would pay for all merging that others have left undone. So each
+commit adds to the budget in proportion to what it appended, and a merge takes out what it reads:
+merging costs a writer a fixed multiple of its own writing, and no single commit more than the
+budget's capacity. (Differential dataflow calls this fuel.) A process starts with a full budget: one
+that appends once and ends does its share, too.
 
 Invariants:
-    -capacity <= fuel <= capacity; what is less than zero is owed.
-    At most one thread of a process has the tank.
+    -capacity <= fuel <= capacity; a negative budget is a debt that later commits pay off.
+    At most one thread of a process merges on a budget at a time.
 """
 
 from __future__ import annotations
@@ -22,37 +24,37 @@ __all__ = ["Tank"]
 
 @dataclass(slots=True)
 class Tank:
-    """The fuel for one shard in one process, in bytes of merged input."""
+    """The merge budget for one shard in one process, in bytes of merged input."""
 
     _fuel: int | None = None  # None: full, whatever it holds
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, more: int, capacity: int) -> None:
-        """Fill in `more`, up to `capacity`."""
+        """Add `more` bytes, up to `capacity`."""
         with self._lock:
             held = capacity if self._fuel is None else self._fuel
             self._fuel = min(held + more, capacity)
 
     @property
     def fuel(self) -> int:
-        """What is left."""
+        """The bytes that are left; negative if they are owed."""
         with self._lock:
             return self._fuel or 0
 
     def use(self, spent: int) -> None:
-        """Take `spent` out."""
+        """Take `spent` bytes out; more than are left makes a debt."""
         with self._lock:
             self._fuel = (self._fuel or 0) - spent
 
     def penalise(self, capacity: int) -> None:
-        """Owe a whole tank: after a failure, so that it is not repeated at every commit."""
+        """Set the debt to `capacity`, after a failed merge: not every commit should repeat it."""
         with self._lock:
             self._fuel = -capacity
 
     @contextmanager
     def turn(self) -> Iterator[bool]:
-        """Whether this thread is the one that merges; the others do not wait for it."""
+        """True inside of the `with` if this thread may merge; others get False and do not wait."""
         mine = self._turn.acquire(blocking=False)
         try:
             yield mine

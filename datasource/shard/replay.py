@@ -1,11 +1,13 @@
-"""From stored records and rollups to states: reading the log of one shard, and nothing else.
+"""Replay rebuilds states of a shard from the stored records and rollups of its log.
 
-Two sources hold a whole state: a rollup, and the records that begin a shard or bury it. Every other
-state is one of those with the records after it applied.
+Most records hold only a difference, so a state must be put together. A whole state is in a rollup,
+in the first record of a shard and in a tombstone. Every other state is one of those with the
+records after it applied.
 
-Nothing here changes anything or remembers anything. What is found may be behind the shard, and what
-is not found may have been collected meanwhile: `shardline.datasource.shard.machine` and
-`shardline.datasource.shard.state_history` know which of the two it is.
+Nothing here changes or remembers anything. The state found may be behind the shard, and an object
+that is not found may have been collected meanwhile or lost: callers decide which, as only they know
+what must still be there (`shardline.datasource.shard.machine`,
+`shardline.datasource.shard.state_history`).
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from shardline.datasource.stores.location import Location, VersionedData
 __all__ = ["SCAN_MAX", "LogReader"]
 
 SCAN_MAX: Final = 4096
-"""Most records read in one go."""
+"""The most records that one scan of the log reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +33,8 @@ class LogReader:
 
     Attributes:
         name: The shard's name, for errors.
-        location: Where it lives.
-        directory: Its directory there.
+        location: Where the shard is stored.
+        directory: The shard's directory below the location.
     """
 
     name: str
@@ -43,8 +45,8 @@ class LogReader:
         """The record in an entry of the log.
 
         Raises:
-            Corrupt: It is damaged, or stands at another place than it was written for.
-            InvalidUsage: It is of a version this code must not touch.
+            Corrupt: It is damaged, or its number is not that of its place in the log.
+            InvalidUsage: It was written by a version that is too new for this code.
         """
         what = f"record {data.seqno} of shard '{self.name}'"
         record = decode_record(data.data, what)
@@ -57,15 +59,15 @@ class LogReader:
         return record
 
     def record(self, seqno: int) -> Record | None:
-        """The record with this number; None if there is none, yet or any more."""
+        """The record with this number; None if it is not written yet, or was truncated."""
         found = self.location.consensus.scan(self.directory, seqno, 1)
         return self.decode(found[0]) if found and found[0].seqno == seqno else None
 
     def rollup(self, seqno: int, ref: RollupRef) -> ShardState | None:
-        """The state at `seqno` out of its rollup; None if the blob is not there.
+        """The state at `seqno`, read from its rollup; None if the blob is not there.
 
         Raises:
-            Corrupt: It is damaged, or another file than was written.
+            Corrupt: The blob is damaged, or holds the state at another seqno.
         """
         data = self.location.blob.get(ref.key)
         if data is None:
@@ -80,7 +82,7 @@ class LogReader:
         return state
 
     def whole_before(self, record: Record) -> ShardState | None:
-        """The whole state that `record` says to start from; None if it is not there any more."""
+        """The whole state that `record` names as its start; None if it is not there any more."""
         if record.state is not None:
             return record.state
         if record.rollup is not None:
@@ -92,10 +94,12 @@ class LogReader:
         """The states that follow `state`, one for each record.
 
         Args:
-            until: Seqno of the last one wanted; None for all there are.
+            state: A state of the shard.
+            until: Seqno of the last state wanted; None for all there are.
 
         Yields:
-            States without gaps. It ends early where a record is missing: compare the last seqno.
+            States without gaps. Ends early where a record is missing: a caller that needs `until`
+            compares it with the seqno of the last state.
         """
         while until is None or state.seqno < until:
             wanted = SCAN_MAX if until is None else min(SCAN_MAX, until - state.seqno)
