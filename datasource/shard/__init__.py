@@ -1,4 +1,4 @@
-"""The state of a shard, and the one loop that changes it.
+"""This room holds the state of a shard, and the one loop that changes it.
 
 Owns what persist calls state: batches with their descriptions, since and upper, readers, writers,
 holds; the commands that change it, as pure functions; its encoding; and the machine, the
@@ -7,18 +7,18 @@ compare-and-set loop through which each change becomes durable (persist's `Machi
 May use: `stores` (the seams of `stores.location`), `types`, `rows`. Start at `description` and
 `state`, then `commands/`, then `machine`.
 
-Never: reads the bytes of a part, or changes a state in any other way than a command through
-`machine`. A state that was encoded once can be decoded for ever.
+Must never: read the bytes of a part; change a state in any other way than a command through
+`machine`; make an encoding that was released once undecodable.
 
     description, batch, trace   updates between two frontiers; a shard's batches in order of time
     state                       everything that is known of a shard but its rows
     commands/                   every change, as `(state, now_ms, …) -> Transition`
-    plan                        which parts a question needs, from one state, without I/O
+    plan                        the parts that a read must fetch, from one state, without I/O
     codec, replay               records and rollups to states, and back
-    machine, backoff            the compare-and-set loop, and the pause of one who lost a race
+    machine, backoff            the compare-and-set loop, and the pause after a lost race
     group_commit                commands of several threads in one record
     state_history               the states that a shard had
-    references                  which objects states refer to, and for how long
-    merge_budget                what writers may still spend on merging
-    covered_range               what part of its source a numbered append is made of
+    references                  the objects that states refer to, and for how long
+    merge_budget                how much writers may still merge after their appends
+    covered_range               the part of its source that a numbered append is made of
 """

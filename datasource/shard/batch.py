@@ -1,8 +1,9 @@
-"""Batches, runs and parts as a shard's state knows them: where the updates are, not the updates.
+"""Batches, runs and parts describe in a shard's state where its updates are stored.
 
-A *batch* holds all updates of one interval of times. It is made of *runs*; a run is a sequence of
-*parts* whose rows, read one part after the other, are in the shard's sort order (if the run says
-so). A part is a Parquet blob, or, when tiny, bytes inside the state itself.
+They hold counts, bounds and keys but no rows, so that a read can be planned from the state alone. A
+*batch* describes all updates of one interval of times (persist: `HollowBatch`). It is made of
+*runs*; a run is a sequence of *parts* whose rows, read one part after the other, are in the shard's
+sort order if `Run.order` says so. A part is a Parquet blob, or, when tiny, bytes inside the state.
 
 Invariants:
     A part is written before a batch that names it is appended, and never changes afterwards.
@@ -26,7 +27,7 @@ __all__ = ["Batch", "Footer", "Part", "Run", "Volume", "stamp"]
 
 
 class Footer(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The end of a part's file, which says where everything is; by itself it has no checksum.
+    """The end of a part's Parquet file, which locates everything else; it has no own checksum.
 
     Attributes:
         size_bytes: From its first byte to the end of the file, length and magic number included.
@@ -43,7 +44,8 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     Attributes:
         key: Blob key; for an inline part a name that is only an identity.
         rows: Number of rows (updates), > 0.
-        size_bytes: Encoded size; what a reader fetches and what packing into partitions weighs.
+        size_bytes: Encoded size: the bytes that a reader fetches, and the part's weight when parts
+            are packed into partitions.
         schema: Id of the schema that the rows were written with.
         ts: The time of every row, when the file has no `_ts` column; None when it has one.
         ts_min: Least time in the `_ts` column; None if `ts` is set.
@@ -51,13 +53,13 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         diff_sum: Sum of all diffs.
         diff_min: Least diff. `diff_min >= 1` says that the part retracts nothing.
         diff_max: Greatest diff. 1 together with `diff_min == 1`: a plain bag of rows.
-        crc32: Checksum of the whole file when its writer knew it.
+        crc32: Checksum of the whole file; None if its writer did not know it.
         encoded_stats: Column statistics within the budget, as they are written; see `stats`.
         inline: The rows themselves, as one Arrow record batch message, for a tiny part.
-        footer: The end of the file, to be checked before a library sees it; None for parts that
+        footer: The end of the file, to be checked before a library reads it; None for parts that
             versions before 1.4 described, and for an inline part.
-        nan_safe: Whether the file is known to have no bounds of its own of a column that holds
-            NaN: see `floats`. False for parts that versions before 1.4 described.
+        nan_safe: True if the file is known to have no bounds of its own for a column that holds
+            NaN: see `parts.nan_bounds`. False for parts that versions before 1.4 described.
     """
 
     key: str
@@ -96,7 +98,7 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def retracts(self) -> bool:
-        """Whether some row of the part has a negative diff."""
+        """True if some row of the part has a negative diff."""
         return self.diff_min < 0
 
 
@@ -113,12 +115,12 @@ class Run(msgspec.Struct, frozen=True, gc=False):
 
 
 class Batch(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """All updates of one interval.
+    """All updates of one interval of times.
 
     Attributes:
-        desc: Which interval, and how far compacted.
-        runs: Where the rows are; none for an interval without updates.
-        level: Size class in the trace; a merge of batches of one level lands on the next.
+        desc: The interval, and how far its history is compacted.
+        runs: Where the rows are; empty for an interval without updates.
+        level: Size class in the trace: a batch of level `i` has at most `2**i` updates.
     """
 
     desc: Description
@@ -133,12 +135,12 @@ class Batch(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the interval has no updates."""
+        """True if the interval has no updates."""
         return not self.runs
 
     @property
     def is_trimmed(self) -> bool:
-        """Whether some part has rows outside of the interval, which are not the batch's."""
+        """True if some part has rows outside of the interval, which are not the batch's."""
         spans = (part.time_bounds for part in self.parts)
         return any(span is None or not all(map(self.desc.covers, span)) for span in spans)
 
@@ -154,17 +156,17 @@ class Batch(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def inline_bytes(self) -> int:
-        """How much of the batch lives inside the state."""
+        """Bytes of the batch's parts that are stored inside the state."""
         return sum(part.size_bytes for part in self.parts if part.inline is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """How much there is to read, at the most.
+    """An upper bound of what a read has to fetch.
 
     Attributes:
-        rows: Updates.
-        size_bytes: Encoded.
+        rows: Number of updates.
+        size_bytes: Their encoded size.
     """
 
     rows: int = 0
@@ -172,7 +174,7 @@ class Volume:
 
     @classmethod
     def of(cls, parts: Iterable[Part]) -> Volume:
-        """That of all `parts`."""
+        """The volume of all `parts` together."""
         rows = size_bytes = 0
         for part in parts:
             rows += part.rows

@@ -1,13 +1,15 @@
-"""How state is stored: log records that carry differences, and rollups that carry whole states.
+"""The codec encodes states as log records, which carry differences, and as rollups, whole states.
 
-Both are JSON, for people and any later version to read; a rollup is compressed with zstd behind a
-magic number and a checksum, and the log frames and checksums its own entries. Field names in either
-are for ever: every encoding ever released stays readable, and `tests/golden` keeps one of each.
+A state may be megabytes, and a change of it a few hundred bytes: a record holds only the change.
+Both encodings are JSON, readable for people and for any later version; a rollup is compressed with
+zstd behind a magic number and a checksum, and the log frames and checksums its own entries. Field
+names in either are for ever: every encoding ever released stays readable, and `tests/golden` keeps
+one of each.
 
-Versions: every record and rollup names the newest code version that contributed to the state.
-This code reads state of any older version, and of one minor version ahead, so that an upgrade can
-be rolled back by one step; anything newer is refused. A new minor version may therefore add fields
-only if the version before it may drop them without harm.
+Versions: every record and rollup names the newest code version that ever wrote the shard. This code
+reads state of any older version, and of one minor version ahead, so that an upgrade can be rolled
+back by one step; anything newer is refused. A new minor version may therefore add fields only if
+the version before it may drop them without harm.
 
 Invariants:
     apply_diff(diff(a, b), a) == b, for any two states of one shard.
@@ -53,14 +55,14 @@ CODE_VERSION: Final = (1, 4)
 1.1 added `cleaned_seqno`; code that drops it makes the next collector begin further back.
 1.2 was never used: code of 1.1 would read it, drop `registered`, and write past transactions.
 1.3 added `claims`, `retain_ms`, `swept_ms` and `registered`.
-1.4 added a part's `footer` and `nan_safe`, and `covers` of a writer; code that drops them reads on
-as before it had them, and a number counts as committed for any range."""
+1.4 added a part's `footer` and `nan_safe`, and `covers` of a writer. Code that drops them checks
+less as it reads, as code did before, and takes a number as committed for any range."""
 
 _ROLLUP_MAGIC: Final = b"SHRDROL1"
 
 _ROLLUP_BYTES_MAX: Final = 4 << 30
-"""No state is so large unpacked: a million parts with all their statistics are 1 GB. What says that
-it is would be unpacked into memory before anything else could be found wrong with it."""
+"""No state is so large uncompressed: a million parts with all their statistics are 1 GB. A damaged
+rollup that claims to be larger is refused before it can fill the memory."""
 
 V = TypeVar("V")
 
@@ -74,7 +76,7 @@ class Splice(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Diff(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one record changes. An entry set to None in a map is removed."""
+    """The change that one record makes. An entry set to None in a map is removed."""
 
     since: int | UnsetType | None = UNSET
     batches: Splice | None = None
@@ -97,12 +99,12 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         seqno: The entry's own number, repeated so that a misplaced entry is noticed.
-        token: Random; makes each attempt to write an entry recognisable.
+        token: Random; by it a writer recognises its own attempt after a lost answer.
         walltime_ms: When it was made; greater than in the record before.
-        version: Newest code version that contributed to the state.
-        rollup: Newest rollup at the time, so that the newest record alone says where to start.
+        version: Newest code version that ever wrote the shard.
+        rollup: Newest rollup at the time, so that a reader of the newest record knows its start.
         base: Where to start without one: seqno of the last record that carries a whole state.
-        diff: The change; None if `state` is given.
+        diff: The change; None if `state` is set.
         state: The whole state: in the first record of a shard, and in a tombstone.
     """
 
@@ -117,7 +119,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _Header(msgspec.Struct):
-    """The least part of a record or rollup that any version must be able to read."""
+    """The fields of a record or rollup that any version must be able to read."""
 
     version: tuple[int, int]
 
@@ -129,7 +131,7 @@ _headers: Final = msgspec.json.Decoder(_Header)
 
 
 def diff(old: ShardState, new: ShardState) -> Diff:
-    """What turns `old` into `new`; both of the same shard."""
+    """The difference that turns `old` into `new`; both must be states of one shard."""
     return Diff(
         since=UNSET if old.trace.since == new.trace.since else new.trace.since,
         batches=_splice(old.trace.batches, new.trace.batches),
@@ -237,7 +239,8 @@ def _decode(decoder: msgspec.json.Decoder[V], data: bytes, what: str) -> V:
     try:
         return decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        # A newer version may have changed anything but its header: say "newer", not "damaged".
+        # A newer version may have changed anything but the header: the error must say "newer" then,
+        # as "damaged" would send its reader to a backup.
         try:
             version = _headers.decode(data).version
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -278,7 +281,7 @@ def _splice(old: tuple[Batch, ...], new: tuple[Batch, ...]) -> Splice | None:
 
 
 def _common_prefix(old: tuple[Batch, ...], new: tuple[Batch, ...]) -> int:
-    """How many first batches are the same objects.
+    """The number of first batches that are the same objects.
 
     An append to 10,000 batches shares all but the last: one comparison of slices, which runs in C
     and takes identity for equality, settles that case without a loop.

@@ -1,16 +1,17 @@
-"""What a numbered append covers: the part of its source that its rows are made of, as a short text.
+"""A covered range names the part of its source that a numbered append is made of, as a short text.
 
-A writer's number alone does not say that two appends are the same. Who rolls the checkpoint of a
-query back by hand, restores it from a copy or begins a new one gets old numbers for new ranges, and
-rows that were taken for "committed before" would be gone without an error. So whoever knows what
-its number stands for says it, and the shard remembers it of each writer's last append.
+A writer's number alone does not prove that two appends are the same (Delta's `txnVersion` has this
+gap). A checkpoint of a query that is rolled back by hand, restored from a copy or begun anew gives
+old numbers to new ranges; their rows would be taken for "committed before", and be lost without an
+error. So a writer that knows the range of its number names it, and the shard remembers the range of
+each writer's last append.
 
-    query:<query>:<range>   a micro-batch: which streaming query, from which offsets to which
+    query:<query>:<range>   a micro-batch: of one streaming query, between two offsets
     interval:[17, 42)       exactly these times of the shard
-    text:<digest>           what the user has said (`txnRange`)
+    text:<digest>           the user's own name for the range (`txnRange`)
 
 Each may be unknown: the whole text (empty), or the range of a query. Only texts of one kind can be
-compared, so state of older code and writers that say nothing go on as ever.
+compared, so state of older code and writers that name no range go on as before.
 
 Invariants:
     Two runs of one piece of work have the same text, in any process and after any crash.
@@ -29,21 +30,21 @@ _RANGE_BYTES = 12
 
 
 def of_text(text: str) -> str:
-    """Of a user's own name for a range; empty says nothing."""
+    """The covered range for a user's own name of it; empty if the name is."""
     return f"text:{_digest([text], _RANGE_BYTES)}" if text else ""
 
 
 def of_interval(lower: int, upper: int | None) -> str:
-    """Of the times `[lower, upper)` of the shard that is written; None is the end of all times."""
+    """The covered range for the times `[lower, upper)` of the shard; None is the end of time."""
     return f"interval:[{lower}, {upper})"
 
 
 def of_query(query: str, offsets: Iterable[str] | None) -> str:
-    """Of a micro-batch of a streaming query.
+    """The covered range for a micro-batch of a streaming query.
 
     Args:
-        query: The query's id; empty says nothing.
-        offsets: What tells its range from any other of the query, in order; None if not known.
+        query: The query's id; if empty, so is the result.
+        offsets: Texts that differ for any two ranges of the query, in order; None if not known.
     """
     if not query:
         return ""
@@ -52,7 +53,7 @@ def of_query(query: str, offsets: Iterable[str] | None) -> str:
 
 
 def may_cover_same(one: str, other: str) -> bool:
-    """False if two appends are certainly of different ranges; what is unknown may be the same."""
+    """False if two appends are certainly of different ranges; unknown ranges may be the same."""
     if one.partition(":")[0] != other.partition(":")[0]:
         return True
     return all(
@@ -65,6 +66,6 @@ def _digest(texts: Iterable[str], size_bytes: int) -> str:
     digest = hashlib.blake2b(digest_size=size_bytes)
     for text in texts:
         encoded = text.encode()
-        # With its length: two texts that are cut elsewhere are not the same.
+        # With its length: "ab", "c" must not have the digest of "a", "bc".
         digest.update(len(encoded).to_bytes(8, "big") + encoded)
     return digest.hexdigest()

@@ -1,14 +1,15 @@
-"""Descriptions: what a batch of updates claims about the history of its shard.
+"""A description states the times of a batch of updates, and how far its history is compacted.
 
-A description `(lower, upper, since)` of a batch says three things:
+Readers rely on descriptions alone to read every update of a shard once (differential dataflow:
+`Description`). A description `(lower, upper, since)` of a batch says three things:
 
     every update of the shard at a time `t` with `lower <= t < upper` is in this batch;
     nothing else is: rows of its parts at other times are not part of the batch, and a reader drops
-    them (appending can have cut a batch to a tighter interval than its parts were written for);
+    them (an append may cut a batch to a tighter interval than its parts were written for);
     times before `since` have been advanced to `since`: contents at any `as_of >= since` are exact,
     and finer history than that is gone.
 
-What may not be concluded: that there is any update in the interval, or that two batches with equal
+It may not be concluded that there is any update in the interval, or that two batches with equal
 descriptions hold the same rows. Only the consolidated contents are equal.
 """
 
@@ -22,7 +23,7 @@ __all__ = ["Description"]
 
 
 class Description(msgspec.Struct, frozen=True, array_like=True):
-    """An interval of times and how far its history has been compacted.
+    """An interval of times, and the since up to which its history is compacted.
 
     Attributes:
         lower: First time, inclusive.
@@ -41,15 +42,15 @@ class Description(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_empty_interval(self) -> bool:
-        """Whether no time at all lies in the interval."""
+        """True if no time at all lies in the interval."""
         return self.upper is not None and self.upper <= self.lower
 
     def covers(self, time: int) -> bool:
-        """Whether `time` lies in the interval."""
+        """True if `time` lies in the interval."""
         return self.lower <= time and (self.upper is None or time < self.upper)
 
     def overlaps(self, lower: int, upper: int | None) -> bool:
-        """Whether some time lies in both this interval and `[lower, upper)`."""
+        """True if some time lies in both this interval and `[lower, upper)`."""
         below = upper is None or self.lower < upper
         above = self.upper is None or lower < self.upper
         return below and above

@@ -1,22 +1,22 @@
-"""Plans: which parts must be read for a question about a shard, from one state, without I/O.
+"""A plan lists the parts that a read of a shard must fetch, from one state and without I/O.
 
-Two questions: the contents at a time (`plan_snapshot`), and what changed in an interval of times
-(`plan_changes`). The answer is a list of `PlannedPart`: plain data that can be sent anywhere, with
-all that a fetch needs, so that fetching never looks at state.
+There are two kinds of reads: the contents at a time (`plan_snapshot`), and the updates of an
+interval of times (`plan_changes`). Both give `PlannedPart`s: plain data with all that a fetch
+needs, so that tasks on executors fetch without ever reading the log (Delta: a scan's files).
 
 Parts are then spread over tasks (`pack`): large ones are cut into *shares* of their row groups,
 which needs no look at the file, and small ones go together.
 
-A snapshot must be consolidated only where something was retracted. A part whose diffs are all
-positive, and whose key range no retracting part overlaps, is exact as it is: append-only data does
-not pay for retractions. The others form *groups*: parts whose key ranges overlap, to be merged and
+A snapshot must be consolidated only where rows were retracted. A part whose diffs are all positive,
+and whose key range no retracting part overlaps, is exact as it is: append-only data does not pay
+for retractions. The others form *groups*: parts whose key ranges overlap, to be merged and
 consolidated together.
 
 Invariants:
-    A plan is a pure function of (state, question). Over a later state with other physical batches
-    it has other parts, and the same consolidated meaning.
-    Every update of the question is in exactly one planned part, after the part's time filter; and
-    in exactly one share of it.
+    A plan is a pure function of its arguments. From a later state with other physical batches it
+    has other parts, and the same consolidated meaning.
+    Every update that the read asks for is in exactly one planned part, after the part's time
+    filter; and in exactly one share of it.
 """
 
 from __future__ import annotations
@@ -47,32 +47,32 @@ __all__ = [
 ]
 
 _OPEN_COST_BYTES: Final = 256 << 10
-"""What opening a part weighs when parts are packed into partitions, in bytes of reading. On local
-disk it takes as long as decoding 60 KiB, on an object store as two requests. In between, so that
-10,000 tiny parts make about 80 tasks of the default size and not 1 or 10,000."""
+"""The cost of opening a part when parts are packed into partitions, in bytes of reading. On local
+disk it takes as long as decoding 60 KiB, on an object store as two requests. The value lies between
+them: 10,000 tiny parts make about 80 tasks of the default size, and not 1 or 10,000."""
 
 
 _LISTS_MAX: Final = 10_000
-"""Partitions of one plan, at most: a driver takes milliseconds for each, and sends a kilobyte."""
+"""The most partitions of one plan: a driver takes milliseconds for each, and sends a kilobyte."""
 
 _SHARE_ROWS: Final = 1 << 14
-"""A share of a part has at least so many rows: fewer than any sensible row group."""
+"""The least rows of a share of a part: fewer than any sensible row group has."""
 
 
 class TimeFilter(msgspec.Struct, frozen=True, gc=False):
-    """Rows with `lower <= time < upper` belong to the question; None is unbounded."""
+    """A filter that passes rows with `lower <= time < upper`; None is unbounded."""
 
     lower: int | None
     upper: int | None
 
     def passes_all(self, first: int, last: int) -> bool:
-        """Whether every time from `first` to `last` passes."""
+        """True if every time from `first` to `last` passes."""
         return (self.lower is None or self.lower <= first) and (
             self.upper is None or last < self.upper
         )
 
     def passes_none(self, first: int, last: int) -> bool:
-        """Whether no time from `first` to `last` passes."""
+        """True if no time from `first` to `last` passes."""
         return (self.lower is not None and last < self.lower) or (
             self.upper is not None and self.upper <= first
         )
@@ -83,11 +83,11 @@ class PlannedPart(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         part: Where the rows are.
-        times: The interval of the question, cut to the interval of the part's batch.
-        ordered: Whether the part's rows are in the shard's sort order.
+        times: The interval of the read, cut to the interval of the part's batch.
+        ordered: True if the part's rows are in the shard's sort order.
         share: `(i, n)`: only row groups in the i-th of n equal slices are meant (i from 0).
-        audit: Whether statistics say that no row passes the filter, and it is read only to see
-            that this is so; it yields nothing.
+        audit: True if no row passes the filter by the part's statistics, and the part is read only
+            to check that; it yields nothing.
     """
 
     part: Part
@@ -97,29 +97,29 @@ class PlannedPart(msgspec.Struct, frozen=True, gc=False):
     audit: bool = False
 
     def row_groups(self, count: int) -> range:
-        """Which row groups of a part that has `count` are in this share."""
+        """The row groups in this share of a part that has `count` of them."""
         index, shares = self.share
         return range(count * index // shares, count * (index + 1) // shares)
 
     @property
     def weight_bytes(self) -> int:
-        """What reading it costs, in bytes of reading."""
+        """The cost of reading it, opening included, in bytes of reading."""
         return self.part.size_bytes // self.share[1] + _OPEN_COST_BYTES
 
     @property
     def needs_time(self) -> bool:
-        """Whether rows must be filtered by time one by one."""
+        """True if rows must be filtered by time one by one."""
         bounds = self.part.time_bounds
         return bounds is None or not self.times.passes_all(*bounds)
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPlan:
-    """Where the contents at a time are.
+    """The parts that hold the contents of a shard at one time.
 
     Attributes:
-        plain: Parts that are exact by themselves, up to repeating rows with a diff above 1.
-        groups: Sets of parts to be merged and consolidated, each on its own.
+        plain: Parts that are exact by themselves; a row with a diff above 1 counts that often.
+        groups: Sets of parts to be merged and consolidated, each set on its own.
     """
 
     plain: tuple[PlannedPart, ...]
@@ -127,12 +127,12 @@ class SnapshotPlan:
 
     @property
     def planned(self) -> list[PlannedPart]:
-        """All parts that it reads."""
+        """All parts of the plan."""
         return [*self.plain, *chain.from_iterable(self.groups)]
 
 
 def volume_of(planned: Iterable[PlannedPart]) -> Volume:
-    """How much there is to read: whole parts, whatever their filters let pass."""
+    """An upper bound of the data to read: counts whole parts, as if no filter were applied."""
     return Volume.of(one.part for one in planned)
 
 
@@ -144,7 +144,7 @@ def plan_changes(state: ShardState, lower: int, upper: int | None) -> list[Plann
 def batch_changes(
     state: ShardState, lower: int, upper: int | None
 ) -> Iterator[tuple[Batch, list[PlannedPart]]]:
-    """As `plan_changes`, batch by batch in order of time; costs nothing for batches before."""
+    """As `plan_changes`, batch by batch in order of time; earlier batches cost nothing."""
     batches = state.trace.batches
     first = bisect.bisect_right(batches, lower, key=lambda batch: batch.desc.lower)
     for index in range(max(first - 1, 0), len(batches)):
@@ -159,9 +159,9 @@ def plan_snapshot(state: ShardState, as_of: int, column: str) -> SnapshotPlan:
     """The parts that hold the contents at `as_of`.
 
     Args:
-        state: The shard's.
+        state: A state of the shard.
         as_of: Updates at this time and before count.
-        column: The first column that runs are sorted by: parts whose ranges of it are apart have
+        column: The first column that runs are sorted by: parts whose ranges of it are disjoint have
             no row in common.
     """
     # Times before the first are not filtered out: a snapshot sums all of history. But a trimmed
@@ -188,7 +188,7 @@ def plan_snapshot(state: ShardState, as_of: int, column: str) -> SnapshotPlan:
 
 
 def _groups(touched: Sequence[tuple[PlannedPart, _Range]]) -> tuple[tuple[PlannedPart, ...], ...]:
-    """Parts by what their ranges have to do with each other, directly or through others."""
+    """Group parts whose ranges overlap, directly or through other parts."""
     hulls = _hulls([span for _, span in touched])
     groups: list[list[PlannedPart]] = [[] for _ in hulls]
     for candidate, span in touched:
@@ -199,10 +199,10 @@ def _groups(touched: Sequence[tuple[PlannedPart, _Range]]) -> tuple[tuple[Planne
 def pack(planned: Iterable[PlannedPart], target_bytes: int) -> list[list[PlannedPart]]:
     """Spread parts over lists of about `target_bytes` each, heaviest part first.
 
-    Parts larger than that are cut into shares. The weight of a part is its encoded size and what
-    it costs to open it, so that many tiny parts do not end in one list. Where the lists would be
-    more than a driver schedules with ease, they are larger instead. Their order and contents are a
-    pure function of the arguments.
+    Parts larger than that are cut into shares. The weight of a part is its encoded size and the
+    cost of opening it, so that many tiny parts do not end in one list. If there would be more lists
+    than a driver schedules with ease, they are larger instead. Their order and contents are a pure
+    function of the arguments: a plan made again is the same.
     """
     chosen = list(planned)
     total = sum(p.weight_bytes for p in chosen)
@@ -241,9 +241,9 @@ def _planned(batch: Batch, times: TimeFilter, first: int | None = None) -> Itera
     """The parts of a batch that may have rows at `times`.
 
     Args:
-        batch: Where they are.
-        times: The times that count of every part.
-        first: Of a part with rows before this time, only what is at it and later counts.
+        batch: The batch.
+        times: The times that count in every part.
+        first: In a part with rows before this time, only rows at it and later count.
     """
     later = msgspec.structs.replace(times, lower=first)
     for run in batch.runs:
@@ -267,10 +267,11 @@ _ABOVE: Final[_Edge] = (2, 0)
 
 
 def _ranges(planned: Sequence[PlannedPart], column: str) -> list[_Range]:
-    """Where each part lies in `column`; everywhere if its statistics do not tell.
+    """The range of each part's values in `column`; unbounded if its statistics do not give one.
 
-    Nulls sort first and NaN last, and neither is within the bounds that statistics give. Parts
-    written under another type of the column have bounds that do not compare: then none do.
+    Nulls sort first and NaN last, and neither is within the bounds that statistics give. Bounds of
+    parts that were written under another type of the column do not compare: then all ranges are
+    unbounded.
     """
     path = path_text((column,))
     known = [p.part.stats for p in planned]
@@ -302,6 +303,6 @@ def _hulls(ranges: Sequence[_Range]) -> list[_Range]:
 
 
 def _meets(span: _Range, hulls: Sequence[_Range]) -> bool:
-    """Whether `span` has a value in common with one of the disjoint, ordered `hulls`."""
+    """True if `span` has a value in common with one of the disjoint, ordered `hulls`."""
     after = bisect.bisect_right(hulls, span[1], key=lambda hull: hull[0])
     return after > 0 and hulls[after - 1][1] >= span[0]

@@ -1,14 +1,16 @@
-"""Which objects a shard's states refer to, and how long each is needed. Pure functions.
+"""References lists the objects that a shard's states refer to, and until when each is needed.
 
     part_blobs(state)          the parts that a state names
     dropped(before, after)     the parts that one transition lets go
     needed_until(wholes, n)    the last state that is made with record or rollup `n`
 
-Garbage collection, the sweep, usage and reports all ask these questions; the answers are here, so
-that what one of them takes for garbage is garbage to the others.
+Garbage collection, the orphan sweep, usage and reports need the same answers: an object that is
+garbage to one of them and in use to another would be deleted under a reader. So the rules are here,
+once, as pure functions.
 
-An object has a *last need*: the newest seqno whose state cannot be had without it. It is needed now
-if there is none, kept for a hold at that seqno or an earlier one, and garbage otherwise.
+An object has a *last need*: the newest seqno whose state cannot be rebuilt without it. It is needed
+now if the newest state needs it, kept if a hold is at that seqno or an earlier one, and garbage
+otherwise.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ __all__ = ["Amount", "dropped", "needed_until", "part_blobs", "wholes"]
 
 
 class Amount(msgspec.Struct, frozen=True):
-    """Some objects: how many, and their bytes together."""
+    """A number of objects, and their bytes together."""
 
     count: int = 0
     size_bytes: int = 0
@@ -43,7 +45,7 @@ def dropped(before: ShardState, after: ShardState) -> dict[str, Part]:
     old, new = before.trace.batches, after.trace.batches
     if old is new:
         return {}
-    # States share the batches that a transition left alone; only the others have to be looked into.
+    # States share the batches that a transition left alone; only the others must be searched.
     kept, known = set(map(id, new)), set(map(id, old))
     gone = _blobs(batch for batch in old if id(batch) not in kept)
     if gone:
@@ -58,12 +60,15 @@ def wholes(state: ShardState) -> list[int]:
 
 
 def needed_until(known: Iterable[int], seqno: int) -> int | None:
-    """The last state that is made with the rollup or record at `seqno`; None: the newest is.
+    """Seqno of the last state that is made with the rollup or record at `seqno`.
 
     Args:
-        known: The whole states, ascending. A state is made from the one at or before it, and the
-            records between; so nothing before a whole state is needed from there on.
-        seqno: Of the rollup, or of the record.
+        known: Seqnos of the whole states, ascending. A state is made from the whole state at or
+            before it and the records between; so nothing before a whole state is needed after it.
+        seqno: Seqno of the rollup or record.
+
+    Returns:
+        None if the newest state is made with it, too.
     """
     later = next((whole for whole in known if whole > seqno), None)
     return None if later is None else later - 1

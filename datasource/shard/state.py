@@ -1,13 +1,15 @@
-"""The state of a shard: one immutable value that says everything about it but the rows.
+"""The state of a shard is one immutable value that holds everything about it but the rows.
 
-State changes only through the pure functions in `transitions`, applied by the one compare-and-set
-loop in `machine`. So every state change of a shard is totally ordered by its seqno, and whatever
-is true of a shard can be read off one value.
+Readers, writers and maintenance of a shard run in processes that share only storage. They agree
+because all of them decide on this one value (persist's `State`, Delta's snapshot of the log). It
+changes only through the pure functions in `commands`, applied by the one compare-and-set loop in
+`machine`: every change of a shard has its place in one order, its seqno, and everything that is
+true of a shard at a seqno can be read off one value.
 
 Invariants (`check`), beyond those of the trace:
     The shard's since is at or before the since of every reader that was there when it moved.
-    `version` is the newest code that ever contributed, not the last: stepping versions up one by
-    one cannot smuggle in a rollback that is too far.
+    `version` is the newest code that ever wrote the shard, not the last code that did: a rollback
+    by one step after an upgrade by one step must not hide what the newest code has written.
     A durable writer's entry stays as long as the shard lives: it is what makes a commit, repeated
     after any crash, succeed without effect.
 """
@@ -42,20 +44,25 @@ __all__ = [
 ]
 
 STAGE_LIFE_MS: Final = 24 * 3600 * 1000
-"""How long staged parts may wait for their commit. An older commit is refused, so that a sweep of
-unreferenced blobs older than this can never race with one. Part of the state's meaning: all
-writers and sweepers of a shard must agree on it, hence no setting."""
+"""How long staged parts may wait for their commit. An older commit is refused, so that an orphan
+sweep of unreferenced blobs older than this can never race with one. All writers and sweepers of a
+shard must agree on it, so it is no setting."""
 
 
 class LeasedReader(msgspec.Struct, frozen=True):
-    """A reader that is there as long as it says so.
+    """A reader's lease: it keeps history and blobs until its reader stops renewing it.
+
+    Losing it (expired, or removed by an admin) lets the since move on and blobs be deleted that the
+    reader may still want to fetch: its reads then fail, they are never wrong. A lease that nobody
+    gives up costs storage until it expires.
 
     Attributes:
-        since: What it may still read at; holds back the shard's since.
+        since: The least time the reader may read at; holds back the shard's since.
         seqno: Holds back garbage collection: every blob of this state and later ones stays.
-        heartbeat_ms: When it was last heard of, by the clock of whoever committed that.
-        lease_ms: It is forgotten this long after its last heartbeat.
-        purpose: Who it is and what for, in words; shown to people, never parsed.
+        heartbeat_ms: When the lease was last renewed, by the clock of the process that committed
+            the renewal.
+        lease_ms: The lease expires this long after its last heartbeat.
+        purpose: Who the reader is and what it reads for; shown to people, never parsed.
     """
 
     since: int | None
@@ -66,18 +73,22 @@ class LeasedReader(msgspec.Struct, frozen=True):
 
 
 class CriticalReader(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A since hold that never expires by itself; named by its user.
+    """A since hold: it keeps history until its owner gives it up, and never expires by itself.
+
+    Named by its user (persist: critical reader, `SinceHandle`). A hold that its owner has forgotten
+    keeps history, and so storage, for ever: an admin must expire it. A hold that was expired under
+    its owner lets the since pass the times that the owner still needs: the owner must begin anew.
 
     Attributes:
-        since: Holds back the shard's since.
+        since: The least time it keeps readable; holds back the shard's since.
         epoch: Fencing token of the current owner; a downgrade that names another one is refused.
         registered_ms: When it was created.
-        moved_ms: When it was last taken over or downgraded; its age is what makes an abandoned
-            hold visible.
-        purpose: Who it is and what for, in words.
+        moved_ms: When it was last taken over, downgraded or pinned; an abandoned hold is one for
+            which this is long ago.
+        purpose: Who the owner is and what it holds for; shown to people, never parsed.
         seqno: Durable seqno hold, while a snapshot is read in pieces; None otherwise.
-        confirmed: Whether the owner has durably recorded that it exists. An unconfirmed hold whose
-            owner died before that belongs to nobody.
+        confirmed: True once the owner has durably recorded that the hold exists. An unconfirmed
+            hold whose owner died before that belongs to nobody.
     """
 
     since: int | None
@@ -90,7 +101,11 @@ class CriticalReader(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Writer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a writer has committed: the memory behind exactly-once.
+    """A writer's entry: its last commit, remembered so that a repetition changes nothing.
+
+    With (writer, number) it is the idempotency token of Delta's `txnAppId` and `txnVersion`. Losing
+    it loses exactly-once: a commit that is repeated afterwards is appended again. So an entry of a
+    durable writer is never removed while the shard lives.
 
     Attributes:
         last: Sequence number of its last commit; a commit with this or a lower one has happened.
@@ -98,10 +113,10 @@ class Writer(msgspec.Struct, frozen=True, omit_defaults=True):
         heartbeat_ms: When it last committed or abandoned something.
         lease_ms: None for a durable writer (named by its user); an anonymous one is forgotten this
             long after its last heartbeat.
-        attempt: Which attempt that was, so that another one knows that its parts are not in use.
-        covers: What that commit covers (`shardline.datasource.shard.covered_range`); empty if its
-        writer did
-            not say, or was of older code. The same number for another range is refused.
+        attempt: The attempt that made that commit; the parts of any other one are not in use.
+        covers: The range of its source that the last commit covers
+            (`shardline.datasource.shard.covered_range`); empty if the writer did not name it, or
+            was of older code. The same number for another range is refused.
         abandoned: Attempts that were given up, with the sequence number each was made for, greater
             than `last`; a late commit of one is refused, so its parts could be deleted.
     """
@@ -123,16 +138,18 @@ class RollupRef(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """Somebody is merging the batches of `[lower, upper)`: others look for work elsewhere.
+    """A note that a process is merging the batches of `[lower, upper)`; others merge elsewhere.
 
-    It saves work and proves nothing: merges that overlap are harmless, one of them is not applied.
+    It saves work and proves nothing. Losing it costs at most a merge done twice: of two merges that
+    overlap, one is not applied.
 
     Attributes:
         lower: The first time of the batches.
-        upper: Their upper.
-        heartbeat_ms: When the merger was last heard of, by the clock of whoever committed that.
-        lease_ms: The work is free again this long after.
-        purpose: Who it is, in words; shown to people, never parsed.
+        upper: The upper of the last batch.
+        heartbeat_ms: When the claim was last renewed, by the clock of the process that committed
+            the renewal.
+        lease_ms: The claim ends this long after its last heartbeat.
+        purpose: Who is merging; shown to people, never parsed.
     """
 
     lower: int
@@ -143,11 +160,14 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """The shard is written through a transactions shard of the same location, and only so.
+    """A mark that the shard is written only through a transactions shard of its location.
+
+    Losing it would let direct appends move the upper past transactions that are committed and not
+    applied yet, which would then be missing from the shard.
 
     Attributes:
         txns: Name of the transactions shard.
-        shard: Its id, `s…`: one that was dropped and made again is another one.
+        shard: Id of the transactions shard, `s…`: one that was dropped and made again has another.
         time: When the shard was registered there; its upper was at or before that.
     """
 
@@ -163,8 +183,8 @@ class ShardState(msgspec.Struct, frozen=True, omit_defaults=True):
         shard: Identity of the shard, `s…`; a shard dropped and made again has another one.
         name: The name its user gave it.
         seqno: Number of the log record that made this state.
-        walltime_ms: When that was; strictly increasing from record to record.
-        version: Newest code version that ever contributed, `(major, minor)`.
+        walltime_ms: When the record was made; strictly increasing from record to record.
+        version: Newest code version that ever wrote the shard, `(major, minor)`.
         created_ms: When the shard was initialised.
         key: Columns that order parts, bound them, and identify rows for upserts; may be empty.
         comment: Free text of its creator.
@@ -174,14 +194,15 @@ class ShardState(msgspec.Struct, frozen=True, omit_defaults=True):
         writers: Writers by id or name.
         rollups: Whole states in the blob store, by seqno.
         base: Seqno of the last record that carries a whole state: the first, or a tombstone's.
-        gc_seqno: States before this one are given up: what only they needed may be gone. Never
-            beyond a seqno hold; raised before anything is deleted.
-        cleaned_seqno: What only states before this one needed has been deleted.
+        gc_seqno: States before this one are given up: objects that only they need may be gone.
+            Never beyond a seqno hold; raised before anything is deleted.
+        cleaned_seqno: Parts that only states before this one need have been deleted.
         claims: Merges under way, by id.
-        retain_ms: How far before its newest readable time the shard stays readable, whoever reads;
-            None if only readers hold its since.
-        swept_ms: When the last sweep for blobs that nothing refers to ended.
-        registered: Where its writes go through; None for a shard that is written directly.
+        retain_ms: How far before its newest readable time the shard stays readable without any
+            reader; None if only readers hold its since.
+        swept_ms: When the last orphan sweep ended; 0 before the first.
+        registered: The transactions shard that its writes go through; None for a shard that is
+            written directly.
         trace: Since and batches.
     """
 
@@ -209,12 +230,12 @@ class ShardState(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def upper(self) -> Frontier:
-        """No update before this frontier can ever be added."""
+        """The frontier before which no update can ever be added."""
         return self.trace.upper
 
     @property
     def since(self) -> Frontier:
-        """Reads at an `as_of` that this frontier admits are exact."""
+        """The frontier from which the shard is readable: every `as_of` that it admits is exact."""
         return self.trace.since_frontier
 
     @property
@@ -230,22 +251,22 @@ class ShardState(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def is_tombstone(state: ShardState) -> bool:
-    """Whether the shard is finalised: nothing can be written to it or read from it, ever."""
+    """True if the shard is finalised: nothing can be written to it or read from it, ever."""
     return state.since.is_empty and state.upper.is_empty
 
 
 def holders_since(state: ShardState) -> Frontier | None:
-    """The meet of what all readers hold; None without readers, when nothing moves the since."""
+    """The meet of the sinces of all readers; None without readers, as nothing moves it then."""
     holders = [reader.since for reader in state.leased.values()]
     holders += [reader.since for reader in state.critical.values()]
     return meet(map(Frontier, holders)) if holders else None
 
 
 def retained_since(state: ShardState) -> Frontier | None:
-    """The least time that the shard's policy keeps readable; None without a policy.
+    """The least time that the shard's retention policy keeps readable; None without a policy.
 
-    Counted back from the newest readable time: right before the upper; of a finished shard, whose
-    every time is readable, that of its last update.
+    Counted back from the newest readable time: the one right before the upper. A finished shard is
+    readable at every time, so there it is counted back from the last update.
     """
     if state.retain_ms is None:
         return None
@@ -255,7 +276,7 @@ def retained_since(state: ShardState) -> Frontier | None:
 
 
 def last_update(state: ShardState) -> int | None:
-    """The greatest time of an update; None if there is none. From there on contents are the same.
+    """The greatest time of an update, from which on contents are the same; None without updates.
 
     Compaction may have moved the times of updates up to the since.
     """
@@ -264,14 +285,14 @@ def last_update(state: ShardState) -> int | None:
 
 
 def since_bound(state: ShardState) -> Frontier | None:
-    """How far the since may go: the meet of all readers and the policy; None without any."""
+    """The frontier that the since may go to: the meet of all readers and the policy; or None."""
     bounds = [holders_since(state), retained_since(state)]
     given = [bound for bound in bounds if bound is not None]
     return meet(given) if given else None
 
 
 def seqno_since(state: ShardState) -> int:
-    """The least seqno that some reader still needs; this state's own when there is none."""
+    """The least seqno that some reader holds; this state's own when there is none."""
     holds = [reader.seqno for reader in state.leased.values()]
     holds += [reader.seqno for reader in state.critical.values() if reader.seqno is not None]
     return min(holds, default=state.seqno)
@@ -281,7 +302,7 @@ def expire(state: ShardState, now_ms: int) -> ShardState:
     """`state` without the readers, anonymous writers and claims whose lease is over.
 
     The shard's since is deliberately not recomputed here, only by the next explicit downgrade:
-    recomputing on expiry made since leap after a crash (materialize #6885, #15645).
+    recomputing on expiry made the since leap after a crash (materialize #6885, #15645).
     """
     leased = {
         name: reader
@@ -300,12 +321,13 @@ def expire(state: ShardState, now_ms: int) -> ShardState:
     }
     was = len(state.leased) + len(state.writers) + len(state.claims)
     if len(leased) + len(writers) + len(claims) == was:
+        # The same maps, not equal ones: `codec.diff` sees by their identity that nothing changed.
         return state
     return msgspec.structs.replace(state, leased=leased, writers=writers, claims=claims)
 
 
 def check(state: ShardState) -> None:
-    """Assert every invariant of a state that can be seen in the state alone."""
+    """Assert every invariant of a shard that can be checked on one state."""
     check_trace(state.trace)
     assert state.seqno >= 1, state.seqno
     assert state.schemas, "a shard has at least one schema"

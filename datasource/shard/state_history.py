@@ -1,16 +1,17 @@
-"""History: the states that a shard had, as long as they are kept.
+"""State history reads the states that a shard had, as long as they are kept.
 
-    state_at(machine, seqno)           the state that record `seqno` made
-    states_from(machine, newest, seqno)   that one and all that follow it, one by one
-    rebuild(machine, newest, seqno)    the same as the first, for whoever collects what is not kept
+    state_at(machine, seqno)               the state that record `seqno` made
+    states_from(machine, newest, seqno)    that state and all that follow it, one by one
+    rebuild(machine, newest, seqno)        as `state_at`, without checks: for garbage collection
 
-A seqno hold (a lease's, or one that a since hold has pinned) keeps three things: the state at its
-seqno and at every later one, and all blobs that those name. So whoever has pinned a seqno can plan
-from it again, and come to the same parts, after any restart.
+A read that is planned again after a restart must find the parts that it was planned with, though
+compaction has replaced them meanwhile. A seqno hold (a lease's, or one that a since hold has
+pinned) keeps the state at its seqno, every later one, and all blobs that those name. So the owner
+of a pinned seqno can plan from it again, and come to the same parts, after any restart.
 
 Invariants:
-    Every state from the shard's `gc_seqno` to the newest can be read; an older one is refused, also
-    where its records happen to be there still: its blobs need not be.
+    Every state from the shard's `gc_seqno` to the newest can be read. An older one is refused, even
+    if its records happen to be there still, as its blobs need not be.
 """
 
 from __future__ import annotations
@@ -26,22 +27,23 @@ from shardline.datasource.shard.state import ShardState
 __all__ = ["rebuild", "state_at", "states_from"]
 
 _RELOADS_MAX: Final = 8
-"""How often what a state is made of may be collected while it is read, each time by a collector
-that has gone further."""
+"""How often a rollup or record may be collected while a state is read from it. Each time means that
+garbage collection has gone further meanwhile; more than a few mean that the store lost something.
+"""
 
 
 def state_at(machine: Machine, seqno: int) -> ShardState:
     """The state that the shard had at `seqno`; costs a rollup and the records after it.
 
     Args:
-        machine: The shard's.
-        seqno: At most the shard's own, and protected by a seqno hold: otherwise it may be gone
+        machine: The shard's machine.
+        seqno: At most the shard's newest, and protected by a seqno hold: otherwise it may be gone
             now, and its blobs at any later moment.
 
     Raises:
         InvalidUsage: There is no such shard; or the state is not kept any more (`SEQNO_GONE`); or
             it has not been made yet (`SEQNO_UNKNOWN`).
-        MissingBlob: It should be there, and is not: the store lost something.
+        MissingBlob: A rollup or record that must be there is not: the store lost it.
     """
     for _ in range(_RELOADS_MAX):
         newest = machine.state()
@@ -74,9 +76,9 @@ def state_at(machine: Machine, seqno: int) -> ShardState:
 def states_from(machine: Machine, newest: ShardState, seqno: int) -> Iterator[ShardState]:
     """The states from `seqno` to `newest`, without gaps.
 
-    Costs a rollup and every record after it. Nobody need hold the first one: but then a collector
-    may take what it is made of. Of a shard that was dropped, or made again after that, only the
-    states since then, if those before are gone.
+    Costs a rollup and every record after it. The first state need not be held; but then garbage
+    collection may delete it meanwhile. Of a shard that was dropped, or made again after that, only
+    the states since then are given if those before are gone.
 
     Raises:
         MissingBlob: A rollup or a record is not there: collected meanwhile, or lost.
@@ -102,7 +104,7 @@ def states_from(machine: Machine, newest: ShardState, seqno: int) -> Iterator[Sh
 
 
 def rebuild(machine: Machine, newest: ShardState, seqno: int) -> ShardState | None:
-    """The state at `seqno`, from what `newest` knows of.
+    """The state at `seqno`, from the rollups and records that `newest` knows of.
 
     Returns:
         None if a rollup or record that it is made of is not there, which is no error where they
@@ -116,7 +118,8 @@ def rebuild(machine: Machine, newest: ShardState, seqno: int) -> ShardState | No
     elif rollup:
         whole = log.rollup(rollup, newest.rollups[rollup])
     else:
-        # Before the shard was dropped or made again, and never rolled up: its own record knows.
+        # The state is of before the shard was dropped or made again, and has no rollup that
+        # `newest` knows: the state's own record names the whole state that it is made from.
         record = log.record(seqno)
         whole = None if record is None else log.whole_before(record)
     if whole is None:

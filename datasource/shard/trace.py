@@ -1,9 +1,10 @@
-"""The trace: a shard's batches, in order of time, and its since.
+"""A trace holds a shard's batches in order of time, and its since; it finds merges that are due.
 
-The shape follows differential-dataflow's spine: batches carry a *level* (their size class) so that
-merging neighbours of like size keeps their number logarithmic. This module keeps the sequence right
-and says which neighbours are due (`due_merges`) and when the past is worth being written anew
-(`worn_past`); who merges, and when, is maintenance.
+Each append adds a batch, and a read opens all of them: unmerged, a shard would become slower with
+every append. The shape follows differential dataflow's spine: batches carry a *level* (their size
+class), so that merging neighbours of like size keeps their number logarithmic. This module keeps
+the sequence right and finds the neighbours that are due (`due_merges`) and a past that is worth
+writing anew (`worn_past`); merging itself is done by `maintenance`.
 
 Invariants (`check`):
     Batches are contiguous: the first starts at `TIME_MIN`, each starts where the one before ends.
@@ -35,17 +36,18 @@ __all__ = [
 ]
 
 _WORN_ROWS: Final = 1 << 10
-"""With fewer updates than this a worn past is not worth a merge of its own: that would be a record
-for every few appends, to save what is read in a millisecond."""
+"""With fewer updates than this a worn past is not worth a merge of its own: that would cost a log
+record for every few appends, and save a reader a millisecond."""
 
 
 class Trace(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Since and batches.
+    """The since and the batches of a shard.
 
     Attributes:
         since: Reads at `as_of >= since` are exact; None when nothing can be read any more.
         batches: In order of time, without gaps.
-        inline_bytes: Bytes of inline parts in all batches; kept, because summing is O(batches).
+        inline_bytes: Bytes of inline parts in all batches; stored, because every append needs it
+            and summing takes O(batches).
     """
 
     since: int | None = TIME_MIN
@@ -54,7 +56,7 @@ class Trace(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def upper(self) -> Frontier:
-        """No update before this frontier can ever be added."""
+        """The frontier before which no update can ever be added."""
         return self.batches[-1].desc.upper_frontier if self.batches else Frontier(TIME_MIN)
 
     @property
@@ -71,8 +73,8 @@ def level_of(rows: int) -> int:
 def push(trace: Trace, batch: Batch) -> Trace:
     """Append `batch`, which must start at the trace's upper and cover at least one time.
 
-    An empty batch fuses with an empty last one; a batch with updates swallows an empty last one,
-    unless its interval is what keeps rows of its parts out.
+    If the last batch is empty, the new one takes its place and covers its interval too, unless
+    `batch` is trimmed: a wider interval would let in rows of its parts that are not the batch's.
     """
     assert trace.upper == Frontier(batch.desc.lower), (trace.upper, batch.desc)
     assert not batch.desc.is_empty_interval, batch.desc
@@ -90,16 +92,19 @@ def push(trace: Trace, batch: Batch) -> Trace:
 
 
 def downgrade(trace: Trace, since: Frontier) -> Trace:
-    """The trace with its since advanced to `since`; never moved back."""
+    """The trace with its since moved up to `since`; never back."""
     new = join((trace.since_frontier, since)).time
     return trace if new == trace.since else msgspec.structs.replace(trace, since=new)
 
 
 class Due(NamedTuple):
-    """Batches `[start, end)` that are to be merged.
+    """Batches `[start, end)` of the trace that are to be merged.
 
     Attributes:
-        alike: Whether all are of one tier: then the first `factor` of them, or more, will do.
+        start: Index of the first one.
+        end: Index after the last one.
+        alike: True if all are of one tier: then merging only the first `factor` of them, or more,
+            is enough.
     """
 
     start: int
@@ -110,11 +115,12 @@ class Due(NamedTuple):
 def due_merges(
     trace: Trace, factor: int, is_free: Callable[[Batch], bool] = lambda _: True
 ) -> Iterator[Due]:
-    """Which batches to merge, most urgent first; no two share one.
+    """The merges that are due, most urgent first; no two share a batch.
 
     Sizes are put into *tiers*, each `factor` times as large as the one below (rounded to a power of
-    two). In shape, tiers do not grow from older batches to newer ones, and fewer than `factor`
-    batches are in each: so there are O(log n) batches with updates. Two things are out of shape:
+    two). A trace in shape has tiers that do not grow from older batches to newer ones, and fewer
+    than `factor` batches in each: so there are O(log n) batches with updates. Two things are out of
+    shape:
 
     - a batch that is larger than those right before it: they are merged with it. This happens to
       it once, when it arrives, and lifts the others by a tier at least;
@@ -124,10 +130,10 @@ def due_merges(
     one at the end of the trace may still grow and is never part of a merge.
 
     Args:
-        trace: A shard's.
+        trace: A shard's trace.
         factor: At least 2. More leaves more batches and rewrites less.
-        is_free: Whether a batch may be part of a merge. One that may not parts those before it from
-            those after it, and so does a merge that is named here and not made yet.
+        is_free: True for a batch that may be part of a merge. Batches before and after one that
+            may not are never merged together; nor are those around a merge that is yielded here.
     """
     width = factor.bit_length() - 1
     full: list[_Group] = []
@@ -158,17 +164,18 @@ def due_merges(
 def worn_past(trace: Trace, is_free: Callable[[Batch], bool] = lambda _: True) -> Due | None:
     """The first batches, if more than half of the updates in them cancel or sum up; or None.
 
-    Tiers bound the number of batches, and what is written; they let a shard whose rows are updated
-    again and again grow to `factor` times its contents, because an update and what takes it back
-    meet only when their tiers are merged. So the batches that lie wholly at or before since, which
-    a merge reduces to contents, are merged when they have twice as many updates as that, and at
-    least as many came after their last such merge as it left: an update pays for two more rewrites.
+    Tiers bound the number of batches and the bytes rewritten. But they let a shard whose rows are
+    updated again and again grow to `factor` times its contents, because an update and its
+    retraction meet only when their tiers are merged. So the batches that lie wholly at or before
+    the since, which a merge reduces to their contents, are merged when they have twice as many
+    updates as contents, and at least as many updates came after their last such merge as it left:
+    an update pays for two more rewrites.
 
     Looks at every part, unlike `due_merges`.
 
     Args:
-        trace: A shard's.
-        is_free: As of `due_merges`; the past ends before one that is not.
+        trace: A shard's trace.
+        is_free: As for `due_merges`; the past ends before a batch that is not free.
     """
     kept = rows = net = end = 0
     for index, batch in enumerate(trace.batches):
@@ -182,7 +189,8 @@ def worn_past(trace: Trace, is_free: Callable[[Batch], bool] = lambda _: True) -
         rows += batch.rows
         net += sum(part.diff_sum for part in batch.parts)
         end = index + 1
-    # What the last merge left may be more than it seems, if rows were taken back that never came.
+    # The second condition ends a loop: with retractions of rows that never came, a merge leaves
+    # more than `net` updates, and the first condition alone would ask for it again and again.
     worn = rows > 2 * max(net, 0) and rows - kept >= max(kept, 1)
     return Due(0, end, alike=False) if worn and rows >= _WORN_ROWS else None
 

@@ -1,15 +1,21 @@
-"""Every command that changes a shard, as a pure function `(state, now_ms, …) -> Transition`.
+"""Commands change a shard: each is a pure function `(state, now_ms, …) -> Transition`.
 
-    readers     leased and critical readers: who holds back what
     append      compare-and-append: the only way updates get in
+    readers     leases and since holds, which keep history and blobs
+    retention   how far back a shard stays readable without readers
     evolve      the schema registry
-    rollups     where whole states are stored
     merge       a merged batch takes the place of others
+    claims      notes of who is merging what
+    rollups     where whole states are stored
     gc          which old states are given up
+    sweep       what makes an orphan sweep safe
+    txns        writes that come from a transactions shard
     lifecycle   initialise, finalise
 
-The machine may run a command many times before one attempt commits, and passes the time of *that*
-attempt: a heartbeat stamped before the retry loop could be expired when it lands (materialize
-#38060). Refusals that a caller must expect are results, not errors. Seqno, wall time, version and
-expiry are the machine's business and are not set here.
+Every decision about a shard is made here, on a value, so that it can be tested without a store and
+is the same in every process. The machine may run a command many times before one attempt commits,
+and passes the time of *that* attempt: a heartbeat stamped before the retry loop could be expired
+when it lands (materialize #38060). Refusals that a caller must expect are results, not errors.
+
+Must never: do I/O, read a clock, or set seqno, wall time or version; the machine sets them.
 """

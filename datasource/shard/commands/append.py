@@ -1,4 +1,6 @@
-"""Compare-and-append: the one way updates enter a shard.
+"""Compare-and-append adds updates to a shard exactly once.
+
+It is the only way updates enter a shard, but for what a transaction commits (`commands.txns`).
 
 Exactly once, also across process crashes: an append carries the identity `(writer, sequence)`, and
 the shard remembers the last sequence of each writer. A repeated append with a sequence that has
@@ -6,7 +8,7 @@ happened is answered `AlreadyCommitted`, before the upper is even looked at and 
 transition, so a lost acknowledgement and a crashed process look the same and are both harmless.
 
 The same number is the same append only if it covers the same range of its source. A writer that
-knows its range says it (`covers`), and the shard remembers that of its last commit:
+knows its range names it (`covers`), and the shard remembers the range of the writer's last commit:
 
     the number is    it covers            the answer
     new              anything             the append happens
@@ -20,9 +22,9 @@ knows its range says it (`covers`), and the shard remembers that of its last com
                      not remembered
 
 An append either names the interval `[lower, upper)` that it fills, or leaves it to the commit:
-then it takes effect at `max(upper, now)`, and parts without a time are stamped with that, by
-metadata only. Stamping inside the transition means that contention costs a retry of the
-compare-and-set and never of the data.
+then it takes effect at `max(upper, now)`, and parts without a time are stamped with that time, in
+metadata only. As the stamp is made inside the transition, a lost race costs another
+compare-and-set, and the data is never written again.
 """
 
 from __future__ import annotations
@@ -58,8 +60,8 @@ __all__ = [
 ]
 
 _ABANDONED_MAX = 64
-"""How many given-up attempts at one sequence a writer's entry remembers. Past that an abort leaks
-its parts to the sweeper instead of deleting them."""
+"""How many given-up attempts a writer's entry remembers. Beyond that, an abort leaves its parts to
+the orphan sweep instead of deleting them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,8 @@ class AlreadyCommitted:
 
     Attributes:
         upper: The shard's upper right after it, or after a later append of the same writer.
-        attempt: The attempt that did it; the parts of any other one will never be used. Empty when
-            the writer has appended since: then nobody knows any more whose parts are in use.
+        attempt: The attempt that made it; the parts of any other one will never be used. Empty if
+            the writer has appended since: then it is not known any more whose parts are in use.
     """
 
     upper: Frontier
@@ -114,7 +116,7 @@ class InlineBackpressure:
 
 @dataclass(frozen=True, slots=True)
 class StagedTooLong:
-    """The parts are older than a commit may be: a sweep may have taken them. Write them again."""
+    """The parts were staged too long ago: a sweep may have deleted them. Write them again."""
 
     age_ms: int
 
@@ -145,18 +147,18 @@ AppendResult = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append:
-    """One append, as the writer asks for it.
+    """A request to append.
 
     Attributes:
         shard: Id of the shard that the parts were written for.
-        runs: The updates; none to only move the upper.
-        writer: Who appends.
+        runs: The updates; empty to only move the upper.
+        writer: Id or name of the writer.
         sequence: Number of this append among those of `writer`; greater than all before.
-        durable: Whether the shard remembers `writer` for ever (named by its user) or for
+        durable: True if the shard is to remember `writer` for ever (named by its user), False for
             `lease_ms` after its last append (a handle's own id).
         lease_ms: How long an anonymous writer is remembered.
-        attempt: Id of this attempt: of the parts that it brings.
-        lower: The shard's expected upper; None takes whatever it is.
+        attempt: Id of this attempt; another attempt at the same append has other parts.
+        lower: The shard's expected upper; None takes the upper as it is.
         upper: The shard's upper afterwards; None for right after the last time appended.
         staged_ms: When the oldest part was begun; None when nothing was staged before.
         earliest: Least time that rows may carry, if it lies before `lower`: rows between the two
@@ -165,9 +167,8 @@ class Append:
         inline_max_bytes: Limit of all inline parts in the state.
         txns: Id of the transactions shard by whose protocol this append is made; empty for a
             direct one, which a registered shard refuses.
-        covers: What the append covers (`shardline.datasource.shard.covered_range`); empty if that
-        is not
-            known.
+        covers: The range of its source that the append covers
+            (`shardline.datasource.shard.covered_range`); empty if that is not known.
     """
 
     shard: str
@@ -203,9 +204,13 @@ def compare_and_append(
             hint="open the writer again, and write the updates again",
         )
     entry = state.writers.get(append.writer)
+    # Before the upper is compared: a repetition of an append that has happened finds the upper
+    # moved by itself. It would get `UpperMismatch`, and its caller would append the rows again.
     decided = decided_before(entry, append)
     if decided is not None:
         return Transition(None, decided)
+    # In every attempt, by its own clock: `commands.sweep` says why no sweep can delete the parts
+    # between this check and the record.
     if append.staged_ms is not None and now_ms - append.staged_ms > STAGE_LIFE_MS:
         return Transition(None, StagedTooLong(now_ms - append.staged_ms))
     if state.registered is not None and state.registered.shard != append.txns:
@@ -219,6 +224,8 @@ def compare_and_append(
 
     desc, runs = _place(state, append, state.upper.time, now_ms)
     trace = state.trace
+    # An append of nothing to no time still records its writer's number: the batch is left out, and
+    # a repetition is answered `AlreadyCommitted` as any other.
     if not desc.is_empty_interval:
         rows = sum(part.rows for run in runs for part in run.parts)
         trace = push(trace, Batch(desc, runs, level=level_of(rows)))
@@ -240,12 +247,12 @@ def compare_and_append(
 def committed_before(
     entry: Writer | None, *, sequence: int, covers: str, attempt: str = ""
 ) -> AlreadyCommitted | OtherRange | None:
-    """What a writer's entry says of a number; None if it is new. The table is the module's.
+    """The answer to a number that was committed before, by the module's table; None if it is new.
 
     Args:
-        entry: The writer's; None if it has none.
+        entry: The writer's entry; None if it has none.
         sequence: The number.
-        covers: What is to be appended under it.
+        covers: The range that is to be appended under it.
         attempt: Id of the attempt that would append it; empty before there is one.
     """
     if entry is None or sequence > entry.last:
@@ -262,7 +269,7 @@ def committed_before(
 def decided_before(
     entry: Writer | None, append: Append
 ) -> AlreadyCommitted | OtherRange | Abandoned | None:
-    """What is known of this very append, by its writer's entry; None if it is new."""
+    """The answer to an append that its writer's entry decides already; None if it is new."""
     found = committed_before(
         entry, sequence=append.sequence, covers=append.covers, attempt=append.attempt
     )
@@ -282,13 +289,14 @@ def _still_abandoned(entry: Writer | None, last: int) -> dict[str, int]:
 def _place(
     state: ShardState, append: Append, lower: int, now_ms: int
 ) -> tuple[Description, tuple[Run, ...]]:
-    """The interval the append fills and its runs with every part at a time inside it."""
+    """The interval that the append fills, and its runs with every part at a time inside of it."""
     latest = (
         TIME_MAX if append.upper is None or append.upper.time is None else append.upper.time - 1
     )
     at = max(lower, now_ms) if append.upper is None else max(lower, min(latest, now_ms))
     runs = stamp(append.runs, at)
     earliest = lower if append.earliest is None else min(append.earliest, lower)
+    # Checked before trimming: a part that is left out must be one that may be left out.
     for run in runs:
         for part in run.parts:
             _check_part(state, part, earliest, latest)
@@ -350,9 +358,10 @@ def abandon(
 ) -> Transition[bool]:
     """Give up `attempt` at `sequence`; True if it certainly has not and will never be committed.
 
-    Only then may its parts be deleted. False when that sequence has been committed, by this
-    attempt or by another one, or when too many attempts are remembered already; and of a registered
-    shard, where a commit is decided elsewhere.
+    Only then may its parts be deleted: a request of the attempt may still be on its way, and is
+    refused when it arrives. False if that sequence has been committed, by this attempt or by
+    another one; if too many attempts are remembered already; and for a registered shard, where a
+    commit is decided elsewhere.
     """
     if state.registered is not None:
         return Transition(None, result=False)

@@ -1,11 +1,13 @@
-"""Claims: who is merging what, so that others look for work elsewhere.
+"""Claims tell maintainers which batches are being merged, so that they merge others.
 
-A claim covers the interval of the batches that are merged. It saves work and proves nothing: a
-merge is applied because its inputs are still there (`commands/merge`), never because of a claim,
-and a claim that was lost, stolen by a wrong clock or never taken costs at most the work.
+Without them several processes would spend hours on the same large merge, and all but one of the
+results would be thrown away. A claim covers the interval of the batches that are merged. It saves
+work and proves nothing: a merge is applied because its inputs are still there (`commands/merge`),
+never because of a claim, and a claim that was lost, taken over because of a wrong clock, or never
+taken costs at most the work.
 
-What may be concluded from a claim: somebody has said, less than its lease ago, that they are at it.
-One that nobody renews runs out, and its batches are free.
+All that may be concluded from a claim: its owner was at work less than the claim's lease ago. One
+that is not renewed runs out, and its batches are free.
 
 Invariants:
     When a claim is taken its inputs are in the trace, and no other live claim covers any of them.
@@ -33,14 +35,14 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Somebody else is at it; `by` says who."""
+    """Some of the batches are claimed by another merge; `by` is that claim."""
 
     by: Claim
 
 
 @dataclass(frozen=True, slots=True)
 class InputsGone:
-    """The batches are not in the trace any more: there is nothing to be merged."""
+    """The batches are not in the trace any more: there is nothing to merge."""
 
 
 ClaimResult = Claimed | Taken | InputsGone
@@ -55,14 +57,15 @@ def claim(
     lease_ms: int,
     purpose: str,
 ) -> Transition[ClaimResult]:
-    """Claim the range of `inputs` as `name`; or renew that, if it is claimed as `name` already.
+    """Claim the range of `inputs` as `name`, or renew the claim `name` on it.
 
-    A claim that ran out while its owner was busy is taken again, unless somebody else came.
+    A claim that ran out while its owner was busy is taken again, unless another one was taken.
 
     Args:
+        name: Name of the claim.
         inputs: Neighbouring batches, at least one.
-        lease_ms: The claim is over this long after it was last renewed.
-        purpose: Who it is, for people.
+        lease_ms: The claim ends this long after it was last renewed.
+        purpose: Who is merging, for people.
     """
     alive = expire(state, now_ms)
     if find_batches(alive, inputs) is None:
@@ -77,7 +80,7 @@ def claim(
 
 
 def release(state: ShardState, now_ms: int, *, name: str) -> Transition[bool]:
-    """Give the claim `name` up; False if there is none."""
+    """Give up the claim `name`; False if there is none."""
     del now_ms
     if name not in state.claims:
         return Transition(None, result=False)

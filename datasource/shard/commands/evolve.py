@@ -1,4 +1,9 @@
-"""The schema registry: every schema the shard ever had, the newest one current."""
+"""The schema command makes a new schema of a shard current, if old parts still fit it.
+
+A shard keeps every schema it ever had, as a part is decoded by the one that it was written with.
+Only changes after which old parts still mean what they meant are accepted (Delta, Iceberg: schema
+evolution); others would make stored rows unreadable, or silently different.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +28,14 @@ class Evolved:
 
 @dataclass(frozen=True, slots=True)
 class SchemaMismatch:
-    """Somebody evolved the schema meanwhile; `current` is its id now."""
+    """The schema was changed meanwhile; `current` is the id of the current one."""
 
     current: int
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaRefused:
-    """The new schema cannot read what is there; `obstacle` names the column."""
+    """The new schema cannot read the rows that are stored; `obstacle` names the column."""
 
     obstacle: Incompatible
 
@@ -38,13 +43,11 @@ class SchemaRefused:
 def evolve_schema(
     state: ShardState, now_ms: int, *, expected: int, schema: ShardSchema
 ) -> Transition[Evolved | SchemaMismatch | SchemaRefused]:
-    """Make `schema` current, if `expected` still is and what is there can be read with it.
-
-    Whether the requested schema already is current is asked first: only so is a repeated request,
-    after an unknown outcome, idempotent (materialize #38460).
-    """
+    """Make `schema` current, if schema `expected` still is and stored rows can be read with it."""
     del now_ms
     current = state.schema_id
+    # Before `expected` is compared: a request that is repeated after an unknown outcome finds the
+    # schema changed by itself, and must succeed (materialize #38460).
     if state.schemas[current] == schema.json:
         return Transition(None, Evolved(current))
     if current != expected:

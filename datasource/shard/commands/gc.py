@@ -1,11 +1,14 @@
-"""Garbage collection, as the state knows it: two marks that only move forward.
+"""Collection commands record how far garbage collection may go, and how far it has come.
+
+Deleting objects takes many requests and may be interrupted between any two. Two seqnos in the
+state, which only move forward, keep that safe:
 
 `gc_seqno`: every state before it is given up. It is raised before anything is deleted and never
-beyond a seqno hold, and a hold cannot be taken before it (`pin_critical`): whatever is deleted
-later, nobody can have a right to.
+beyond a seqno hold, and no hold can be taken before it (`pin_critical`): so no reader has a right
+to an object that is deleted later.
 
-`cleaned_seqno`: the parts that only states before it named have been deleted. A collector that died
-is followed by one that begins there.
+`cleaned_seqno`: the parts that only states before it named have been deleted. After a collector
+that died, the next one begins there.
 """
 
 from __future__ import annotations
@@ -20,8 +23,9 @@ __all__ = ["give_up", "note_cleaned"]
 
 
 def give_up(state: ShardState, now_ms: int, *, seqno: int) -> Transition[int]:
-    """Give up states before `seqno`, as far as no hold needs them; answers how far in all."""
-    # A refusal commits nothing and so would expire nobody: a dead reader would hold for ever.
+    """Give up states before `seqno` that no hold needs; answers the resulting `gc_seqno`."""
+    # The machine expires leases only in records, and a refusal writes none: without this, a dead
+    # reader would hold back collection of a shard that nobody writes for ever.
     alive = expire(state, now_ms)
     given_up = min(seqno, seqno_since(alive))
     if given_up <= state.gc_seqno:
@@ -30,9 +34,9 @@ def give_up(state: ShardState, now_ms: int, *, seqno: int) -> Transition[int]:
 
 
 def note_cleaned(state: ShardState, now_ms: int, *, seqno: int) -> Transition[bool]:
-    """Note that parts which only states before `seqno` named are gone; forget older rollups.
+    """Note that the parts that only states before `seqno` name are deleted; forget old rollups.
 
-    False if all of that is known.
+    False if that changes nothing.
     """
     del now_ms
     cleaned = max(state.cleaned_seqno, min(seqno, state.gc_seqno))

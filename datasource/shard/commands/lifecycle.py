@@ -1,8 +1,9 @@
-"""The beginning and the end of a shard.
+"""Lifecycle commands begin a shard and end it.
 
 Initialising is idempotent: it makes the shard if there is none, or if the last one of that name was
-finalised. Finalising drives since and upper to the empty frontier, for good: the tombstone stays,
-so that a late writer or reader is told, and never mistaken for the first one of a new shard.
+finalised. Finalising moves since and upper to the empty frontier, for good (persist: tombstone).
+The tombstone stays in the log: without it, a late writer or reader of the old shard could not be
+refused, and would begin or use a new shard of that name by mistake.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ __all__ = ["Finalised", "Held", "finalise", "initial_state", "reinitialise"]
 
 @dataclass(frozen=True, slots=True)
 class Finalised:
-    """The shard is a tombstone; what it was made of is garbage."""
+    """The shard is a tombstone; its parts and rollups are garbage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Somebody still reads the shard; `holders` names them."""
+    """The shard is still read, or registered; `holders` names the readers, holds and so on."""
 
     holders: tuple[str, ...]
 
@@ -45,7 +46,7 @@ def initial_state(
     now_ms: int,
     retain_ms: int | None = None,
 ) -> ShardState:
-    """The state that record 1 of a new shard's log holds."""
+    """The state that the first record of a new shard's log holds."""
     return ShardState(
         shard=shard,
         name=name,
@@ -68,7 +69,7 @@ def reinitialise(state: ShardState, now_ms: int, *, fresh: ShardState) -> Transi
     """
     if not is_tombstone(state):
         return Transition(None, result=False)
-    # Once the old shard's parts are gone, its log may be, too, up to the tombstone.
+    # Once the old shard's parts are deleted, its log before the tombstone may be, too.
     is_clean = state.cleaned_seqno == state.gc_seqno
     state = msgspec.structs.replace(
         fresh,
@@ -76,7 +77,7 @@ def reinitialise(state: ShardState, now_ms: int, *, fresh: ShardState) -> Transi
         walltime_ms=state.walltime_ms,
         version=state.version,
         created_ms=now_ms,
-        # What the old shard leaves behind is collected in the new one's time.
+        # The garbage of the old shard is collected while the new one lives.
         rollups=state.rollups,
         gc_seqno=state.seqno if is_clean else state.gc_seqno,
         cleaned_seqno=state.seqno if is_clean else state.cleaned_seqno,
@@ -87,18 +88,19 @@ def reinitialise(state: ShardState, now_ms: int, *, fresh: ShardState) -> Transi
 def finalise(
     state: ShardState, now_ms: int, *, despite_holders: frozenset[str]
 ) -> Transition[Finalised | Held]:
-    """Turn the shard into a tombstone, unless somebody other than `despite_holders` reads it.
+    """Turn the shard into a tombstone, unless a reader not in `despite_holders` still holds it.
 
     Args:
         despite_holders: Readers and holds that may be cut off, by id or name.
     """
     if is_tombstone(state):
         return Transition(None, Finalised())
-    # A refusal commits nothing, and so would expire nobody: a dead reader would hold for ever.
+    # The machine expires leases only in records, and a refusal writes none: without this, a dead
+    # reader of a shard that nobody writes would refuse its end for ever.
     state = expire(state, now_ms)
     holders = tuple(sorted({*state.leased, *state.critical} - despite_holders))
     if state.registered is not None:
-        # A transaction that was committed may still be on its way here.
+        # A transaction may be committed and not applied here yet.
         holders += (f"transactions shard '{state.registered.txns}'",)
     if holders:
         return Transition(None, Held(holders))

@@ -1,10 +1,14 @@
-"""Applying a merge: several neighbouring batches are replaced by one with the same meaning.
+"""The merge command replaces several neighbouring batches by one with the same meaning.
 
-Invisible to readers, and harmless to repeat, to lose, or to race with another one: a merge whose
-inputs are not there any more, exactly as they were, is not applied.
+A merge is computed outside of the state, for seconds or hours, while the shard goes on changing.
+Applying it is invisible to readers, and harmless to repeat, to lose, or to race with another one:
+if its inputs are not in the trace any more, exactly as they were, it is not applied (persist:
+`apply_merge_res`, Delta: OPTIMIZE's commit).
 
-A merge may sum diffs and drop what cancels, but the sum of all diffs stays. One that changed it has
-lost or invented updates, and is refused whatever else speaks for it.
+Invariants:
+    A merge may sum diffs and drop rows that cancel, but the sum of all diffs stays. One that
+    changed it has lost or invented updates, and is refused.
+    No output is compacted further than the shard's since.
 """
 
 from __future__ import annotations
@@ -35,13 +39,15 @@ def apply_merge(
     """Put `output` in the place of `inputs`; False if they are not in the trace as they were.
 
     Args:
+        inputs: Neighbouring batches, as the merge read them.
+        output: The merged batch, of the same interval.
         claim: Name of the claim on the inputs, given up with this; empty for none.
         staged_ms: When the first part of the output was begun; None if nothing was written.
 
     Raises:
-        Corrupt: `SUM_OF_DIFFS`: the output does not hold what the inputs hold. (Not told where an
-            input was trimmed: its parts count rows that are not the batch's.)
-        Determinate: `STAGED_TOO_LONG`: a sweep may have taken the output's blobs.
+        Corrupt: `SUM_OF_DIFFS`: the output does not hold the updates of the inputs. (Not checked
+            if an input was trimmed: its parts count rows that are not the batch's.)
+        Determinate: `STAGED_TOO_LONG`: an orphan sweep may have deleted the output's blobs.
     """
     assert output.desc.lower == inputs[0].desc.lower, (output.desc, inputs[0].desc)
     assert output.desc.upper == inputs[-1].desc.upper, (output.desc, inputs[-1].desc)
@@ -50,6 +56,8 @@ def apply_merge(
         after = sum_of_diffs(output.parts)
         if not same_sum(before, after):
             raise not_conserved(state.name, output.desc, before, after)
+    # By value, not by interval alone: after another merge, or this very one, a batch of the same
+    # interval is not the one that was read.
     start = find_batches(state, inputs)
     if start is None or Frontier(output.desc.since) > state.since:
         return Transition(None, result=False)
@@ -77,7 +85,7 @@ def apply_merge(
 def _joined(
     batches: Sequence[Batch], start: int, end: int, output: Batch
 ) -> tuple[int, int, Batch]:
-    """An empty `output` for `[start, end)`, grown over its neighbours that are empty, too."""
+    """An empty `output` for `[start, end)`, extended over its neighbours that are empty, too."""
     while start and batches[start - 1].is_empty:
         start -= 1
     while end < len(batches) and batches[end].is_empty:
@@ -89,7 +97,7 @@ def _joined(
 
 
 def find_batches(state: ShardState, inputs: tuple[Batch, ...]) -> int | None:
-    """Where in the trace `inputs` stand, side by side and as they were; None if they do not."""
+    """Index in the trace at which `inputs` stand, side by side and unchanged; None if nowhere."""
     batches, lower = state.trace.batches, inputs[0].desc.lower
     start = next((i for i, batch in enumerate(batches) if batch.desc.lower == lower), None)
     if start is None or batches[start : start + len(inputs)] != inputs:
@@ -98,12 +106,12 @@ def find_batches(state: ShardState, inputs: tuple[Batch, ...]) -> int | None:
 
 
 def sum_of_diffs(parts: Iterable[Part]) -> int:
-    """The sum of all diffs of `parts`, as their writers saw it."""
+    """The sum of all diffs of `parts`, as their writers recorded it."""
     return sum(part.diff_sum for part in parts)
 
 
 def same_sum(one: int, other: int) -> bool:
-    """Whether two sums of diffs agree. Each part's is an int64 that may have wrapped around."""
+    """True if two sums of diffs agree. Each part's is an int64 that may have wrapped around."""
     return (one - other) % (1 << 64) == 0
 
 

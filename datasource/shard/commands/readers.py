@@ -1,10 +1,14 @@
-"""Readers: who may still read what, and what that holds back.
+"""Reader commands register, renew and give up the capabilities that keep history readable.
 
-A *leased* reader is there as long as it says so; it holds back the shard's since and, with its
-seqno, garbage collection. A *critical* reader is a since hold that never expires by itself; its
-epoch fences every owner but the last (persist: `SinceHandle`).
+Compaction merges history before the since, and garbage collection deletes blobs. A reader that has
+registered keeps both from what it still needs. A *leased* reader stays until it stops renewing its
+lease; it holds back the shard's since and, with its seqno, garbage collection. A *critical* reader
+is a since hold that never expires by itself; its epoch fences every owner but the last (persist:
+`SinceHandle`).
 
-The shard's since is the meet over all holders and moves only at an explicit downgrade.
+Invariants:
+    The shard's since is the meet over all holders and moves only at an explicit downgrade.
+    A downgrade never moves a holder's since back.
 """
 
 from __future__ import annotations
@@ -49,7 +53,13 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The reader exists and protects every read at an `as_of` that `since` admits."""
+    """The reader exists and protects every read at an `as_of` that `since` admits.
+
+    Attributes:
+        since: The least time that it keeps readable.
+        seqno: Blobs of the state at this seqno and of later ones are kept, if it holds a seqno.
+        epoch: A since hold's current epoch; empty for a lease.
+    """
 
     since: Frontier
     seqno: int
@@ -58,7 +68,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class SinceExceeded:
-    """The history asked for is gone: reads below `since` are no longer exact."""
+    """The requested history is gone: reads below `since` are no longer exact."""
 
     since: Frontier
 
@@ -75,7 +85,7 @@ class HoldMissing:
 
 @dataclass(frozen=True, slots=True)
 class SeqnoGone:
-    """The state to be pinned has been given up: blobs of it may be gone.
+    """The state to be pinned has been given up: some of its blobs may be gone.
 
     Attributes:
         oldest: The least seqno that can still be pinned.
@@ -86,7 +96,7 @@ class SeqnoGone:
 
 @dataclass(frozen=True, slots=True)
 class Fencing:
-    """Another owner holds the critical reader; `epoch` is theirs."""
+    """Another owner has the since hold; `epoch` is that owner's."""
 
     epoch: str
 
@@ -97,14 +107,16 @@ def register_leased(
     """Register a leased reader; its seqno hold is the registering transition's own seqno.
 
     Args:
-        reader: Its id. Registering it again is harmless and renews it.
+        reader: The reader's id. Registering it again is harmless and renews it.
         since: Least `as_of` it wants to read at; None takes the shard's since.
-        lease_ms: It expires this long after its last heartbeat.
-        purpose: Who it is, for people.
+        lease_ms: The lease expires this long after its last heartbeat.
+        purpose: Who the reader is, for people.
     """
     wanted = state.since if since is None else Frontier(since)
     if wanted < state.since or state.since.is_empty:
         return Transition(None, SinceExceeded(state.since))
+    # The record that is being made: the reader plans from that state or a later one, never from
+    # `state`, whose blobs a collector may be deleting.
     seqno = state.seqno + 1
     entry = LeasedReader(wanted.time, seqno, now_ms, lease_ms, purpose)
     leased = {**state.leased, reader: entry}
@@ -114,9 +126,10 @@ def register_leased(
 def heartbeat(
     state: ShardState, now_ms: int, *, reader: str
 ) -> Transition[Registered | ReaderMissing]:
-    """Renew the lease of `reader`."""
+    """Renew the lease of `reader`; `ReaderMissing` if it has expired."""
     entry = state.leased.get(reader)
     if entry is None:
+        # Not registered anew: the since may have moved past what the reader relies on.
         return Transition(None, ReaderMissing())
     renewed = msgspec.structs.replace(entry, heartbeat_ms=max(now_ms, entry.heartbeat_ms))
     leased = {**state.leased, reader: renewed}
@@ -127,7 +140,7 @@ def heartbeat(
 def downgrade_leased(
     state: ShardState, now_ms: int, *, reader: str, since: Frontier, seqno: int
 ) -> Transition[Registered | ReaderMissing]:
-    """Give up reading below `since` and blobs only needed before `seqno`; renews the lease too.
+    """Give up reads below `since` and blobs needed only before `seqno`; renews the lease, too.
 
     Both move forward only: an older value changes nothing. The shard's since is recomputed.
     """
@@ -156,9 +169,9 @@ def expire_leased(state: ShardState, now_ms: int, *, reader: str) -> Transition[
 def expire_readers(
     state: ShardState, now_ms: int, *, readers: Collection[str]
 ) -> Transition[tuple[str, ...]]:
-    """Forget leases by id and holds by name, whoever owns them: for an admin; those it found.
+    """Forget leases by id and holds by name, regardless of their owners; answers those it found.
 
-    After it their owners cannot go on. Does not move the shard's since by itself.
+    For an admin: the owners cannot go on afterwards. Does not move the shard's since by itself.
     """
     del now_ms
     found = tuple(sorted((state.leased.keys() | state.critical.keys()) & set(readers)))
@@ -184,10 +197,11 @@ def register_critical(
     Taking over sets `epoch`, which fences the previous owner, and leaves the since where it is.
 
     Args:
+        reader: The hold's name.
         epoch: The new owner's fencing token. A hold already owned under it is left alone.
         since: Least `as_of` a new hold protects; None takes the shard's since.
-        purpose: Who it is, for people.
-        confirmed: Whether the owner has already recorded durably that this hold exists; a hold
+        purpose: Who the owner is, for people.
+        confirmed: True if the owner has already recorded durably that this hold exists; a hold
             that was confirmed once stays so.
     """
     entry = state.critical.get(reader)
@@ -199,6 +213,7 @@ def register_critical(
             wanted.time, epoch, now_ms, now_ms, purpose, seqno=None, confirmed=confirmed
         )
     elif entry.epoch == epoch:
+        # A repetition after a lost answer: not a takeover.
         return Transition(None, Registered(Frontier(entry.since), state.seqno, epoch))
     else:
         entry = msgspec.structs.replace(
@@ -255,16 +270,17 @@ def confirm_critical(
 def pin_critical(
     state: ShardState, now_ms: int, *, reader: str, epoch: str, seqno: int | None
 ) -> Transition[Registered | HoldMissing | Fencing | SeqnoGone]:
-    """Make the hold keep every blob of the state at `seqno` and of later ones; durably.
+    """Make the hold durably keep every blob of the state at `seqno` and of later ones.
 
     A pin stays through downgrades and changes of owner, until it is cleared or moved. Setting one
     races with garbage collection, and the state decides: either the collector finds the pin, or
     the pin finds that the seqno has been given up.
 
     Args:
-        epoch: The owner's.
-        seqno: Of a state that the owner has seen, later or earlier than one pinned before; None
-            clears the pin. It becomes the answer's seqno.
+        reader: The hold's name.
+        epoch: The owner's fencing token.
+        seqno: Seqno of a state that the owner has seen, later or earlier than one pinned before;
+            None clears the pin. It becomes the answer's seqno.
 
     Raises:
         InvalidUsage: There is no such state yet.
@@ -292,7 +308,7 @@ def pin_critical(
 def describe_critical(
     state: ShardState, now_ms: int, *, reader: str, epoch: str, purpose: str
 ) -> Transition[Registered | HoldMissing | Fencing]:
-    """Say in other words what the hold is for, such as that its owner stands still."""
+    """Replace the hold's purpose by `purpose`, such as that its owner is stalled."""
     del now_ms
     entry = _owned(state, reader, epoch)
     if not isinstance(entry, CriticalReader):
@@ -310,8 +326,9 @@ def expire_critical(
     """Forget the since hold `reader`; True if it was there.
 
     Args:
-        epoch: The owner that gives it up, refused if it is owned by another; None for an admin,
-            after whose act the owner cannot go on.
+        reader: The hold's name.
+        epoch: Fencing token of the owner that gives it up, refused if another owner has the hold;
+            None for an admin, after which the owner cannot go on.
     """
     del now_ms
     entry = state.critical.get(reader)
@@ -324,7 +341,7 @@ def expire_critical(
 
 
 def _owned(state: ShardState, reader: str, epoch: str) -> CriticalReader | HoldMissing | Fencing:
-    """The since hold `reader` if it is owned under `epoch`, or else why not."""
+    """The since hold `reader` if it is owned under `epoch`, else the refusal."""
     entry = state.critical.get(reader)
     if entry is None:
         return HoldMissing()
@@ -332,7 +349,7 @@ def _owned(state: ShardState, reader: str, epoch: str) -> CriticalReader | HoldM
 
 
 def _recompute_since(state: ShardState) -> ShardState:
-    """`state` with its since as far up as all holders and the policy allow; a tombstone as is."""
+    """`state` with its since moved up as far as holders and policy allow; a tombstone as it is."""
     held = since_bound(state)
     if held is None or is_tombstone(state):
         return state

@@ -1,13 +1,13 @@
-"""Retention: how far back a shard stays readable, whoever reads it.
+"""Retention commands set how far back a shard stays readable without any reader, and apply it.
 
 A shard with a policy of `retain_ms` is readable at every time from `upper - 1 - retain_ms` on (its
-newest readable time less the policy), and no longer than that unless somebody holds more. The
-policy is one more holder of the since, with two differences: it goes with the upper by itself, and
-it moves the since where there is no reader at all.
+newest readable time less the policy), and no longer than that unless a reader holds more
+(Materialize: RETAIN HISTORY). The policy is one more holder of the since, with two differences: it
+follows the upper by itself, and it moves the since where there is no reader at all.
 
 Times are on the shard's own clock. Where its writers use one that is not milliseconds, `retain_ms`
-counts in that clock's unit: nothing here looks at the time of day. A shard that stands still keeps
-what it has.
+counts in that clock's unit: nothing here looks at the time of day. A shard whose upper stands still
+keeps its history.
 
 Invariants:
     The since is never moved beyond a holder, beyond the newest readable time, or back.
@@ -28,7 +28,7 @@ __all__ = ["checked_retention", "retain", "set_retention"]
 
 
 def checked_retention(name: str, retain_ms: int | None) -> int | None:
-    """`retain_ms`, if it can be the policy of shard `name`; errors as `set_retention`."""
+    """Return `retain_ms` if it can be the policy of shard `name`; errors as `set_retention`."""
     if retain_ms is not None and not 0 <= retain_ms <= TIME_MAX:
         raise InvalidUsage(
             f"shard '{name}' cannot retain {retain_ms} ms of history",
@@ -39,9 +39,10 @@ def checked_retention(name: str, retain_ms: int | None) -> int | None:
 
 
 def set_retention(state: ShardState, now_ms: int, *, retain_ms: int | None) -> Transition[bool]:
-    """Make `retain_ms` the shard's policy, None for none; False if it is, or the shard is dropped.
+    """Make `retain_ms` the shard's policy; None for none.
 
-    What is kept from now on: what has been forgotten already does not come back.
+    False if it is the policy already, or if the shard is dropped. It holds from now on: history
+    that was merged away does not come back.
 
     Raises:
         InvalidUsage: It is negative, or greater than any time.
@@ -54,10 +55,10 @@ def set_retention(state: ShardState, now_ms: int, *, retain_ms: int | None) -> T
 
 
 def retain(state: ShardState, now_ms: int) -> Transition[Frontier]:
-    """Move the since to where the policy and all holders allow; answers where it is then."""
+    """Move the since up as far as the policy and all holders allow; answers the new since."""
     if state.retain_ms is None or is_tombstone(state):
         return Transition(None, state.since)
-    # A reader whose lease is over holds nothing, also when nobody else has committed since.
+    # A reader whose lease is over holds nothing, also if no record has expired it yet.
     alive = expire(state, now_ms)
     bound = since_bound(alive)
     if bound is None or bound <= state.since:

@@ -1,14 +1,19 @@
-"""What transactions over many shards do to the state of one shard; the protocol is `txn`'s.
+"""Transaction commands bring what a transactions shard has committed into one data shard.
 
-    mark            direct writes to a shard are refused from here on
-    unmark          a mark of a transactions shard that is not there any more is taken away
-    apply_commits   what transactions have committed enters the shard, in order of time
-    finalise_txns   the end of a transactions shard that nothing is registered with
+A transaction over several shards is committed by one append to the transactions shard; its data
+shards follow later, in any process (`shardline.datasource.transactions.protocol`; Materialize:
+txn-wal's apply). So that they can follow safely, a data shard must refuse all other writes.
+
+    mark            refuse direct writes to a shard from here on
+    unmark          take away a mark whose transactions shard does not exist any more
+    apply_commits   append the updates that transactions have committed, in order of time
+    finalise_txns   end a transactions shard that no shard is registered with
 
 Invariants:
     While a shard is marked, its upper moves by `apply_commits` only. So what was committed at `t`
     is in the shard if and only if its upper is beyond `t`: applying is exactly once, by itself.
-    The mark goes in the same transition that moves the upper beyond the time of the forgetting.
+    A shard that is forgotten loses its mark in the same transition that moves its upper beyond the
+    time of the forgetting.
 """
 
 from __future__ import annotations
@@ -41,7 +46,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """Shard `shard` is marked by `registration`: the one asked for, or an earlier one."""
+    """Shard `shard` is marked by `registration`: the requested one, or an earlier one."""
 
     shard: str
     registration: Registration
@@ -50,12 +55,12 @@ class Marked:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """Everything asked for is in the shard.
+    """All requested commits are in the shard.
 
     Attributes:
         upper: The shard's upper.
-        entered: Times of the commits that this very call has brought. The others had been brought
-            before; what was written for them by this call is not used, and never will be.
+        entered: Times of the commits that this very call has appended. The others were in the
+            shard before; parts that were written for them by this call will never be used.
     """
 
     upper: Frontier
@@ -63,16 +68,16 @@ class Applied:
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
-    """What one transaction does to one shard.
+    """The change that one transaction makes to one shard.
 
     Attributes:
-        at: When.
-        runs: The updates, without times; none where the shard is forgotten.
-        forget: Whether the shard is written directly afterwards.
-        writer: Whose append it is, if the shard is to remember that; empty for nobody's.
+        at: Time of the transaction.
+        runs: The updates, without times; empty where the shard is forgotten.
+        forget: True if the shard is written directly afterwards.
+        writer: The writer that the shard is to remember for this append; empty for none.
         sequence: Number of the append among those of `writer`.
-        attempt: Which attempt staged the runs.
-        covers: What the append covers.
+        attempt: Id of the attempt that staged the runs.
+        covers: The range of its source that the append covers; empty if that is not known.
     """
 
     at: int
@@ -122,15 +127,16 @@ def apply_commits(
     inline_max_bytes: int,
     flushed_ms: int | None = None,
 ) -> Transition[Applied | InlineBackpressure | StagedTooLong]:
-    """Let the shard have what was committed for it; what it has already is passed over.
+    """Append the commits that are not in the shard yet; those that are change nothing.
 
     Args:
-        shard: Id of the shard; one that was made again under its name has all that it will have.
+        shard: Id of the shard that the commits are for. If the shard was dropped and made again
+            since, none of them is appended.
         txns: Id of the transactions shard.
-        commits: All that were committed before some time and may not be here, in order of time.
+        commits: All commits before some time that may be missing here, in order of time.
         inline_max_bytes: Limit of all inline parts in the state.
-        flushed_ms: When the oldest part was begun that no row of the transactions shard names, as
-            the caller has made it of an inline one; None if there is none.
+        flushed_ms: When the oldest part was begun that the caller wrote in the place of an inline
+            one, so that no row of the transactions shard names it; None if there is none.
 
     Raises:
         Corrupt: The shard does not know that it is registered.
@@ -139,6 +145,8 @@ def apply_commits(
         return Transition(None, Applied(state.upper))
     new, entered = state, set()
     for commit in commits:
+        # The whole of exactly-once. To skip a commit that is missing would lose it for good, as the
+        # next one moves the upper past it: `commits` must have no holes.
         if new.upper.is_beyond(commit.at):
             continue
         if new.registered is None or new.registered.shard != txns:
@@ -184,7 +192,12 @@ def _applied(state: ShardState, now_ms: int, commit: Commit) -> ShardState:
 def finalise_txns(
     state: ShardState, now_ms: int, *, upper: Frontier, despite_holders: frozenset[str]
 ) -> Transition[Finalised | Held | bool]:
-    """Finalise a transactions shard; False if its upper is not `upper`, at which it was empty."""
+    """Finalise a transactions shard, if its upper is still `upper`; False if it is not.
+
+    Args:
+        upper: The upper at which the caller saw that nothing is registered.
+        despite_holders: Readers and holds that may be cut off, by id or name.
+    """
     if state.upper != upper:
         return Transition(None, result=False)
     own = msgspec.structs.replace(state, registered=None)
