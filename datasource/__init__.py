@@ -1,19 +1,19 @@
-"""Shards: durable, definite, time-varying tables on object storage, and their edge to Spark.
+"""Shards are durable, definite, time-varying tables on object storage; Spark reads and writes them.
 
-Loose in this package is what a user of shards touches; everything else has a room with a page of
-its own (its `__init__`). Reading order:
+The modules directly in this package are for users of shards; everything else has a room with a
+page of its own (its `__init__`). Reading order:
 
-    frontier, shard/description  the two ideas everything rests on
-    shard/                       what is known of a shard, how it changes, and the loop that makes
-                                 a change durable
+    frontier, shard/description  the two ideas that everything rests on
+    shard/                       the state of a shard, how it changes, and the loop that makes a
+                                 change durable
     types/, rows/, filters/      columns, updates in Arrow, conditions on rows
-    stores/                      where it all lives: Blob and Consensus on any object store
+    stores/                      Blob and Consensus, the two seams, on any object store
     parts/                       the files that hold rows
     client                       opens all of the following
     write, read                  updates in; contents and changes out
-    lease, since_hold            what readers hold back
+    lease, since_hold            capabilities that keep history and blobs
     updates, conditions          the public faces of rows/ and filters/
-    difference, overwrite, upsert  what turns the contents into others, as one append
+    difference, overwrite, upsert  replace contents, or rows by key, as one append
     transactions/                several shards at once, all or nothing
     maintenance/, maintainer     fewer and larger batches, garbage; as one round or a thread
     inspect/                     reports, usage, a check of everything
@@ -22,9 +22,9 @@ its own (its `__init__`). Reading order:
                                  `compare_and_append`, `transaction`: rows by Spark itself
     spark_compaction/            large merges as Spark jobs
 
-Only the last three lines import pyspark. This module imports next to nothing, so that each part can
-be used without paying for the others: what it exports is loaded when it is asked for.
-`register(spark)` does by hand what installing the package does by itself.
+Only the last three entries import pyspark. This module imports next to nothing, so that each part
+can be used without paying for the others: its exports are loaded at their first use.
+`register(spark)` makes `format("shard")` known to a session that did not find it by itself.
 """
 
 from __future__ import annotations

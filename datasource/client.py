@@ -1,4 +1,4 @@
-"""The front door: a client of one persist location, and the handles it opens.
+"""A client opens the shards of one location, and handles that read, write and hold them.
 
     client = ShardClient.open("s3://lake/shards")
     client.create("orders", schema, key=("id",))
@@ -6,9 +6,10 @@
     with client.reader("orders") as reader:
         table = reader.snapshot()
 
-A client is cheap to keep and safe to share between threads. Per process there is one machine for
-each shard (`shared_client`), so that commits of all threads go together. It is never carried across
-a fork: the child opens its own.
+It is where a program without Spark begins (persist: `PersistClient`). A client is cheap to keep and
+safe to share between threads. All users of one client share one machine per shard, so that commits
+of all threads are made together; `shared_client` gives one client per process and location. A
+client is never carried across a fork: the child opens its own.
 """
 
 from __future__ import annotations
@@ -73,14 +74,15 @@ class ShardClient:
 
     Attributes:
         location: The opened location.
-        settings: What all handles use.
-        door: Gives readers the states of shards, registered with a transactions shard or not.
+        settings: The settings of all handles.
+        door: Reads the states that readers see, of shards that are registered with a transactions
+            shard and of others.
     """
 
     def __init__(
         self, location: Location, settings: ShardSettings, clock: Clock, ids: IdGenerator
     ) -> None:
-        """A client of an opened `location`; `open` is the usual way to one."""
+        """Make a client of an opened `location`; most callers use `open`."""
         self.location = location
         self.settings = settings
         self.clock = clock
@@ -107,8 +109,11 @@ class ShardClient:
             url: `file:///path`, a plain path, `s3://bucket/prefix`, `memory://name`, or any URL of
                 an fsspec file system that can create a file only if it does not exist.
             options: Storage options such as `s3.endpoint`.
-            create: Make the location if it is not there, after probing that its store keeps the
-                promises shards rest on; otherwise a missing location is an error.
+            create: True to make the location if it is missing, after a probe that its store can
+                create an object only if it does not exist; False makes a missing one an error.
+            settings: None for the defaults.
+            clock: None for the system's.
+            ids: None for the system's.
 
         Raises:
             InvalidUsage: The URL, an option or the store cannot be used.
@@ -125,7 +130,7 @@ class ShardClient:
         return cls(location, settings, clock, ids)
 
     def shards(self) -> list[str]:
-        """Names of all shards, sorted; dropped ones whose tombstone remains are among them."""
+        """Names of all shards, sorted, with those that were dropped and left a tombstone."""
         return sorted(map(shard_name, self.location.consensus.list_shards()))
 
     def machine(self, name: str) -> Machine:
@@ -138,7 +143,7 @@ class ShardClient:
             return self._machines[name]
 
     def exists(self, name: str) -> bool:
-        """Whether there is a shard `name` that was not dropped."""
+        """True if there is a shard `name` that was not dropped."""
         state = self.machine(name).refresh()
         return state is not None and not is_tombstone(state)
 
@@ -169,16 +174,18 @@ class ShardClient:
         comment: str = "",
         retain_ms: int | None = None,
     ) -> ShardState:
-        """Make shard `name` if it is not there (or was dropped); idempotent.
+        """Make shard `name` if it is missing or was dropped; idempotent.
 
         Args:
+            name: The shard's name.
+            schema: Its columns.
             key: Columns that order parts, bound them, and identify rows for upserts.
             comment: Free text kept with a shard that this call makes.
-            retain_ms: Its retention, see `set_retention`; one that is there already keeps its own.
+            retain_ms: Its retention, see `set_retention`; an existing shard keeps its own.
 
         Raises:
-            InvalidUsage: It is there with another schema or another key; or the key is not of
-                the schema.
+            InvalidUsage: The shard exists with another schema or another key; or a key column is
+                not in the schema.
         """
         schema.check_key(tuple(key))
         machine = self.machine(name)
@@ -203,8 +210,9 @@ class ShardClient:
         """A handle that appends rows of the shard's current schema.
 
         Args:
-            writer: Name of a durable writer, remembered by the shard for ever: what makes an
-                append repeated after a crash succeed without effect. None for an anonymous one.
+            name: The shard's name.
+            writer: Name of a durable writer. The shard remembers it for ever, so that an append
+                that is repeated after a crash changes nothing. None for an anonymous writer.
         """
         state = self.state(name)
         durable = writer is not None
@@ -224,10 +232,12 @@ class ShardClient:
     def reader(
         self, name: str, *, since: int | None = None, lease_ms: int | None = None, purpose: str = ""
     ) -> ReadHandle:
-        """A leased reader of the shard; close it.
+        """A leased reader of the shard, to be closed by the caller.
 
         Args:
+            name: The shard's name.
             since: Least `as_of` to be read; None for the shard's since.
+            lease_ms: How long the lease lasts without a heartbeat; None for the settings'.
             purpose: Who reads and what for; shown by `inspect`.
         """
         self.state(name)
@@ -242,7 +252,14 @@ class ShardClient:
     def hold(
         self, name: str, hold: str, *, since: int | None = None, purpose: str = ""
     ) -> SinceHandle:
-        """Own the since hold `hold` on shard `name`, fencing whoever owned it.
+        """Create the since hold `hold` on shard `name`, or take it over, fencing its owner.
+
+        Args:
+            name: The shard's name.
+            hold: The hold's name, chosen and remembered by the caller.
+            since: Least `as_of` that a new hold keeps; None for the shard's since. An existing hold
+                stays where it is.
+            purpose: Who holds it and what for; shown by `inspect`.
 
         Raises:
             InvalidUsage: The hold is new and history at `since` is gone.
@@ -277,11 +294,12 @@ class ShardClient:
         Args:
             isolation: "snapshot" refuses to commit if others have changed a shard that is
                 overwritten, upserted or deleted from; "serializable" also one that was read.
-            writer: With `sequence`, a number that grows: the transaction happens once, however
-                often it is tried.
-            covers: What is done under that number (`shardline.datasource.shard.covered_range`), if
-            that is
-                known: the same number for something else is refused then.
+            writer: Name of a durable writer; needs `sequence`. The transaction then happens once,
+                however often it is tried.
+            sequence: Number of this transaction among those of `writer`; grows.
+            covers: The range of its source that is done under that number
+                (`shardline.datasource.shard.covered_range`), if known: the same number for another
+                range is refused then.
 
         Raises:
             InvalidUsage: The arguments contradict each other.
@@ -299,7 +317,12 @@ class ShardClient:
     def run_transaction(
         self, work: Callable[[Transaction], R], *, isolation: Isolation = "serializable"
     ) -> R:
-        """What `work` gives, run again in a new transaction after each conflict.
+        """Run `work` in a transaction, anew after each conflict; return its result.
+
+        Args:
+            work: Reads and writes through the transaction that it is called with; may be called
+                several times.
+            isolation: As for `transaction`.
 
         Raises:
             Determinate: It met a conflict many times in a row.
@@ -307,15 +330,15 @@ class ShardClient:
         return run_transaction(self, partial(self.transaction, isolation=isolation), work)
 
     def redirect(self, name: str) -> Redirect:
-        """How appends to shard `name` are made if it is registered; for writers of frames."""
+        """The function that appends to shard `name` while it is registered; for frame writers."""
         return lambda request, mark: commit_append(self.transactions(mark.txns), name, request)
 
     def evolve(self, name: str, schema: ShardSchema) -> int:
-        """Make `schema` the current one of shard `name`; its id.
+        """Make `schema` the current one of shard `name`; return its id.
 
         Raises:
-            InvalidUsage: What is there cannot be read with it; names the column.
-            Fenced: Somebody else evolved the schema at the same time.
+            InvalidUsage: Rows that are stored cannot be read with it; names the column.
+            Fenced: The schema was changed by another process at the same time.
         """
         state = self.state(name)
         outcome = self.machine(name).apply(
@@ -340,7 +363,7 @@ class ShardClient:
             despite_holders: Readers and holds to cut off, by id or name; `inspect` lists them.
 
         Raises:
-            InvalidUsage: There is no such shard, or somebody still reads it.
+            InvalidUsage: There is no such shard, or it is still read, held or registered.
         """
         machine = self.machine(name)
         state, despite = machine.state(), frozenset(despite_holders)
@@ -364,18 +387,20 @@ class ShardClient:
         try:
             collect_garbage(machine)
         except ShardError:
-            # Whether that is tidied up now or later, the shard is dropped.
+            # The shard is dropped: an error here would deny it. Maintenance collects the blobs.
             _log.warning(
                 "blobs of a dropped shard left", exc_info=True, extra={"context": {"shard": name}}
             )
 
     def set_retention(self, name: str, retain_ms: int | None) -> bool:
-        """Keep shard `name` readable so far back, whoever reads it; False if that was its policy.
+        """Keep shard `name` readable `retain_ms` far back; False if that is its policy already.
 
-        Times from `upper - 1 - retain_ms` on stay readable, and maintenance moves the since along
-        behind them, as far as no reader or hold wants more. What is forgotten does not come back.
+        Times from `upper - 1 - retain_ms` on stay readable, with or without readers, and
+        maintenance moves the since along behind them, as far as no reader or hold wants more.
+        History that was merged away does not come back.
 
         Args:
+            name: The shard's name.
             retain_ms: Milliseconds; in the unit of the writers' own clock, if they use another one.
                 None leaves the since to readers: without any it stays.
 
@@ -386,15 +411,16 @@ class ShardClient:
         return set_retention(self.machine(name), retain_ms)
 
     def compact(self, name: str, *, force: bool = False) -> int:
-        """Merge batches of shard `name`, invisibly to readers; the number of merges applied.
+        """Merge batches of shard `name`, invisibly to readers; return the number of merges applied.
 
         Args:
-            force: Merge all that is there into one batch, whatever it costs. By default neighbours
-                of like size are merged, so that each update is written again O(log n) times in its
-                life, and a past that mostly cancels.
+            name: The shard's name.
+            force: True merges all batches into one, whatever it costs. By default neighbours of
+                like size are merged, so that each update is written again O(log n) times in its
+                life; and history whose updates mostly cancel.
 
         Raises:
-            MissingBlob: A part is not there.
+            MissingBlob: A part is missing in the store.
             Corrupt: A part is not what was written.
             Indeterminate: A merge may have been applied; the contents are the same either way.
         """
@@ -402,9 +428,9 @@ class ShardClient:
         return compact(self.machine(name), force=force)
 
     def collect_garbage(self, name: str) -> int:
-        """Delete the blobs of shard `name` that nobody can ask for any more; how many there were.
+        """Delete blobs of shard `name` that no reader can need any more; return their number.
 
-        Also of a shard that was dropped. Readers and pinned holds keep what they need.
+        Also of a shard that was dropped. Blobs that readers and pinned holds need are kept.
 
         Raises:
             InvalidUsage: There is no such shard.
@@ -414,12 +440,13 @@ class ShardClient:
         return collect_garbage(self.machine(name))
 
     def sweep(self, name: str, *, dry_run: bool = False) -> Swept:
-        """Delete the blobs of shard `name` that nothing refers to and nobody can commit any more.
+        """Delete orphans of shard `name`: unreferenced blobs that cannot be committed any more.
 
         Also of a shard that was dropped. Only blobs that are more than 25 hours old.
 
         Args:
-            dry_run: Only say what would be deleted.
+            name: The shard's name.
+            dry_run: True only reports what would be deleted.
 
         Raises:
             InvalidUsage: There is no such shard.
@@ -430,7 +457,7 @@ class ShardClient:
         return sweep(self.machine(name), needed=needed, dry_run=dry_run)
 
     def usage(self, name: str) -> ShardUsage:
-        """What every byte of shard `name` is there for.
+        """The bytes of shard `name`, by what they are kept for.
 
         Raises:
             InvalidUsage: There is no such shard.
@@ -475,11 +502,12 @@ def shared_client(
     create: bool,
     settings: ShardSettings,
 ) -> ShardClient:
-    """This process's client of a location, opened at the first use.
+    """This process's client of a location, opened at the first use and kept.
 
     Spark's helper processes are reused from micro-batch to micro-batch: a kept client finds the
     shard's state with one conditional read instead of a cold one.
     """
+    # With the process id: a forked child must not use its parent's locks and connections.
     key = (os.getpid(), url, tuple(sorted(options.items())), settings)
     with _shared_lock:
         if key not in _shared:

@@ -1,7 +1,8 @@
-"""The only doors to time and to randomness.
+"""Clocks and id generators are the only source of time and randomness in the code.
 
-Everything that needs the time, a pause or a fresh id takes a `Clock` or an `IdGenerator`, so that
-one seed replays a whole run; ruff bans `time.time`, `uuid4` and their kin everywhere else.
+Everything that needs the time, a pause or a fresh id takes a `Clock` or an `IdGenerator`. So a test
+can move time, and one seed replays a whole simulated run; the linter bans `time.time`, `uuid4` and
+their kin everywhere else.
 """
 
 from __future__ import annotations
@@ -50,8 +51,9 @@ class SystemClock:
         return time.time_ns() // 1_000_000  # noqa: TID251 - this is the door
 
     def elapsed_ms(self) -> float:
-        # CLOCK_MONOTONIC stops while a machine is suspended; a grace period measured with it would
-        # be too long by the length of the nap, and truncation would meet a writer it believes dead.
+        # CLOCK_MONOTONIC stops while a machine is suspended: a writer that slept for an hour would
+        # believe that it has looked at the log's floor a moment ago, and not look again, though the
+        # grace period that truncation gives it is over.
         return time.clock_gettime(_ELAPSED) * 1000.0  # noqa: TID251 - this is the door
 
     def wait(self, signal: threading.Event, timeout_ms: float) -> bool:

@@ -1,13 +1,13 @@
-"""Conditions on rows, for those who plan reads themselves.
+"""Conditions on rows, for callers that plan reads themselves.
 
 The public face of the room `filters`: SQL text is parsed as Spark parses it, bound to a schema, and
-used to leave out parts and rows. What is not understood is refused before anything is read
-(`NotUnderstood`).
+used to leave out parts and rows. A text that is not understood is refused before anything is read
+(`NotUnderstood`): a filter that was applied wrongly would lose rows.
 
-    Where, Condition, bind_tree     a text, its tree bound to a schema
+    Where, Condition, bind_tree     a text; its tree, bound to a schema
     parse_sql, kind_of_node         the tree itself
-    And, Compare, In, Predicate     what a bound condition is made of
-    Pruner                          keeps the parts of a plan that a condition cannot pass over
+    And, Compare, In, Predicate     the pieces of a bound condition
+    Pruner                          leaves out the parts of a plan that cannot have matching rows
 """
 
 from shardline.datasource.filters.parser import Condition, Where, bind_tree

@@ -1,12 +1,13 @@
-"""Differences: updates that depend on what a shard holds, computed from it and appended atomically.
+"""A difference computes updates from the contents of a shard and appends them atomically.
 
-A difference is worth only as much as the contents that it was computed from are still there. It is
-therefore appended only if the shard's upper has not moved. If somebody else has appended meanwhile,
-nothing is computed again: what `overwrite` and `upsert` retract is a sum over the updates that are
-there, so it is enough to add what they would retract of those that came.
+It turns the contents into others: all of them (`overwrite`) or the rows of some keys (`upsert`).
+The updates are right only for the contents that they were computed from, so they are appended only
+if the shard's upper has not moved. If another writer has appended meanwhile, nothing is computed
+again: what `overwrite` and `upsert` retract is a sum over the shard's updates, so it is enough to
+add what they would retract of those that came. (Delta's optimistic transactions start over.)
 
 Invariants:
-    - Whoever has committed before is told so before anything is read or staged.
+    - A repetition of a commit that has happened ends before anything is read or staged.
     - The rows that a difference was computed from are protected by a lease until it is appended.
     - One append holds parts of one schema, the shard's newest.
 """
@@ -36,18 +37,18 @@ from shardline.datasource.write import WriteHandle
 __all__ = ["Difference", "commit_difference", "runs_of", "staged_parts"]
 
 _ATTEMPTS: Final = 64
-"""How often somebody else may append between two looks at the shard before the write gives up."""
+"""How often a write follows appends of other writers before it gives up."""
 
 _BUFFER_BYTES: Final = 64 << 20
-"""Arrow memory of one part. Less than a writer's: a large buffer is there to sort much at once, and
-a difference is in order."""
+"""Arrow memory of one part. Less than a writer's, whose buffer is large to sort much at once: a
+difference comes in order."""
 
 _JOINED_ROWS: Final = 4 * BATCH_ROWS
 """Rows of small parts that are sorted together."""
 
 
 class Difference(Protocol):
-    """What to append, given what is there."""
+    """A function from the updates of a shard to the updates to append."""
 
     def against(
         self, state: ShardState, there: Sequence[PlannedPart], *, whole: bool
@@ -55,10 +56,11 @@ class Difference(Protocol):
         """Updates without times, under the newest schema of `state`, in the shard's sort order.
 
         Args:
-            state: The shard's.
-            there: Updates of the shard.
-            whole: Whether they are its contents: what is wanted must then be added, and what must
-                go of `there` be retracted. Otherwise they were added later: only the second.
+            state: The state of the shard to compute from.
+            there: Parts with updates of the shard.
+            whole: True if `there` is all of its updates: gives the new rows, and retractions of the
+                rows in `there` that must go. False if they were added after an earlier call: gives
+                only the retractions.
         """
         ...
 
@@ -66,13 +68,13 @@ class Difference(Protocol):
 def commit_difference(
     handle: WriteHandle, new: Staged, difference: Difference, *, sequence: int, attempt: str
 ) -> Appended | AlreadyCommitted:
-    """Append a difference to the contents right before the commit.
+    """Append a difference to the contents that the shard has right before the commit.
 
     Args:
         handle: A writer of the shard; changed to write under its newest schema.
-        new: What `difference` reads. These blobs are deleted in the end, unless an unknown outcome
-            leaves them to the sweeper.
-        difference: What to append.
+        new: The staged rows that `difference` reads. Their blobs are deleted in the end, unless an
+            unknown outcome leaves them to the orphan sweep.
+        difference: Computes the updates to append.
         sequence: Number of this append of the writer.
         attempt: Id of the attempt.
 
@@ -81,7 +83,8 @@ def commit_difference(
         Indeterminate: It may have happened: repeat it with the same sequence number.
     """
     with UncommittedParts(handle.machine.location.blob, new.runs) as parts:
-        # No record ever names these; after an unknown outcome the commit is repeated from them.
+        # No record ever names these parts. They are kept after an unknown outcome all the same: the
+        # commit is repeated from them.
         with parts.commit():
             outcome = _committed(handle, difference, sequence=sequence, attempt=attempt)
         parts.unused()
@@ -145,7 +148,7 @@ class _Pending:
         self._staged = Staged((), 0, 0, 0)
 
     def follow(self, state: ShardState) -> Staged:
-        """The difference to the contents of `state`, staged."""
+        """Stage the updates that `state` needs beyond those staged before; return all of them."""
         base, self._base = self._base, state
         if base is None or base.upper.time is None or not _grown(base, state):
             self._uncommitted.delete()
@@ -165,7 +168,7 @@ class _Pending:
         more = frugal.stage(self._difference.against(state, there, whole=whole))
         self._uncommitted.add(more.runs)
         held = self._staged
-        # The updates came in order, so their parts are one run.
+        # The updates come in sort order across all parts, so the parts are one run.
         run = (
             (batch.Run(tuple(part for run in more.runs for part in run.parts)),)
             if more.runs
@@ -180,9 +183,10 @@ class _Pending:
 
 
 def _grown(base: ShardState, state: ShardState) -> bool:
-    """Whether `state` is `base` with more updates, which can be told from those of `base`.
+    """True if `state` is `base` with later updates, and they can be separated from those of `base`.
 
-    Updates below since may have been advanced to it, and then stand among those that came.
+    If the since has reached the upper of `base`, updates of `base` may have been advanced to it,
+    and be among the later ones.
     """
     same = base.shard == state.shard and base.schema_id == state.schema_id
     return same and state.since < base.upper
@@ -222,7 +226,7 @@ def _run(contents: Contents, group: Sequence[PlannedPart]) -> Iterator[pa.Table]
 
 
 def staged_parts(staged: Staged) -> list[PlannedPart]:
-    """All of what was staged without times, planned to be read."""
+    """A plan to read everything that was staged without times."""
     return [
         PlannedPart(part, TimeFilter(None, None), ordered=run.order == "sorted")
         for run in batch.stamp(staged.runs, TIME_MIN)

@@ -1,7 +1,8 @@
-"""Every error a shard can raise, sorted by what the caller must do next.
+"""Errors tell the caller of a shard what to do next: their classes are sorted by that.
 
-Expected refusals (`UpperMismatch`, `SinceExceeded` …) are not here: they are return values of the
-commands that can refuse. A broken assumption of our own is an `assert` with the values in it.
+By cause, as libraries usually sort them, a caller could not tell if a retry is safe. Expected
+refusals (`UpperMismatch`, `SinceExceeded` …) are not here: they are return values of the commands
+that can refuse. A broken assumption of our own is an `assert` with the values in it.
 
 A message crosses from Python to the JVM as text and loses its class on the way, so each one starts
 with a stable code in brackets: `[SHARD_NOT_FOUND] no shard 'orders' at 's3://lake' — hint: …`.
@@ -31,7 +32,7 @@ __all__ = [
 
 
 class ShardError(Exception):
-    """The root. Catch a subclass: the subclass says what to do.
+    """The root of all errors. Catch a subclass: it says what to do.
 
     Attributes:
         code: Stable upper-case name of the exact condition, without brackets.
@@ -70,13 +71,16 @@ class Determinate(ShardError):
 
 
 class Indeterminate(ShardError):
-    """It may have happened. Read back before doing anything else; never clean up after it."""
+    """It may have happened, or may happen yet. Read back first; never clean up after it.
+
+    Blobs that the request would have referred to must stay (persist: `Indeterminate`).
+    """
 
     default_code = "OUTCOME_UNKNOWN"
 
 
 class Fenced(ShardError):
-    """Another owner has taken over. Stop: whatever this process still holds is worthless."""
+    """Another owner has taken over. Stop: all capabilities of this one are void."""
 
     default_code = "FENCED"
 
@@ -94,25 +98,25 @@ class MissingBlob(ShardError):
 
 
 class Corrupt(ShardError):
-    """Bytes that cannot be what was written: state or a part is damaged or foreign. Stop."""
+    """Bytes are not what was written: state or a part is damaged or foreign. Stop."""
 
     default_code = "CORRUPT"
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` most likely means, or None when nothing is close."""
+    """The known name that is closest to `name`; None if none is close."""
     by_folded = {k.lower(): k for k in known}
     close = difflib.get_close_matches(name.lower(), by_folded, n=1, cutoff=0.6)
     return by_folded[close[0]] if close else None
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> InvalidUsage:
-    """The error for an option or setting nobody knows, with the nearest known name as its hint.
+    """The error for an unknown option or setting, with the nearest known name as its hint.
 
     Args:
-        kind: What `name` was meant to be, in lower case: "option", "setting".
+        kind: Kind of the name, in lower case: "option", "setting".
         name: The unknown name as the user wrote it.
-        known: Every name that would have been accepted.
+        known: All names that are accepted.
     """
     names = sorted(known)
     near = nearest(name, names)

@@ -1,14 +1,16 @@
-"""Frontiers: how far a collection has been settled.
+"""A frontier states how far a collection is settled: up to which time nothing will change.
 
-Times are int64 and totally ordered (milliseconds since the epoch unless a user's own clock says
-otherwise). A frontier is one time, or empty:
+Processes that share a collection must agree on which times are final; one value says it for all of
+them (differential dataflow: an antichain, here of at most one element). Times are int64 and totally
+ordered (milliseconds since the epoch unless a user's own clock counts otherwise). A frontier is one
+time, or empty:
 
     `Frontier(t)` : every time `< t` is settled; `t` or anything later may still come.
     `EMPTY`       : every time is settled. Nothing more, ever.
 
 `EMPTY` is *beyond* every time, so frontiers are totally ordered too: the meet is the smaller one
-and the join the larger one. What may be concluded: if `frontier.is_beyond(t)`, nothing will ever
-change at `t`. What may not: that anything exists at `t`, or that `t` was ever a shard's upper.
+and the join the larger one. If `frontier.is_beyond(t)`, nothing will ever change at `t`. It may not
+be concluded that anything exists at `t`, or that `t` was ever a shard's upper.
 """
 
 from __future__ import annotations
@@ -37,16 +39,16 @@ class Frontier:
     time: int | None
 
     def is_beyond(self, time: int) -> bool:
-        """Whether `time` is settled: no update can ever be added at it."""
+        """True if `time` is settled: no update can ever be added at it."""
         return self.time is None or time < self.time
 
     def admits(self, time: int) -> bool:
-        """Whether an update at `time` may still come; the opposite of `is_beyond`."""
+        """True if an update at `time` may still come; the opposite of `is_beyond`."""
         return not self.is_beyond(time)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing more can ever come."""
+        """True if nothing more can ever come."""
         return self.time is None
 
     def __lt__(self, other: Frontier) -> bool:
@@ -64,7 +66,7 @@ MINIMUM: Final = Frontier(TIME_MIN)
 
 
 def meet(frontiers: Iterable[Frontier]) -> Frontier:
-    """The least of `frontiers`: what all of them agree is settled. `EMPTY` when there is none."""
+    """The least of `frontiers`, up to which all are settled. `EMPTY` when there is none."""
     return min(frontiers, default=EMPTY)
 
 

@@ -1,9 +1,10 @@
-"""Identifiers: one letter that says what it names, then 32 hex digits; parsed strictly.
+"""Identifiers name shards, readers, writers and parts: one letter for the kind, 32 hex digits.
 
     s… shard    r… leased reader    w… anonymous writer    p… part    l… location    t… attempt
 
-Critical readers and durable writers are named by their user instead: such a name is known before
-it is registered, so a crash between the two loses nothing.
+The letter keeps an id of one kind from being taken for another; parsing is strict. Critical readers
+and durable writers are named by their user instead: such a name is known before it is registered,
+so a crash between the two loses nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def new_id(kind: Kind, ids: IdGenerator) -> str:
 
 
 def is_id(text: str, kind: Kind) -> bool:
-    """Whether `text` is a well-formed identifier of `kind`."""
+    """True if `text` is a well-formed identifier of `kind`."""
     return _ID.fullmatch(text) is not None and text[0] == kind
 
 
@@ -56,5 +57,5 @@ def check_owner_name(role: str, name: str) -> str:
 
 
 def owner() -> str:
-    """Who this process is, for the people who look at holds and claims: `host:pid`."""
+    """This process as `host:pid`, for the people who look at holds and claims."""
     return f"{socket.gethostname()}:{os.getpid()}"

@@ -1,9 +1,11 @@
-"""Leases: the right to go on reading blobs that the shard would otherwise collect.
+"""A lease keeps the history and blobs that a reader needs, for as long as it is renewed.
 
-A lease is a leased reader of the shard: it holds back the since and, by its seqno, garbage
-collection. It lives as long as heartbeats say so; `Heart` beats for it from a timer thread, also
-while its owner is busy for an hour. Losing a lease fails the attempt that relied on it, never the
-data: the error says so, and starting again plans anew.
+Without it, compaction would merge the times that are being read, and garbage collection would
+delete parts between planning and fetching. A lease is a leased reader of the shard (persist: reader
+lease): it holds back the since and, by its seqno, garbage collection. It ends by itself when it is
+not renewed, so that a reader that crashed holds nothing for long; `Heart` renews it from a timer
+thread, also while its owner is busy for an hour. Losing a lease fails the read that relied on it,
+with an error that says so, and costs no data: started again, the read is planned anew.
 
 Invariants:
     A lease exists before the plan that relies on it is made.
@@ -49,12 +51,15 @@ def take_lease(
     """Register a leased reader that may read at every `as_of >= since`.
 
     Args:
-        machine: The shard's.
-        since: None for the shard's since.
+        machine: The shard's machine.
+        since: The least `as_of` to be read; None for the shard's since.
         lease_ms: How long the lease lasts without a heartbeat.
         purpose: Who reads and what for, for people.
-        owner: Who has one lease at a time: those of its earlier runs, which may have been killed,
-            end in the same transition.
+        owner: Name of an owner that has one lease at a time: the leases of its earlier runs, which
+            may have been killed, end in the same transition. Empty for none.
+
+    Returns:
+        The lease, or `SinceExceeded` if history at `since` is gone.
     """
     reader = new_id("r", machine.ids)
     if owner:
@@ -95,13 +100,18 @@ def _register(
 
 @dataclass(slots=True)
 class Lease:
-    """A leased reader.
+    """The capability to read a shard from `since` on, until it is not renewed any more.
+
+    Losing it (expired, or removed by an admin) means that parts it protected may be deleted: reads
+    that rely on it must fail with `LeaseExpired` and start again. A lease that is neither released
+    nor renewed keeps history and blobs until it expires.
 
     Attributes:
-        reader: Its id.
-        lease_ms: It expires this long after the last heartbeat.
+        machine: The shard's machine.
+        reader: Id of the leased reader.
+        lease_ms: The lease expires this long after the last heartbeat.
         since: Reads at every `as_of` that this admits stay exact.
-        seqno: Every blob of the shard's states from this one on stays.
+        seqno: Every blob of the shard's states from this one on is kept.
     """
 
     machine: Machine
@@ -119,7 +129,7 @@ class Lease:
         self._alive(self.machine.apply(partial(heartbeat, reader=self.reader)))
 
     def downgrade(self, since: Frontier, seqno: int) -> None:
-        """Give up reads before `since` and blobs needed only before `seqno`; renews as well.
+        """Give up reads before `since` and blobs needed only before `seqno`; renew the lease, too.
 
         Raises:
             LeaseExpired: The lease is gone.
@@ -132,10 +142,10 @@ class Lease:
         self.since, self.seqno = outcome.since, outcome.seqno
 
     def release(self) -> None:
-        """Give the lease up; harmless if it is gone. What cannot be given up expires.
+        """Give up the lease; harmless if it is gone. If the store fails, the lease expires instead.
 
-        Raises nothing of the store's: this ends reads and writes that have succeeded, and an error
-        of it (that a token has expired: "nothing was done") would be taken for one of theirs.
+        Never raises an error of the store: this ends reads and writes that have succeeded, and an
+        error here (such as an expired token: "nothing was done") would be taken for theirs.
         """
         try:
             with contextlib.suppress(Determinate, Indeterminate):
@@ -145,7 +155,7 @@ class Lease:
             _log.warning("lease not given up", exc_info=True, extra={"context": context})
 
     def check(self, state: ShardState) -> None:
-        """Make sure that `state` knows of this lease, so that what it refers to stays.
+        """Raise unless `state` knows this lease, so that the blobs it refers to are kept.
 
         Raises:
             LeaseExpired: The lease is gone.
@@ -155,7 +165,7 @@ class Lease:
 
     @contextlib.contextmanager
     def beating(self) -> Iterator[Heart]:
-        """Renew the lease from a timer for as long as the block runs, then release it."""
+        """Renew the lease from a timer thread for as long as the block runs, then release it."""
         heart = Heart(self, self.machine.clock)
         heart.start()
         try:
@@ -178,10 +188,15 @@ class Lease:
 
 
 class Heart:
-    """A timer thread that renews a lease at half of its duration, and soon after a failed beat."""
+    """A timer thread that renews a lease at half of its duration, and soon after a failure.
+
+    Attributes:
+        lost: The error of a renewal that found the lease gone; None while it is there. The thread
+            cannot raise it in its owner, which must look.
+    """
 
     def __init__(self, lease: Lease, clock: Clock) -> None:
-        """Prepare to beat for `lease`; `start` starts the thread."""
+        """Prepare to renew `lease`; `start` starts the thread."""
         self._lease = lease
         self._clock = clock
         self._stop = threading.Event()
@@ -192,11 +207,11 @@ class Heart:
         """Set once the lease turned out to be gone."""
 
     def start(self) -> None:
-        """Start beating."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop beating and wait for a beat under way."""
+        """Stop the thread and wait for a renewal that is under way."""
         self._stop.set()
         self._thread.join()
 
@@ -210,5 +225,5 @@ class Heart:
                 self.lost = error
                 return
             except ShardError:
-                # The store did not answer. A whole pause from here the lease would be over.
+                # The store did not answer. After another half of its duration the lease is over.
                 pause_ms = self._lease.lease_ms / 16

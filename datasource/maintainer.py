@@ -1,28 +1,30 @@
-"""Maintenance: what keeps a shard small and fast, as one round and as a background thread.
+"""A maintainer keeps shards small and fast, in rounds, from a background thread or on demand.
 
     maintain(machine)                 one round on one shard
     with Maintainer(client): …        rounds on all shards of a location, from a thread
 
-A round does, in this order, because each makes work for the next:
+Without maintenance a shard stays right, but every append leaves a batch to open, every merge leaves
+the parts that it replaced, and history is kept for ever. A round takes these steps, in this order
+because each makes work for the next:
 
     1. retention    the since moves along with the upper
-    2. compaction   what is due; updates are summed up to that since
-    3. collection   of what the merges, and everybody else, dropped
-    4. sweep        of what crashes left
+    2. compaction   merges that are due; updates are summed up to that since
+    3. collection   deletes parts that merges and other transitions dropped
+    4. sweep        deletes blobs that crashes left
 
-A step that fails is logged, and the others are done all the same: none relies on another. What a
-round did not do the next one will; nothing is lost by killing it, anywhere, and nothing gained by
-waiting for it. (Rollups are not among the steps: whoever commits writes them.)
+A step that fails is logged, and the others are done all the same: none relies on another. Work that
+one round leaves is done by a later one, so a round may be killed anywhere. (Rollups are not among
+the steps: committing processes write them.)
 
-Any number of processes may maintain one location. Merges that are worth it are claimed, so that two
-do not make the same one; the other steps cost little when somebody else has just done them.
+Any number of processes may maintain one location. Large merges are claimed, so that two processes
+do not make the same one; the other steps cost little if another process has just done them.
 
 *When a collection is worth it.* It reads the records since the last one, lists rollups, and writes
-two records: about ten requests and some. So it waits for 32 records that nobody holds back, which
+two records: about ten requests and some. So it waits for 32 records that no seqno hold keeps, which
 adds a third of a request to each of them at most; or, on a shard that has come to rest, for ten
-minutes without any. What it has looked at without finding anything is not looked at again by the
-same maintainer. (persist collects each time that the least held seqno has moved by log2 of it; its
-collections write no records.)
+minutes without any. Records in which it found nothing are not read again by the same maintainer.
+(persist collects each time that the least held seqno has moved by log2 of it; its collections write
+no records.)
 
 Invariants:
     Everything here may be killed, repeated, or never be called: shards stay right.
@@ -54,19 +56,21 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MERGE_BYTES: Final = 1 << 30
-"""How much one round merges on one shard, and so the largest merge that it makes: a minute or two
-of one core. What is larger is for the Spark job."""
+"""Bytes that one round merges on one shard, and so the largest merge that it makes: a minute or two
+of one core. Larger merges are left to the Spark job (`spark_compaction`)."""
 
 _COLLECT_RECORDS: Final = 32
 _REST_MS: Final = 10 * 60 * 1000
 
 _OWN_RECORDS: Final = 2
-"""What a collection writes itself: nothing to be collected."""
+"""Records that a collection writes itself. They drop nothing, and are no reason for another one."""
 
 
 @dataclass(slots=True)
 class Memory:
-    """What whoever maintains a shard again and again remembers of it.
+    """The state that is kept about one shard from round to round.
+
+    Losing it costs at most one collection that finds nothing.
 
     Attributes:
         collected: The last collection went up to this seqno, and maybe found nothing.
@@ -77,14 +81,14 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Maintained:
-    """What one round on one shard has done.
+    """The result of one round on one shard.
 
     Attributes:
-        retained: Whether the since moved.
-        merges: Merges applied.
-        collected: Blobs deleted by a collection; None if none was worth it.
-        swept: What a sweep found; None if none was due.
-        failed: The steps that failed.
+        retained: True if the since moved.
+        merges: Number of merges applied.
+        collected: Blobs deleted by garbage collection; None if it was not worth it, or failed.
+        swept: Blobs deleted by an orphan sweep; None if none was due, or it failed.
+        failed: Names of the steps that failed.
     """
 
     retained: bool = False
@@ -101,14 +105,14 @@ def maintain(
     needed: Callable[[], Collection[str]] | None = None,
     merge_bytes: int = MERGE_BYTES,
 ) -> Maintained:
-    """One round of maintenance on a shard.
+    """Run one round of maintenance on a shard.
 
     Args:
-        machine: The shard's; it may have been dropped.
-        memory: Of the rounds before.
-        needed: What transactions still need of the shard's parts, as of `sweep`. None if nobody
-            can tell: then a registered shard is not swept.
-        merge_bytes: How much is merged in this round, in encoded bytes read.
+        machine: The shard's machine; the shard may have been dropped.
+        memory: Kept from the rounds before; None for none.
+        needed: Gives the keys of parts that transactions still need, as for `sweep`. None if that
+            is not known: then a registered shard is not swept.
+        merge_bytes: The most that is merged in this round, in encoded bytes read.
 
     Raises:
         InvalidUsage: There is no such shard.
@@ -139,6 +143,7 @@ def _collect(machine: Machine, memory: Memory) -> int | None:
     state, now_ms = machine.state(), machine.clock.now_ms()
     if not collection_due(state, now_ms, memory):
         return None
+    # Before the collection: records that come while it runs are counted for the next one.
     reached = seqno_since(expire(state, now_ms))
     deleted = collect_garbage(machine)
     memory.collected = reached
@@ -146,10 +151,12 @@ def _collect(machine: Machine, memory: Memory) -> int | None:
 
 
 def collection_due(state: ShardState, now_ms: int, memory: Memory) -> bool:
-    """Whether garbage collection on the shard is worth its requests; costs nothing.
+    """True if garbage collection on the shard is worth its requests; does no I/O.
 
     Args:
-        memory: What was collected before, in vain or not.
+        state: The newest state of the shard.
+        now_ms: The time.
+        memory: Kept from the rounds before; `collected` counts also if it deleted nothing.
     """
     last = max(state.cleaned_seqno, memory.collected)
     news = seqno_since(expire(state, now_ms)) - last
@@ -171,17 +178,17 @@ def _sweep(machine: Machine, needed: Callable[[], Collection[str]] | None) -> Sw
 class Maintainer:
     """Maintains shards from a thread of its own.
 
-    The first round begins half a period after the start, more or less: processes that start
-    together spread out. Rounds begin at a shard of their own choice, for the same reason.
+    The first round begins after a random part of a period, so that processes which start together
+    spread out. Each round begins at a random shard, for the same reason.
 
     Attributes:
-        client: Of the location.
-        shards: Their names; None for all there are, looked up at each round.
+        client: A client of the location.
+        shards: Names of the shards; None for all of the location, listed at each round.
         period_ms: From the end of one round to the begin of the next, on average: each pause is
             between half of it and one and a half.
-        merge_bytes: As of `maintain`.
-        observer: Is told of each round on a shard: its name, what was done, and the milliseconds
-            that it took. Returns at once and never raises.
+        merge_bytes: As for `maintain`.
+        observer: Called after each round on a shard, with its name, the result, and the
+            milliseconds that the round took. Must return at once and never raise.
     """
 
     client: ShardClient
@@ -197,7 +204,7 @@ class Maintainer:
         """Start the thread.
 
         Raises:
-            InvalidUsage: It runs already.
+            InvalidUsage: It was started already, and not stopped.
         """
         if self._thread is not None:
             raise InvalidUsage(
@@ -210,18 +217,18 @@ class Maintainer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask the thread to end and wait for it: it finishes the shard that it is at."""
+        """End the thread and wait for it; it finishes the shard that it is working on."""
         self.cancel()
         if self._thread is not None:
             self._thread.join()
         self._thread = None
 
     def cancel(self) -> None:
-        """Ask a round that is under way to end after the shard that it is at; does not wait."""
+        """End a running round after the shard that it is working on; does not wait."""
         self._stop.set()
 
     def __enter__(self) -> Self:
-        """Start."""
+        """Start the thread."""
         self.start()
         return self
 
@@ -231,14 +238,14 @@ class Maintainer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop."""
+        """Stop the thread."""
         self.stop()
 
     def round(self) -> Mapping[str, Maintained]:
-        """One round on every shard, in the calling thread; what was done, by shard.
+        """Run one round on every shard, in the calling thread; return the results by shard.
 
-        A shard that cannot be maintained, because it is not there or its store does not answer, is
-        logged and left out.
+        A shard that cannot be maintained, because it does not exist or its store does not answer,
+        is logged and left out.
         """
         done: dict[str, Maintained] = {}
         try:
@@ -262,7 +269,8 @@ class Maintainer:
         machine = self.client.machine(name)
         state = machine.state()
         if state.registered is not None and state.registered.shard == state.shard:
-            # Commits take back what is applied; nobody else would after the last one.
+            # A commit to the transactions shard retracts the rows that are applied. After the last
+            # commit only maintenance does it.
             self.client.transactions(name).tidy()
         done = maintain(
             machine,
@@ -281,5 +289,5 @@ class Maintainer:
             pause_ms = self.pause_ms()
 
     def pause_ms(self) -> float:
-        """How long to wait before the next round: drawn anew each time."""
+        """Milliseconds to wait before the next round; random, drawn anew at each call."""
         return self.period_ms * (0.5 + self.client.ids.jitter())

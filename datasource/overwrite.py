@@ -1,8 +1,9 @@
-"""Overwriting: replace a shard's contents by one atomic difference.
+"""Overwriting replaces a shard's contents by one atomic difference.
 
-What is there and not wanted any more is retracted, what is new is added, and rows that are in both
-cost nothing. Readers see the old contents or the new, and a change feed shows only what changed.
-Old and new rows are merged as sorted streams, in bounded memory.
+Old rows that are not in the new contents are retracted, new rows are added, and rows that are in
+both cost nothing. Readers see the old contents or the new, and a change feed shows only the rows
+that changed; to retract and add everything would show every row twice. Old and new rows are merged
+as sorted streams, in bounded memory.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def overwrite(
 
     Args:
         handle: A writer of the shard.
-        new: The wanted rows, staged without times under a schema of the shard. Their blobs are
-            deleted in the end, unless an unknown outcome leaves them to the sweeper.
+        new: The new contents, staged without times under a schema of the shard. Their blobs are
+            deleted in the end, unless an unknown outcome leaves them to the orphan sweep.
         sequence: Number of this append of the writer.
         attempt: Id of the attempt that staged them.
 
@@ -53,7 +54,7 @@ def overwrite(
 
 
 def replacement(machine: Machine, new: Staged) -> Difference:
-    """What makes the rows of `new` the contents of a shard.
+    """The difference that makes the rows of `new` the contents of a shard.
 
     Raises:
         InvalidUsage: `new` retracts rows or carries times.
@@ -71,7 +72,7 @@ def replacement(machine: Machine, new: Staged) -> Difference:
 
 @dataclass(frozen=True, slots=True)
 class _Replacement(Difference):
-    """Retracts all that is there and adds what is new."""
+    """Retracts all rows of the shard and adds all new ones; equal ones cancel in the merge."""
 
     machine: Machine
     new: Staged

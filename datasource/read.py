@@ -1,16 +1,17 @@
-"""Reading: contents of a shard at a time, and every change after it.
+"""A read handle reads the contents of a shard at a time, and every change after it.
 
     snapshot(as_of)   the exact multiset of rows at `as_of`, consolidated.
     listen(as_of)     every update with time `> as_of`, once, in steps `[lower, upper)`.
 
-Together they have neither gap nor overlap. `as_of` is readable when `since <= as_of < upper`: below
-since the history is gone for ever, at or after upper the answer is not known yet, and waiting for
-it is bounded.
+Together they have neither gap nor overlap (persist: `ReadHandle`, `snapshot` and `listen`). `as_of`
+is readable when `since <= as_of < upper`: before the since history is gone for ever, at or after
+the upper the answer is not known yet, and waiting for it is bounded.
 
-A `ReadHandle` holds a lease for as long as it is open, so nothing it plans is deleted under it.
+Compaction and garbage collection go on while a shard is read. A `ReadHandle` holds a lease for as
+long as it is open, so no part that it plans to read is deleted meanwhile.
 
 Invariants:
-    The lease is there before the state that is planned from is read.
+    The lease exists before the state that is planned from is read.
     A listener whose frontier is F holds the since at F - 1, never at F: at since F an old update of
     F - 1 would be advanced to F and be delivered again.
 """
@@ -64,7 +65,7 @@ class ListenStep:
 
 
 def current_schema(state: ShardState) -> ShardSchema:
-    """The newest schema of the shard."""
+    """The newest schema of the shard, parsed."""
     return ShardSchema.parse(state.schemas[state.schema_id])
 
 
@@ -85,7 +86,7 @@ def contents_of(
 
 
 def contents_in(blob: Blob, state: ShardState, columns: Sequence[str] | None = None) -> Contents:
-    """As `contents_of`, of a shard whose parts are in `blob`."""
+    """As `contents_of`, for a shard whose parts are in `blob`."""
     schemas = {number: ShardSchema.parse(text) for number, text in state.schemas.items()}
     schema = schemas[state.schema_id]
     wanted = schema.names if columns is None else schema.select(columns).names
@@ -96,7 +97,7 @@ def latest_readable(state: ShardState) -> int:
     """The greatest `as_of` that can be read now.
 
     Raises:
-        InvalidUsage: Nothing can: the shard is empty of times, or finalised.
+        InvalidUsage: There is none: nothing was ever appended, or the shard was dropped.
     """
     upper = state.upper.time
     if state.since.is_empty:
@@ -123,8 +124,13 @@ def open_reader(
 ) -> ReadHandle:
     """A reader of everything at `as_of >= since`, or from the shard's since.
 
-    `look` gives the states that it reads from, such as those of a registered shard, whose upper
-    moves with its transactions shard; None for the shard's own.
+    Args:
+        machine: The shard's machine.
+        since: Least `as_of` to be read; None for the shard's since.
+        lease_ms: How long the lease lasts without a heartbeat; None for the settings'.
+        purpose: Who reads and what for, for people.
+        look: Reads the states to read from, such as those of a registered shard, whose upper moves
+            with its transactions shard; None for the shard's own.
 
     Raises:
         InvalidUsage: There is no such shard, or its history at `since` is gone.
@@ -137,7 +143,12 @@ def open_reader(
 
 
 class ReadHandle:
-    """A leased reader. Use it as a context manager, or `close` it."""
+    """A leased reader. Use it as a context manager, or `close` it.
+
+    Losing its lease fails reads with `LeaseExpired`; it never makes them wrong. A handle that is
+    not closed keeps history and blobs as long as its process lives, and then until its lease
+    expires.
+    """
 
     def __init__(
         self, machine: Machine, lease: Lease, look: Callable[[], ShardState] | None = None
@@ -150,7 +161,7 @@ class ReadHandle:
         self._heart.start()
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the handle."""
         return self
 
     def __exit__(
@@ -159,11 +170,12 @@ class ReadHandle:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close."""
+        """Close the handle."""
         self.close()
 
     def close(self) -> None:
-        """Give the lease up. Forgetting to is harmless: it expires."""
+        """Stop renewing the lease and give it up; else it is renewed until the process ends."""
+        # In this order: a heartbeat after the release would find the lease gone and report a loss.
         self._heart.stop()
         self.lease.release()
 
@@ -174,11 +186,11 @@ class ReadHandle:
         *,
         timeout_ms: float = 60_000,
     ) -> pa.Table:
-        """The contents at `as_of`: each row as often as it is there, in no particular order.
+        """The contents at `as_of`: each row as often as it occurs, in no particular order.
 
         Args:
-            as_of: None for the latest that can be read now.
-            columns: None for all.
+            as_of: The time; None for the latest that can be read now.
+            columns: Names of the columns to read; None for all.
             timeout_ms: How long to wait until `as_of` is settled.
 
         Raises:
@@ -213,12 +225,14 @@ class ReadHandle:
             found = self.machine.wait_for_upper_past(frontier.time, timeout_ms, self._look)
             if found is None:
                 return
-            # A compaction that advanced times up to the frontier would make them come twice.
+            # On each new state: in one that was compacted up to the frontier, updates that were
+            # delivered before have been advanced to it, and would be delivered again.
             self._check(found, frontier.time - 1)
             upper = min(found.upper, until)
             yield self._step(found, frontier.time, upper)
             frontier = upper
             if frontier.time is not None:
+                # Only after the step was taken, and to one before the frontier (see the head).
                 self.lease.downgrade(Frontier(frontier.time - 1), found.seqno)
 
     def _step(self, state: ShardState, lower: int, upper: Frontier) -> ListenStep:
@@ -235,16 +249,18 @@ class ReadHandle:
         state = self._look()
         at = latest_readable(state) if as_of is None else as_of
         self._check(state, at)
+        # Checked above already: for a time before the since this wait would be in vain.
         found = self.machine.wait_for_upper_past(at, timeout_ms, self._look)
         if found is None:
             raise not_yet(self._look(), at, timeout_ms)
+        # And again after it: this is another state, and it is the one that is planned from.
         self._check(found, at)
         return found, at
 
     def _check(self, state: ShardState, as_of: int) -> None:
-        """Make sure that `state` can be read at `as_of`, under this handle's lease.
+        """Raise unless `state` can be read at `as_of` under this handle's lease.
 
-        To be asked of every state that is planned from: the shard may have been dropped, or made
+        Every state that is planned from must be checked: the shard may have been dropped, or made
         again, or compacted beyond a time that the lease did not cover.
         """
         if is_tombstone(state):
@@ -276,7 +292,7 @@ def history_gone(state: ShardState, as_of: int | None, since: Frontier) -> Inval
 
 
 def not_yet(state: ShardState, as_of: int, timeout_ms: float) -> Determinate:
-    """The error for a time that was not settled while somebody waited for it."""
+    """The error for a time that was not settled within the time that a read waited for it."""
     return Determinate(
         f"shard '{state.name}' was not settled at {as_of} within {timeout_ms:.0f} ms: its upper "
         f"is {state.upper}",

@@ -1,7 +1,8 @@
-"""What a user may tune of a shard client, as one frozen value.
+"""Settings tune a shard client; they are one frozen value.
 
-Each setting says its unit, the direction of its effect, and why its default is what it is. They are
-passed down from whoever opens the client; nothing reads the environment.
+Each setting's text names its unit, the direction of its effect, and the reason for its default.
+Settings are passed down by the code that opens the client. Nothing reads the environment: two
+clients of one process may differ, and a test sees all that a run depends on.
 """
 
 from __future__ import annotations
@@ -31,31 +32,31 @@ class ShardSettings:
             request instead of two per append. 4 KiB, as persist.
         inline_state_bytes: Inline parts of a whole shard; beyond it they become blobs. Every
             reader of the state pays for them. 1 MiB, as persist.
-        stats_bytes: Budget of column statistics per part in state. 1 KiB, as persist.
-        lease_ms: How long a reader is believed to live after its last heartbeat. Longer survives
-            longer pauses, shorter frees garbage sooner after a crash. 15 min, as persist.
+        stats_bytes: Budget of column statistics per part in state. More prune better, less makes
+            state smaller. 1 KiB, as persist.
+        lease_ms: How long a reader's lease lasts after its last heartbeat. Longer survives longer
+            pauses, shorter frees garbage sooner after a crash. 15 min, as persist.
         writer_lease_ms: How long an anonymous writer is remembered. 60 min, as persist.
         compact_factor: How many neighbouring batches of like size make a merge due. More merges
             less often and leaves more batches: fewer than this for each tier of sizes, and each
             update is rewritten once per tier. 16: three rewrites on the way to 10,000 times the
             size of an append. At least 2.
-        compact_memory_bytes: About how much Arrow memory a merge's inputs take at once; what does
-            not fit is merged in several passes. 256 MiB, with the writer's buffer on top.
-        compact_inline_bytes: How much a writer merges after one of its commits, at most: the
-            encoded bytes that it reads, a row counting as 16 at least and a part as 4096 more. More
-            delays its next append for longer; larger merges wait for maintenance. 8 MiB: less than
-            a second on one core, and enough for a million rows to arrive by hundreds. 0 turns it
-            off.
-        rollup_every: A whole state is stored after this many records: what opening a shard reads
-            at most. 128, as persist.
+        compact_memory_bytes: About how much Arrow memory a merge's inputs take at once; larger
+            merges are made in several passes. 256 MiB, with the writer's buffer on top.
+        compact_inline_bytes: The most that a writer merges after one of its commits: the encoded
+            bytes that it reads, a row counting as 16 at least and a part as 4096 more. More delays
+            its next append for longer; larger merges wait for maintenance. 8 MiB: less than a
+            second on one core, and enough for a million rows to arrive by hundreds. 0 turns it off.
+        rollup_every: A whole state is stored after this many records: the most that opening a shard
+            reads. 128, as persist.
         sweep_every_ms: How often maintenance looks for blobs that nothing refers to. A sweep lists
-            the shard's blobs; more often frees the leavings of crashed writers sooner, but never
+            the shard's blobs; more often deletes the orphans of crashed writers sooner, but never
             before they are 25 h old. 6 h.
         commit_timeout_ms: A commit that cannot be decided by then raises `Indeterminate`, one that
             certainly did not happen `Determinate`.
         conflict_pause_ms: Longest pause after a lost race. Pauses are a few commits long, with
             jitter, and start with the second loss in a row; this bounds them when a store is slow.
-        wait_poll_ms: Longest pause between two looks at a shard while waiting for its upper.
+        wait_poll_ms: Longest pause between two reads of the state while waiting for the upper.
         validate: Check every invariant of the state at each transition: O(state) per commit. On in
             all tests.
     """
@@ -102,7 +103,7 @@ class ShardSettings:
 
     @classmethod
     def parse(cls, values: Mapping[str, str]) -> ShardSettings:
-        """Settings from text, as they come from Spark options or a file.
+        """Parse settings from text, as they come from Spark options or a file.
 
         Raises:
             InvalidUsage: A name is unknown, or a value is not a whole number (or true/false).

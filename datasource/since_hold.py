@@ -1,11 +1,12 @@
-"""Since holds that outlive every process: the capability to keep history readable.
+"""A since hold keeps the history of a shard readable, however long its owner is down.
 
-A `SinceHandle` owns a critical reader, named by its user and never expired by time. While it is at
-`since`, the shard can be read at every `as_of >= since`, however long its owner is down.
+A query that restarts must find the history that it stopped at; a lease would have expired. A
+`SinceHandle` owns a critical reader, named by its user and never expired by time (persist:
+`SinceHandle`). While the hold is at `since`, the shard can be read at every `as_of >= since`.
 
-IMPORTANT: there is one owner at a time. Opening takes the hold over and fences whoever had it:
-their next downgrade raises `Fenced`. A hold whose owner is lost for good holds back compaction
-until an admin expires it; it can be seen, with its age, in `inspect`.
+IMPORTANT: there is one owner at a time. Opening takes the hold over and fences its owner, whose
+next downgrade raises `Fenced`. A hold whose owner is lost for good holds back compaction until an
+admin expires it; it can be seen, with its age, in `inspect`.
 
 Invariants:
     The hold moves forward only.
@@ -44,16 +45,16 @@ def open_since(
     purpose: str = "",
     confirmed: bool = True,
 ) -> SinceHandle | SinceExceeded:
-    """Own the since hold `name`: create it at `since`, or take it over where it is.
+    """Create the since hold `name` at `since`, or take it over where it is.
 
     Args:
-        machine: The shard's.
+        machine: The shard's machine.
         name: The hold's name, chosen and remembered by the user.
         epoch: Fencing token of this owner; unique for each owner (each run of a query).
         since: Where a new hold starts; None for the shard's since. An existing hold stays where it
             is, which can be earlier or later.
         purpose: Who holds it and what for, for people.
-        confirmed: Whether the owner has already recorded that the hold exists.
+        confirmed: True if the owner has already recorded durably that the hold exists.
 
     Returns:
         The handle, or `SinceExceeded` if history at `since` is gone already.
@@ -76,9 +77,14 @@ def open_since(
 
 @dataclass(slots=True)
 class SinceHandle:
-    """The hold, as owned under one epoch.
+    """The capability to keep history from `since` on, owned under one epoch.
+
+    It never expires. Forgotten, it keeps history and so storage for ever, until an admin expires
+    it. Taken over by another owner, it raises `Fenced` here; expired by an admin, `LeaseExpired`:
+    the history may be gone then, and its user must begin again from a new snapshot.
 
     Attributes:
+        machine: The shard's machine.
         name: The critical reader's name.
         epoch: This owner's fencing token.
         since: Where the hold is: reads at any `as_of` it admits stay exact.
@@ -90,7 +96,7 @@ class SinceHandle:
     since: Frontier
 
     def downgrade(self, since: Frontier) -> Frontier:
-        """Give up reading before `since`; the hold's since afterwards, which is never earlier.
+        """Give up reads before `since`; return the hold's since afterwards, which is never earlier.
 
         Raises:
             Fenced: Another owner has taken the hold over.
@@ -111,12 +117,12 @@ class SinceHandle:
         return self.since
 
     def confirm(self) -> None:
-        """Record that this hold's owner has written down that it exists; errors as `downgrade`."""
+        """Note that the owner has durably recorded that the hold exists; errors as `downgrade`."""
         outcome = self.machine.apply(partial(confirm_critical, reader=self.name, epoch=self.epoch))
         self.owned(outcome)
 
     def expire(self) -> bool:
-        """Give the hold up for good; True if it was there.
+        """Give up the hold for good; True if it was there.
 
         Raises:
             Fenced: Another owner has taken the hold over.
@@ -127,7 +133,7 @@ class SinceHandle:
         return outcome
 
     def owned(self, outcome: Registered | HoldMissing | Fencing) -> Registered:
-        """The outcome of a command on the hold, for its owner; errors as `downgrade`."""
+        """Return `outcome`, of a command on the hold, if it was done; errors as `downgrade`."""
         match outcome:
             case Registered():
                 return outcome

@@ -1,11 +1,11 @@
-"""Updates in memory, for those who keep a shard's contents or changes as Arrow tables.
+"""Functions on updates in Arrow tables, for callers that keep a shard's contents or changes.
 
 The public face of the room `rows`: what a reader does with the tables that `read` gives it.
 
-    consolidate(table, schema)   equal rows at equal times become one, with the sum of their diffs
-    advance, expand, negate      times brought up to a since; copies of rows; the opposite changes
+    consolidate(table, schema)   merge equal rows at equal times into one, with the sum of diffs
+    advance, expand, negate      bring times up to a since; repeat rows by diff; negate diffs
     update_schema(schema)        the Arrow schema of updates: the columns, `_ts`, `_diff`
-    take(table, indices)         rows by position, of tables of many chunks, too
+    take(table, indices)         rows by position, also of tables of many chunks
 """
 
 from shardline.datasource.rows.sorting import take

@@ -1,17 +1,17 @@
-"""Upserting: new rows replace the rows of their keys by one atomic difference.
+"""Upserting replaces the rows of a shard that have the keys of new rows, by one atomic difference.
 
-For each key among the new rows one of them wins. Everything that the shard holds under that key is
-retracted and the winner is added, unless it is a delete. A row that is there already, once, costs
-nothing. Old and new rows are merged as sorted streams, in bounded memory, and only those old parts
-and row groups are read whose keys may be among the new ones.
+For each key among the new rows one of them wins (Delta: MERGE). Everything that the shard holds
+under that key is retracted and the winner is added, unless it is a delete. A winner that the shard
+holds already, once, costs nothing. Old and new rows are merged as sorted streams, in bounded
+memory, and only those old parts and row groups are read whose keys may be among the new ones.
 
-What is staged are *carriers*: the columns of the row, what tells which of several new rows of a key
-wins, and whether it lives. `carrier_schema` says how they look.
+The rows are staged as *carriers*: the columns of the row, a value by which the winner among several
+new rows of a key is chosen, and a flag that is false for a delete (`carrier_schema`).
 
     key columns | ORDER, if there is an order | LIVE | the other columns
 
-Sorted by these columns, as parts are, the last new row of a key is its winner. Old rows have
-neither order nor life, so they stand before all new ones of their key.
+Sorted by these columns, as parts are, the last new row of a key is its winner. Old rows have nulls
+in ORDER and LIVE, so they sort before all new ones of their key.
 
 Invariants:
     - The result is a function of the contents and of the multiset of new rows: neither how they
@@ -67,13 +67,13 @@ ORDER: Final = "_shardline_order"
 """Column of a carrier: of the rows of one key, the one with the greatest value wins."""
 
 LIVE: Final = "_shardline_live"
-"""Column of a carrier: false says that the rows of the key are to be deleted."""
+"""Column of a carrier: false if the rows of the key are to be deleted; null in an old row."""
 
 CARRIER_ID: Final = -1
-"""The schema id of staged carriers: never one of a shard's."""
+"""The schema id of staged carriers: no schema of a shard has it."""
 
 _SOUGHT_ROWS: Final = 1 << 18
-"""Up to so many new rows their keys are kept in memory, to drop old rows before the merge."""
+"""Up to this many new rows, their keys are kept in memory to drop old rows before the merge."""
 
 Places = npt.NDArray[np.int64]
 
@@ -84,12 +84,12 @@ def carrier_schema(
     """The schema of the carriers of rows of `schema`.
 
     Args:
-        schema: The shard's.
-        key: Its key, at least one column.
-        order: Type of `ORDER`; None if there is nothing to tell rows of one key apart by.
+        schema: The shard's schema.
+        key: The shard's key, at least one column.
+        order: Type of `ORDER`; None if new rows of one key have no order.
 
     Raises:
-        InvalidUsage: A column has the name of one that carriers keep for themselves.
+        InvalidUsage: A column has a name that is reserved for carriers.
     """
     for name in schema.names:
         if name.lower() in {ORDER, LIVE}:
@@ -113,26 +113,26 @@ def carrier_schema(
 def upsert(
     handle: WriteHandle, new: Staged, carriers: ShardSchema, *, sequence: int, attempt: str
 ) -> Appended | AlreadyCommitted:
-    """Let the rows of `new` replace the rows of their keys.
+    """Replace the rows that have the keys of `new` by the rows of `new`.
 
     Args:
         handle: A writer of the shard, which has a key.
         new: Carriers, staged under `CARRIER_ID`. Their blobs are deleted in the end, unless an
-            unknown outcome leaves them to the sweeper.
-        carriers: Their schema: of `carrier_schema`.
+            unknown outcome leaves them to the orphan sweep.
+        carriers: Their schema, made by `carrier_schema`.
         sequence: Number of this append of the writer.
         attempt: Id of the attempt that staged them.
 
     Raises:
         Determinate: Others appended faster than the difference could follow.
-        InvalidUsage: Rows of one key differ and nothing tells which of them wins.
+        InvalidUsage: Several new rows of one key differ, and there is no order among them.
     """
     difference = replacements(handle.machine, carriers, new)
     return commit_difference(handle, new, difference, sequence=sequence, attempt=attempt)
 
 
 def replacements(machine: Machine, carriers: ShardSchema, new: Staged) -> Difference:
-    """What lets the carriers of `new` replace the rows of their keys in a shard."""
+    """The difference by which the carriers of `new` replace the rows of their keys."""
     return _Replacements(machine, carriers, staged_parts(new))
 
 
@@ -167,7 +167,7 @@ class _Replacements(Difference):
                 yield found
 
     def _contents(self, state: ShardState) -> Contents:
-        """Reads old rows and new ones alike as carriers of the newest schema."""
+        """A reader that gives old rows and new ones alike as carriers of the newest schema."""
         schemas = {number: ShardSchema.parse(text) for number, text in state.schemas.items()}
         order = self.carriers.field(ORDER).type if ORDER in self.carriers else None
         target = carrier_schema(schemas[state.schema_id], state.key, order)
@@ -179,7 +179,7 @@ class _Replacements(Difference):
     def _resolved(
         self, group: pa.Table, state: ShardState, schema: ShardSchema, *, whole: bool
     ) -> pa.Table:
-        """The difference that a stretch of whole keys makes."""
+        """The difference for `group`, which holds all rows of each of its keys."""
         starts, ends = _bounds(group, state.key)
         added = group.column(LIVE).is_valid().to_numpy()
         news = np.add.reduceat(added.astype(np.int64), starts)
@@ -211,7 +211,7 @@ class _Replacements(Difference):
 
 
 def _bounds(table: pa.Table, key: Sequence[str]) -> tuple[Places, Places]:
-    """Where the rows of each key begin and end in a table sorted by key."""
+    """The positions at which the rows of each key begin and end in a table sorted by key."""
     starts = order_rows(table, key).starts
     if starts is None:
         starts = np.arange(table.num_rows)
@@ -219,7 +219,7 @@ def _bounds(table: pa.Table, key: Sequence[str]) -> tuple[Places, Places]:
 
 
 def _whole_keys(tables: Iterator[pa.Table], key: Sequence[str]) -> Iterator[pa.Table]:
-    """The same rows, cut so that all rows of a key stand in one table."""
+    """The same rows, cut so that all rows of a key are in one table."""
     held: pa.Table | None = None
     for table in tables:
         joined = table if held is None else pa.concat_tables([held, table])
@@ -233,7 +233,7 @@ def _whole_keys(tables: Iterator[pa.Table], key: Sequence[str]) -> Iterator[pa.T
 
 
 def _may_touch(planned: PlannedPart, new: Sequence[PartStats | None], key: Sequence[str]) -> bool:
-    """Whether a part may have rows of the new rows' keys, as far as statistics tell."""
+    """True if a part may have rows of the new rows' keys, by its statistics."""
     old = planned.part.stats
     columns = [path_text((name,)) for name in key]
     return old is None or any(stats is None or may_overlap(old, stats, columns) for stats in new)
@@ -241,13 +241,13 @@ def _may_touch(planned: PlannedPart, new: Sequence[PartStats | None], key: Seque
 
 @dataclass(frozen=True, slots=True)
 class _Sought(Predicate):
-    """Whether a row's key may be among the new ones: a filter on old rows.
+    """A filter on old rows that passes those whose key may be among the new ones.
 
     Attributes:
         new: Statistics of the parts that have the new rows; None where there are none.
         path: The first key column, which parts are sorted by: row groups are left out by it.
         values: For each key column the surrogates of the values that new rows have; empty if they
-            are too many to be kept: then every row passes.
+            are too many to keep: then every row passes.
     """
 
     new: Sequence[PartStats | None]
@@ -256,7 +256,7 @@ class _Sought(Predicate):
 
     @classmethod
     def of(cls, contents: Contents, new: Sequence[PlannedPart]) -> Where:
-        """The filter that lets through what `new` may replace."""
+        """The filter that passes the rows that `new` may replace."""
         key = contents.key
         values = {}
         if sum(planned.part.rows for planned in new) <= _SOUGHT_ROWS:
@@ -294,7 +294,7 @@ class _Sought(Predicate):
         return FALSE
 
     def _meets(self, known: Known, stats: PartStats | None) -> bool:
-        """Whether a value that `known` describes may stand in a part with these statistics."""
+        """True if a value that `known` describes may be in a part with these statistics."""
         name = path_text(self.path)
         column = stats.columns.get(name) if stats else None
         if stats is None or column is None or (known.nulls and column.nulls):

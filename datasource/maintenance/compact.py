@@ -1,26 +1,29 @@
-"""Compaction: fewer, larger batches that mean the same.
+"""Compaction replaces neighbouring batches of a shard by fewer, larger ones that mean the same.
 
-    compact(machine)                      merges neighbours of like size until the trace is in shape
-    compact(machine, force=True)          merges everything into one batch
-    compact_inline(machine, appended)     what a writer does of it after its commit
-    flush_inline(machine)                 moves the newest inline batches into a blob: for a writer
+A reader opens every batch: without compaction a shard would become slower with each append, and
+keep every row that was ever retracted (persist: compaction, Delta: OPTIMIZE).
+
+    compact(machine)                      merge neighbours of like size until the trace is in shape
+    compact(machine, force=True)          merge everything into one batch
+    compact_inline(machine, appended)     a writer's share of merging, after its commit
+    flush_inline(machine)                 move the newest inline batches into a blob: for a writer
                                           whose append would not fit into the state any more
 
-A merge is written first and applied after (`merger`, `commands/merge`). If it is not applied
-(somebody else merged the same batches) its blobs are deleted, but only when that is certain: a
-merge of unknown outcome is left to the sweeper (materialize #14101).
+A merge is written first and applied after (`parts.merge_parts`, `commands/merge`). If it is not
+applied, as another process has merged the same batches, its blobs are deleted, but only when that
+is certain: a merge of unknown outcome is left to the orphan sweep (materialize #14101).
 
-A merge that is worth it claims its range before it works, and ranges that others have claimed are
-left alone (`claim`). A writer merges within its fuel (`fuel`): a multiple of what it has appended,
-saved up to `compact_inline_bytes`; what is larger than that is left to maintenance.
+A large merge claims its range first, and claimed ranges are left alone (`compaction_claim`). A
+writer merges within its merge budget (`shard.merge_budget`): a multiple of the bytes that it has
+appended, saved up to `compact_inline_bytes`; larger merges are left to maintenance.
 
 Invariants:
     The contents at every readable time, and the changes after it, stay as they were.
-    The rows and diffs that were read are those that the state tells of, and the diffs that are
-    written have the same sum; otherwise nothing is applied, and what was written is deleted.
-    A merge takes no lease: if its inputs are collected under it, they were not in the trace any
-    more, and it would not have been applied.
-    An append that has been committed is not failed by a merge after it.
+    The rows and diffs that were read are those that the state records, and the diffs that are
+    written have the same sum; otherwise nothing is applied, and the parts written are deleted.
+    A merge takes no lease: if its inputs are collected while it runs, they were not in the trace
+    any more, and it would not have been applied.
+    A merge after an append never makes the append fail.
 """
 
 from __future__ import annotations
@@ -65,20 +68,20 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 _LOST_MAX: Final = 8
-"""How often in a row a merge may turn out to have been made by somebody else, before this one
+"""How many merges in a row may turn out to have been made by other processes, before this one
 leaves the shard to them."""
 
 _CLAIM_BYTES: Final = 4 << 20
-"""Lighter merges take no claim. They last for less than half a second, which is what is lost when
-two make the same; a claim costs a record, which on an object store takes a tenth of that and is
+"""Lighter merges take no claim. They take less than half a second, which is lost when two processes
+make the same one; a claim costs a record, which on an object store takes a tenth of that and is
 paid each time."""
 
 _FUEL_PER_BYTE: Final = 4
-"""Fuel that an appended byte brings: how often it is written again on the way to 16**4 times the
-size of its append, by the default factor."""
+"""Bytes that an appended byte adds to the merge budget: how often it is written again on the way to
+16**4 times the size of its append, by the default factor."""
 
 _INLINE_MERGES: Final = 4
-"""Merges after one commit, at most: one per tier, when its append completes all of them."""
+"""The most merges after one commit: one per tier, if its append completes all of them."""
 
 MergeObserver: TypeAlias = Callable[[Machine, int, float], None]
 
@@ -87,19 +90,19 @@ _observing = threading.Lock()
 
 
 def compact(machine: Machine, *, force: bool = False, most_bytes: int | None = None) -> int:
-    """Merge until nothing is due; the number of merges applied.
+    """Merge until nothing is due; return the number of merges applied.
 
     Args:
-        machine: The shard's.
-        force: Merge all that is there into one batch, and that one again if it is not as small and
-            as sorted as can be. What is appended meanwhile stays beside it. While somebody else has
-            claimed a part of it, nothing is done.
-        most_bytes: How much may be read in all (see `merger.weigh`); merges that are larger than
-            what is left of it stay due. None for any amount.
+        machine: The shard's machine.
+        force: True merges all batches into one, and that one again if it is not as small and as
+            sorted as can be. Batches that are appended meanwhile stay beside it. While another
+            process has claimed a part of the trace, nothing is done.
+        most_bytes: The most that may be read in all (see `parts.merge_parts.weigh`); merges that
+            exceed the rest of it stay due. None for any amount.
 
     Raises:
         InvalidUsage: There is no such shard.
-        MissingBlob: A part is not there.
+        MissingBlob: A part is missing in the store.
         Corrupt: A part is not what was written.
         Determinate: The store did not answer; merges made before stay.
         Indeterminate: It is not known whether the last merge was applied.
@@ -120,19 +123,20 @@ def merge_in_turn(
     most_bytes: int | None = None,
     left_to: Callable[[tuple[Claim, ...]], None] = lambda _: None,
 ) -> int:
-    """Let `merge` make what is due, one after the other; the number of merges applied.
+    """Make the merges that are due with `merge`, one after the other; return how many were applied.
 
     Args:
-        machine: The shard's.
-        merge: Puts one batch in the place of those it is given, planned from that state; False if
-            somebody else did, or is at it.
-        force: As of `compact`.
-        most_bytes: As of `compact`.
-        left_to: Told what others have claimed, when nothing else is due.
+        machine: The shard's machine.
+        merge: Puts one batch in the place of the given ones, which are planned from the given
+            state; False if another process has merged them, or has claimed them.
+        force: As for `compact`.
+        most_bytes: As for `compact`.
+        left_to: Called with the claims of other processes, when nothing else is due.
     """
     applied = lost = 0
     left = most_bytes
     while lost < _LOST_MAX:
+        # Read anew for each merge: the one before, and appends meanwhile, have changed the trace.
         state = machine.state()
         claims = live_claims(state, machine.clock.now_ms())
         inputs = everything(state, claims) if force else _most_urgent(machine, state, claims, left)
@@ -142,6 +146,7 @@ def merge_in_turn(
         weight = _weight(inputs)
         if left is not None and weight > left:
             break
+        # Spent before the merge is known to apply: bytes read in vain are read all the same.
         left = None if left is None else left - weight
         if not merge(state, inputs):
             lost += 1
@@ -153,11 +158,14 @@ def merge_in_turn(
 
 
 def observe_merges(observer: MergeObserver) -> Callable[[], None]:
-    """Tell `observer` of the merges that this process makes inline, until the result is called.
+    """Call `observer` after merges that this process makes inline, until the result is called.
 
     Args:
-        observer: Takes the shard's machine, how many merges were applied, and the milliseconds that
-            they took; in the thread of a writer, so it returns at once and never raises.
+        observer: Takes the shard's machine, the number of merges applied, and the milliseconds that
+            they took. Called in the thread of a writer: it must return at once and never raise.
+
+    Returns:
+        A function that ends the observation.
     """
     global _observers  # noqa: PLW0603 - of the process: writers have clients of their own
 
@@ -174,14 +182,14 @@ def observe_merges(observer: MergeObserver) -> Callable[[], None]:
 
 
 def compact_inline(machine: Machine, appended: Iterable[Part] = ()) -> int:
-    """Merge what is due and small, after a commit of this process; the number of merges applied.
+    """Make small merges that are due, after a commit of this process; return how many were applied.
 
-    Never raises what a store or a part has done wrong: the commit has happened, whatever comes of
-    this. Threads do not wait for each other: one at a time merges, for all.
+    Never raises an error of a store or a part: the commit has happened, and must not seem to have
+    failed. Threads do not wait for each other: one at a time merges, for all.
 
     Args:
-        machine: The shard's.
-        appended: The parts that were committed.
+        machine: The shard's machine.
+        appended: The parts that were committed; they add to the merge budget.
     """
     capacity = machine.settings.compact_inline_bytes
     state = machine.cached
@@ -200,20 +208,21 @@ def compact_inline(machine: Machine, appended: Iterable[Part] = ()) -> int:
 
 
 def _burn(machine: Machine) -> int:
-    """Merge while there is fuel for it."""
+    """Merge as long as the merge budget allows."""
     applied = 0
     try:
         for _ in range(_INLINE_MERGES):
             state = machine.cached
             assert state is not None, "nothing was committed"
             claims = live_claims(state, machine.clock.now_ms())
-            # The past is looked through when a merge was due, not after every commit.
+            # `_most_urgent` looks at every part of the trace for a worn past: too slow for every
+            # commit, so it is asked only after another merge was due.
             choose = _most_urgent if applied else _out_of_shape
             inputs = choose(machine, state, claims, machine.tank.fuel)
             if not inputs:
                 break
             machine.tank.use(_weight(inputs))
-            # One that was lost was made by another writer, who goes on where it ended.
+            # A merge that was lost was made by another writer, which goes on from there.
             if not merge_batches(machine, state, inputs, may_inline=_are_inline(inputs)):
                 break
             applied += 1
@@ -228,7 +237,7 @@ def flush_inline(machine: Machine) -> bool:
     """Move the shard's newest stretch of inline batches into one blob; False if there is none.
 
     Raises:
-        Indeterminate: It is not known whether it was applied; either way the contents are the same.
+        Indeterminate: The merge may have been applied; the contents are the same either way.
     """
     state = machine.cached or machine.state()
     inputs = _inline_stretch(state)
@@ -244,13 +253,13 @@ def _most_urgent(
     claims: tuple[Claim, ...],
     most_bytes: int | None = None,
 ) -> tuple[Batch, ...]:
-    """What to merge next: what nobody is at and what weighs `most_bytes` or less; none if in shape.
+    """The batches to merge next: not claimed and at most `most_bytes`; empty if nothing is due.
 
     Args:
-        machine: The shard's.
+        machine: The shard's machine.
         state: Its state.
-        claims: The ranges that are taken.
-        most_bytes: As of `compact`.
+        claims: The claims of merges under way.
+        most_bytes: As for `compact`.
     """
     inputs = _out_of_shape(machine, state, claims, most_bytes)
     if inputs:
@@ -277,7 +286,7 @@ def _out_of_shape(
 
 
 def free_of(claims: tuple[Claim, ...]) -> Callable[[Batch], bool]:
-    """Whether nobody has claimed a batch."""
+    """A predicate that is true for batches which no claim covers."""
 
     def is_free(batch: Batch) -> bool:
         return not any(batch.desc.overlaps(held.lower, held.upper) for held in claims)
@@ -288,7 +297,7 @@ def free_of(claims: tuple[Claim, ...]) -> Callable[[Batch], bool]:
 def _first_fitting(alike: tuple[Batch, ...], factor: int, most_bytes: int) -> tuple[Batch, ...]:
     """As many of the first batches as weigh `most_bytes`; none if that is fewer than `factor`.
 
-    The first, not the last: what they become is larger than those after it, which is in shape.
+    The first, not the last: the merged batch is larger than those after it, which is in shape.
     """
     total = count = end = 0
     for index, batch in enumerate(alike):
@@ -307,7 +316,7 @@ def _weight(inputs: Iterable[Batch]) -> int:
 def everything(state: ShardState, claims: tuple[Claim, ...] = ()) -> tuple[Batch, ...]:
     """All batches but an empty last one, which may grow.
 
-    None if a merge would change nothing, or while somebody has claimed some of them.
+    Empty if a merge would change nothing, or while another process has claimed some of them.
     """
     batches = state.trace.batches
     if batches and batches[-1].is_empty:
@@ -319,14 +328,15 @@ def everything(state: ShardState, claims: tuple[Claim, ...] = ()) -> tuple[Batch
 
 
 def _is_settled(state: ShardState, batch: Batch) -> bool:
-    """Whether a merge of this batch alone could not make it smaller, simpler or better known."""
+    """True if a merge of this batch alone would not make it smaller, simpler or better described."""
     parts = list(batch.parts)
     if len(batch.runs) > 1 or batch.runs[0].order != "sorted" or batch.is_trimmed:
         return False
     if any(part.schema != state.schema_id for part in parts):
         return False
     floats = list(float_paths(ShardSchema.parse(state.schemas[state.schema_id]).record.fields))
-    # A part of an older version is rewritten although it stays as large: for its file's bounds.
+    # A part of an older version is rewritten although it stays as large: its file's own bounds may
+    # leave out NaN, and reads cannot prune by them.
     if any(part.inline is None and not trusts_bounds(part, floats) for part in parts):
         return False
     bounds = [bounds for part in parts if (bounds := part.time_bounds)]
@@ -352,7 +362,7 @@ def _inline_stretch(state: ShardState) -> tuple[Batch, ...]:
 
 
 def _are_inline(inputs: Iterable[Batch]) -> bool:
-    """Whether all of it is in the state already: then it has its room there, and so has its sum."""
+    """True if all parts are inside the state: then there is room in the state for their merge."""
     return all(part.inline is not None for batch in inputs for part in batch.parts)
 
 
@@ -366,13 +376,13 @@ def _is_inline(batch: Batch) -> bool:
 def merge_batches(
     machine: Machine, state: ShardState, inputs: tuple[Batch, ...], *, may_inline: bool
 ) -> bool:
-    """Put one batch in the place of `inputs`; False if somebody else did, or is at it.
+    """Put one batch in the place of `inputs`; False if another process did, or has claimed them.
 
     Args:
-        machine: The shard's.
-        state: What they were planned from.
+        machine: The shard's machine.
+        state: The state that the merge was planned from.
         inputs: Neighbouring batches of `state`, the last one not empty.
-        may_inline: Whether the result may stay in the state if it is tiny.
+        may_inline: True if the result may stay in the state if it is tiny.
 
     Raises:
         ShardError: As `compact`.
@@ -391,6 +401,8 @@ def _merge_and_apply(
     *,
     may_inline: bool,
 ) -> bool:
+    # Before the first part is written: a sweep judges a part by the time of its writing, and
+    # `apply_merge` refuses by this one, which must not be later.
     staged_ms = machine.clock.now_ms()
     merger = Merger.of(state, inputs, stager_of(machine, state, may_inline=may_inline))
     if claim is not None:
@@ -400,8 +412,10 @@ def _merge_and_apply(
     except Superseded:
         return False
     except MissingBlob:
+        # No lease protects the inputs: a missing part is an error only if the newest state still
+        # names it. Otherwise another process has merged it, and it was collected.
         if not is_there(machine.state(), inputs):
-            return False  # merged by another, and collected
+            return False
         raise
     return apply_merged(machine, state, inputs, merged, claim=claim, staged_ms=staged_ms)
 
@@ -417,16 +431,18 @@ def apply_merged(
 ) -> bool:
     """Put one batch in the place of `inputs`; False if they are not in the trace.
 
-    The blobs of what was merged are deleted unless it was, or may have been, applied.
+    The blobs of `merged` are deleted unless it was, or may have been, applied.
 
     Args:
-        state: What the inputs were planned from.
-        merged: What was made of them.
-        claim: On the inputs; given up with the same record.
+        machine: The shard's machine.
+        state: The state that the inputs were planned from.
+        inputs: The batches that were merged.
+        merged: The result of the merge.
+        claim: The claim on the inputs, given up with the same record; None if there is none.
         staged_ms: When the first part of `merged` was begun, or before.
 
     Raises:
-        Corrupt: What was read is not what the state says of the inputs: nothing was applied.
+        Corrupt: The rows read are not those that the state records: nothing was applied.
         ShardError: As `compact`.
     """
     runs = merged.runs
@@ -451,7 +467,7 @@ def apply_merged(
 
 
 def stager_of(machine: Machine, state: ShardState, *, may_inline: bool) -> Stager:
-    """What writes the parts of a merge: under the newest schema of `state`."""
+    """The stager that writes the parts of a merge, under the newest schema of `state`."""
     return Stager(
         machine.location.blob,
         machine.directory,
@@ -466,6 +482,6 @@ def stager_of(machine: Machine, state: ShardState, *, may_inline: bool) -> Stage
 
 
 def is_there(state: ShardState, inputs: tuple[Batch, ...]) -> bool:
-    """Whether all parts of `inputs` are still named by `state`."""
+    """True if all parts of `inputs` are still named by `state`."""
     keys = {part.key for batch in state.trace.batches for part in batch.parts}
     return all(part.key in keys for batch in inputs for part in batch.parts)

@@ -1,15 +1,16 @@
-"""The claim of a merge under way, as its merger holds it.
+"""A merge claim keeps other processes from making a merge that is under way.
 
     with MergeClaim.on(machine, inputs) as claim:     taken here, given up at the end
         if claim.held:
             … claim.keep() …                          from time to time, as the work goes on
 
-The work renews its own claim. So a merger that hangs, is suspended or was killed loses it, and
-another one takes its work up; one that comes back later finds out at its next `keep`, and stops.
+It is renewed by the work itself, not by a timer as a lease is: a merge that hangs, is suspended or
+was killed loses its claim, and another process makes it. One that comes back later finds out at its
+next `keep`, and stops.
 
 Invariants:
-    Nothing here can fail a merge: a store that does not answer costs at most the claim. Only
-    `Superseded` ends one, when its result could not be applied or somebody else is at it.
+    No error of the store fails a merge here: it costs at most the claim. Only `Superseded` ends a
+    merge, when its result could not be applied or another process is making it.
     The time of a claim is read inside each attempt to commit it.
 """
 
@@ -31,24 +32,28 @@ __all__ = ["CLAIM_LEASE_MS", "MergeClaim", "Superseded"]
 _log = logging.getLogger(__name__)
 
 CLAIM_LEASE_MS: Final = 5 * 60 * 1000
-"""How long a claim lives without a sign of progress. The longest step of a merge is to write one
-part of `part_buffer_bytes`: seconds. What a dead merger left is free after this long."""
+"""How long a claim lasts without a sign of progress. The longest step of a merge is to write one
+part of `part_buffer_bytes`: seconds. The batches of a merge that died are free after this long."""
 
 _BEATS: Final = 4
-"""A claim is renewed this often in its lease."""
+"""How many times a claim is renewed in the length of its lease."""
 
 
 class Superseded(Exception):
-    """The merge is not worth going on with: its inputs are gone, or somebody else merges them."""
+    """The merge is to be given up: its inputs are gone, or another process merges them."""
 
 
 @dataclass(slots=True)
 class MergeClaim:
-    """A claim on neighbouring batches.
+    """A claim on neighbouring batches. Losing it costs at most a merge that is made twice.
 
     Attributes:
-        name: The claim's in the shard's state.
-        held: Whether it was had when last looked at.
+        machine: The shard's machine.
+        inputs: The batches to be merged.
+        name: Name of the claim in the shard's state.
+        purpose: Who merges, for people.
+        lease_ms: The claim ends this long after it was last renewed.
+        held: True if the claim was there when it was last taken or renewed.
     """
 
     machine: Machine
@@ -61,18 +66,20 @@ class MergeClaim:
 
     @classmethod
     def on(cls, machine: Machine, inputs: tuple[Batch, ...], purpose: str) -> MergeClaim:
-        """A claim on `inputs`, to be entered.
+        """A claim on `inputs`, not taken yet: enter it to take it.
 
         Args:
+            machine: The shard's machine.
+            inputs: Neighbouring batches, at least one.
             purpose: Who merges, for people.
         """
         return cls(machine, inputs, machine.ids.token().hex(), purpose)
 
     def __enter__(self) -> Self:
-        """Try to take it; `held` says whether it worked.
+        """Try to take the claim; `held` is True if that succeeded.
 
         Raises:
-            ShardError: The store did not answer: there is no point in beginning.
+            ShardError: The store did not answer: the merge would not get far either.
         """
         self.held = isinstance(self._claim(), Claimed)
         return self
@@ -83,7 +90,7 @@ class MergeClaim:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Give it up, unless the merge that was applied has done so."""
+        """Give up the claim, unless the record that applied the merge has done so."""
         if not self.held:
             return
         self.held = False
@@ -96,7 +103,7 @@ class MergeClaim:
         """Renew the claim if a quarter of its lease is over.
 
         Raises:
-            Superseded: The inputs are gone, or somebody else has claimed them.
+            Superseded: The inputs are gone, or another process has claimed some of them.
         """
         if self.machine.clock.elapsed_ms() < self._next_ms:
             return
@@ -110,7 +117,8 @@ class MergeClaim:
             raise Superseded(str(outcome))
 
     def _claim(self) -> ClaimResult:
-        # Also after a failure: a store in trouble is not asked at every table that is merged.
+        # Set before the request, and so after a failure, too: `keep` is called for every table that
+        # is merged, and a store in trouble should not be asked each time.
         self._next_ms = self.machine.clock.elapsed_ms() + self.lease_ms / _BEATS
         return self.machine.apply(
             partial(

@@ -1,28 +1,29 @@
-"""Garbage collection: deletes what no state needs that somebody may still look at.
+"""Garbage collection deletes the blobs and records that only old states of a shard need.
 
-    collect_garbage(machine)    everything that can go now; how many blobs went
+    collect_garbage(machine)    deletes all that can be deleted now; returns the number of blobs
 
-A part is garbage once a transition has dropped it (a merge, a flush, an overwrite, a drop) and no
-seqno hold is at a state before that transition. The collector reads the shard's log from where the
-last one stopped, in this order:
+Merges replace parts all the time; without collection a shard would keep each row as often as it was
+rewritten (persist: gc, Delta: VACUUM). A part is garbage once a transition has dropped it (a merge,
+a flush, an overwrite, a drop) and no seqno hold is at a state before that transition. The collector
+reads the shard's log from where the last one stopped, in this order:
 
-    1. find what the next transitions dropped, up to the least seqno that is held;
+    1. find the parts that the next transitions dropped, up to the least seqno that is held;
     2. *give up* the states before that seqno, in the state: no hold can be taken there any more;
     3. delete the parts, oldest first;
-    4. note in the state how far they are gone, and forget rollups that only older states need;
+    4. note in the state how far they are deleted, and forget rollups that only older states need;
     5. delete those rollups;
     6. truncate the log before the oldest whole state that is still needed.
 
-It may be killed after any of them, run twice or side by side, and skipped for a year: each step
-begins from what the state says, and deleting what is gone already is no error. A long way is gone
-in rounds, each of which is noted; a very long one is cut short: what was dropped before the newest
-rollup that will do is left to the sweep, which finds it by listing
+It may be killed after any step, run twice or side by side, and skipped for a year: each step begins
+from what the state records, and deleting a missing blob is no error. A long backlog is worked off
+in rounds, each of which is noted. A very long one is cut short: parts that were dropped before the
+newest usable rollup are left to the orphan sweep, which finds them by listing
 (`shardline.datasource.maintenance.orphan_sweep`).
 
 Invariants:
     Only blobs that a transition dropped are deleted, and rollups that can never be recorded again:
-    a part that was staged and not appended yet is not looked at.
-    Every state that a hold may ask for can be rebuilt, and all of its blobs are there.
+    a part that was staged and not appended yet is never a candidate.
+    Every state that a hold may be at can be rebuilt, and all of its blobs are there.
 """
 
 from __future__ import annotations
@@ -47,28 +48,28 @@ from shardline.datasource.shard.state_history import rebuild
 __all__ = ["collect_garbage"]
 
 _ROLLUP: Final = re.compile(r"[^/]+/rollup/([0-7][0-9a-f]{15})-[^/]+")
-"""Key of a rollup: what else somebody has put there is not ours to delete."""
+"""Key of a rollup: other objects in that folder are not ours to delete."""
 
 _ROUND_BLOBS: Final = 4096
-"""About how many parts one round finds and deletes: bounds its memory, and what is repeated after a
-crash."""
+"""About how many parts one round finds and deletes: bounds its memory, and the work that is
+repeated after a crash."""
 
 _ROUND_RECORDS: Final = 4096
-"""How many records one round reads, at most: bounds what is read again after a crash."""
+"""The most records that one round reads: bounds how many are read again after a crash."""
 
 _BACKLOG_RECORDS: Final = 16_384
-"""A collector that is further behind starts at the newest rollup that will do. Each record may cost
-a request; the sweep lists a thousand blobs with one."""
+"""A collector that is further behind starts at the newest usable rollup. Each record may cost a
+request; the orphan sweep lists a thousand blobs with one."""
 
 _REQUEST_BLOBS: Final = 256
-"""Blobs deleted side by side, before those that were dropped after them."""
+"""Blobs deleted at a time, before those that were dropped after them."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What transitions up to `seqno` dropped: seqno and blob key, oldest first.
+    """The parts that transitions up to `seqno` dropped: seqno and blob key, oldest first.
 
-    `state` is where the search stands: at `seqno`, or later where nothing earlier is known.
+    `state` is the last state that was searched: at `seqno`, or later where no earlier one is known.
     """
 
     seqno: int
@@ -77,19 +78,20 @@ class _Found:
 
 
 def collect_garbage(machine: Machine) -> int:
-    """Delete what no state that is held, and not the newest, needs; how many blobs there were.
+    """Delete blobs that neither the newest state nor one that is held needs; return their number.
 
-    A collection that finds nothing changes nothing: it costs reading the records since the last.
+    A collection that finds nothing changes nothing, and costs reading the records since the last.
 
     Raises:
         InvalidUsage: There is no such shard.
-        Determinate: The store did not answer; what was deleted is deleted.
-        Indeterminate: The same. Run it again.
-        MissingBlob: A record of the log is not there.
+        Determinate: The store did not answer. Some blobs may be deleted; run it again.
+        Indeterminate: The same.
+        MissingBlob: A record of the log is missing.
     """
     state = machine.state()
     # Fixed at the start: the collector's own records would give it work for ever.
     last = seqno_since(expire(state, machine.clock.now_ms()))
+    # Parts first, the log last: its records are the only list of the parts that are garbage.
     deleted = _collect_parts(machine, state, last)
     oldest = oldest_whole(machine.state())
     deleted += _delete_rollups(machine, oldest)
@@ -108,6 +110,8 @@ def _collect_parts(machine: Machine, state: ShardState, last: int) -> int:
         if found is None:
             before = None
         elif found.parts or _outdated(state, found.seqno):
+            # Recorded before anything is deleted: a reader may be about to take a hold. Either the
+            # state has its hold and `given_up` stops before it, or the hold is refused.
             given_up = machine.apply(partial(give_up, seqno=found.seqno))
             deleted += _delete_parts(machine, found, given_up)
             if not machine.apply(partial(note_cleaned, seqno=min(found.seqno, given_up))):
@@ -125,7 +129,7 @@ def _find(machine: Machine, state: ShardState, before: ShardState, last: int) ->
     """The garbage of transitions after `before`, up to `last` or as much as makes a round.
 
     Returns:
-        None when another collector went past this one, and deleted what it was reading.
+        None if another collector has overtaken this one and truncated the records it was reading.
     """
     end = min(last, before.seqno + _ROUND_RECORDS)
     parts: list[tuple[int, str]] = []
@@ -146,9 +150,9 @@ def _find(machine: Machine, state: ShardState, before: ShardState, last: int) ->
 
 
 def _start(machine: Machine, newest: ShardState, last: int) -> ShardState:
-    """The state that the last collection reached, or else the next one that is known.
+    """The state to search from: where the last collection ended, or the next one that is known.
 
-    The newest one at or before `last`, if that is very far away.
+    If `last` is very far away from there, the newest known one at or before `last`.
     """
     known = [at for at in wholes(newest) if at > newest.cleaned_seqno]
     starts = [max(newest.cleaned_seqno, 1), *known]
@@ -162,7 +166,7 @@ def _start(machine: Machine, newest: ShardState, last: int) -> ShardState:
 
 
 def _outdated(state: ShardState, seqno: int) -> bool:
-    """Whether there are rollups or records that nobody needs once all before `seqno` is clean."""
+    """True if rollups or records become unneeded once states before `seqno` are cleaned."""
     reached = max(state.cleaned_seqno, seqno)
     after = msgspec.structs.replace(
         state, cleaned_seqno=reached, gc_seqno=max(reached, state.gc_seqno)
@@ -171,22 +175,22 @@ def _outdated(state: ShardState, seqno: int) -> bool:
 
 
 def _delete_parts(machine: Machine, found: _Found, given_up: int) -> int:
-    """Delete what was found, as far as it has been given up."""
-    # A part that was appended twice, which only its writer can have done, is dropped twice.
+    """Delete the parts that were found, as far as their states have been given up."""
+    # A part may be dropped and be in the newest state: a writer can have appended it twice.
     live = part_blobs(machine.state())
     keys = (key for seqno, key in found.parts if seqno <= given_up and key not in live)
     return _delete(machine, keys)
 
 
 def _delete_rollups(machine: Machine, oldest: int) -> int:
-    """Delete rollups of states before `oldest`, also those that were written and never recorded."""
+    """Delete rollups of states before `oldest`, with those that were written and not recorded."""
     prefix = f"{machine.directory}/rollup/"
     names = (entry.key for entry in machine.location.blob.list(prefix))
     return _delete(machine, (key for key in names if _rollup_seqno(key, oldest) < oldest))
 
 
 def _rollup_seqno(key: str, otherwise: int) -> int:
-    """The seqno in a rollup's key; `otherwise` if somebody else put it there."""
+    """The seqno in a rollup's key; `otherwise` if it is not the key of a rollup."""
     found = _ROLLUP.fullmatch(key)
     return otherwise if found is None else int(found[1], 16)
 

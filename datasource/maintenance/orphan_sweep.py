@@ -1,34 +1,33 @@
-"""The sweep: deletes blobs that nothing refers to and that nobody can commit any more.
+"""The orphan sweep deletes blobs that nothing refers to and that nobody can commit any more.
 
-    sweep(machine)                  a shard's leavings: how many there were, and their bytes
+    sweep(machine)                  delete a shard's orphans; their number and bytes
     sweep(machine, dry_run=True)    the same without deleting anything
-    sweep_due(state, now_ms, …)     whether it is time for one
-    sweep_orphans(location, clock)  directories of no shard: for an admin only
+    sweep_due(state, now_ms, …)     True if it is time for a sweep
+    sweep_orphans(location, clock)  delete directories that belong to no shard; for an admin only
 
-Garbage collection deletes what a transition dropped. What never came into a state it does not look
-at, and that is what crashes leave: parts of a writer that died before its append, outputs of a
-merge of unknown outcome, files and folders of a Spark job that was killed, parts of an interval
-that others had appended already, rollups that were never recorded. Nobody knows their names, so
-they are found by listing.
+Garbage collection deletes parts that a transition dropped. Blobs that never came into a state it
+cannot know, and those are what crashes leave: parts of a writer that died before its append,
+outputs of a merge of unknown outcome, files and folders of a Spark job that was killed, parts of an
+interval that others had appended already, rollups that were never recorded. No record has their
+names, so they are found by listing (Iceberg: remove_orphan_files; persist has no such sweep).
 
-    1. note the time and the parts of the state; list what is older than a commit may be;
-    2. ask the transactions layer what its unapplied transactions need;
-    3. write a record, which no commit under way survives, and read all states that anybody may ask
-       for: what they name is not leaked;
+    1. note the time and the parts of the state; list blobs that are too old to be committed;
+    2. ask the transactions layer which parts its unapplied transactions need;
+    3. write a record, which no commit under way survives, and read all states that may still be
+       read: blobs that they name are no orphans;
     4. delete the rest, then folders that are empty;
     5. note in the state when that was.
 
-Why no commit can come after its part was deleted is said in
-`shardline.datasource.shard.commands.sweep`; the order above is what that rests on. Step 2 comes
-before 3 because that is the way parts take: whoever
-applies a transaction first puts its parts into the state, and then forgets it.
+`shardline.datasource.shard.commands.sweep` proves that no commit can come after its part was
+deleted; the proof rests on this order. Step 2 comes before 3 because parts move in that direction:
+applying a transaction first puts its parts into the state, and then forgets the transaction.
 
-It may be killed anywhere and run twice or side by side: deleting what is gone is no error.
+It may be killed anywhere and run twice or side by side: deleting a missing blob is no error.
 
 Invariants:
-    Nothing is deleted that a state from `gc_seqno` on names, that `needed` names, that is younger
-    than `SWEEP_AGE_MS`, or whose age the store does not tell.
-    Only `<shard>/part/` and rollups are looked at. All below `part/` is ours, whatever its name.
+    No blob is deleted that a state from `gc_seqno` on names, that `needed` names, that is younger
+    than `SWEEP_AGE_MS`, or whose age the store does not give.
+    Only `<shard>/part/` and rollups are candidates. All below `part/` is ours, whatever its name.
 """
 
 from __future__ import annotations
@@ -52,24 +51,24 @@ from shardline.datasource.stores.shard_names import shard_directory, shard_name
 __all__ = ["Swept", "nothing", "sweep", "sweep_due", "sweep_orphans"]
 
 _REQUEST_BLOBS: Final = 256
-"""Blobs deleted side by side."""
+"""Blobs deleted at a time."""
 
 _SHOWN_MAX: Final = 1000
-"""Keys that a report names."""
+"""The most keys that a report names."""
 
 _OVERTAKEN_MAX: Final = 8
-"""How often a collector may take the states that are being read."""
+"""How often garbage collection may delete the states that are being read, before an error."""
 
 _ROLLUP: Final = re.compile(r"[0-9a-f]{16}-.+")
 
 
 class Swept(msgspec.Struct, frozen=True):
-    """What a sweep has deleted; of a dry run, what it would have.
+    """The blobs that a sweep has deleted; of a dry run, those that it would have.
 
     Attributes:
         parts: Files below `part/`.
-        rollups: Whole states.
-        keys: Names of the first thousand, in order.
+        rollups: Rollups that no state names.
+        keys: Keys of the first thousand blobs, in the order of the listing.
     """
 
     parts: Amount = Amount()
@@ -78,12 +77,12 @@ class Swept(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> Amount:
-        """Of all kinds."""
+        """Blobs of both kinds together."""
         return self.parts + self.rollups
 
 
 def nothing() -> Collection[str]:
-    """No transaction needs anything: right for a shard that is written directly."""
+    """Return no keys: no transaction needs parts of a shard that is written directly."""
     return ()
 
 
@@ -93,20 +92,23 @@ def sweep(
     """Delete the blobs of the shard that nothing refers to and that are older than 25 hours.
 
     Args:
-        machine: The shard's; it may have been dropped.
-        needed: Keys of parts that a transaction which is not applied yet refers to. Called once,
-            after the blobs have been listed. It must hold for good: a transaction that it does not
-            name, with parts that were begun `STAGE_LIFE_MS` before the call, must not be committed
-            after it. (So it writes a record into the transactions shard before it reads it.)
-        dry_run: Only look, and write nothing.
+        machine: The shard's machine; the shard may have been dropped.
+        needed: Gives the keys of parts that a transaction which is not applied yet refers to.
+            Called once, after the blobs have been listed. Its answer must stay true: a transaction
+            with parts that were begun `STAGE_LIFE_MS` before the call, and that it does not name,
+            must not be committed after it. (So it writes a record into the transactions shard
+            before it reads that.)
+        dry_run: True only lists, and writes nothing.
 
     Raises:
         InvalidUsage: There is no such shard; or it is registered with a transactions shard, and
-            nobody says what that needs.
+            `needed` is not given.
         MissingBlob: A state that must be there cannot be rebuilt: nothing was deleted.
-        Determinate: The store did not answer; what was deleted is deleted.
-        Indeterminate: The same. Run it again.
+        Determinate: The store did not answer. Some blobs may be deleted; run it again.
+        Indeterminate: The same.
     """
+    # Read before the listing, and the listing before `needed` and the fence: see the head. A clock
+    # read later would make blobs old enough that a commit under way may still bring in.
     before_ms = machine.clock.now_ms() - SWEEP_AGE_MS
     known = machine.state()
     candidates = _old_and_unknown(machine.location, machine.directory, known, before_ms)
@@ -126,17 +128,19 @@ def sweep(
 
 
 def sweep_orphans(location: Location, clock: Clock, *, dry_run: bool = False) -> Swept:
-    """Delete what is older than 25 hours in directories that could be shards' and have no log.
+    """Delete blobs older than 25 hours in directories that have a shard's name but no log.
 
-    Such a directory is what is left of a shard whose log was lost, or deleted by hand. Its parts
-    are all there is of it: so this is for an admin who knows that it is not coming back.
+    Such a directory is left of a shard whose log was lost, or deleted by hand. Its parts are the
+    last copy of the shard's rows: so this is for an admin who knows that it is not coming back.
 
     Args:
-        dry_run: Only look.
+        location: The location.
+        clock: The clock that blobs' ages are measured by.
+        dry_run: True only lists.
 
     Raises:
-        Determinate: The store did not answer; what was deleted is deleted.
-        Indeterminate: The same. Run it again.
+        Determinate: The store did not answer. Some blobs may be deleted; run it again.
+        Indeterminate: The same.
     """
     before_ms = clock.now_ms() - SWEEP_AGE_MS
     by_directory: dict[str, list[BlobEntry]] = {}
@@ -145,7 +149,8 @@ def sweep_orphans(location: Location, clock: Clock, *, dry_run: bool = False) ->
         if _is_ours(entry, directory) and _is_old(entry, before_ms):
             by_directory.setdefault(directory, []).append(entry)
     orphans: list[BlobEntry] = []
-    # Read after listing: a shard that was made meanwhile is there.
+    # After the blobs: listed before them, the logs would lack a shard that was made in between, and
+    # its parts would be deleted.
     shards = set(location.consensus.list_shards())
     for directory, entries in by_directory.items():
         if directory in shards or not _is_shard(directory):
@@ -161,9 +166,10 @@ def sweep_orphans(location: Location, clock: Clock, *, dry_run: bool = False) ->
 def _old_and_unknown(
     location: Location, directory: str, known: ShardState, before_ms: int
 ) -> list[BlobEntry]:
-    """What may be leaked: bounds what has to be remembered of a listing to little more than that.
+    """Blobs that may be orphans: old, and not named by `known`.
 
-    A part that `known` names and that was dropped since is the collector's.
+    Filtered as they are listed, so that memory holds little more than the orphans. A part that
+    `known` names and that was dropped since is left to garbage collection.
     """
     parts = part_blobs(known)
     rollups = {ref.key for ref in known.rollups.values()}
@@ -177,7 +183,7 @@ def _old_and_unknown(
 
 
 def _is_old(entry: BlobEntry, before_ms: int) -> bool:
-    """Whether the blob was written before `before_ms`; never where its store does not say."""
+    """True if the blob was written before `before_ms`; False if the store does not give its age."""
     return 0 < entry.modified_ms < before_ms
 
 
@@ -196,10 +202,10 @@ def _is_shard(directory: str) -> bool:
 
 
 def _live(machine: Machine, needed: Callable[[], Collection[str]]) -> set[str]:
-    """Keys of all blobs that a state which can still be asked for names.
+    """Keys of all blobs that some state names which can still be read.
 
-    A state can be asked for if it is not given up (`gc_seqno`): whatever GC has not collected of
-    the ones after that, it will.
+    A state can be read if it is not given up (`gc_seqno`); garbage collection deletes blobs that
+    only those states name.
     """
     for _ in range(_OVERTAKEN_MAX):
         newest = machine.state()
@@ -228,7 +234,8 @@ def _named(states: Iterator[ShardState]) -> set[str]:
     batches: set[int] = set()
     for state in states:
         names.update(ref.key for ref in state.rollups.values())
-        # States share the batches that a transition left alone.
+        # States share the batches that a transition left alone. The identities are those of the
+        # state before, which the loop keeps alive until this one is made: none can be used again.
         fresh = [batch for batch in state.trace.batches if id(batch) not in batches]
         names.update(part.key for batch in fresh for part in batch.parts if part.inline is None)
         batches = set(map(id, state.trace.batches))

@@ -1,14 +1,15 @@
-"""Retention as a step of maintenance: moves a shard's since along with its upper.
+"""The retention step moves a shard's since along with its upper, as its policy asks.
 
-    retain(machine)                      does what the shard's policy says, if it is worth a record
-    set_retention(machine, 86_400_000)   makes the policy; None leaves the since to readers
+    retain(machine)                      apply the shard's policy, if that is worth a record
+    set_retention(machine, 86_400_000)   set the policy; None leaves the since to readers
 
-What the policy means is said in `shardline.datasource.shard.commands.retention`. Anybody may call
-`retain` at any time, any number of times, from any process: it is one transition.
+Without it a shard that nobody reads would keep all of its history. The policy is defined in
+`shardline.datasource.shard.commands.retention`. `retain` may be called at any time, any number of
+times, from any process: it is one transition.
 
 Invariants:
-    A shard is readable at least as far back as its policy says, and at most a sixteenth further
-    right after a call, as far as no holder wants more.
+    A shard is readable at least as far back as its policy asks, and at most a sixteenth further
+    right after a call, unless a holder wants more.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from shardline.datasource.shard.state import ShardState, expire, since_bound
 __all__ = ["retain", "set_retention"]
 
 _STEPS: Final = 16
-"""The since moves in steps of at least such a part of the policy: a shard that is written all the
-time would otherwise get a record for every look at it."""
+"""The since moves in steps of at least this fraction of the policy: a shard that is written all the
+time would otherwise get a record at every round of maintenance."""
 
 
 def retain(machine: Machine) -> bool:
-    """Move the since of the shard to what its policy says; True if it moved.
+    """Move the since of the shard to where its policy puts it; True if it moved.
 
-    Costs a look at the state where nothing is due.
+    Costs one read of the state if nothing is due.
 
     Raises:
         InvalidUsage: There is no such shard.
@@ -45,7 +46,7 @@ def retain(machine: Machine) -> bool:
 
 
 def set_retention(machine: Machine, retain_ms: int | None) -> bool:
-    """Make `retain_ms` the policy of the shard; False if it was.
+    """Make `retain_ms` the policy of the shard; False if it is already.
 
     Raises:
         InvalidUsage: There is no such shard, or the number is negative or greater than any time.
