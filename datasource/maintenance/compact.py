@@ -328,7 +328,7 @@ def everything(state: ShardState, claims: tuple[Claim, ...] = ()) -> tuple[Batch
 
 
 def _is_settled(state: ShardState, batch: Batch) -> bool:
-    """True if a merge of this batch alone would not make it smaller, simpler or better described."""
+    """True if a merge of this batch alone would improve neither its size nor its description."""
     parts = list(batch.parts)
     if len(batch.runs) > 1 or batch.runs[0].order != "sorted" or batch.is_trimmed:
         return False

@@ -325,8 +325,8 @@ class Machine:
             self._land()
             if isinstance(outcome, Committed):
                 return
-            # After the attempt: however short the timeout, there was one. `Determinate` is true
-            # because another record has our number; an attempt of unknown outcome has raised above.
+            # After the attempt: however short the timeout, there was one. `Determinate` is true as
+            # our number is taken; an attempt of unknown outcome has raised above.
             if self.clock.elapsed_ms() > deadline:
                 raise Determinate(
                     f"lost every race for the next record of shard '{self.name}' during "
@@ -414,12 +414,13 @@ class Machine:
                 raise unknown from error
             if not found:
                 raise  # the request may be on its way still: absence proves nothing
-            # The data holds this attempt's random token, so equal bytes are our own record.
+            # Equal bytes are our own record, as they hold this attempt's random token; and a scan
+            # answers only with records that are durable.
             if found[0].seqno == record.seqno and found[0].data == data:
                 return Committed(record.seqno)
             if found[0].seqno > record.seqno:
                 raise  # our number was truncated: whose record it was cannot be learnt any more
-            # Another record has our number, and numbers are given once: ours can never land.
+            # Another record has our number, and the first one counts: ours never can.
             return ExpectationMismatch(found[0])
 
     # -- reading state -----------------------------------------------------------------------
