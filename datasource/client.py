@@ -203,6 +203,7 @@ class ShardClient:
         if is_tombstone(state):
             machine.apply(partial(reinitialise, fresh=fresh))
             state = machine.state()
+        # Always: another process may have made it at the same time, with another schema.
         self._check_same(state, schema, tuple(key))
         return state
 
@@ -369,6 +370,7 @@ class ShardClient:
         state, despite = machine.state(), frozenset(despite_holders)
         mark = state.registered
         if mark is not None and mark.shard == state.shard:
+            # A transactions shard is registered with itself, and ends only if no other one is.
             outcome = self.transactions(name).drop(despite)
         elif mark is not None and not is_tombstone(state):
             raise InvalidUsage(

@@ -104,6 +104,8 @@ def _committed(
     ):
         pending = _Pending(handle, difference, parts)
         for _ in range(_ATTEMPTS):
+            # Read after the lease was taken, and checked each time: only parts of a state that has
+            # the lease are sure to be there when they are read.
             state = machine.state()
             reader.lease.check(state)
             if state.shard != handle.shard:

@@ -181,6 +181,7 @@ class _Replacements(Difference):
     ) -> pa.Table:
         """The difference for `group`, which holds all rows of each of its keys."""
         starts, ends = _bounds(group, state.key)
+        # Only old rows have a null here: a delete is false.
         added = group.column(LIVE).is_valid().to_numpy()
         news = np.add.reduceat(added.astype(np.int64), starts)
         if ORDER not in self.carriers and (news > 1).any():
@@ -190,6 +191,8 @@ class _Replacements(Difference):
         lives = (
             group.column(LIVE).combine_chunks().take(pa.array(last)).to_numpy(zero_copy_only=False)
         )
+        # Winners are added once, with the whole contents. What later appends bring of their keys is
+        # only retracted.
         won = last[lives.astype(np.bool_)] if whole else last[:0]
         diffs = group.column(DIFF).to_numpy()
         chosen = take(group.select([*schema.names, TS]), np.concatenate([gone, won]))

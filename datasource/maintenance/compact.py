@@ -446,6 +446,7 @@ def apply_merged(
         ShardError: As `compact`.
     """
     runs = merged.runs
+    # The since of the planned state, up to which rows were advanced; the shard's may be later now.
     desc = Description(inputs[0].desc.lower, inputs[-1].desc.upper, state.since.time)
     rows = sum(part.rows for run in runs for part in run.parts)
     output = Batch(desc, runs, level=level_of(rows))

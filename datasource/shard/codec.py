@@ -271,6 +271,8 @@ def _corrupt(what: str, why: str) -> Corrupt:
 def _splice(old: tuple[Batch, ...], new: tuple[Batch, ...]) -> Splice | None:
     if old is new:
         return None
+    # By identity, not by value: batches that a transition left alone are the same objects, and to
+    # compare the parts of 10,000 batches would make each commit as slow as the shard is large.
     start = _common_prefix(old, new)
     tail = 0
     limit = min(len(old), len(new)) - start
