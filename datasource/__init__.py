@@ -80,7 +80,7 @@ def __getattr__(name: str) -> object:
 def register(spark: SparkSession) -> None:
     """Make `format("shard")` known to `spark`; for sessions that did not find it by themselves.
 
-    On one machine, what is registered runs in this Python, even if the session was started for
+    On one machine, the data source then runs in this Python, even if the session was started for
     another one that has no Shardline.
 
     Raises:

@@ -459,7 +459,7 @@ class ShardClient:
         return sweep(self.machine(name), needed=needed, dry_run=dry_run)
 
     def usage(self, name: str) -> ShardUsage:
-        """The bytes of shard `name`, by what they are kept for.
+        """The bytes of shard `name`, by the reason that they are kept for.
 
         Raises:
             InvalidUsage: There is no such shard.

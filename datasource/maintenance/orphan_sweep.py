@@ -5,8 +5,8 @@
     sweep_due(state, now_ms, …)     True if it is time for a sweep
     sweep_orphans(location, clock)  delete directories that belong to no shard; for an admin only
 
-Garbage collection deletes parts that a transition dropped. Blobs that never came into a state it
-cannot know, and those are what crashes leave: parts of a writer that died before its append,
+Garbage collection deletes parts that a transition dropped. It cannot know of blobs that never came
+into a state, and crashes leave such blobs: parts of a writer that died before its append,
 outputs of a merge of unknown outcome, files and folders of a Spark job that was killed, parts of an
 interval that others had appended already, rollups that were never recorded. No record has their
 names, so they are found by listing (Iceberg: remove_orphan_files; persist has no such sweep).

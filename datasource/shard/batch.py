@@ -162,7 +162,7 @@ class Batch(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """An upper bound of what a read has to fetch.
+    """An upper bound of the data that a read has to fetch.
 
     Attributes:
         rows: Number of updates.

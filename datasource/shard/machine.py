@@ -467,7 +467,8 @@ class Machine:
             if state is None:
                 missing = record.rollup[1].key if record.rollup else f"record {record.base}"
                 continue
-            # May pass the head, by records written meanwhile. To end before it means a hole.
+            # May go beyond the head, by records written meanwhile. If it ends before the head, a
+            # record between is missing.
             state = self.log.replayed(state)
             if state.seqno < head.seqno:
                 missing = f"the record after seqno {state.seqno}"

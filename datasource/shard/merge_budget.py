@@ -26,7 +26,7 @@ __all__ = ["Tank"]
 class Tank:
     """The merge budget for one shard in one process, in bytes of merged input."""
 
-    _fuel: int | None = None  # None: full, whatever it holds
+    _fuel: int | None = None  # None: full; the capacity is not known before the first `add`
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _turn: threading.Lock = field(default_factory=threading.Lock)
 

@@ -7,8 +7,8 @@
     merge       a merged batch takes the place of others
     claims      notes of who is merging what
     rollups     where whole states are stored
-    gc          which old states are given up
-    sweep       what makes an orphan sweep safe
+    gc          how far garbage collection may go, and how far it has come
+    sweep       the records that make an orphan sweep safe
     txns        writes that come from a transactions shard
     lifecycle   initialise, finalise
 

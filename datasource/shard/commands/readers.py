@@ -1,10 +1,9 @@
 """Reader commands register, renew and give up the capabilities that keep history readable.
 
-Compaction merges history before the since, and garbage collection deletes blobs. A reader that has
-registered keeps both from what it still needs. A *leased* reader stays until it stops renewing its
-lease; it holds back the shard's since and, with its seqno, garbage collection. A *critical* reader
-is a since hold that never expires by itself; its epoch fences every owner but the last (persist:
-`SinceHandle`).
+Compaction merges history before the since, and garbage collection deletes blobs; a registered
+reader holds both back. A *leased* reader stays until it stops renewing its lease; it holds back the
+shard's since and, with its seqno, garbage collection. A *critical* reader is a since hold that
+never expires by itself; its epoch fences every owner but the last (persist: `SinceHandle`).
 
 Invariants:
     The shard's since is the meet over all holders and moves only at an explicit downgrade.
