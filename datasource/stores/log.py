@@ -1,39 +1,44 @@
-"""Consensus over any store that can create an object only if it is absent: a numbered log.
+"""Keeps each shard's log as numbered objects that are created once: `Consensus` over any store.
 
-Record n of a shard is the object `<shard>/log/{2**63-1-n:016x}`: created once, never changed. Keys
-count down, so that one LIST of one key finds the head. Whoever creates n has appended; creating is
-the compare-and-set. An entry holds a magic, a version, a checksum, its writer's 16-byte token and
-the record.
+Writers on many machines must agree on one order of changes, and an object store offers them neither
+locks nor transactions. All that is used of it is to create an object only if its key is absent.
 
-*Resolving.* Whatever a create answers short of success, a refusal included, is undecided until n
-has been read back and its token compared: ours means success, once it is settled; another's means
-that we lost; none means try again. Where n cannot be read, or not decoded, nobody knows.
+Record n of a shard is the object `<shard>/log/{2**63-1-n:016x}`: created once, never changed. The
+process that creates n has appended it, so creating is the compare-and-set. Keys count down, so that
+one LIST of one key finds the head (the newest record). An entry holds a magic number, a version, a
+checksum, its writer's 16-byte token and the record.
 
-*Truncating* makes create-if-absent unsafe by itself: a writer that stalls between looking and
-creating could re-create a deleted seqno and believe that it has committed. So a truncation first
-publishes a floor ("below f records may be deleted") as the newest entry of a second log that is
-never deleted, `<shard>/floor/…`; deletes only when a *grace* has passed since; and never deletes
-the head. With that, for a seqno s and the time t of an observation:
+*Resolving.* Any answer to a create but success, a refusal included, leaves the outcome unknown:
+clients and proxies repeat requests. It is decided by reading n back and comparing its token: our
+token means success, once the entry is durable; another one means that we lost; no entry means try
+again. If n cannot be read or decoded, the outcome stays unknown (`Indeterminate`).
+
+*Truncating* makes create-if-absent unsafe by itself: a writer that stalls between its last look
+and its create could create a deleted seqno again and believe that it has committed. So a truncation
+first publishes a floor ("records below f may be deleted") as the newest entry of a second log that
+is never deleted, `<shard>/floor/…`; deletes only after a *grace period*; and never deletes the
+head. With that, for a seqno s and the time t of an observation:
 
     if s was not below the floor at t, then until t + grace s has not been deleted,
 
-so a create of s that succeeds, a record found at s, and the absence of s are all to be believed.
-The grace is counted by our own clock, from when we first knew of the floor. A process that does not
-live as long as that goes by the store's time stamp of the floor, and allows the two clocks, and the
-time between stamping and storing, an hour (`CLOCKS_MS`) on top. With half of the grace, which no
-observer uses, they may be off by one and a half hours together. Where a store has no time stamps,
-such processes leave it to others.
-We use half of the grace, for clocks that tick differently; beyond it we look at the floor again,
-*afterwards*: if s is not below it now, nothing at s was ever deleted. A head observed at t is such
-an observation for every s >= head, because no floor is above the head. This is why an append that
-follows another, or a read, costs one create and nothing else.
+so a create of s that succeeds, a record found at s, and the absence of s can all be trusted.
+The deleter counts the grace by its own clock, from when it first knew of the floor. A process that
+does not live that long uses the store's time stamp of the floor, and adds an hour (`CLOCKS_MS`) for
+the difference of the clocks and the time between stamping and storing. With the half of the grace
+that no observer uses, these may be off by one and a half hours together. Where a store has no time
+stamps, such processes leave deleting to others.
+Observers rely on half of the grace only, because clocks tick differently. When it is over they read
+the floor again, *after* the request in question: if s is not below the floor then, nothing at s was
+ever deleted. A head observed at t is such an observation for every s >= head, because no floor is
+above the head. That is why an append after another append, or after a read, costs one create.
 
 Invariants:
     seqnos from the floor to the head are present without gaps, and no other seqno was ever head;
-    what this object remembers of a shard was true at the time it says; so remembering less, after
-    a race between threads or a forgotten shard, costs a request and never an answer.
+    what this object remembers of a shard was true at the time that is noted with it. Remembering
+    less, after a race between threads or when shards are forgotten, costs a request and never
+    gives a wrong answer.
 
-Sources: SlateDB RFC 0026 (boundary files); persist's Consensus (error typing, operations).
+Sources: SlateDB RFC 0026 (boundary files); persist's Consensus (error types, operations).
 """
 
 from __future__ import annotations
@@ -75,8 +80,8 @@ if TYPE_CHECKING:
 __all__ = ["CLOCKS_MS", "DEADLINE_MS", "GRACE_MS", "RECORD_BYTES_MAX", "NumberedLog"]
 
 GRACE_MS: Final = 60 * 60 * 1000
-"""Between publishing a floor and deleting below it. Longer outlasts longer stalls of a writer in
-the middle of one request; shorter frees space sooner. All processes of a location must agree."""
+"""Time between publishing a floor and deleting below it. Longer outlasts longer stalls of a writer
+in the middle of one request; shorter frees space sooner. All processes of a location must agree."""
 
 DEADLINE_MS: Final = 30 * 1000
 """How long an append tries to learn its own outcome before it raises `Indeterminate`."""
@@ -85,25 +90,25 @@ RECORD_BYTES_MAX: Final = 64 << 20
 """A record is sent in one request, which no client may split: splitting loses the condition."""
 
 CLOCKS_MS: Final = 60 * 60 * 1000
-"""How much the store's clock and ours may disagree, or one of them jump, where a grace is counted
-from a time stamp of the store."""
+"""Allowance for the difference of the store's clock and ours, or a jump of one of them, where the
+grace is counted from a time stamp of the store."""
 
 _FLOOR: Final = struct.Struct(">Q")
 
 _PROBES: Final = 4
-"""A warm reader asks for the next records one by one so many times before it lists."""
+"""Next records that a reader with a known head asks for one by one before it lists."""
 
 _CHUNK_MIN: Final = 8
 _CHUNK_MAX: Final = 64
-"""Records that a scan asks for at once; it starts low because most scans find a few."""
+"""Records that a scan requests at once; the first request is small as most scans find a few."""
 
 _ROUNDS_MAX: Final = 16
-"""Attempts of anything that only a racing truncation can make us repeat."""
+"""Attempts at operations that only a concurrent truncation can make us repeat."""
 
 _REFUSALS_MAX: Final = 3
-"""Creates in a row that may be refused with what no repetition cures, and leave nothing to be read
-back, before the outcome is reported as unknown. A refusal may be about a repetition whose original
-is still on its way; but whoever has lost the right to write need not wait out the deadline."""
+"""Consecutive creates with a permanent refusal (no permission …) and nothing to read back before
+the outcome is reported as unknown. One refusal is not enough: it may be about a repetition whose
+original is still on its way. A process that has lost the right to write need not wait longer."""
 
 _SHARDS_MAX: Final = 4096
 _BACKOFF_MS: Final = 20.0
@@ -112,17 +117,17 @@ _NEVER: Final = float("-inf")
 
 
 class _View(NamedTuple):
-    """What has been observed of one shard; times are elapsed ms of our clock.
+    """Observations of one shard; times are elapsed ms of our clock, `_NEVER` before the first.
 
     Attributes:
-        head: The newest record known to have been committed; None if there was none.
-        head_at_ms: No floor was above `head` then; never, if nobody has looked.
+        head: The newest record known to be committed; None if there was none.
+        head_at_ms: A time at which no floor was above `head`.
         floor: Records below it may be gone.
-        floor_index: Entries of the floor log up to the one that says so.
-        floor_at_ms: When `floor` was the newest.
-        floor_since_ms: When we first knew it published: from then on the grace is counted.
-        cleaned: Below it we have deleted.
-        missed: Where the last scan that found nothing had looked; 0 before the first.
+        floor_index: Number of the floor log's entry that publishes `floor`; 0 for none.
+        floor_at_ms: A time at which `floor` was the newest.
+        floor_since_ms: When we first knew that it was published: the grace is counted from then.
+        cleaned: This process has deleted all records below it.
+        missed: First seqno of the last scan that found nothing; 0 before the first.
     """
 
     head: VersionedData | None = None
@@ -146,11 +151,12 @@ class NumberedLog(Consensus):
     """The logs of all shards of one location. Safe to share between threads, usable after a fork.
 
     Args:
-        objects: The store. Its reads may retry; its creates must not, or only report honestly.
+        objects: The store. Its reads may be retried inside; a create that was repeated inside
+            must not report success or failure for certain unless it knows.
         clock: Measures the grace and the deadline with `elapsed_ms`.
         ids: Makes tokens.
-        grace_ms: The location's grace; 0 means that nothing observed is ever relied upon later.
-        deadline_ms: Bounds the resolving of one append.
+        grace_ms: The location's grace; with 0 every answer costs a look at the floor.
+        deadline_ms: Longest time in which one append tries to learn its outcome.
     """
 
     def __init__(
@@ -167,7 +173,8 @@ class NumberedLog(Consensus):
         self._ids = ids
         self._grace_ms = grace_ms
         self._deadline_ms = deadline_ms
-        # No lock: views are values, a lost update is a forgotten one (see Invariants).
+        # No lock: views are immutable, and an update that is lost in a race between threads is one
+        # that was forgotten (see Invariants).
         self._views: dict[str, _View] = {}
 
     # ------------------------------------------------------------------------------------- head
@@ -180,11 +187,16 @@ class NumberedLog(Consensus):
         newest = view.head
         for _ in range(_PROBES):
             seqno = 1 if newest is None else newest.seqno + 1
+            # Before the request, here and everywhere below: a stall in between must make the
+            # observation look older than it is, never younger.
             asked_at = self._clock.elapsed_ms()
             found = self._read(shard, seqno)
+            # Also where nothing was found: a record that was truncated is as absent as one that was
+            # never written, and only the floor tells them apart.
             if not self._believed(shard, seqno):
                 break
             if found is None:
+                # A head that is remembered was made durable when it was first seen.
                 if newest is not view.head:
                     self._objects.settle(f"{shard}/log")
                 self._saw_head(shard, newest, asked_at)
@@ -195,6 +207,8 @@ class NumberedLog(Consensus):
     def _cold_head(self, shard: str) -> VersionedData | None:
         for _ in range(_ROUNDS_MAX):
             asked_at = self._clock.elapsed_ms()
+            # The floor is not read: the head is never deleted, and what a stalled writer puts back
+            # is below it. So the first key of a LIST is the head, however old our memory is.
             newest = newest_entry(self._objects, f"{shard}/log/")
             if newest is None:
                 self._saw_head(shard, None, asked_at)
@@ -223,10 +237,13 @@ class NumberedLog(Consensus):
         view = self._view(shard)
         newest = view.head
         if view.head_at_ms == _NEVER or view.head_seqno < before:
-            # Appending after a record that is not there would leave a gap for ever.
+            # Appending after a record that is not there would leave a gap for ever. Otherwise no
+            # request is needed: had the head moved on, the create below would find its key taken.
             newest = self.head(shard)
         if (0 if newest is None else newest.seqno) != before:
             return ExpectationMismatch(_at(newest, seqno))
+        # This look only keeps us from putting back what was deleted; the process may stall after
+        # it, so the look after the create is the one that decides.
         if not self._believed(shard, seqno):
             return ExpectationMismatch(None)  # our head is older than the grace, and deleted since
         began_at = self._clock.elapsed_ms()
@@ -241,54 +258,61 @@ class NumberedLog(Consensus):
             # Below the floor ours is either a commit that others have built upon and truncated, or
             # what this slow request put back where a record had been deleted.
             raise self._undecided(shard, seqno, "the log was truncated beyond it meanwhile")
+        # Not the time of now: since the create, others may have appended and published a floor
+        # above our record. When it began, our seqno was free, so no floor was above it.
         self._saw_head(shard, VersionedData(seqno, data), began_at)
         return Committed(seqno)
 
     def _lost(
         self, shard: str, winner: VersionedData, began_at: float
     ) -> Committed | ExpectationMismatch:
-        """Answer a create that found the record of somebody else at its seqno.
+        """Answer an append whose seqno was taken by another writer's record.
 
         Raises:
-            Indeterminate: What was found may have been put back by a stalled writer, after ours
-                had been committed, built upon and truncated.
+            Indeterminate: The record found may have been put back by a stalled writer, after ours
+                was committed, built upon and truncated.
         """
         try:
             counts = self._believed(shard, winner.seqno)
         except ShardError as error:
             raise self._undecided(shard, winner.seqno, "the floor cannot be read") from error
         if not counts:
-            # The seqno was not below a floor that is older than half of the grace before `began_at`
-            # (see `_believed`), so until now nothing there was deleted, and the first to create it
-            # is the one who was found. After that nobody can tell.
+            # When the append began, the seqno was not below a floor as of half a grace before (see
+            # `_believed`). Within another half nothing there was deleted, so the record found is
+            # the first at this seqno, and ours certainly failed. After that nobody can tell.
             if self._clock.elapsed_ms() - began_at >= self._grace_ms / 2:
                 reason = "the log was truncated beyond it meanwhile"
                 raise self._undecided(shard, winner.seqno, reason)
             return ExpectationMismatch(None)
-        # Before the answer, not after: a refusal is acted upon outside of this store, and a power
-        # cut must not take away the record that it was given for.
+        # Before the answer, not after: the caller acts on a refusal outside of this store, and a
+        # power cut must not take away the record that caused it.
         self._objects.settle(f"{shard}/log")
-        # When the winner was the head is not known, only that nobody saw a floor above it before.
+        # It is not known at which time the winner was the head: it may have been long ago.
         self._saw_head(shard, winner, _NEVER)
         return ExpectationMismatch(winner)
 
     def _append(self, shard: str, kind: str, seqno: int, data: bytes) -> VersionedData | None:
-        """Create entry `seqno` of a shard's log or floor log; None if it is ours, else whose it is.
+        """Create entry `seqno` of a shard's log or floor log; the other's record if we lost.
+
+        Returns:
+            None if the entry at `seqno` is ours; else the one that was found there.
 
         Raises:
             Indeterminate: The deadline passed, or reading back failed.
             Determinate: The store refused before anything could have happened.
-            InvalidUsage: The same, and will again.
+            InvalidUsage: The same, and it will refuse again.
         """
         key = entry_key(f"{shard}/{kind}/", seqno)
+        # One token for all attempts: with a fresh one each, an attempt would take the record of an
+        # earlier one, whose answer was lost, for another writer's, and report a commit as refused.
         token = self._ids.token()
         entry = encode_entry(key, token, data)
         outcome = self._objects.create(key, entry)
         if outcome is CREATED:
             return None
-        # From here on nothing but an entry with a token decides. An error of any class says no more
-        # than that this look, or this repetition, came to nothing: the first attempt may have
-        # happened, or may yet.
+        # From here on only an entry that was read back decides. An error of any class, Determinate
+        # included, is about this look or this repetition: the first attempt may have happened, or
+        # may yet. So no error but Indeterminate leaves the loop.
         gives_up_at = self._clock.elapsed_ms() + self._deadline_ms
         pause_ms = _BACKOFF_MS
         refusals = 0
@@ -303,9 +327,10 @@ class NumberedLog(Consensus):
                     owner, record = decode_entry(self._objects.url, key, found)
                     if owner != token:
                         return VersionedData(seqno, record)
-                    # What is visible need not be durable: the create may have failed to sync it.
+                    # A visible entry need not be durable: the create may have failed to sync it.
                     self._objects.settle(f"{shard}/{kind}")
                     return None
+                # After the look, not before it: the last create must be read back as well.
                 if refusals >= _REFUSALS_MAX or self._clock.elapsed_ms() >= gives_up_at:
                     raise self._undecided(shard, seqno, reason, refusal)
                 self._clock.wait(threading.Event(), pause_ms * (0.5 + self._ids.jitter()))
@@ -331,12 +356,12 @@ class NumberedLog(Consensus):
         raise self._restless(shard)
 
     def _scan_from(self, shard: str, first: int, limit: int) -> list[VersionedData] | None:
-        """As `scan`, or None if `first` turns out to be below the floor."""
+        """Records as `scan` gives them; None if `first` turns out to be below the floor."""
         records: list[VersionedData] = []
         prefix = f"{shard}/log/"
         asked_at = self._clock.elapsed_ms()
-        # Where nothing was a moment ago there is most likely still nothing: a reader that waits for
-        # news pays for one request each time it looks.
+        # If there was nothing a moment ago, there is most likely still nothing: a reader that polls
+        # pays for one request each time.
         width = 1 if self._view(shard).missed == first else _CHUNK_MIN
         while len(records) < limit:
             start = first + len(records)
@@ -345,6 +370,8 @@ class NumberedLog(Consensus):
                 for seqno in range(start, start + min(width, limit - len(records)))
             ]
             values = self._objects.get_many(keys)
+            # After the reads: a truncation between the look and the reads would make deleted
+            # records look like the end of the log. The lowest seqno speaks for all above it.
             if not self._believed(shard, start):
                 return None
             for seqno, (key, value) in enumerate(zip(keys, values, strict=True), start):
@@ -357,6 +384,7 @@ class NumberedLog(Consensus):
                     return records
                 records.append(VersionedData(seqno, decode_entry(self._objects.url, key, value)[1]))
             width = min(max(2 * width, _CHUNK_MIN), _CHUNK_MAX)
+        # No `_saw_head`: `limit` was reached, and there may be more.
         if records:
             self._objects.settle(f"{shard}/log")
         return records
@@ -368,10 +396,13 @@ class NumberedLog(Consensus):
         head = self.head(shard)
         if head is None:
             return 0
+        # Read anew, whatever is remembered: another process may have published a floor, whose
+        # records are to be deleted, and above which ours has to be.
         view = self._look_at_floor(shard)
         deleted = self._delete_below_floor(shard)
         if self._view(shard).cleaned >= view.floor and before > view.floor:
-            # One floor at a time: they are kept for ever, so at most one per grace is published.
+            # One floor at a time: floors are kept for ever, so at most one per grace is published.
+            # Not above the head, which every reader has to find.
             self._publish_floor(shard, min(before, head.seqno))
             deleted += self._delete_below_floor(shard)
         return deleted
@@ -382,6 +413,7 @@ class NumberedLog(Consensus):
             if view.floor >= floor:
                 return
             value = _FLOOR.pack(floor)
+            # A create that stalls does no harm here: nothing in the floor log is ever deleted.
             if self._append(shard, "floor", view.floor_index + 1, value) is None:
                 self._saw_floor(shard, view.floor_index + 1, floor, _NEVER)
                 return
@@ -397,11 +429,12 @@ class NumberedLog(Consensus):
         entries = self._objects.entries(prefix, start_after=last_kept)
         keys = [entry.key for entry in entries if is_entry(entry.key)]
         self._objects.delete_many(keys)
+        # Only now: after an error the next truncation has to delete the rest.
         self._remember(shard, self._view(shard)._replace(cleaned=view.floor))
         return len(keys)
 
     def _is_grace_over(self, shard: str, view: _View) -> bool:
-        """Whether a grace has passed since the newest floor was published."""
+        """True if the grace has passed since the newest floor was published."""
         if self._clock.elapsed_ms() - view.floor_since_ms >= self._grace_ms:
             return True
         newest = newest_entry(self._objects, f"{shard}/floor/")
@@ -413,11 +446,12 @@ class NumberedLog(Consensus):
     # ------------------------------------------------------------------------------------ floor
 
     def _believed(self, shard: str, seqno: int) -> bool:
-        """Whether what has just been created, found or missed at `seqno` counts.
+        """True if nothing at `seqno` was deleted yet: what was found or missed there is true.
 
-        Called after the fact; asks for the floor unless an observation is recent enough.
+        Called after the request in question; reads the floor unless an observation is recent.
         """
         view = self._view(shard)
+        # Compared with `>`: with a grace of 0 not even an observation of this moment is used.
         since_ms = self._clock.elapsed_ms() - self._grace_ms / 2
         if seqno >= view.head_seqno and view.head_at_ms > since_ms:
             return True
@@ -426,7 +460,7 @@ class NumberedLog(Consensus):
         return seqno >= self._look_at_floor(shard).floor
 
     def _look_at_floor(self, shard: str) -> _View:
-        """Read the newest floor, and remember it."""
+        """Read the newest floor and remember it."""
         prefix = f"{shard}/floor/"
         view = self._view(shard)
         index, floor = view.floor_index, view.floor
@@ -471,8 +505,8 @@ class NumberedLog(Consensus):
         return view
 
     def _saw_head(self, shard: str, head: VersionedData | None, at_ms: float) -> None:
-        # Of two observations the later time holds for the greater head, too: no floor was above
-        # the smaller one then.
+        # Of two observations the later time holds for the greater head as well: no floor was above
+        # the smaller head then. Threads may note their observations in any order.
         view = self._view(shard)
         if head is None or head.seqno <= view.head_seqno:
             head = view.head
@@ -482,9 +516,10 @@ class NumberedLog(Consensus):
     def _saw_floor(self, shard: str, index: int, floor: int, at_ms: float) -> _View:
         view = self._view(shard)
         if index < view.floor_index:
-            return view
+            return view  # another thread has read a newer floor meanwhile
         since_ms = view.floor_since_ms
         if index > view.floor_index:
+            # The one time that is taken late: counted from here, the grace can only be too long.
             since_ms = self._clock.elapsed_ms()
         return self._remember(
             shard,
