@@ -1,4 +1,7 @@
-"""Blobs over any `Objects`: checks keys, keeps out of the log's directories, and nothing else.
+"""Implements `Blob` over any `Objects`: checks keys, and refuses those of the log.
+
+A blob written into a log's directory would be read as a record; one deleted there would be a gap in
+the log for ever.
 
 Invariants: no blob operation can touch the location's own objects (`_…`) or a shard's log.
 """
@@ -76,7 +79,7 @@ def _checked(key: str) -> str:
 
 
 def _checked_listed(key: str) -> str:
-    """`key` as it was listed: Hadoop leaves `a/b/` in a bucket to mark a directory."""
+    """`key` if it is legal; may end in `/`, as Hadoop marks directories in a bucket (`a/b/`)."""
     _checked(key.removesuffix("/"))
     return key
 

@@ -1,15 +1,18 @@
-"""One entry of a numbered log: its key, and its bytes.
+"""Encodes and decodes one entry of a numbered log: its key, and its bytes.
+
+A log is read by its keys alone, and a record that was damaged, renamed or copied there by another
+tool must never be taken for a commit.
 
     {prefix}{2**63-1-n:016x}   the key of entry n; keys count down, so the newest is listed first
     magic, version, crc32, token, payload   its bytes; 28 before the payload, big-endian
 
 Other tools leave objects in the same directory: an empty one that marks it in a bucket (`a/log/`),
 a `.DS_Store`, a copy of the whole log in a folder. None of them has the name of an entry, so they
-are passed over wherever a log is listed; fsck names those that hold something.
+are skipped wherever a log is listed; fsck reports those that are not empty.
 
-The checksum covers the entry's place below the shard as well, `log/…` or `floor/…` and the number:
-a copied or renamed entry is foreign. It does not cover the shard, so that a shard's directory may
-be copied whole.
+The checksum also covers the entry's place below the shard, `log/…` or `floor/…` and the number: a
+copied or renamed entry is refused. It does not cover the shard, so that a shard's directory may be
+copied as a whole.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ __all__ = [
 
 _SEQNO_MAX: Final = 2**63 - 1
 _KEY: Final = re.compile(r"[^/]+/[^/]+/[0-7][0-9a-f]{15}")
-"""Of the shard, its log or floor log, and the entry: what is deeper is somebody's copy."""
+"""Three segments: shard, `log` or `floor`, entry. A deeper key is a copy made by another tool."""
 _HEADER: Final = struct.Struct(">4sBxxxI16s")
 _MAGIC: Final = b"SLog"
 _VERSION: Final = 1
@@ -48,7 +51,7 @@ def entry_key(prefix: str, seqno: int) -> str:
 
 
 def is_entry(key: str) -> bool:
-    """Whether `key` can be the key of an entry."""
+    """True if `key` has the form of an entry's key."""
     return _KEY.fullmatch(key) is not None
 
 
@@ -73,8 +76,8 @@ def newest_entry(objects: Objects, prefix: str) -> BlobEntry | None:
     Raises:
         Determinate: The store did not answer.
     """
-    # One key of one LIST, as long as there is nothing else. "/" is right before the digits: what
-    # other tools leave most often, the marker of a directory and hidden files, sorts before it.
+    # One key of one LIST, as long as there is nothing foreign. "/" sorts right before the digits,
+    # so what other tools leave most often, directory markers and hidden files, is not listed.
     first = next(objects.entries(prefix, start_after=f"{prefix}/", limit=1), None)
     if first is None or is_entry(first.key):
         return first
@@ -83,15 +86,15 @@ def newest_entry(objects: Objects, prefix: str) -> BlobEntry | None:
 
 
 def encode_entry(key: str, token: bytes, data: bytes) -> bytes:
-    """The bytes of an entry at `key`, written under a 16-byte `token`."""
+    """The bytes of an entry at `key` with the writer's 16-byte `token`."""
     return _HEADER.pack(_MAGIC, _VERSION, _checksum(key, token, data), token) + data
 
 
 def decode_entry(url: str, key: str, value: bytes) -> tuple[bytes, bytes]:
-    """The token and the payload of the entry that was read at `key` of the store at `url`.
+    """The token and the payload of `value`, which was read at `key` of the store at `url`.
 
     Raises:
-        Corrupt: `value` is not what was written there.
+        Corrupt: `value` is not an entry that was written at that place.
     """
     problem = "it is shorter than an entry's header"
     if len(value) >= _HEADER.size:

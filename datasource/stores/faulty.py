@@ -1,30 +1,33 @@
-"""A store that fails on purpose, reproducibly: for simulation and for users' own tests.
+"""Makes a store fail on purpose, reproducibly: for simulation and for users' own tests.
+
+A real store shows these faults too seldom to test what they do to commits. Each has a name:
 
     `BEFORE`      an error, and nothing happened
     `AFTER`       an error, though it happened: a lost acknowledgement
-    `LATE`        an error, and it happens later, out of the blue
+    `LATE`        an error, and it happens later, at any time
     `SELF_RETRY`  it happened, was repeated on the way, and the repetition's refusal is reported:
                   "exists" about our own object
-    `PHANTOM`     "exists" though nothing is there: some clients say so of a 409
+    `PHANTOM`     "exists" though nothing is there: some clients report a 409 like this
     `REFUSED`     it happened, was repeated on the way, and the repetition was refused for a reason
                   that has nothing to do with the key, such as a token that has expired meanwhile
-    `DAMAGED`     a read brings other bytes than are stored; a create happened, its acknowledgement
-                  is lost, and the next read of the object is such a one
-    `UNREADABLE`  the same, and the store itself says so of the read (EIO)
+    `DAMAGED`     a read returns other bytes than are stored; a create happens, its acknowledgement
+                  is lost, and the next read of the object is damaged in this way
+    `UNREADABLE`  the same, and the store itself reports the damage of the read (EIO)
     `TRUNCATED`   a read breaks off in the middle
     `SLOW`        it works, after `slow_ms`
 
 Faults are scripted one by one with `fail`, or drawn with a probability. Reads know `BEFORE`,
 `TRUNCATED`, `SLOW`, `DAMAGED` and `UNREADABLE`; creates all but `TRUNCATED`; other writes `BEFORE`,
-`AFTER`, `LATE`, `SLOW`. Damage of a plain read is never drawn: whoever reads is right to stop at
-it. What a create has left to be read back damaged is: an outcome must be found out in spite of it.
+`AFTER`, `LATE`, `SLOW`. Damage of a plain read is never drawn at random, because a reader is right
+to stop at it. Damage of the read that follows a create is: the outcome of the create must be found
+out in spite of it.
 
-A refusal is an answer here (`Unresolved.refusal`) as in every store, and is never raised: what
-`create` raises did not happen, by its contract.
+A refusal is an outcome here (`Unresolved.refusal`) as in every store, and is never raised: by the
+contract of `create`, an exception means that it did not happen.
 
 Invariants:
     without a fault everything passes through unchanged;
-    what is stored is whole, whatever was read of it: damage lasts for one read;
+    stored objects stay intact: damage lasts for one read;
     equal seeds and equal calls give equal faults.
 """
 
@@ -56,7 +59,7 @@ Operation: TypeAlias = Literal["create", "put", "get", "delete", "list"]
 
 
 class Fault(enum.Enum):
-    """One way to fail; see the module."""
+    """One way to fail; the module's docstring describes each."""
 
     BEFORE = "before"
     AFTER = "after"
@@ -93,20 +96,20 @@ _SCRIPTED: Final[dict[Operation, tuple[Fault, ...]]] = {**_DRAWN, "get": (*_READ
 
 
 def damaged(value: bytes) -> bytes:
-    """`value` with one byte changed; that of a log's entry is one that its checksum covers."""
+    """`value` with its middle byte changed; in a log entry, one that the checksum covers."""
     at = len(value) // 2
     return value[:at] + bytes(byte ^ 0xFF for byte in value[at : at + 1]) + value[at + 1 :]
 
 
 class Faulty(Objects):
-    """`inner`, unreliable.
+    """`inner`, with faults.
 
     Args:
         inner: The store.
-        clock: `SLOW` waits with it.
-        ids: Draws faults with its `jitter()`.
-        probability: Of a fault in each call that no script decides; in [0, 1].
-        slow_ms: What `SLOW` waits.
+        clock: Used by `SLOW` to wait.
+        ids: Its `jitter()` draws the faults.
+        probability: Probability of a fault in each call without a scripted one; in [0, 1].
+        slow_ms: How long `SLOW` waits.
     """
 
     def __init__(
@@ -131,14 +134,14 @@ class Faulty(Objects):
         self._damaged_once: dict[str, Fault] = {}
 
     def fail(self, operation: Operation, *faults: Fault) -> None:
-        """The next calls of `operation` fail like this, in this order."""
+        """Script the faults of the next calls of `operation`, in this order."""
         for fault in faults:
             assert fault in _SCRIPTED[operation], f"{operation} cannot fail by {fault}"
         with self._lock:
             self._script[operation].extend(faults)
 
     def deliver(self) -> int:
-        """Let what is `LATE` happen now; the number of calls that took effect or were refused."""
+        """Run all postponed (`LATE`) calls now; their number, refused ones included."""
         with self._lock:
             late, self._late = self._late, []
         for effect in late:
@@ -146,7 +149,7 @@ class Faulty(Objects):
         return len(late)
 
     def injected(self) -> dict[Fault, int]:
-        """How often each fault was injected."""
+        """The number of injected faults by kind."""
         with self._lock:
             return dict(self._injected)
 
@@ -187,7 +190,7 @@ class Faulty(Objects):
         return outcome if fault is None else self._misreported(fault, key, outcome)
 
     def _misreported(self, fault: Fault, key: str, outcome: CreateOutcome) -> CreateOutcome:
-        """What is answered of a create that has had its outcome."""
+        """The answer to a create that has already taken effect or was refused."""
         if fault is Fault.SELF_RETRY:
             return EXISTS
         if fault is Fault.REFUSED:
@@ -274,7 +277,7 @@ class Faulty(Objects):
         self._inner.settle(directory)
 
     def _before_reading(self, operation: Operation) -> Fault | None:
-        """Fail, or say how what is read is damaged."""
+        """Draw a fault: raise it, or return one that damages what is read."""
         fault = self._draw(operation)
         # A backend turns a response that was cut short into an error, so both look alike here.
         if fault in {Fault.BEFORE, Fault.TRUNCATED}:
@@ -282,7 +285,7 @@ class Faulty(Objects):
         return fault
 
     def _arrived(self, key: str, value: bytes | None, fault: Fault | None) -> bytes | None:
-        """What a reader gets of the object that `value` was read of."""
+        """`value` as it reaches the reader: damaged if a fault is due for `key`."""
         with self._lock:
             fault = self._damaged_once.pop(key, fault)
         if fault is Fault.UNREADABLE:

@@ -1,15 +1,16 @@
-"""Objects as files below a directory of a local disk: `file:///data/shards`.
+"""Stores objects as files below a directory of a local disk: `file:///data/shards`.
 
-A file appears whole or not at all, and what has been acknowledged survives a power cut:
+Writing a file in place is neither atomic nor durable: a reader sees half of it, and a crash leaves
+a torn one. Here a file appears whole or not at all, and an acknowledged one survives a power cut:
 
     O_TMPFILE -> write -> fdatasync -> linkat -> fsync(directory)
 
-`linkat` is what makes a create atomic: of any number of callers, in any processes, one gets the
-name. O_CREAT|O_EXCL in place would leave a torn file that blocks its name for ever after a crash.
-Where O_TMPFILE or /proc is missing, a named temporary file under `_tmp/` takes its place; a file
-system without hard links is refused. Network file systems are not supported: they may report a
-name as taken by the very call that took it (which the log resolves) and hide a new name from
-other machines for seconds (which nobody can).
+`linkat` makes a create atomic: of any number of callers, in any processes, one gets the name.
+O_CREAT|O_EXCL in place would leave a torn file that blocks its name for ever after a crash. Where
+O_TMPFILE or /proc is missing, a named temporary file under `_tmp/` takes its place; a file system
+without hard links is refused. Network file systems are not supported: they may report a name as
+taken to the very call that took it (which the log can resolve) and hide a new name from other
+machines for seconds (which nothing can).
 
 Invariants:
     a visible file is complete and is never written to again, only replaced or unlinked;
@@ -50,10 +51,10 @@ if TYPE_CHECKING:
 __all__ = ["FileObjects"]
 
 _DIRECTORIES_MAX: Final = 128
-"""Open directories kept; a log has two, so this many serve 64 shards without reopening."""
+"""Directories kept open; a log has two, so this many serve 64 shards without reopening."""
 
 _KEPT_LEVELS: Final = 2
-"""Directories of fewer steps than two below the root stay: a location's shards, and their kinds."""
+"""Path segments of the directories that are never removed: `<shard>/` and `<shard>/<kind>/`."""
 
 _TMP: Final = "_tmp"
 _AT_FDCWD: Final = -100
@@ -88,7 +89,7 @@ _linkat = ctypes.CDLL(None, use_errno=True).linkat
 
 
 class _Directory:
-    """An open directory; closed when its last user lets go, so never under a running call."""
+    """An open directory; closed with its last reference, so never during a call that uses it."""
 
     __slots__ = ("fd", "path")
 
@@ -163,7 +164,7 @@ class FileObjects(Objects):
             return False
         except OSError as error:
             raise self._failed("delete", key, error) from error
-        # Not fsynced: a delete that a power cut undoes is garbage once more, and deleted again.
+        # Not fsynced: an object that a power cut brings back is garbage, and is deleted again.
         self._remove_empty(key.rpartition("/")[0])
         return True
 
@@ -174,8 +175,8 @@ class FileObjects(Objects):
 
     def _remove_empty(self, directory: str) -> None:
         """Remove `directory` and those above it that are empty, down to `<shard>/<kind>/`."""
-        # What Spark wrote has a directory of its own, which nobody writes to any more once its
-        # files go. The ones above are written to all the time.
+        # Each write of Spark has a directory of its own, which nobody writes to any more when its
+        # files are deleted. The directories above are in use all the time.
         while directory.count("/") >= _KEPT_LEVELS and self._remove(directory):
             directory = directory.rpartition("/")[0]
 
@@ -195,7 +196,7 @@ class FileObjects(Objects):
                 self._prune(f"{directory}/{name[:-1]}", before_ms)
 
     def _prune(self, directory: str, before_ms: int) -> None:
-        # Their ages before anything is removed: removing a directory makes the one above it young.
+        # The age is read before anything below is removed, which makes this directory young.
         try:
             changed_ms = os.stat(self._path(directory)).st_mtime_ns // 1_000_000  # noqa: PTH116
         except FileNotFoundError:
@@ -212,12 +213,15 @@ class FileObjects(Objects):
         except OSError:
             if os.fstat(directory.fd).st_nlink > 0:
                 raise
-            # Somebody removed the directory that we hold open: once more, in a new one.
+            # Somebody removed the directory that we hold open: try again, in a new one.
             directory = self._open_directory(parent)
             return directory, self._link_new(directory, name, value)
 
     def _link_new(self, directory: _Directory, name: str, value: bytes | memoryview) -> bool:
-        """Write a nameless file and give it `name`, durably but for the name; False if taken."""
+        """Write a file without a name and link it as `name`; False if the name is taken.
+
+        Its contents are durable then; its name is after an fsync of the directory.
+        """
         if self._tmpfile:
             try:
                 fd = os.open(".", _NAMELESS, 0o666, dir_fd=directory.fd)
@@ -230,8 +234,8 @@ class FileObjects(Objects):
                     _write(fd, value)
                     linked = _link_fd(fd, directory.fd, name)
                 finally:
-                    # All of it is synced. An error here, after the link, would be taken for one
-                    # before it, and what has happened for what has not.
+                    # The data are synced already. An error of `close` after the link would look
+                    # like one before it, and a create that happened like one that did not.
                     with suppress(OSError):
                         os.close(fd)
                 if linked is not None:
@@ -254,7 +258,7 @@ class FileObjects(Objects):
                 hint="commits need link(2): use a local disk such as ext4 or xfs, or s3://",
             ) from error
         finally:
-            # A temporary name that stays is swept a day later; an error here would be taken for
+            # A temporary file that stays is removed a day later; an error here would look like
             # one of the link, which may have happened.
             with suppress(OSError):
                 Path(temporary).unlink()
@@ -361,7 +365,7 @@ class FileObjects(Objects):
         return [name[:-1] for name in sorted(self._names("")) if name.endswith("/")]
 
     def _walk(self, directory: str, prefix: str, start_after: str) -> Iterator[str]:
-        """Keys in `directory` that may match, in order: a directory sorts as its name and `/`."""
+        """Keys below `directory` that match, in order; a directory sorts as its name with `/`."""
         base = f"{directory}/" if directory else ""
         found = [
             key
@@ -370,7 +374,7 @@ class FileObjects(Objects):
             or (key[-1] == "/" and prefix.startswith(key))
             if key > start_after or (key[-1] == "/" and start_after.startswith(key))
         ]
-        # A heap: the newest record is one name out of thousands, no need to sort them all for it.
+        # A heap: to find the newest record among thousands of names, they need not all be sorted.
         heapq.heapify(found)
         while found:
             key = heapq.heappop(found)
@@ -380,7 +384,7 @@ class FileObjects(Objects):
                 yield key
 
     def _names(self, directory: str) -> list[str]:
-        """Entries of a directory, unsorted; those that are directories themselves end in `/`."""
+        """Names in a directory, unsorted; those of directories end in `/`."""
         path = self._path(directory) if directory else self._root
         try:
             with os.scandir(path) as found:
@@ -427,7 +431,7 @@ def _write(fd: int, value: bytes | memoryview) -> None:
 
 
 def _link_fd(fd: int, directory_fd: int, name: str) -> bool | None:
-    """Give the nameless file `fd` a name; False if it is taken, None if it cannot be done so."""
+    """Link the unnamed file `fd` as `name`; False if taken, None if this is not supported here."""
     source = f"/proc/self/fd/{fd}".encode()
     if _linkat(_AT_FDCWD, source, directory_fd, os.fsencode(name), _AT_SYMLINK_FOLLOW) == 0:
         return True
@@ -440,7 +444,7 @@ def _link_fd(fd: int, directory_fd: int, name: str) -> bool | None:
 
 
 def _link_error(number: int | None, name: str) -> OSError:
-    """The error of a link(2) that failed with `number`; a kind of its own if it may have worked."""
+    """The error of a failed link(2); a `_LinkUnknownError` if the name may have been written."""
     kind = OSError if number in _NOT_LINKED else _LinkUnknownError
     return kind(number, os.strerror(number or 0), name)
 
@@ -464,9 +468,9 @@ def _read(fd: int, start: int, end: int | None) -> bytes:
 
 
 def _make_durable(path: str, root: str) -> None:
-    """Make `path` with its missing parents, and fsync each level from the root down in its parent.
+    """Create `path` with its missing parents; fsync each level in its parent, from the root down.
 
-    Levels that exist are fsynced too: whoever made them may have crashed before doing so.
+    Existing levels are fsynced, too: the process that made them may have crashed before its fsync.
     """
     levels = []
     while path != "/" and (path.startswith(root) or not Path(path).exists()):
@@ -493,7 +497,7 @@ def _fsync_directory(path: str) -> None:
 
 
 def _sweep(directory: str, before_ms: int) -> None:
-    """Remove temporary files of writers that crashed, by the file system's own clock."""
+    """Remove temporary files of crashed writers; ages are by the file system's own clock."""
     with os.scandir(directory) as found:
         old = [e.path for e in found if e.stat().st_mtime_ns // 1_000_000 < before_ms]
     for path in old:

@@ -1,10 +1,10 @@
-"""Objects of any other fsspec file system that can create a file only if it is absent.
+"""Stores objects in any other fsspec file system that can create a file only if it is absent.
 
 Google Cloud Storage (`gs://`) and Azure (`abfs://`) can, by `pipe_file(mode="create")`. fsspec's
-own default for that method looks first and writes then, which is no condition at all: a file system
-that has not overridden it is refused, and so are fsspec's local and memory ones (stores of our own
-serve `file://` and `memory://`) and those that wrap another. The rest is probed when a location is
-created.
+default implementation of that method checks first and writes then, so two writers can both succeed.
+A file system that does not override it is refused, and so are fsspec's local and memory ones (our
+own backends serve `file://` and `memory://`) and those that wrap another. The rest is probed when a
+location is created.
 
 Invariants: an instance belongs to one process; listings are never cached.
 """
@@ -94,7 +94,7 @@ class FsspecObjects(Objects):
         except FileExistsError:
             return EXISTS
         except Exception as error:  # noqa: BLE001 - file systems raise what they like
-            # Never raised, however plain a refusal it is: their clients repeat what they have sent.
+            # Never raised, however clear a refusal it is: these clients repeat requests inside.
             return Unresolved(type(error).__name__, self._refusal(f"create '{key}'", error))
         return CREATED
 
@@ -110,7 +110,7 @@ class FsspecObjects(Objects):
         try:
             self._fs().pipe_file(path, value, mode=mode)
         except FileNotFoundError:
-            # Some file systems have directories, and want them first.
+            # Some file systems need the directory first.
             self._fs().makedirs(path.rpartition("/")[0], exist_ok=True)
             self._fs().pipe_file(path, value, mode=mode)
 
@@ -142,7 +142,7 @@ class FsspecObjects(Objects):
         whole = start == 0 and end is None
         try:
             if not whole:
-                # Not all file systems cut a range at the end of the file as we promise.
+                # Not all file systems cut a range at the end of the file, as our contract says.
                 info = self._info(key)
                 if info is None:
                     return None
@@ -155,7 +155,7 @@ class FsspecObjects(Objects):
         except Exception as error:  # noqa: BLE001 - file systems raise what they like
             self._raise(f"read '{key}'", error)
         if end is not None and len(value) != end - start:
-            # Taken for the object's end, it would be reported as a part that is gone.
+            # A short value would look like a shorter object, and be reported as a missing part.
             raise Determinate(
                 f"cannot read '{key}' at '{self.url}': {len(value)} of {end - start} bytes arrived",
                 code="STORE_UNAVAILABLE",
@@ -239,7 +239,7 @@ class FsspecObjects(Objects):
         ) from error
 
     def _refusal(self, what: str, error: Exception) -> InvalidUsage | None:
-        """What has to be mended by hand, if no repetition can cure `error`."""
+        """The error for the user if `error` has a permanent cause; None if a retry may help."""
         if isinstance(error, PermissionError):
             return InvalidUsage(
                 f"cannot {what} at '{self.url}'",
@@ -256,7 +256,7 @@ class FsspecObjects(Objects):
 
 
 def _can_create(kind: type[AbstractFileSystem]) -> bool:
-    """Whether `kind` has a `pipe_file` of its own, rather than fsspec's look-then-write."""
+    """True if `kind` overrides fsspec's `pipe_file`, which checks first and writes then."""
     if issubclass(kind, AsyncFileSystem):
         return kind._pipe_file is not AsyncFileSystem._pipe_file  # noqa: SLF001 - what is overridden
     return kind.pipe_file is not AbstractFileSystem.pipe_file

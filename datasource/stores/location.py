@@ -1,6 +1,9 @@
-"""Where shards live: the two seams every store must provide, and nothing else.
+"""Defines a persist location and its two seams: Blob (objects by key), Consensus (a log per shard).
 
-A *persist location* is one URL. Under it each shard has a directory with four kinds of objects:
+Everything above this room works with these two protocols, so that a shard behaves alike on a disk,
+in a bucket and in memory. They are persist's Blob and Consensus (Materialize), both below one URL.
+
+A *persist location* is one URL. Below it each shard has a directory with four kinds of objects:
 
     <shard>/log/<16 hex>      records of the shard's log, one object each, created once  (Consensus)
     <shard>/floor/<16 hex>    how far the log has been truncated, itself a log           (Consensus)
@@ -8,16 +11,16 @@ A *persist location* is one URL. Under it each shard has a directory with four k
     <shard>/part/<name>       Parquet parts                                              (Blob)
 
 `Blob` holds immutable, write-once objects. `Consensus` holds, per shard, a linearizable log of
-small records; only its compare-and-set defines what is true. Blobs are written before a record
-refers to them and deleted only after no live state can refer to them: a crash leaks, it never
-dangles.
+small records; only its compare-and-set decides what is true. Blobs are written before a record
+refers to them, and deleted only when no live state can refer to them any more: a crash leaves
+objects that nothing refers to, and never a reference to an object that is not there.
 
-Error semantics, of both:
+Error semantics of both:
     `Determinate`    it certainly did not happen;
     `Indeterminate`  it may have happened (only writes can raise it);
     `InvalidUsage`   the location cannot be used as asked (no bucket, no permission, a store that
                      ignores conditional writes): retrying cannot help;
-    `Corrupt`        what is stored is not what was written.
+    `Corrupt`        the stored bytes are not those that were written.
 """
 
 from __future__ import annotations
@@ -47,8 +50,8 @@ __all__ = [
 class BlobEntry:
     """One object of a listing: its key, size in bytes, and when it was last written.
 
-    `modified_ms` is milliseconds since the epoch by the store's own clock; 0 where the store does
-    not say, and then nothing may be concluded from its age.
+    `modified_ms` is milliseconds since the epoch by the store's own clock; 0 if the store does not
+    report it, and then nothing may be concluded from the object's age.
     """
 
     key: str
@@ -59,7 +62,7 @@ class BlobEntry:
 class Blob(Protocol):
     """Immutable objects under flat keys such as `orders/part/0f….parquet`.
 
-    Linearizable: what was set is found by every later get and list, anywhere. Keys are non-empty
+    Linearizable: every later get and list, by any process, finds what was set. Keys are non-empty
     relative paths (unicode and spaces allowed; `..`, empty segments and control characters are
     refused with `InvalidUsage`).
     """
@@ -77,17 +80,17 @@ class Blob(Protocol):
 
         Args:
             key: The object's key.
-            size_bytes: The object's size where the caller knows it; saves a request, and then a
-                missing object may only fail the first read, with `MissingBlob`.
+            size_bytes: The object's size if the caller knows it. This saves a request; a missing
+                object may then fail as late as the first read, with `MissingBlob`.
         """
         ...
 
     def delete(self, key: str) -> bool:
-        """Remove the object; True if work was done. Deleting what is not there is fine."""
+        """Remove the object; True if it was there. Deleting a missing object is no error."""
         ...
 
     def delete_many(self, keys: Sequence[str]) -> None:
-        """Remove these objects, side by side and in no particular order.
+        """Remove these objects, concurrently and in no particular order.
 
         After an error some are gone and some are not.
         """
@@ -96,13 +99,13 @@ class Blob(Protocol):
     def prune(self, prefix: str, before_ms: int) -> None:
         """Remove empty directories below `prefix` that have not changed since `before_ms`.
 
-        Only where directories are something by themselves, as on a local disk; what cannot be
-        removed stays, without an error.
+        Only where directories exist by themselves, as on a local disk; elsewhere this does nothing.
+        What cannot be removed stays, without an error.
         """
         ...
 
     def list(self, prefix: str) -> Iterator[BlobEntry]:
-        """Every object whose key starts with `prefix`, in key order."""
+        """All objects whose key starts with `prefix`, in key order."""
         ...
 
 
@@ -126,8 +129,8 @@ class ExpectationMismatch:
     """The compare-and-set certainly did not and will not take effect.
 
     Attributes:
-        current: The record found at the seqno that was wanted, when it happened to be read; saves
-            the caller a request. None says only that `expected` is not the head.
+        current: The record at the seqno that the append was for, if it was read anyway; saves the
+            caller a request. None means only that `expected` is not the head.
     """
 
     current: VersionedData | None = None
@@ -146,7 +149,8 @@ class Consensus(Protocol):
         """Append `data` at `expected + 1` (at 1 if `expected` is None), if `expected` is the head.
 
         Raises:
-            Indeterminate: It may have taken effect; the token inside `data` tells on read-back.
+            Indeterminate: It may have taken effect. Read the log back: the caller recognises its
+                own record by the token in `data`.
         """
         ...
 
@@ -159,10 +163,10 @@ class Consensus(Protocol):
         ...
 
     def truncate(self, shard: str, before: int) -> int:
-        """Delete records with seqno < `before`, never the head; the number deleted.
+        """Delete records with seqno < `before`, never the head; the number of deleted records.
 
-        Two-phase: the floor is published first, records are deleted only once a grace period has
-        passed since, so a call may delete what an *earlier* call announced, and less than asked.
+        In two phases: the floor is published first, and records are deleted when a grace period has
+        passed since. So a call may delete what an *earlier* call announced, and less than `before`.
         """
         ...
 
@@ -176,11 +180,11 @@ class OperationStatistics:
     """Totals of one operation of a store since it was opened.
 
     Attributes:
-        operation: `create`, `get`, `list` …: what each request was.
-        calls: Requests, each attempt of a repeated one counted.
-        errors: Of these, how many failed or had an unknown outcome.
+        operation: The kind of request: `create`, `get`, `list` …
+        calls: Requests; each attempt of a repeated one counts.
+        errors: Calls that failed or whose outcome is unknown.
         conflicts: Creates that were answered "exists".
-        bytes: Payload written or read; reads through an opened local file are not seen.
+        bytes: Payload written or read; reads through an opened local file are not counted.
         elapsed_ms: Time spent, summed over callers that may have run at once.
         elapsed_ms_max: The slowest call.
     """
@@ -196,7 +200,7 @@ class OperationStatistics:
 
 @dataclass(frozen=True, slots=True)
 class StoreStatistics:
-    """What a store has been asked since it was opened."""
+    """The requests of a store since it was opened, by operation."""
 
     operations: tuple[OperationStatistics, ...] = ()
 
@@ -211,16 +215,16 @@ class Location:
     """An opened persist location: its canonical URL and its two stores.
 
     Attributes:
-        url: Two locations with one URL are the same place.
+        url: Canonical: two locations with one URL are the same place.
         blob: Its blobs.
         consensus: Its logs.
-        id: Made when the location was created and stored in it: tells a location from one that
-            was later put at the same URL. Empty where nothing is stored.
-        statistics: What its store has been asked so far.
-        entries: Every object whose key starts with a prefix, in key order: blobs, records, floors
-            and the location's own. For accounting; what they mean, `blob` and `consensus` say.
-        directories: First steps of all keys that have more than one, sorted: those of shards, and
-            what somebody else put beside them.
+        id: Made and stored when the location was created: distinguishes it from a location that
+            was later made at the same URL. Empty where nothing is stored.
+        statistics: Counts the requests of its store so far.
+        entries: All objects whose key starts with a prefix, in key order: blobs, records, floors
+            and the location's own. For accounting only; `blob` and `consensus` interpret them.
+        directories: First segments of all keys that have more than one, sorted: those of shards,
+            and of whatever else was put beside them.
     """
 
     url: str

@@ -1,7 +1,7 @@
-"""Objects in this process's memory, under a name: `memory://name`.
+"""Stores objects in this process's memory, by the name in the URL: `memory://name`.
 
-Two locations opened with one name share their objects, as two processes share a bucket; so a test
-can open a shard twice and restart its client. A forked child gets a copy and shares nothing.
+Two locations with one name share their objects, as two processes share a bucket; so a test can open
+a shard twice and restart its client. A forked child process gets a copy and shares nothing.
 
 Invariants: every operation is atomic under one lock per store.
 """
@@ -37,7 +37,7 @@ _stores: dict[str, _Store] = {}
 
 
 def forget(name: str) -> None:
-    """Drop the store called `name`; locations that are still open keep the old one."""
+    """Drop the store called `name`; locations that are still open go on with the old one."""
     _stores.pop(name, None)
 
 

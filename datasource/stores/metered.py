@@ -1,9 +1,9 @@
-"""Counts and times what a store is asked, for the monitoring page and for tests.
+"""Counts and times the requests of a store, for the monitoring page and for tests.
 
-Wraps the backend directly, below the retries: each attempt is one call, because each is one request
-that is paid for.
+Wraps the backend directly, below the retries: each attempt counts as one call, because the store
+charges for each.
 
-Invariants: what is asked and answered passes through unchanged.
+Invariants: requests and answers pass through unchanged.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Meter:
 
 
 class _Reading:
-    """What one call turns out to have moved; filled in by the call."""
+    """The measurements of one call, filled in while it runs."""
 
     __slots__ = ("bytes", "calls", "conflicts", "errors")
 
@@ -87,7 +87,7 @@ class Metered(Objects):
         self._meters = {operation: _Meter() for operation in _OPERATIONS}
 
     def statistics(self) -> StoreStatistics:
-        """Totals since this object was made; each operation's are consistent in themselves."""
+        """Totals since this object was made; consistent within each operation, not across them."""
         return StoreStatistics(
             tuple(meter.snapshot(operation) for operation, meter in self._meters.items())
         )
@@ -167,7 +167,7 @@ class Metered(Objects):
     def entries(
         self, prefix: str, start_after: str = "", limit: int | None = None
     ) -> Iterator[BlobEntry]:
-        # The time of a listing is that of its first page: the rest is mixed with its consumer's.
+        # Only the first page is timed: between the others the caller's own work would be counted.
         with self._measured("list"):
             entries = self._inner.entries(prefix, start_after, limit)
             first = next(entries, None)

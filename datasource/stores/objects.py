@@ -1,20 +1,22 @@
-"""The seam below Blob and Consensus: one namespace of objects under one root.
+"""Defines the interface of a backend: objects by key, below one root, for Blob and Consensus alike.
 
 Every backend implements `Objects` and nothing else; the numbered log, the blobs, the probe and the
-wrappers are written once over it. Keys are `/`-separated relative paths, checked by the callers.
+wrappers are written once over it, so what an answer proves is decided in one place. Keys are
+`/`-separated relative paths, checked by the callers.
 
-The one operation that everything rests on is `create`: it stores a value only if the key is
-absent, atomically against every other process, and durably before it answers. Its answer is a
-value, because none of the three is an error for the caller that resolves it:
+Commits rest on one operation, `create`: it stores a value only if the key is absent, atomically
+with respect to every other process, and durably before it answers. Its outcome is a value and no
+exception, because its caller has to handle each of the three:
 
     `CREATED`       this call stored the value;
     `EXISTS`        the store says that the key is taken, possibly *by this very call*: clients
                     and proxies repeat requests and then report the repetition's refusal;
-    `Unresolved`    nobody knows; it may even take effect later. A refusal (403, 404, 400 …) is no
-                    exception: it may be about a repetition of a request that has taken effect.
+    `Unresolved`    the outcome is unknown; it may even take effect later. A refusal (403, 404,
+                    400 …) counts as unknown, too: it may be about a repetition of a request that
+                    has taken effect.
 
 Error semantics:
-    `Determinate`    it certainly did not happen (of reads: nothing was learnt); of a `create`:
+    `Determinate`    it certainly did not happen (a read: it gave no answer); from a `create`:
                      nothing was sent, or the kernel refused before it gave the object a name;
     `Indeterminate`  a `put` or `delete` may have happened; both may simply be repeated;
     `InvalidUsage`   the location cannot be used as asked; repeating cannot help.
@@ -50,12 +52,12 @@ EXISTS: Final = Answer.EXISTS
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """Whether the value was, or will yet be, stored is unknown.
+    """An unknown outcome: the value may have been stored, or may be stored later.
 
     Attributes:
-        reason: What was seen instead of an answer, for the message of an `Indeterminate`.
-        refusal: What the user would have to mend, if the answer was a refusal that no repetition
-            can cure. It is no proof: see `Objects.create`.
+        reason: The answer or failure that was seen, for the message of an `Indeterminate`.
+        refusal: The error to show to the user if the store refused for a permanent reason (no
+            permission, no bucket). It does not prove that nothing was stored: see `Objects.create`.
     """
 
     reason: str
@@ -74,18 +76,18 @@ class Objects(Protocol):
     def create(self, key: str, value: bytes) -> CreateOutcome:
         """Store `value` at `key` if nothing is there, atomically and durably.
 
-        Once a request may have left this process, whatever comes back short of success is an
-        answer and not an error: clients, proxies and ingresses repeat a PUT whose connection has
-        died, and then report what became of the repetition, with any status at all.
+        Once a request may have left this process, everything but success is returned and not
+        raised: clients, proxies and ingresses repeat a PUT whose connection was lost, and then
+        report the outcome of the repetition, with any status at all.
 
         Raises:
             Determinate: It certainly did not and will not take effect.
-            InvalidUsage: The same, and never will.
+            InvalidUsage: The same, and a repetition cannot help.
         """
         ...
 
     def put(self, key: str, value: bytes | memoryview) -> None:
-        """Store `value` at `key` whatever is there, all or nothing and durably."""
+        """Store `value` at `key`, replacing what is there; all or nothing, and durably."""
         ...
 
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes | None:
@@ -93,7 +95,7 @@ class Objects(Protocol):
         ...
 
     def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
-        """Each object whole, None where it is not there; concurrent, in no particular order."""
+        """Whole objects in the order of `keys`, None for a missing one; requested concurrently."""
         ...
 
     def open(
@@ -103,10 +105,10 @@ class Objects(Protocol):
 
         Args:
             key: The object's key.
-            size_bytes: The object's size if known. A remote store then does not look whether it
-                exists: a missing object fails the first read with `MissingBlob`.
-            via: Whom a remote file asks for its bytes, so that wrappers see its reads, too; itself
-                by default. A wrapper passes itself.
+            size_bytes: The object's size if known. A remote store then sends no request to see if
+                it exists: a missing object fails the first read with `MissingBlob`.
+            via: The store that a remote file sends its reads to; this one by default. A wrapper
+                passes itself, so that its retries and counters apply to these reads.
         """
         ...
 
@@ -121,8 +123,8 @@ class Objects(Protocol):
     def prune(self, prefix: str, before_ms: int) -> None:
         """Remove empty directories below `prefix` that have not changed since `before_ms`.
 
-        Only a file system has any; elsewhere this does nothing. Never the first two levels, in
-        which every writer keeps its files. What cannot be removed stays.
+        Only a file system has any; elsewhere this does nothing. The first two levels (shard, and
+        kind of object) stay, because writers use them all the time. What cannot be removed stays.
         """
         del prefix, before_ms
 
@@ -131,7 +133,7 @@ class Objects(Protocol):
     ) -> Iterator[BlobEntry]:
         """Objects whose key starts with `prefix` and is greater than `start_after`, in key order.
 
-        What existed throughout the call is listed; what came or went during it may be.
+        Objects that exist during the whole call are listed; others may be.
 
         Args:
             prefix: Any leading part of a key; empty lists everything.
@@ -147,7 +149,8 @@ class Objects(Protocol):
     def settle(self, directory: str) -> None:
         """Make durable what has been read under `directory`.
 
-        Only a local disk shows an object before it is sure to survive a power cut. Whoever acts on
-        what it read, outside of this store, settles first; elsewhere this does nothing.
+        Only a local disk shows an object before it is certain to survive a power cut. Call it
+        before acting, outside of this store, on what was read: a record that a decision rests on
+        must not disappear. Elsewhere this does nothing.
         """
         ...

@@ -1,18 +1,20 @@
-"""Opens persist locations: from a URL and options to Blob and Consensus.
+"""Opens a persist location: from a URL and options to Blob and Consensus.
 
     bare path, file:///path     a directory of a local disk
     s3://bucket/prefix          a bucket (s3a:// is the same)
     memory://name               this process
     anything else://…           fsspec, if it can create atomically
 
-This is the only place where a store and its wrappers are put together:
+This is the only place where a store and its wrappers are put together, in this order:
 
     NumberedLog, ObjectBlob  over  Retrying  over  Metered  over  the backend
+
+so that statistics count each attempt of a repeated request, which is what a store charges for.
 
 Invariants:
     each backend is imported only when a URL asks for it;
     one place has one canonical URL, without a credential in it;
-    nothing here reads the environment.
+    no environment variable is read here.
 """
 
 from __future__ import annotations
@@ -56,16 +58,16 @@ def open_location(
     """Open the location at `url`.
 
     Args:
-        url: See the module; a relative path counts from the working directory.
+        url: One of the forms above; a relative path is relative to the working directory.
         options: Storage options, see `shardline.datasource.stores.options`.
         clock: For pauses, graces and latencies.
         ids: For tokens and jitter.
-        if_missing: `refuse` never writes; `create` probes the store and makes a location.
+        if_missing: `refuse` never writes; `create` probes the store and creates a location.
         grace_ms: Grace of a location that is created, ms; an existing one keeps its own.
 
     Raises:
         InvalidUsage: The URL or an option is wrong, there is no location, or its store cannot be
-            used; nothing was written but by the probe.
+            used; nothing but the probe was written.
         Determinate: The store cannot be reached.
         Corrupt: What is there is not a location.
     """
@@ -81,7 +83,7 @@ def compose_location(
     if_missing: IfMissing = "refuse",
     grace_ms: int = GRACE_MS,
 ) -> Location:
-    """A location over `objects`, which may be a backend or, in a simulation, a faulty one."""
+    """A location over `objects`: a backend, or in a simulation one that fails on purpose."""
     metered = Metered(objects, clock)
     patient = Retrying(metered, clock=clock, ids=ids)
     marker = ensure_location(
@@ -101,7 +103,7 @@ def compose_location(
 def open_objects(
     url: str, options: Mapping[str, str], *, clock: Clock, ids: IdGenerator
 ) -> Objects:
-    """The bare backend for `url`; touches nothing yet."""
+    """The backend for `url`, without wrappers; does no I/O."""
     parsed = parse_options(options)
     canonical = canonical_url(url)
     scheme, _, rest = canonical.partition("://")
@@ -134,16 +136,16 @@ def _check_installed(url: str, package: str) -> None:
 
 
 def canonical_url(url: str) -> str:
-    """The one spelling of a location's URL; percent signs are taken literally, as Hadoop does.
+    """The canonical spelling of a location's URL; percent signs are literal, as in Hadoop.
 
     Raises:
-        InvalidUsage: It is empty, has a `..` step, an empty step, control characters or a
-            credential, or names a host where none belongs.
+        InvalidUsage: It is empty, has a `..` or empty segment, control characters or a credential,
+            or names a host where none belongs.
     """
     if not url.strip() or has_control(url):
         raise _invalid(url, "a path, file:///path, s3://bucket/prefix or memory://name")
     match = _SCHEME.fullmatch(url)
-    # `C:…` is nobody's scheme, and a relative path may contain a colon.
+    # Without `//` it is no scheme but `file:`: a path may contain a colon (`C:…`, `a:b/c`).
     if match is None or (match[2] is None and match[1].lower() != "file"):
         return _canonical_path(url, url)
     scheme, rest = match[1].lower(), match[3]
@@ -168,7 +170,7 @@ def canonical_url(url: str) -> str:
 def _canonical_path(url: str, path: str) -> str:
     if ".." in path.split("/"):
         raise _invalid(url, "write the path without '..'")
-    # abspath keeps two leading slashes, which POSIX leaves to the system; ours mean one.
+    # abspath keeps two leading slashes, whose meaning POSIX leaves open; here they mean one.
     return "file:///" + os.path.abspath(path).lstrip("/")  # noqa: PTH100 - text in, text out
 
 

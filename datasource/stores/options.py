@@ -1,7 +1,8 @@
-"""Storage options: what a user says about a store beyond its URL.
+"""Parses storage options: what a store needs beyond its URL, such as credentials and time-outs.
 
-Plain text to plain text, so that they can be options of `format("shard")`, lines of a settings file
-or arguments of a command. Unknown names are refused for every scheme.
+They are text to text, so that they can be options of `format("shard")`, lines of a settings file or
+arguments of a command. Unknown names are refused for every scheme: a misspelt option would be
+ignored otherwise, and the default used.
 
     s3.endpoint             URL of an S3-compatible server; AWS by default
     s3.region               region of the bucket
@@ -35,7 +36,7 @@ _TRUTH: Final = {"true": True, "false": False}
 
 @dataclass(frozen=True, slots=True)
 class S3Options:
-    """How to reach S3; None leaves it to the AWS environment."""
+    """Connection settings for S3; None leaves a value to the AWS environment."""
 
     endpoint: str | None = None
     region: str | None = None

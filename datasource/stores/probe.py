@@ -1,11 +1,12 @@
-"""Makes a location: proves that its store can be trusted with a commit, and remembers that it can.
+"""Creates a location after a test that its store honours conditions, and reads its marker.
 
-Several servers that speak S3 ignore `If-None-Match`, and some honour it with a race: on such a
-store two writers would both be told that they committed. So before anything is written, one key is
-created twice, and several threads fight over a few fresh keys. A store that fails is refused.
+Several servers that speak S3 ignore `If-None-Match`, and some check it with a race: on such a store
+two writers would both get the answer that they committed. So before anything else is written, one
+key is created twice, and several threads create the same few fresh keys at once. A store that fails
+this is refused.
 
-The marker `_shardline` at the root says that the location exists and was probed, which format it
-has, who it is, and the grace that all of its writers and truncators must agree on.
+The marker `_shardline` at the root shows that the location exists and was probed. It holds the
+format, the location's id, and the grace that all writers and truncators must agree on.
 
 Invariants:
     a reader never probes and never writes;
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["FORMAT_VERSION", "IfMissing", "Marker", "ensure_location"]
 
 FORMAT_VERSION: Final = 1
-"""Of the layout below a location: which objects there are and how logs are read."""
+"""Version of the layout below a location: which objects there are and how logs are read."""
 
 IfMissing: TypeAlias = Literal["refuse", "create"]
 
@@ -43,12 +44,12 @@ _PAUSE_MS: Final = 50.0
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """What a location says about itself.
+    """The contents of a location's marker.
 
     Attributes:
-        format_version: Of its layout; a greater one than ours is refused.
-        location_id: Random, made with the location.
-        grace_ms: See `shardline.datasource.stores.log`.
+        format_version: Version of the layout; one greater than ours is refused.
+        location_id: A random id, made with the location.
+        grace_ms: Grace period of all its logs: see `shardline.datasource.stores.log`.
     """
 
     format_version: int
@@ -59,14 +60,14 @@ class Marker:
 def ensure_location(
     objects: Objects, *, clock: Clock, ids: IdGenerator, if_missing: IfMissing, grace_ms: int
 ) -> Marker:
-    """Read the location's marker; where there is none, refuse or probe the store and write one.
+    """Read the location's marker; if there is none, refuse, or probe the store and write one.
 
     Args:
         objects: The store, with retries.
         clock: Waits between attempts.
         ids: Makes the location's id and the probe's keys.
-        if_missing: What to do where there is no location.
-        grace_ms: Of a new location; an existing one keeps its own.
+        if_missing: `refuse` raises where there is no location; `create` makes one.
+        grace_ms: Grace of a new location, ms; an existing one keeps its own.
 
     Raises:
         InvalidUsage: There is no location (`LOCATION_NOT_FOUND`), its store does not honour
@@ -88,7 +89,7 @@ def ensure_location(
     try:
         return _decode(stored, objects.url)
     except Corrupt:
-        # It has no checksum. What arrived damaged once is not yet damaged in the store.
+        # It has no checksum, so damage on the way looks like damage in the store: read it again.
         return _decode(objects.get(_MARKER) or b"", objects.url)
 
 
@@ -169,20 +170,21 @@ def _race(objects: Objects, key: str, ids: IdGenerator) -> None:
         if isinstance(outcome, Exception):
             raise outcome
     winners = [value for value, outcome in outcomes.items() if outcome is CREATED]
-    # Lost acknowledgements may leave no winner; two are always a lie, and so is a changed object.
+    # Lost acknowledgements may leave no winner. Two winners prove that the store is not atomic,
+    # and so does a winner whose object was replaced.
     if len(winners) > 1 or (winners and not _holds(objects, key, winners[0])):
         raise _not_atomic(objects, f"{len(winners)} of {_RACERS} racing creates were acknowledged")
 
 
 def _holds(objects: Objects, key: str, value: bytes) -> bool:
-    """Whether `value` is at `key`: two looks, since damage on the way is no lie of the store's."""
+    """True if `value` is at `key`; read twice, because one read may be damaged on its way."""
     return any(objects.get(key) == value for _ in range(2))
 
 
 def _create_surely(
     objects: Objects, key: str, value: bytes, ids: IdGenerator, clock: Clock
 ) -> bytes:
-    """Create `key` unless it exists; what is stored there afterwards."""
+    """Create `key` unless it exists; the value that is stored there afterwards."""
     for _ in range(_ATTEMPTS_MAX):
         outcome = objects.create(key, value)
         if outcome is CREATED:
@@ -191,8 +193,8 @@ def _create_surely(
         if stored is not None:
             return stored
         if isinstance(outcome, Unresolved) and outcome.refusal is not None:
-            # Unlike a commit's, this outcome may be guessed: a marker or a probe that appears after
-            # all is found by whoever comes next.
+            # Unlike a commit, this may be reported as failed although it may yet take effect: the
+            # next process to open the location finds the marker or probe that appears late.
             raise outcome.refusal
         clock.wait(threading.Event(), _PAUSE_MS * (0.5 + ids.jitter()))
     raise Determinate(

@@ -1,6 +1,7 @@
-"""A remote object as a file: every read is one ranged GET of exactly the bytes asked for.
+"""Opens a remote object as a file: every read is one ranged GET of exactly the requested bytes.
 
-Parquet readers know what they want and coalesce by themselves, so nothing is read ahead or kept.
+Parquet readers coalesce their reads by themselves, so nothing is read ahead or cached here: that
+would transfer bytes that no query needs.
 """
 
 from __future__ import annotations

@@ -1,17 +1,19 @@
-"""Repeats what is safe to repeat, a bounded number of times, with jittered exponential pauses.
+"""Repeats requests that are safe to repeat, a bounded number of times, with jittered pauses.
 
-Of many keys asked for at once only those are asked for again that failed, nearly: each half by
-itself. Where one request of seven fails, not one of many lots of 64 would ever come through whole.
+Stores refuse and drop single requests all the time; a caller should only see an error that lasts.
 
-Reads, deletes and `put` are: a blob's key is written with one value only. `create` is not: whether
-it happened must be found out first, which its caller does. `InvalidUsage` and `Corrupt` cannot get
-better and pass through.
+Reads, deletes and `put` are safe to repeat: a blob's key is written with one value only. `create`
+is not: its caller must first find out if it happened. `InvalidUsage` and `Corrupt` are permanent,
+and are raised at once.
+
+A request for many keys is not repeated as a whole but in halves, each by itself: where one request
+of seven fails, hardly any group of 64 would ever succeed as a whole.
 
 Invariants:
     the last error is raised as it came;
-    no key is asked for alone more than `attempts_max` times;
-    nothing is repeated `PATIENCE_MS` after the first attempt, so that a server which takes requests
-    and never answers is given up after that and one request's own time.
+    no single key is requested by itself more than `attempts_max` times;
+    nothing is repeated later than `PATIENCE_MS` after the first attempt, so a server that accepts
+    requests and never answers is given up after that time and the duration of one request.
 """
 
 from __future__ import annotations
@@ -39,17 +41,17 @@ __all__ = ["ATTEMPTS_MAX", "PATIENCE_MS", "Retrying"]
 T = TypeVar("T")
 
 ATTEMPTS_MAX: Final = 6
-"""With the pauses below, some three seconds: what a restart of a load balancer takes."""
+"""Requests in all. With the pauses below some three seconds: a load balancer restarts in that."""
 
 PATIENCE_MS: Final = 60_000.0
-"""Twice the longest silence of a server that a request endures by default."""
+"""No repetition later than this after the first attempt; twice the default read time-out."""
 
 _PAUSE_MS: Final = 50.0
 _PAUSE_MAX_MS: Final = 2000.0
 
 
 class Retrying(Objects):
-    """`inner`, with patience.
+    """`inner`, with requests repeated.
 
     Args:
         inner: The store.
@@ -85,7 +87,7 @@ class Retrying(Objects):
         keys: Sequence[str],
         gives_up_at: float | None = None,
     ) -> list[T]:
-        """One attempt at all `keys`, and if it fails at each half of them."""
+        """The results for `keys`: one attempt for all, and after a failure one for each half."""
         if gives_up_at is None:
             gives_up_at = self._clock.elapsed_ms() + PATIENCE_MS
         if len(keys) < 2:  # noqa: PLR2004 - what has no halves
@@ -101,7 +103,7 @@ class Retrying(Objects):
         ]
 
     def _pause(self, pause_ms: float, gives_up_at: float) -> None:
-        """Wait before another attempt; raises the error at hand if it is too late for one."""
+        """Wait before the next attempt; raise the current error if it is too late for one."""
         if self._clock.elapsed_ms() >= gives_up_at:
             raise  # noqa: PLE0704 - called where an error is being handled
         self._clock.wait(threading.Event(), pause_ms * (0.5 + self._ids.jitter()))
@@ -130,7 +132,8 @@ class Retrying(Objects):
 
     @override
     def delete(self, key: str) -> bool:
-        # An earlier attempt may have been the one that removed it: then this one did the work.
+        # An attempt whose outcome is unknown may have removed it: the next one then finds nothing,
+        # and the answer is still that it was there.
         deleted_before = False
 
         def attempt() -> bool:
@@ -159,7 +162,7 @@ class Retrying(Objects):
     def entries(
         self, prefix: str, start_after: str = "", limit: int | None = None
     ) -> Iterator[BlobEntry]:
-        # A listing that breaks off goes on behind the last key that it gave.
+        # A listing that breaks off is continued after the last key that it gave.
         last, left = start_after, limit
         while True:
             entries, first = self._patiently(partial(self._begin, prefix, last, left))

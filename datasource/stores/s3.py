@@ -1,23 +1,24 @@
-"""Objects of an S3 bucket below a prefix, through s3fs: `s3://bucket/prefix`.
+"""Stores objects in an S3 bucket below a prefix, through s3fs: `s3://bucket/prefix`.
 
-Only this module knows s3fs, and it trusts little of it:
+s3fs is made for reading files; a commit needs to know what one request did. So only this module
+uses s3fs, and it changes or replaces some of its behaviour:
 
-- an outcome is decided by the HTTP status under an exception, never by the exception's class:
+- an outcome is decided by the HTTP status inside of an exception, never by the exception's class:
   servers word the same refusal differently, and time-outs are no OSError;
-- its retries are off, in all three layers (s3fs, botocore, and aiohttp, which re-sends once on a
-  dropped connection): they turn one lost response into "exists" about our own object, or into the
-  refusal of a repetition whose original took effect, and a dead endpoint into 40 seconds. Proxies
-  and ingresses on the way repeat requests as well, so no answer to a create but success proves
-  anything by itself, whatever its status;
-- its listing cache is off: it hides what others have written;
-- every value is sent in one request, because its multi-part path loses conditions;
+- retries are off in all three layers (s3fs, botocore, and aiohttp, which sends again once if the
+  connection is dropped): they turn one lost response into "exists" about our own object, or into
+  the refusal of a repetition whose original took effect, and a dead endpoint into 40 seconds.
+  Proxies and ingresses on the way repeat requests as well, so no answer to a create but success
+  proves anything by itself, whatever its status;
+- the listing cache is off: it hides what others have written;
+- every value is sent in one request, because the multi-part path loses conditions;
 - instances belong to one process: after a fork a new one is made.
 
 Invariants:
     a value that was cut short on its way is an error, never a short value;
-    every request has an end: connecting, twice the longest silence, and its value at
-    `_SLOWEST_BYTES_PER_S`. The client's own time-outs only bound silence, so a server that sends a
-    byte now and then would hold a reader for ever.
+    every request has a deadline: time to connect, twice the longest silence, and its value at
+    `_SLOWEST_BYTES_PER_S`. The client's own time-outs only limit silence, so a server that sends a
+    byte now and then would block a reader for ever.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ _UNSENT: Final = (
     aws.ParamValidationError,
     aws.NoRegionError,
 )
-"""Raised while a request is prepared. Retries are off, so nothing was sent before it either."""
+"""Errors raised before a request is sent. As retries are off, no earlier attempt was sent either,
+so a create that fails with one of them certainly did not happen."""
 
 
 class _TruncatedError(Exception):
@@ -190,7 +192,7 @@ class S3Objects(Objects):
             page = self._list(prefix, after, MaxKeys=size)
             for item in page.get("Contents", ()):
                 key = item["Key"][len(self._prefix) :]
-                # Some servers give StartAfter itself, too.
+                # Some servers list the key of StartAfter itself as well.
                 if key > after and (left is None or left > 0):
                     yield BlobEntry(key, item["Size"], _milliseconds(item["LastModified"]))
                     left = None if left is None else left - 1
@@ -237,13 +239,13 @@ class S3Objects(Objects):
     async def _request(self, method: str, key: str | None, **arguments: Any) -> Any:
         if key is not None:
             arguments["Key"] = self._prefix + key
-        # The client's own time-outs do not cover all of its waiting: one for "100 Continue" is
+        # The client's own time-outs do not cover all of its waiting: for "100 Continue" it waits
         # without end.
         async with asyncio.timeout(self._patience_s(len(arguments.get("Body", b"")))):
             return await self._fs()._call_s3(method, Bucket=self._bucket, **arguments)  # noqa: SLF001
 
     def _patience_s(self, size_bytes: int) -> float:
-        """How long a request may take that sends or brings so many bytes."""
+        """Longest duration of a request that sends or receives `size_bytes`, in seconds."""
         options = self._options
         waiting_s = (options.connect_timeout_ms + 2 * options.read_timeout_ms) / 1000
         return waiting_s + size_bytes / _SLOWEST_BYTES_PER_S
@@ -303,7 +305,7 @@ class S3Objects(Objects):
         raise otherwise(f"{what}: {_reason(error)}", code="STORE_UNAVAILABLE", hint=hint) from error
 
     def _refusal(self, what: str, error: Exception) -> InvalidUsage | None:
-        """What has to be mended by hand, if no repetition can cure `error`."""
+        """The error for the user if `error` has a permanent cause; None if a retry may help."""
         diagnosis = _diagnose(error)
         if diagnosis is None:
             return None
@@ -312,7 +314,7 @@ class S3Objects(Objects):
 
 
 def _diagnose(error: Exception) -> tuple[str, str] | None:
-    """The code and the hint of an error that has to be fixed by hand; None for all others."""
+    """The code and hint for an error that the user must fix; None if a retry may help."""
     status, code = _status(error)
     if isinstance(error, aws.NoCredentialsError | aws.PartialCredentialsError):
         return "NO_CREDENTIALS", (
@@ -336,8 +338,8 @@ def _diagnose(error: Exception) -> tuple[str, str] | None:
 class _SendingOnce(AIOHTTPSession):  # type: ignore[misc]
     """Sends each request once.
 
-    aiohttp repeats an idempotent request when the connection that it was sent on is closed before
-    an answer came, and takes a PUT for one. That a conditional PUT is not, it cannot know.
+    aiohttp repeats an idempotent request if its connection is closed before the answer, and regards
+    every PUT as idempotent. A conditional PUT is not.
     """
 
     async def _get_session(self, proxy_url: str | None) -> Any:
@@ -382,7 +384,7 @@ def _connect(options: S3Options) -> Any:
 
 
 def _status(error: BaseException) -> tuple[int | None, str]:
-    """HTTP status and S3 error code below an exception; None and its class where there are none."""
+    """HTTP status and S3 error code inside of an exception; else None and the class's name."""
     cause: BaseException | None = error
     while cause is not None:
         response = getattr(cause, "response", None)

@@ -1,8 +1,9 @@
-"""How a shard's name becomes a directory of its location, and back.
+"""Encodes a shard's name as a directory of its location, and decodes it.
 
-A directory name is made of `[A-Za-z0-9_.-]` and of `%XX` for each byte of everything else (UTF-8),
+Users name shards as they like; disks, buckets and URLs each forbid other characters. A directory
+name is made of `[A-Za-z0-9_.-]` and of `%XX` for each byte of everything else (UTF-8),
 so that the same name works on disk, in a bucket and in a URL. It never starts with `_` or `.`:
-what does belongs to the location itself (`_shardline`, `_probe`) or to the file system.
+such names belong to the location itself (`_shardline`, `_probe`) or to the file system.
 
 Invariants:
     `shard_name(shard_directory(name)) == name`, and two names never share a directory;
@@ -30,8 +31,8 @@ def shard_directory(name: str) -> str:
     """The directory of the shard that users call `name`.
 
     Raises:
-        InvalidUsage: `name` is empty, consists of dots and slashes only, has a `..` step, control
-            characters or lone surrogates, or is too long.
+        InvalidUsage: `name` is empty, consists of dots and slashes only, has a `..` segment,
+            control characters or lone surrogates, or is too long.
     """
     if not name.strip() or not name.strip("./") or ".." in name.split("/"):
         raise _refused(name, "a shard's name is not empty, has no '..' and is more than '/'")
@@ -63,7 +64,7 @@ def shard_name(directory: str) -> str:
 
 
 def has_control(text: str) -> bool:
-    """Whether `text` holds control characters or lone surrogates: no store keeps them."""
+    """True if `text` has control characters or lone surrogates, which no store keeps."""
     if text.isascii():
         return not text.isprintable()
     return any(unicodedata.category(character) in {"Cc", "Cs"} for character in text)
@@ -73,7 +74,7 @@ def check_segments(what: str, path: str) -> tuple[str, ...]:
     """The segments of a relative path such as a blob's key, if all of them are plain names.
 
     Args:
-        what: What the path is, for the message: "key", "prefix".
+        what: The kind of path, for the message: "key", "prefix".
         path: `/`-separated; unicode and spaces are fine.
 
     Raises:
