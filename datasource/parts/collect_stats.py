@@ -1,15 +1,17 @@
-"""Makes the statistics of a part from its rows, within a budget of bytes.
+"""Collects the statistics of a part from its rows, within a budget of bytes.
 
     collect(table, schema, keep) -> PartStats
-    exact(table, schema) -> PartStats             of everything, nothing shortened
+    exact(table, schema) -> PartStats             all columns, nothing shortened
 
-The bounds of text are shortened first, the lower one to a prefix, the upper one to a prefix that
-has been incremented, so that they stay bounds; then whole columns go, the largest first. Time-like
-columns (`ts`, `…_at`, `…time`) and those the caller names never do: they prune best.
+Statistics live in the shard's state, which every process reads, so they must stay small. If they
+are too large, the bounds of text are shortened first: the lower one to a prefix, the upper one to
+an incremented prefix, so that both remain bounds. Then whole columns are dropped, the largest
+first. Time-like columns (`ts`, `…_at`, `…time`) and those in `keep` are never dropped: they prune
+best.
 
 Invariants:
-    - What `stats` promises of every `PartStats`.
-    - Bounds of text are valid UTF-8; text that is not gets none.
+    - All that `types.stats` promises of a `PartStats`.
+    - Bounds of text are valid UTF-8; a column with other text has none.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from shardline.datasource.types.stats import (
 __all__ = ["collect", "exact"]
 
 _TEXT_BYTES: Final = (64, 32, 16, 8)
-"""How long a bound of text may be, tried in turn until the budget is met."""
+"""Lengths of a bound of text, tried in turn until the budget is met."""
 
 _LAST_POINT: Final = 0x10FFFF
 _BEFORE_SURROGATES: Final = 0xD7FF
@@ -60,8 +62,9 @@ def collect(
     Args:
         table: Data that passed `check_data`.
         schema: Its schema.
-        keep: Columns that are never dropped, whatever the budget: what parts are sorted by.
-        budget_bytes: Most bytes of the result, encoded.
+        keep: Columns that are never dropped, whatever the budget: those that parts are sorted by.
+        budget_bytes: Greatest encoded size of the result; columns that are never dropped may exceed
+            it.
     """
     full = exact(table, schema).columns
     columns = full
@@ -74,14 +77,14 @@ def collect(
 
 
 def exact(table: pa.Table, schema: ShardSchema) -> PartStats:
-    """As `collect`, of every column and with whole bounds: what other statistics must enclose."""
+    """As `collect`, for every column and with whole bounds, which other statistics must enclose."""
     return PartStats(table.num_rows, dict(_leaves(table, schema.record.fields)))
 
 
 def _within(
     columns: dict[str, ColumnStats], fixed: set[str], budget_bytes: int, rows: int
 ) -> dict[str, ColumnStats]:
-    """`columns` without the largest ones, until they fit or only fixed ones are left."""
+    """`columns` without the largest, until they fit or only those never dropped are left."""
     sizes = {p: len(msgspec.json.encode({p: c})) - 1 for p, c in columns.items()}
     total = stats_size(PartStats(rows, columns))
     kept = dict(columns)
@@ -133,7 +136,7 @@ def _column_stats(column: pa.ChunkedArray, field: Field) -> ColumnStats:
 
 
 def _least_and_most(column: pa.ChunkedArray) -> tuple[Any, Any]:
-    """In Python values; surrogates, where Python's types have a smaller range than Arrow's."""
+    """Least and greatest as Python values; surrogates where Python's types have less range."""
     natural = pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)
     if not (natural or pa.types.is_integer(column.type)):
         kind = surrogate(pa.array([], column.type)).type
@@ -162,7 +165,7 @@ def _encoded(kind: Kind, value: Any) -> int | str | None:
 
 
 def _shortened(column: ColumnStats, most_bytes: int) -> ColumnStats:
-    """Text bounds of at most `most_bytes` bytes that still are bounds."""
+    """`column` with text bounds of at most `most_bytes` bytes that are still bounds."""
     shorten = _SHORTEN.get(column.kind or "")
     if shorten is None or column.lo is None or column.hi is None:
         return column
@@ -182,7 +185,7 @@ def _prefix(text: str, most_bytes: int) -> str:
 
 
 def _incremented(prefix: str) -> str | None:
-    """The least text above everything that begins with `prefix`, as far as code points go."""
+    """The least text, by code points, that is greater than all that begin with `prefix`."""
     for last in range(len(prefix) - 1, -1, -1):
         point = ord(prefix[last])
         if point < _LAST_POINT:

@@ -1,8 +1,9 @@
-"""From planned parts to rows: contents at a time, and changes in an interval.
+"""Turns planned parts into rows: contents at one time, or changes in an interval.
 
-What a partition of a Spark read does, and a reader without Spark: fetch, and for a snapshot
-consolidate where something was retracted. Memory is bounded by record batches, whatever the parts'
-size: groups are merged as streams.
+A partition of a Spark read and a reader without Spark do the same: fetch, and, for a snapshot,
+consolidate those parts that retractions may concern. Other parts are returned as they are, so
+append-only data do not pay for consolidation. Memory is bounded by record batches, whatever the
+parts' size: groups of parts are merged as streams.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ __all__ = ["Contents"]
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Reads rows of one shard by plan.
+    """Reads the rows of one shard from planned parts.
 
     Attributes:
-        fetcher: Reads parts under the shard's whole schema; a filter of its is the reader's.
+        fetcher: Reads parts with the shard's whole schema and the reader's filter.
         key: The shard's key, which runs are sorted by.
-        columns: The columns wanted, in order.
+        columns: The columns to return, in order.
     """
 
     fetcher: Fetcher
@@ -40,7 +41,7 @@ class Contents:
 
     @property
     def _narrow(self) -> Fetcher:
-        """Reads the columns wanted, then those that only the filter looks at."""
+        """A fetcher of `columns`, followed by those that only the filter needs."""
         where, whole = self.fetcher.where, self.fetcher.target
         more = () if where is None else where.columns - set(self.columns)
         names = (*self.columns, *(name for name in whole.names if name in more))
@@ -48,16 +49,16 @@ class Contents:
 
     @property
     def target(self) -> ShardSchema:
-        """The schema of the rows that come out."""
+        """The schema of the returned rows."""
         return self.fetcher.target.select(self.columns)
 
     def plain(self, planned: PlannedPart, as_of: int | None = None) -> Iterator[pa.RecordBatch]:
         """The rows of a part that needs no consolidation.
 
         Args:
-            planned: Of a snapshot plan.
-            as_of: Give each row once, with `_ts` (this time) and its number of copies in `_diff`;
-                None gives each row as often as it is there.
+            planned: One of a snapshot plan's plain parts.
+            as_of: If given, each row is returned once, with this time as `_ts` and its number of
+                copies as `_diff`; if None, each row is returned as often as it is there.
         """
         counted = _counted(planned.part) or as_of is not None
         wanted = [*self.columns, *([DIFF] if counted else [])]
@@ -71,19 +72,19 @@ class Contents:
     def group(
         self, parts: Sequence[PlannedPart], as_of: int | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The rows that are there after the updates of all `parts`, merged and consolidated.
+        """The rows that remain after the updates of all `parts`, merged and consolidated.
 
         Raises:
             Corrupt: More copies of a row were retracted than added.
         """
-        # Whether two rows are the same is decided by all columns, so all are read. The same rows
-        # pass a filter or do not, so it is applied before they are merged.
+        # All columns decide if two rows are the same, so all are read, whatever `columns` is. The
+        # filter may come before the merge: of equal rows either all pass it or none.
         runs = [self.ordered_run(planned) for planned in parts]
         for table in merge_snapshot(runs, self.key):
             yield from self._snapshot_rows(table.select([*self.columns, DIFF]), as_of)
 
     def changes(self, planned: PlannedPart) -> Iterator[pa.RecordBatch]:
-        """The updates of a part: wanted columns, `_ts`, `_diff`; not consolidated."""
+        """The updates of a part: `columns`, then `_ts` and `_diff`; not consolidated."""
         names = [*self.columns, TS, DIFF]
         for batch in self._narrow.fetch(planned, with_ts=True, with_diff=True):
             yield batch.select(names)
@@ -109,7 +110,7 @@ class Contents:
             yield from self._snapshot_rows(pa.Table.from_batches([batch]), None)
 
     def _snapshot_rows(self, counted: pa.Table, as_of: int | None) -> Iterator[pa.RecordBatch]:
-        """Rows with their number of copies: spelled out, or as updates at `as_of`."""
+        """Counted rows as repeated rows, or, if `as_of` is given, as updates at that time."""
         if as_of is None:
             for table in expand(counted, BATCH_ROWS):
                 yield from _batches(table)
@@ -119,7 +120,7 @@ class Contents:
         yield from _batches(counted.add_column(at, pa.field(TS, pa.int64(), nullable=False), times))
 
     def ordered_run(self, planned: PlannedPart) -> Iterator[pa.Table]:
-        """All updates of a part under the whole schema, in sort order."""
+        """All updates of a part with the whole schema, in sort order."""
         batches = self.fetcher.fetch(planned, with_ts=True, with_diff=True)
         if planned.ordered:
             for batch in batches:
@@ -129,7 +130,7 @@ class Contents:
 
 
 def _counted(part: Part) -> bool:
-    """Whether some row of the part is there more or less often than once."""
+    """True if some diff of the part is not 1."""
     return part.diff_min != 1 or part.diff_max != 1
 
 

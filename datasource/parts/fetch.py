@@ -1,11 +1,13 @@
-"""Fetching: a planned part becomes Arrow record batches. Looks at blobs only, never at Consensus.
+"""Fetches a planned part as Arrow record batches; reads blobs only, never Consensus.
 
-Decoding streams, a few row groups after the other, so memory does not grow with the part. A part
-that is missing or damaged is an error that names it; it is never skipped, and no row after it comes
-out.
+This is the executor's half of a read (Materialize: shard_source_fetch). Thousands of tasks run it
+at once, so all that it needs besides the blob is in the plan.
 
-Rows come out under the schema that was asked for (older parts are migrated), in the part's order,
-filtered by time and by the filter, not consolidated.
+Row groups are decoded a few at a time, so memory does not grow with the part. A part that is
+missing or damaged is an error that names it; it is never skipped, and no row after it is returned.
+
+Rows have the target schema (those of older parts are migrated) and the part's order. They are
+filtered by time and by the filter, and not consolidated.
 """
 
 from __future__ import annotations
@@ -36,19 +38,19 @@ if TYPE_CHECKING:
 __all__ = ["BATCH_ROWS", "Fetcher"]
 
 BATCH_ROWS = 1 << 16
-"""Rows per record batch: where throughput levels off."""
+"""Most rows of a record batch; larger ones are hardly faster."""
 
 _BATCH_BYTES: Final = 16 << 20
-"""Decoded size of a record batch, about: wide rows come in batches of fewer."""
+"""Approximate limit of the decoded size of a record batch: batches of wide rows have fewer rows."""
 
 _REQUEST_BYTES: Final = 16 << 20
-"""Encoded size of the row groups that are decoded in one go, and asked of a distant store at once:
-large enough to hide the time of a request, small enough to be held in memory."""
+"""Encoded size of the row groups that are decoded together, and requested from a remote store at
+once: large enough to hide the latency of a request, small enough to be held in memory."""
 
 _WHOLE_BYTES: Final = 1 << 20
-"""A part of this size or less is one request to a distant store, whatever is wanted of it: a footer
-by itself would be one more. Its checksum costs nothing then, and covers what the checksums of pages
-and footer do not."""
+"""A part of at most this size is fetched by one request, whichever columns are needed: its footer
+alone would be a second one. Then the checksum of the whole file is compared, which covers bytes
+that the checksums of pages and footer do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +58,10 @@ class Fetcher:
     """Reads the parts of one shard. Plain data but for `blob`.
 
     Attributes:
-        blob: Where the parts are.
+        blob: The store that the parts are in.
         schemas: The shard's schemas by id.
-        target: The schema of the rows that come out: the current one, or a projection of it.
-        where: Only rows that pass come out; its columns are among those of `target`.
+        target: The schema of the returned rows: the current one, or a projection of it.
+        where: Only rows that pass it are returned; its columns are among those of `target`.
     """
 
     blob: Blob
@@ -70,17 +72,18 @@ class Fetcher:
     def fetch(
         self, planned: PlannedPart, *, with_ts: bool, with_diff: bool, prune: bool = True
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of one part: target columns, then `_ts` and `_diff` if asked for.
+        """The rows of one part: target columns, then `_ts` and `_diff` if requested.
 
         Args:
-            planned: The part, or a share of it. Of an audit come no rows.
-            with_ts: Whether to give times.
-            with_diff: Whether to give diffs.
-            prune: Whether row groups in which nothing passes `where` may be left out.
+            planned: The part, or a share of its row groups. An audit returns no rows.
+            with_ts: True to return times.
+            with_diff: True to return diffs.
+            prune: True if row groups in which no row passes `where` may be skipped.
 
         Raises:
             MissingBlob: The part is not there.
-            Corrupt: It is not what was written; or it has rows that its statistics deny.
+            Corrupt: Its bytes are not those that were written; or an audit found a row that passes
+                the filter although its statistics exclude it.
         """
         if planned.audit:
             self._audit(planned)
@@ -89,7 +92,7 @@ class Fetcher:
         written = self.schemas[part.schema]
         read_ts = part.ts is None and (with_ts or planned.needs_time)
         shared = [name for name in self.target.names if name in written]
-        # The diff also where only the number of rows is wanted.
+        # If no column is needed, the diff is read all the same: its length is the number of rows.
         columns = [
             *shared,
             *([DIFF] if with_diff or not shared else []),
@@ -112,7 +115,7 @@ class Fetcher:
                 yield batch.select(wanted)
 
     def _audit(self, planned: PlannedPart) -> None:
-        """Look whether no row passes, as statistics say.
+        """Check that no row passes the filter, as the statistics say.
 
         Raises:
             Corrupt: Some row does.
@@ -135,7 +138,7 @@ class Fetcher:
     def _raw(
         self, planned: PlannedPart, columns: Sequence[str], *, prune: bool
     ) -> Iterator[pa.RecordBatch]:
-        """Columns as written, of all rows in the row groups that count."""
+        """Columns as they were written, of all rows in the row groups that must be read."""
         part = planned.part
         written = self.schemas[part.schema]
         if part.inline is not None:
@@ -144,7 +147,7 @@ class Fetcher:
         try:
             file = self._open(part)
             groups = RowGroups(file.metadata, written)
-            # A share sees some row groups only, so the footer as a whole is checked by each.
+            # A task with a share reads some of the row groups, so each checks the whole footer.
             if (rows := groups.rows(range(groups.count))) != part.rows:
                 raise damaged(part, f"it has {rows} rows, not {part.rows}")
             chosen = planned.row_groups(groups.count)
@@ -163,7 +166,7 @@ class Fetcher:
             raise damaged(part, str(error)) from error
 
     def _kept(self, planned: PlannedPart, groups: RowGroups, chosen: range) -> Sequence[int]:
-        """The row groups in which some row may pass; of the others some are audited first."""
+        """The row groups in which some row may pass; a sample of the others is audited first."""
         if self.where is None:
             return chosen
         kept = []
@@ -187,12 +190,12 @@ class Fetcher:
         distant = isinstance(source, pa.PythonFile)
         if part.size_bytes <= _WHOLE_BYTES:
             source, distant = pa.BufferReader(_whole(source, part)), False
-        # From afar, all columns of some row groups are asked for at once.
+        # From a remote store, all columns of a read's row groups are requested at once.
         return open_part(source, part, pre_buffer=distant)
 
 
 def _whole(source: pa.NativeFile, part: Part) -> pa.Buffer:
-    """All bytes of a part, which are those that were written as far as its writer knew them."""
+    """All bytes of a part, compared with its checksum if the description has one."""
     value = source.read_buffer()
     if part.crc32 is not None and zlib.crc32(value) != part.crc32:
         raise damaged(part, "its checksum does not match")
@@ -203,14 +206,14 @@ def _decoded(
     file: pq.ParquetFile, groups: RowGroups, some: Sequence[int], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """The columns of the row groups `some`, in batches of bounded size."""
-    # What is stored as a dictionary is larger than the footer says, but the writer has bounded row
-    # groups by their decoded size: no batch has more rows than one of them.
+    # Dictionary-encoded columns are larger in memory than the footer says. The writer has bounded
+    # row groups by their decoded size, so no batch may have more rows than a row group.
     rows = min(
         BATCH_ROWS,
         max(groups.rows([one]) for one in some),
         int(_BATCH_BYTES / max(groups.row_bytes(some), 1)),
     )
-    # Tasks run side by side already: threads of Arrow's own would only get in their way.
+    # Tasks run in parallel already: threads of Arrow would only compete with them.
     batches: Iterator[pa.RecordBatch] = file.iter_batches(
         max(rows, 1), row_groups=list(some), columns=list(columns), use_threads=False
     )
@@ -218,10 +221,11 @@ def _decoded(
 
 
 def _exactly(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of `schema` out of what Parquet gave, which may be more: a dot in a name selects.
+    """The columns of `schema` from a decoded batch, with exactly the types of `schema`.
 
-    Parquet forgets which nested fields are nullable and what a list's child is called; the buffers
-    are the same. Arrow's own cast breaks columns of nulls inside of lists.
+    The batch may have more columns, because Arrow takes a dot in a name for a path. Parquet loses
+    which nested fields are nullable and the name of a list's child; the buffers are the same.
+    Arrow's own cast fails for columns of nulls inside of lists, so `convert` is used.
     """
     columns = [convert(batch.column(field.name), field.type, (field.name,)) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)

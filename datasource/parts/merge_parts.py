@@ -1,19 +1,21 @@
-"""The work of a merge: the parts of several batches become one sorted run, in bounded memory.
+"""Merges the parts of several batches into one sorted run, in bounded memory.
 
-    sources(inputs)                  what is read, small parts pooled
-    Merger.of(state, inputs, …)      how it is read and written
-    merger.merge(sources) -> Merged  the run, and what went in
+    sources(inputs)                  the inputs as sorted streams, small parts pooled
+    Merger.of(state, inputs, …)      how they are read and written
+    merger.merge(sources) -> Merged  the run, and a count of its input
 
-Updates of one row and time are summed, and times before `since` become it, so that what was added
-and taken away long ago is gone. Small parts are read and sorted together, and what then still does
-not fit side by side is merged in several passes.
+This is the work of a compaction; committing the result is done elsewhere. Diffs of equal rows at
+equal times are summed, and times before `since` are advanced to it, so that rows which were added
+and retracted before `since` disappear. Small parts are read and sorted together; sources that
+still do not fit into memory side by side are merged in several passes.
 
-It looks at blobs only, never at Consensus, so it runs wherever the rows are: in a writer's process
-as well as in an executor's task, which merges one range of the rows (`contents.fetcher.where`).
+It reads and writes blobs only, never Consensus, so it runs wherever there is room: in a writer's
+process as well as in an executor's task, which merges one range of the rows
+(`contents.fetcher.where`).
 
 Invariants:
-    The diffs that were read and those that were written have the same sum, in each pass, or nothing
-    comes out and what was written is deleted.
+    The diffs that were read and those that were written have the same sum, in each pass; otherwise
+    the merge fails and what it has written is deleted.
     Blobs that an earlier pass wrote are deleted when the merge ends, however it ends.
 """
 
@@ -52,27 +54,27 @@ __all__ = [
 ]
 
 _DECODED: Final = 4
-"""How much larger updates are in memory than in a part, roughly."""
+"""Approximate ratio of the size of updates in memory to their size in a part."""
 
 _ROW_BYTES: Final = 16
-"""What a row weighs at least: well compressed ones take their time all the same."""
+"""Least weight of a row: well compressed rows take as long to merge as others."""
 
 _OPEN_BYTES: Final = 4096
-"""What a part weighs beyond its bytes: opening it, and its share of a record."""
+"""Additional weight of a part: opening it, and its share of a log record."""
 
 
 def weigh(parts: Iterable[Part]) -> int:
-    """How much work it is to merge `parts`, in encoded bytes to read."""
+    """The work of merging `parts`, in encoded bytes to read."""
     return sum(max(part.size_bytes, _ROW_BYTES * part.rows) + _OPEN_BYTES for part in parts)
 
 
 @dataclass(slots=True)
 class Tally:
-    """Updates that went by.
+    """A running count of updates.
 
     Attributes:
-        rows: How many.
-        diffs: The sum of their diffs, in arithmetic modulo 2**64.
+        rows: Number of updates.
+        diffs: The sum of their diffs, to be compared modulo 2**64.
     """
 
     rows: int = 0
@@ -90,10 +92,10 @@ class Source:
     """Parts that are read as one run.
 
     Attributes:
-        parts: What to read.
-        pooled: Whether they are read at once and sorted together; otherwise they are in order, one
+        parts: The parts to read.
+        pooled: True if they are read at once and sorted together; otherwise they are in order, one
             part after the other.
-        passing: Whether an earlier pass of the same merge has written them.
+        passing: True if an earlier pass of the same merge has written them.
     """
 
     parts: tuple[PlannedPart, ...]
@@ -101,7 +103,7 @@ class Source:
     passing: bool = False
 
     def memory_bytes(self, row_bytes: int, share: float) -> int:
-        """About how much of it is in memory while `share` of its rows are merged: see `merge`."""
+        """Approximate memory that it takes while `share` of its rows are merged."""
         rows = sum(planned.part.rows for planned in self.parts)
         decoded = max(_DECODED * sum(p.part.size_bytes for p in self.parts), row_bytes * rows)
         return int(decoded * share) if self.pooled else decoded * min(rows, 2 * BATCH_ROWS) // rows
@@ -109,11 +111,11 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What a merge has made.
+    """The result of a merge.
 
     Attributes:
-        runs: One run of staged parts; none if nothing is left.
-        read: The updates that went in.
+        runs: One run of staged parts; none if no update is left.
+        read: Count of the updates that were read.
     """
 
     runs: tuple[Run, ...]
@@ -130,14 +132,14 @@ class Merger:
 
     Attributes:
         name: The shard's name.
-        desc: What is merged: for errors.
-        contents: Reads them under the current schema; a filter of its fetcher's says which range of
-            their rows is merged.
-        stager: Writes what comes out.
-        since: Times before it become it; None leaves them alone.
-        memory_bytes: About how much may be in memory at once.
-        share: Which share of the rows the filter lets through, about.
-        progress: Called for every piece that was read; may raise to end the merge.
+        desc: The interval that is merged, for error messages.
+        contents: Reads the parts with the current schema; its fetcher's filter selects the range of
+            rows that is merged.
+        stager: Writes the result.
+        since: Earlier times are advanced to it; None leaves all as they are.
+        memory_bytes: Approximate limit of the memory that is used at once.
+        share: Approximate share of the rows that pass the filter, in (0, 1].
+        progress: Called for every table that was read; may raise to end the merge.
     """
 
     name: str
@@ -154,7 +156,7 @@ class Merger:
         """A merger of `inputs`, batches of `state`.
 
         Args:
-            stager: Its blob store, key and settings are the merger's, too.
+            stager: Writes the result; its blob store and settings are used for reading, too.
         """
         schemas = {number: ShardSchema.parse(text) for number, text in state.schemas.items()}
         fetcher = Fetcher(stager.blob, schemas, stager.schema)
@@ -175,7 +177,7 @@ class Merger:
             Corrupt: A part is not what was written; or diffs were lost or invented.
         """
         read = Tally()
-        # What an earlier pass has written is read by the next one, and by nobody else.
+        # Only the next pass reads the parts of an earlier one: no record will ever name them.
         with UncommittedParts(self.stager.blob) as passing:
             left = list(wanted)
             while len(fitting := self._fitting(left)) < len(left):
@@ -185,7 +187,7 @@ class Merger:
             return Merged(self._staged(left, read), read)
 
     def _fitting(self, wanted: list[Source]) -> list[Source]:
-        """As many of the first ones as fit into memory side by side; two at least."""
+        """As many of the first sources as fit into memory together; at least two."""
         row_bytes = 8 * (len(self.contents.columns) + 2)
         total = 0
         for count, source in enumerate(wanted):
@@ -222,12 +224,12 @@ class Merger:
 
 
 def check_read(name: str, inputs: Sequence[Batch], read: Tally) -> None:
-    """Make sure that all of `inputs` was read, as far as the state tells what that is.
+    """Check that all updates of `inputs` were read, by the counts in the state.
 
-    Where a batch is trimmed it does not: its parts have rows that are not the batch's.
+    Not possible for a trimmed batch: its parts have rows that do not belong to the batch.
 
     Raises:
-        Corrupt: `SUM_OF_DIFFS`: parts do not hold what their writers said.
+        Corrupt: `SUM_OF_DIFFS`: parts do not hold the updates that their descriptions say.
     """
     if any(batch.is_trimmed for batch in inputs):
         return
@@ -238,14 +240,15 @@ def check_read(name: str, inputs: Sequence[Batch], read: Tally) -> None:
 
 
 def span(inputs: Sequence[Batch]) -> Description:
-    """The interval that neighbouring batches fill together."""
+    """The interval that neighbouring batches cover together."""
     return Description(inputs[0].desc.lower, inputs[-1].desc.upper)
 
 
 def merge_since(state: ShardState, inputs: Sequence[Batch]) -> int | None:
-    """The time that earlier ones become when `inputs` are merged; None for none.
+    """The time to which earlier ones are advanced when `inputs` are merged; None for no advance.
 
-    The shard's since may be beyond the merged interval, and readers leave out what is not inside.
+    At most the last time of the merged interval: the shard's since may be beyond it, and readers
+    ignore updates outside of their batch's interval.
     """
     upper = inputs[-1].desc.upper
     ends = (state.since.time, None if upper is None else upper - 1)
@@ -253,7 +256,7 @@ def merge_since(state: ShardState, inputs: Sequence[Batch]) -> int | None:
 
 
 def sources(inputs: Iterable[Batch]) -> list[Source]:
-    """The runs of all batches; small ones are pooled, for thousands would be slow to merge."""
+    """The runs of all batches; small ones are pooled, as thousands of streams merge slowly."""
     found: list[Source] = []
     pool: list[PlannedPart] = []
     pooled_rows = 0
@@ -274,14 +277,14 @@ def sources(inputs: Iterable[Batch]) -> list[Source]:
 
 
 def _large(planned: tuple[PlannedPart, ...]) -> list[Source]:
-    """A run as it is; the parts of one without an order each by themselves, to be sorted."""
+    """A sorted run as one source; of an unsorted run each part by itself, to be sorted."""
     if planned[0].ordered:
         return [Source(planned, pooled=False)]
     return [Source((part,), pooled=True) for part in planned]
 
 
 def _passed(run: Run) -> Source:
-    """What an earlier pass has written."""
+    """The run that an earlier pass has written, as a source of the next one."""
     everything = TimeFilter(None, None)
     planned = tuple(PlannedPart(p, everything, ordered=True) for p in run.parts)
     return Source(planned, pooled=False, passing=True)

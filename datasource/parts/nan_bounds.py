@@ -1,17 +1,17 @@
-"""Keeps NaN from being lost to the bounds that a Parquet file has of its own columns.
+"""Decides for which columns a Parquet file has min/max bounds, so that filters lose no NaN.
 
-    bounded_columns(table)            the columns of which a file may keep bounds
-    float_paths(fields)               where floating-point numbers are that a filter can be about
-    trusts_bounds(part, fields)       whether a part's file leaves NaN out of no bounds
+    bounded_columns(table)            the columns for which a file may have bounds
+    float_paths(fields)               paths of the floating-point columns that a filter can be about
+    trusts_bounds(part, fields)       True if no bound in the part's file leaves out a NaN
 
-NaN is above all numbers for Spark. The Parquet library that writes our files leaves it out of a
-column's bounds, and readers that do not know of NaN then pass over the rows that have it: `f > 100`
-is false for all numbers up to 50, which is all that the bounds tell. So a file has no bounds of a
-column that holds NaN. Files that older versions wrote have them, and are read without their help.
+For Spark, NaN is greater than all numbers. The Parquet library that writes our files leaves it out
+of a column's bounds, and readers that ignore this then skip the rows that have it: with bounds up
+to 50, `f > 100` seems false for every row, and is true for NaN. So a file has no bounds for a
+column that holds NaN. Files of older versions have them; these are read without using their bounds.
 
 Invariants:
-    A part that says `nan_safe` has no bounds, in footer or page index, of a leaf that holds NaN.
-    Of any other part bounds are trusted only if its statistics in the state count no NaN.
+    A part with `nan_safe` has no bounds, in footer or page index, of a leaf that holds NaN.
+    Bounds of any other part are trusted only if its statistics in the state count no NaN.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _FLOATS = (Atomic("float"), Atomic("double"))
 
 
 def bounded_columns(table: pa.Table) -> list[str] | Literal[True]:
-    """The leaves of which a file of `table` may keep bounds, as Parquet names them; True for all.
+    """The leaves for which a file of `table` may have bounds, by Parquet's names; True for all.
 
-    Two leaves may have one name, because of a dot in a column's: if one holds NaN, neither counts.
+    A dot in a column's name can give two leaves one name: if one holds NaN, neither has bounds.
     """
     bare = {
         path
@@ -56,10 +56,10 @@ def _has_floats(kind: pa.DataType) -> bool:
 
 
 def _leaves(path: str, array: pa.Array) -> Iterator[tuple[str, pa.Array]]:
-    """The plain arrays inside of `array`, by the paths that Parquet gives them.
+    """The leaf arrays inside of `array`, by the paths that Parquet gives them.
 
-    What stands under a null parent may be among the values: a NaN there is no row's, and costs no
-    more than bounds.
+    Values below a null parent may be among them: a NaN there belongs to no row, and only costs the
+    bounds of the leaf.
     """
     kind = array.type
     if pa.types.is_struct(kind):
@@ -75,9 +75,9 @@ def _leaves(path: str, array: pa.Array) -> Iterator[tuple[str, pa.Array]]:
 
 
 def float_paths(fields: Iterable[Field], within: tuple[str, ...] = ()) -> Iterator[str]:
-    """Path texts of the floating-point columns and struct fields; no file is asked about others.
+    """Paths of the floating-point columns and struct fields, as text.
 
-    Spark pushes no filter on what is inside of an array or a map down to a file.
+    Arrays and maps are left out: Spark pushes down no filter on their elements.
     """
     for field in fields:
         path = (*within, field.name)
@@ -88,7 +88,7 @@ def float_paths(fields: Iterable[Field], within: tuple[str, ...] = ()) -> Iterat
 
 
 def trusts_bounds(part: Part, paths: Iterable[str]) -> bool:
-    """Whether the bounds in the part's file, of the leaves at `paths`, leave out no NaN."""
+    """True if the bounds in the part's file, for the leaves at `paths`, leave out no NaN."""
     if part.nan_safe:
         return True
     wanted = list(paths)

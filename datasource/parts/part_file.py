@@ -1,12 +1,16 @@
-"""The bytes of a part: Parquet in a blob, or, when tiny, one Arrow record batch message in state.
+"""Encodes and decodes a part: Parquet in a blob, or, when tiny, one Arrow message in the state.
 
-A part holds the shard's columns, then `_ts` unless all rows share a time that only metadata knows,
-then `_diff`. The Parquet is ordinary, with page checksums; any reader can read it. The message
-leaves its schema out: the shard's registry has it.
+A part holds the shard's columns, then `_ts` unless all rows share one time, which then stands in
+the part's description only (so a commit can set it without rewriting the part), then `_diff`. The
+Parquet is ordinary, with page checksums; any reader can read it. The Arrow message has no schema:
+the shard's state has it.
 
-A Parquet file has checksums of its pages and none of its footer, and the Parquet library ends the
-process on some damaged ones. So a part's description has a checksum of its footer, and nothing of
-ours hands a part to that library but `open_part` and `read_metadata`, which look at it first.
+A Parquet file has checksums of its pages but not of its footer, and the Parquet library aborts the
+process on some damaged footers. So a part's description has a checksum of its footer, and only
+`open_part` and `read_metadata`, which compare it first, pass a part's file to that library.
+
+Invariants:
+    No file of a part whose description knows its footer reaches the Parquet library unchecked.
 """
 
 from __future__ import annotations
@@ -40,15 +44,15 @@ _ZSTD_LEVEL = 1
 
 
 _ROW_GROUP_BYTES = 32 << 20
-"""Most Arrow bytes of a row group, so that rows as wide as documents are read, split and pruned in
-pieces that fit into memory many times over; ordinary rows reach their number first."""
+"""Greatest size of a row group in Arrow bytes, so that rows as wide as documents are read, split
+and pruned in pieces that are small in memory. Ordinary rows reach the limit of rows first."""
 
 
 _TAIL_BYTES = 8
-"""What a Parquet file ends with: the length of its footer, and a magic number."""
+"""The end of a Parquet file: the length of its footer (4 bytes), and a magic number (4 bytes)."""
 
 _FOOTER_BYTES = 64 << 10
-"""What is read of the end of a file whose footer's length is not known: nearly always all of it."""
+"""Bytes read from the end of a file if the footer's length is unknown; enough for most footers."""
 
 
 def part_schema(written: ShardSchema, names: Sequence[str]) -> pa.Schema:
@@ -67,7 +71,7 @@ def decode_inline(part: Part, written: ShardSchema) -> pa.RecordBatch:
     """The rows of an inline part.
 
     Raises:
-        Corrupt: The message is not what was written.
+        Corrupt: The message is not the one that was written.
     """
     assert part.inline is not None, part.key
     if part.crc32 is not None and zlib.crc32(part.inline) != part.crc32:
@@ -87,8 +91,8 @@ def encode_parquet(table: pa.Table, *, key: Sequence[str], row_group_rows: int) 
     """The table as a Parquet file.
 
     Args:
-        key: The columns it is sorted by, noted in the file's metadata for other readers.
-        row_group_rows: Rows per row group; fewer where rows are wide.
+        key: The columns it is sorted by, recorded in the file's metadata for other readers.
+        row_group_rows: Most rows of a row group; fewer where rows are wide.
     """
     sink = pa.BufferOutputStream()
     nested = [i for i, kind in enumerate(table.schema.types) if pa.types.is_nested(kind)]
@@ -106,7 +110,7 @@ def encode_parquet(table: pa.Table, *, key: Sequence[str], row_group_rows: int) 
         write_page_index=True,
         # As Spark does: integers decode 1.6 times as fast as bytes of fixed length.
         store_decimal_as_integer=True,
-        # Of footer and page index alike. A list of the others, because none is the default then.
+        # Applies to footer and page index. With a list, columns that are not in it get none.
         write_statistics=bounded_columns(table),
         sorting_columns=order or None,
     ) as writer:
@@ -116,7 +120,7 @@ def encode_parquet(table: pa.Table, *, key: Sequence[str], row_group_rows: int) 
 
 
 def footer_of(data: bytes | memoryview | pa.Buffer) -> Footer:
-    """The footer at the end of `data`: a Parquet file, or no less of its end than the footer."""
+    """Size and checksum of the footer at the end of `data`: a Parquet file, or its last bytes."""
     view = memoryview(data)
     size = int.from_bytes(view[-_TAIL_BYTES:][:4], "little") + _TAIL_BYTES
     assert size <= len(view), (size, len(view))
@@ -124,10 +128,10 @@ def footer_of(data: bytes | memoryview | pa.Buffer) -> Footer:
 
 
 def read_footer(source: pa.NativeFile) -> pa.Buffer:
-    """The end of a Parquet file that was just written, from the footer's first byte on.
+    """The last bytes of a Parquet file that was just written, from the footer's first byte on.
 
     Raises:
-        ValueError: It is no Parquet file.
+        ValueError: It is not a Parquet file.
     """
     size = source.size()
     tail = _tail(source, size, min(size, _FOOTER_BYTES))
@@ -138,12 +142,12 @@ def read_footer(source: pa.NativeFile) -> pa.Buffer:
 
 
 def read_metadata(source: pa.NativeFile, part: Part) -> pq.FileMetaData:
-    """What the footer of a part's file says; from a store one request for exactly its bytes.
+    """The decoded footer of a part's file; costs one request for exactly its bytes.
 
     Raises:
-        Corrupt: The footer is not what was written. Only a part whose description does not know
-            its footer comes before the Parquet library unchecked.
-        pa.ArrowException, OSError, ValueError: That library does not understand it.
+        Corrupt: The footer is not the one that was written. It is checked unless the part's
+            description does not know it (a part of an older version).
+        pa.ArrowException, OSError, ValueError: The Parquet library cannot decode it.
     """
     if part.footer is None:
         return pq.read_metadata(source)
@@ -152,17 +156,18 @@ def read_metadata(source: pa.NativeFile, part: Part) -> pq.FileMetaData:
     tail = _tail(source, source.size(), part.footer.size_bytes)
     if zlib.crc32(tail) != part.footer.crc32:
         raise damaged(part, "the checksum of its footer does not match")
-    # The library takes the end of a file for the file: it looks for the footer from the end.
+    # The library finds the footer from the end of a file, so the end alone is enough for it.
     return pq.read_metadata(pa.BufferReader(tail))
 
 
 def open_part(source: pa.NativeFile, part: Part, *, pre_buffer: bool = False) -> pq.ParquetFile:
-    """A part's file, whose footer was checked and whose pages will be; errors as `read_metadata`.
+    """A part's file with its footer checked; pages are checked when read. Errors: `read_metadata`.
 
     Args:
-        source: All of its bytes.
+        source: The whole file.
         part: Its description.
-        pre_buffer: Whether to ask for all columns of some row groups at once, as is best from afar.
+        pre_buffer: True to request all columns of a read's row groups at once, as is best for a
+            remote store.
     """
     # Given the footer, the library does not read it again.
     metadata = None if part.footer is None else read_metadata(source, part)
@@ -172,13 +177,13 @@ def open_part(source: pa.NativeFile, part: Part, *, pre_buffer: bool = False) ->
 
 
 def _tail(source: pa.NativeFile, size: int, wanted: int) -> pa.Buffer:
-    """The last bytes of a file of `size`, `wanted` of them."""
+    """The last `wanted` bytes of a file of `size` bytes."""
     source.seek(size - wanted)
     return source.read_buffer(wanted)
 
 
 def damaged(part: Part, why: str) -> Corrupt:
-    """The error for a part whose bytes are not what was written."""
+    """The error for a part whose bytes are not those that were written."""
     return Corrupt(
         f"part '{part.key}' is damaged: {why:.300}",
         code="CORRUPT_PART",

@@ -1,18 +1,20 @@
-"""Which parts a filter can pass over without reading them.
+"""Prunes a plan: leaves out parts whose statistics prove that no row passes the filter.
 
     Pruner.keep(planned) -> list[PlannedPart]     by the statistics in the shard's state
     Pruner.keep_snapshot(plan) -> SnapshotPlan    the same, and less to merge
-    audited(name) -> bool                         whether to look all the same
+    audited(name) -> bool                         True if it is read although it could be skipped
 
-Statistics only ever let something be left out: what they do not tell is read, and every row that is
-read is looked at. And they are checked: of what is left out, one in a hundred is read all the same
-(an *audit*), chosen by its name, so always the same. It must hold no row that passes.
+This is the data skipping of Delta, by the statistics in the shard's state. Without it a filtered
+read fetches every part. Statistics are only used to leave something out: where they say nothing the
+part is read, and the filter is applied to every row. As wrong statistics would lose rows silently,
+they are tested: one in a hundred of the parts left out is read all the same (an *audit*), chosen by
+its key, so always the same ones. It must hold no row that passes.
 
 Invariants:
-    A part that is left out holds no row for which the filter is true. Rows that are the same for
-    consolidation are the same for a filter, so what is left out takes nothing from other parts.
-    An inline part, a part without statistics, and a column that the statistics leave out, or tell
-    in a form that is not understood, are kept.
+    A part that is left out holds no row for which the filter is true. Rows that are equal for
+    consolidation are equal for a filter, so no retraction is lost that other parts need.
+    A part is kept if it is inline, has no statistics, or has none that are understood of a column
+    of the filter.
 """
 
 from __future__ import annotations
@@ -38,17 +40,17 @@ __all__ = ["Pruner", "audited"]
 _AUDIT_ONE_IN: Final = 100
 
 _AUDIT_BYTES: Final = 256 << 20
-"""What audits of one plan may read beyond as much as the plan itself reads: twice a large part."""
+"""Audits of a plan may read as many bytes as the plan itself, plus this: twice a large part."""
 
 
 def audited(name: str) -> bool:
-    """Whether what is called `name` is read although it could be left out."""
+    """True if the part or row group called `name` is to be audited when it is left out."""
     return zlib.crc32(name.encode()) % _AUDIT_ONE_IN == 0
 
 
 @dataclass(frozen=True)
 class Pruner:
-    """Leaves out what a filter cannot pass.
+    """Leaves out parts in which no row passes a filter.
 
     Attributes:
         where: The filter.
@@ -60,7 +62,7 @@ class Pruner:
     _parsed: dict[int, ShardSchema] = field(default_factory=dict, repr=False)
 
     def keep(self, planned: Iterable[PlannedPart]) -> list[PlannedPart]:
-        """The parts that may hold a row that passes, and those to be audited, in their order."""
+        """The parts that may hold a row that passes, and those to audit, in their order."""
         found = [(one, self.may_pass(one.part)) for one in planned]
         budget = _AUDIT_BYTES + sum(one.part.size_bytes for one, passes in found if passes)
         kept = []
@@ -75,7 +77,7 @@ class Pruner:
     def keep_snapshot(self, plan: SnapshotPlan) -> SnapshotPlan:
         """The plan without parts in which no row passes; audits are among its plain parts.
 
-        What retracts only such rows need not be merged with anything.
+        A group without any part that retracts need not be merged: its parts become plain ones.
         """
         plain = self.keep(plan.plain)
         groups = []
@@ -90,7 +92,7 @@ class Pruner:
         return SnapshotPlan(tuple(plain), tuple(groups))
 
     def may_pass(self, part: Part) -> bool:
-        """Whether some row of `part` may pass."""
+        """True if some row of `part` may pass; False proves that none does."""
         stats = part.stats
         if stats is None or part.inline is not None:
             return True
@@ -120,4 +122,4 @@ def _known_in_part(stats: PartStats, written: ShardSchema, path: Path) -> Known 
 
 
 _path_text = functools.cache(path_text)
-"""A plan asks for the same few paths, part by part."""
+"""Cached, because a plan needs the same few paths for every part."""

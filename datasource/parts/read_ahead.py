@@ -1,6 +1,6 @@
-"""Reading ahead: the next items are made by a thread while the current one is used.
+"""Reads ahead: a thread makes the next items of a generator while the current one is used.
 
-Pays where making them waits for a network, or where a core would be idle meanwhile.
+Worth its thread where making items waits for a network, or where a core would be idle meanwhile.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _END: Final = object()
 
 
 def read_ahead(items: Generator[T], depth: int) -> Iterator[T]:
-    """The same items, in order, up to `depth` of them made before they are asked for.
+    """The same items, in order, up to `depth` of them made before they are requested.
 
-    An error comes where it would have come. Whoever stops early waits for the item that is being
-    made; nothing goes on in the background after that.
+    An error is raised in place of the item that failed. A consumer that stops early waits for the
+    item that is being made; nothing runs in the background after that.
     """
     pool = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
     try:

@@ -1,8 +1,11 @@
-"""The row groups of a Parquet file: what each costs, and whether a filter can pass it over.
+"""Reads a Parquet footer: the size of each row group, and if a filter may skip it.
 
-Everything is told by the file's footer. The file's own types count when its statistics are read,
-which writers may choose otherwise than ours does (decimals as integers or bytes, units of time);
-what is not certain is unknown. Footers do not count NaN and leave it out of their bounds.
+A read of few rows from a large part should decode few row groups. All information is in the file's
+footer. Its statistics are decoded by the types in the file, which differ between writers (decimals
+as integers or bytes, units of time); a bound whose meaning is not certain counts as unknown.
+Footers do not count NaN and leave it out of their bounds.
+
+Invariants: a row group that is skipped holds no row that passes the filter.
 """
 
 from __future__ import annotations
@@ -27,31 +30,31 @@ __all__ = ["RowGroups"]
 
 
 class RowGroups:
-    """What a footer says of the row groups of one part."""
+    """The row groups of one part, as its footer describes them."""
 
     def __init__(self, metadata: pq.FileMetaData, written: ShardSchema) -> None:
-        """Of a file with `metadata`, whose rows were written under `written`."""
+        """Describe a file with `metadata`, whose rows have the schema `written`."""
         self._metadata = metadata
         self._written = written
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of row groups."""
         return int(self._metadata.num_row_groups)
 
     def rows(self, groups: Sequence[int]) -> int:
-        """How many rows `groups` have."""
+        """Number of rows in `groups`."""
         return sum(self._metadata.row_group(group).num_rows for group in groups)
 
     def row_bytes(self, groups: Sequence[int]) -> float:
-        """How large a row of `groups` is, all columns, not compressed but encoded."""
+        """Average size of a row of `groups`: all columns, encoded but not compressed, in bytes."""
         size = sum(self._metadata.row_group(group).total_byte_size for group in groups)
         return float(size / max(self.rows(groups), 1))
 
     def requests(
         self, groups: Sequence[int], columns: Sequence[str], target_bytes: int
     ) -> Iterator[list[int]]:
-        """`groups` in lists of which `columns` take about `target_bytes` in the file."""
+        """`groups` split into lists whose `columns` take about `target_bytes` in the file."""
         leaves = [i for i, path in enumerate(self._paths) if path.partition(".")[0] in columns]
         some: list[int] = []
         size = 0
@@ -66,7 +69,7 @@ class RowGroups:
             yield some
 
     def may_pass(self, group: int, where: Where) -> bool:
-        """Whether some row of the group may pass; False is a proof that none does."""
+        """True if some row of the group may pass; False proves that none does."""
         return where.may_pass(lambda path: self.known(group, path))
 
     @cached_property
@@ -76,7 +79,7 @@ class RowGroups:
 
     @cached_property
     def _plain(self) -> Mapping[str, int]:
-        """Leaf columns by path: those that are in no list, and whose path is theirs alone."""
+        """Leaf columns by path: those outside of lists whose path is unique in the file."""
         schema = self._metadata.schema
         return {
             path: leaf
@@ -88,7 +91,7 @@ class RowGroups:
         return self._metadata.row_group(group).column(leaf)
 
     def known(self, group: int, path: Path) -> Known | None:
-        """What the footer says of a column in one group; None for nothing."""
+        """The footer's statistics of a column in one group; None if there are none."""
         at = field_at(self._written.record, path)
         if at is None:
             return ABSENT
@@ -114,9 +117,9 @@ _Read = Callable[[Any], Bound | None]
 
 
 def _reader(kind: Kind, physical: str, logical: Any) -> _Read | None:
-    """How a bound in a footer is decoded; None where that is not certain.
+    """A function that decodes a bound in a footer; None if its meaning is not certain.
 
-    The file's own types count, which other writers may choose otherwise than ours.
+    Chosen by the types in the file, because writers differ.
     """
     says = json.loads(logical.to_json()) if logical is not None and logical.type != "NONE" else {}
     name = says.get("Type", "None")
@@ -167,7 +170,7 @@ _READERS: Final[Mapping[tuple[Kind, str, str], _Read]] = {
     ("date", "INT32", "Date"): int,
     ("dt", "INT64", "None"): int,
 }
-# A coarser unit is exact in a finer one; a finer one is left alone.
+# A coarser unit converts exactly to a finer one. Bounds in a finer unit count as unknown.
 _PER_US: Final[Mapping[str, _Read]] = {
     "microseconds": int,
     "milliseconds": lambda raw: raw * 1000,

@@ -1,14 +1,19 @@
-"""Staging: updates become parts in the blob store, before any state refers to them.
+"""Stages updates: writes them as parts to the blob store, before any state refers to them.
 
 A `Stager` takes Arrow data in any number of batches and writes sorted Parquet parts of bounded size
-under fresh names. It never looks at state and never commits: it runs wherever the rows are, in an
-executor's task as well as in a plain program. What it returns is small, and can be sent to whoever
-appends it.
+under fresh names. It never reads the shard's state and never commits, so it runs wherever the rows
+are, in an executor's task as well as in a plain program. Its result is small and can be sent to the
+process that appends it.
 
 Parts that are never appended are garbage. `UncommittedParts` is the one place that deletes them
-before a sweep does, and it asks for proof: a record that names a part which somebody deleted makes
-the shard unreadable for ever, a part too many costs some bytes for a day. An error of a commit is
-such a proof only if its class says that nothing happened (`Determinate`, `InvalidUsage`).
+before the orphan sweep does, and it needs proof that no record names them: a record that names a
+deleted part makes the shard unreadable for ever, whereas a part too many costs some bytes for a
+day. An error of a commit is such a proof only if its class says that nothing happened
+(`Determinate`, `InvalidUsage`).
+
+Invariants:
+    A part is in the store, durably, before its description leaves this module.
+    No two parts share a key, not even those of one attempt and its repetition.
 """
 
 from __future__ import annotations
@@ -49,13 +54,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Parts that wait for their commit.
+    """Parts that are written and not committed yet.
 
     Attributes:
-        runs: Where the updates are.
-        staged_ms: When the first part was begun (ms since the epoch, this process's clock).
+        runs: The parts, one run for each.
+        staged_ms: When staging began (ms since the epoch, this process's clock). A commit that
+            comes too long after it is refused, because the sweep may have taken the parts.
         rows: Number of updates.
-        size_bytes: Encoded size.
+        size_bytes: Encoded size of all parts.
     """
 
     runs: tuple[Run, ...]
@@ -65,7 +71,7 @@ class Staged:
 
     @property
     def blob_keys(self) -> tuple[str, ...]:
-        """Keys of the blobs that were written."""
+        """Keys of the written blobs; inline parts have none."""
         return tuple(_blob_keys(self.runs))
 
 
@@ -74,11 +80,11 @@ class Stager:
     """Writes parts for one shard.
 
     Attributes:
-        blob: Where to.
-        directory: The shard's directory.
-        schema: Schema of the updates, as registered under `schema_id`.
-        key: The shard's key columns; with the other columns after them, the sort order.
-        may_inline: Whether a tiny part may be returned inside its description.
+        blob: The store that parts are written to.
+        directory: The shard's directory in it.
+        schema: Schema of the updates, registered in the shard under `schema_id`.
+        key: The shard's key columns; rows are sorted by these, then by the other columns.
+        may_inline: True if a tiny part may be returned inside of its description.
     """
 
     blob: Blob
@@ -101,7 +107,7 @@ class Stager:
 
         Raises:
             InvalidUsage: The data do not fit the schema; the message names the column. Or some
-                have `_ts` and others have not. Parts written before are deleted.
+                have `_ts` and others have not. Parts that were written already are deleted.
         """
         staged_ms = self.clock.now_ms()
         runs: list[Run] = []
@@ -167,23 +173,25 @@ class Stager:
         )
 
     def _stats(self, table: pa.Table, *, tiny: bool) -> msgspec.Raw:
-        """Statistics; of an inline part only what tells whom it can have rows in common with.
+        """Encoded statistics; those of an inline part cover only the first sort column.
 
-        The rest would be as large as the rows themselves, and there is no fetch for it to save.
+        That column tells which other parts may have the same rows. Statistics of the others would
+        be as large as the rows themselves, and an inline part needs no fetch that they could save.
         """
         schema = self._first if tiny else self.schema
         return encode_stats(collect(table, schema, self._first.names, self.settings.stats_bytes))
 
     @cached_property
     def _first(self) -> ShardSchema:
-        """The column that rows are sorted by before all others, as a schema."""
+        """A schema of only the first sort column."""
         return self.schema.select(self.key[:1] or self.schema.names[:1])
 
     def flush(self, part: Part) -> Part:
-        """An inline part as a blob of its own; any other part as it is.
+        """Write an inline part as a blob; any other part is returned unchanged.
 
-        Under a fresh name each time. Two processes may flush one part, with other bytes: settings
-        and versions differ. Under one name the second would overwrite what the first has committed.
+        The key is fresh each time. Two processes may flush the same part, to different bytes,
+        because settings and versions differ. With one key for both, the second would overwrite the
+        file whose checksum the first has committed.
         """
         if part.inline is None:
             return part
@@ -204,7 +212,7 @@ class Stager:
         return f"{self.directory}/part/{new_id('p', self.ids)}.parquet"
 
     def _inline(self, table: pa.Table) -> bytes | None:
-        """The table's message, if it is small enough to live in state."""
+        """The table as an Arrow message; None if it is too large to live in the state."""
         limit = self.settings.inline_part_bytes
         if not self.may_inline or table.nbytes > limit:
             return None
@@ -216,19 +224,19 @@ class Stager:
 
 
 class UncommittedParts:
-    """Parts on their way into a shard, deleted at the end of a `with` unless they may be in it.
+    """Staged parts, deleted at the end of a `with` unless a record may name them.
 
         with UncommittedParts(blob, staged.runs) as parts:
-            check(staged)  # whatever this raises: nothing names the parts, they are deleted
+            check(staged)  # after any error here no record names the parts: they are deleted
             with parts.commit():
-                outcome = machine.apply(append)  # from here on they are kept, but for a proof
+                outcome = machine.apply(append)  # from here on they are kept, unless refused
             if isinstance(outcome, UpperMismatch):
                 parts.unused()
 
-    Losing this object, in a crash, leaks the parts to the sweeper and does no harm.
+    Losing this object, in a crash, leaves the parts to the orphan sweep and does no other harm.
 
     Args:
-        blob: Where they are.
+        blob: The store that they are in.
         runs: The parts; inline ones have no blob, and are ignored.
     """
 
@@ -244,28 +252,28 @@ class UncommittedParts:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Delete them, unless a record names them, or may."""
+        """Delete the parts unless a record names them, or may name them."""
         self.delete()
 
     def add(self, runs: Iterable[Run]) -> None:
-        """Let these share the fate of the others."""
+        """Take charge of more parts; they are kept or deleted together with the others."""
         self._keys |= dict.fromkeys(_blob_keys(runs))
 
     def hand_over(self, runs: Iterable[Run]) -> None:
-        """Leave these to somebody else, who sees to it that they are deleted if need be."""
+        """Give up charge of these parts; another owner deletes them if they are not committed."""
         for key in _blob_keys(runs):
             self._keys.pop(key, None)
 
     @contextmanager
     def commit(self) -> Iterator[None]:
-        """Surround what may write a record that names the parts.
+        """Surround the call that may write a record that names the parts.
 
-        Afterwards they are kept, until `unused` says that they were refused. An error is a proof of
-        that only if its class says so: an interrupt, damage that was met on the way or an error
-        that nobody thought of say nothing about a request that was sent.
+        Afterwards the parts are kept, until `unused` notes that they were refused. An error proves
+        a refusal only if its class says so: an interrupt, damage that was met meanwhile or an
+        unexpected error say nothing about a request that was sent.
         """
         self._was_used = self._may_be_used
-        # Before the attempt, not after it: an interrupt in the middle must find it so.
+        # Before the attempt: an interrupt in the middle of it must not delete the parts.
         self._may_be_used = True
         try:
             yield
@@ -274,11 +282,11 @@ class UncommittedParts:
             raise
 
     def unused(self) -> None:
-        """Note that the last commit certainly does not use them; an earlier one still may."""
+        """Note that the last commit certainly does not name them; an earlier one still may."""
         self._may_be_used = self._was_used
 
     def delete(self) -> None:
-        """Delete them now, unless a record names them, or may; then they are the sweeper's."""
+        """Delete the parts now, unless a record may name them; then the orphan sweep decides."""
         if not self._may_be_used:
             keys, self._keys = self._keys, {}
             delete_blobs(self._blob, keys)
@@ -289,9 +297,9 @@ def _blob_keys(runs: Iterable[Run]) -> list[str]:
 
 
 def delete_blobs(blob: Blob, keys: Iterable[str]) -> None:
-    """Delete what nothing refers to; what cannot be deleted now is left to the sweeper.
+    """Delete blobs that nothing refers to; failures are logged and left to the orphan sweep.
 
-    Raises nothing of the store's: the caller's own outcome, or error, is what must be told.
+    Raises no error of the store, which would hide the caller's own outcome or error.
     """
     for key in keys:
         try:
@@ -301,7 +309,7 @@ def delete_blobs(blob: Blob, keys: Iterable[str]) -> None:
 
 
 def with_diff(table: pa.Table) -> pa.Table:
-    """`table` with a `_diff` column: each row once, unless it has one already."""
+    """`table` with a `_diff` column: 1 for each row, unless it has the column already."""
     if DIFF in table.column_names:
         return table
     ones = pa.repeat(pa.scalar(1, pa.int64()), table.num_rows)
@@ -309,7 +317,7 @@ def with_diff(table: pa.Table) -> pa.Table:
 
 
 def _slices(table: pa.Table, limit: int) -> Iterator[tuple[pa.Table, int]]:
-    """`table` in pieces of at most about `limit` bytes, none of them empty, each with its size."""
+    """`table` cut into non-empty pieces of about `limit` bytes at most, each with its size."""
     if table.num_rows == 0:
         return
     size = table.nbytes

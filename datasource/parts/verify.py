@@ -1,8 +1,9 @@
-"""Whether a part is what was written, all of its bytes considered.
+"""Verifies a part: all of its bytes are those that were written.
 
-By the checksum of the whole file where its writer knew it; else (Spark's own writer does not) by
-that of the footer, and by decoding every page against the one that Parquet keeps of it. Read in
-pieces: memory does not grow with the part.
+A fetch checks only the pages that it reads; a copy or a backup needs all of them checked. The
+checksum of the whole file is compared if its writer recorded one; else (Spark's own writer does
+not) that of the footer, and those that Parquet keeps of each page, by decoding all of them. The
+file is read in pieces: memory does not grow with the part.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _PIECE_BYTES: Final = 8 << 20
 
 
 def verify(blob: Blob, part: Part) -> ShardError | None:
-    """What is wrong with a part; None if nothing is.
+    """The error that reading the part would meet; None if it is intact.
 
     Raises:
         Determinate: The store did not answer.
