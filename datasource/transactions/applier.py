@@ -1,7 +1,12 @@
-"""Applying: what was committed in the transactions shard enters the data shards.
+"""Applies transactions: brings what was committed in the transactions shard into the data shards.
 
-Anybody may do it, any number of times, at the same time as others: each shard tells from its own
-upper what it has already (`commands.txns`). All that is due to one shard goes in by one record.
+The commit writes one shard only, so that it is atomic; the data shards follow. Any process may
+apply, any number of times, at the same time as others: each shard knows by its own upper what it
+has already (`commands.txns`). All that is due to one shard is applied by one record.
+
+Invariants:
+    Commits are applied to a shard in order of time, without gaps.
+    Parts that a row of the transactions shard names are never deleted here.
 """
 
 from __future__ import annotations
@@ -31,17 +36,17 @@ __all__ = ["apply_ledger", "is_applied"]
 
 
 def apply_ledger(home: Home, ledger: Ledger, shards: Collection[str] | None = None) -> int:
-    """Let data shards have everything in `ledger`; how many of its rows this was not known of.
+    """Apply all rows of `ledger` to their data shards; returns how many this process had to apply.
 
     Args:
         home: The client.
-        ledger: A transactions shard's.
-        shards: Only these, by id; None for all.
+        ledger: The ledger of a transactions shard.
+        shards: Only these data shards, by id; None for all.
 
     Raises:
-        Corrupt: A data shard does not know that it is registered.
-        Determinate: `STAGED_TOO_LONG`: this process has slept for a day in the middle of it.
-        ShardError: A store's. Other shards may have been served.
+        Corrupt: The state of a data shard does not say that it is registered.
+        Determinate: `STAGED_TOO_LONG`: this process was suspended for a day in the middle of it.
+        ShardError: An error of the store. Rows may have been applied to other shards.
     """
     due: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in ledger.pending():
@@ -53,7 +58,7 @@ def apply_ledger(home: Home, ledger: Ledger, shards: Collection[str] | None = No
 
 
 def is_applied(home: Home, row: Row) -> bool:
-    """Whether this process knows that `row` is in its data shard."""
+    """True if this process knows, without I/O, that `row` was applied to its data shard."""
     state = home.machine(row.name).cached
     return state is not None and (state.shard != row.shard or state.upper.is_beyond(row.at))
 
@@ -70,7 +75,7 @@ def _apply(machine: Machine, shard: str, txns: str, commits: list[Commit]) -> No
         flush_inline(machine)
         outcome = machine.apply(partial(command, commits=commits))
     if isinstance(outcome, InlineBackpressure):
-        # What is inline cannot be moved, or others filled the room at once.
+        # Inline parts could not be moved to blobs, or others filled the space at once.
         _apply_as_blobs(machine, command, commits)
     compact_inline(machine, (p for commit in commits for run in commit.runs for p in run.parts))
 
@@ -82,16 +87,18 @@ def _apply_as_blobs(
 ) -> None:
     """Apply `commits` with their inline parts as blobs, which belong to this call alone.
 
-    Several appliers may do so at once; one of them lets the shard have the rows. The others delete
-    what they have written when they are told so, and after an error leave it to the sweeper.
+    Several appliers may do so at once; the blobs of one of them enter the shard. The others delete
+    their own when the outcome says so, and leave them to the orphan sweep after an unknown outcome.
     """
+    # Before the first blob is written: the age that a commit is judged by must not be too low.
     flushed_ms = machine.clock.now_ms()
     with UncommittedParts(machine.location.blob) as parts:
         flushed = []
         for commit in commits:
             flushed.append(_flushed(machine, commit))
             parts.add(flushed[-1].runs)
-            # What was staged for the transaction is the winner's as well, and never ours to delete.
+            # Parts that were staged for the transaction are named by every applier, and never ours
+            # to delete.
             parts.hand_over(commit.runs)
         with parts.commit():
             outcome = machine.apply(partial(command, commits=flushed, flushed_ms=flushed_ms))
@@ -111,7 +118,7 @@ def _apply_as_blobs(
 
 
 def _flushed(machine: Machine, commit: Commit) -> Commit:
-    """`commit` with its inline parts as blobs."""
+    """`commit` with its inline parts written as blobs."""
     state = machine.state()
     stager = Stager(
         machine.location.blob,

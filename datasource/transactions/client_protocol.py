@@ -1,4 +1,7 @@
-"""What transactions need of the client that they belong to."""
+"""Defines the part of a client that transactions use, so that this room need not import it.
+
+The client imports transactions; without this protocol the two would import each other.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,16 @@ __all__ = ["Home"]
 
 
 class Home(Protocol):
-    """A client, as far as transactions see it."""
+    """A client, as far as transactions use it."""
 
     @property
     def location(self) -> Location:
-        """Where all shards of a transaction live."""
+        """The location of all shards of a transaction."""
         ...
 
     @property
     def settings(self) -> ShardSettings:
-        """Of all its handles."""
+        """The settings of all its handles."""
         ...
 
     @property
@@ -36,5 +39,5 @@ class Home(Protocol):
         ...
 
     def machine(self, name: str) -> Machine:
-        """The one machine of shard `name`. Does no I/O."""
+        """The client's only machine of shard `name`. Does no I/O."""
         ...

@@ -1,16 +1,17 @@
-"""The one loop through which everything is committed to a transactions shard.
+"""Commits to a transactions shard, in one loop that everything goes through.
 
     1. read the ledger, complete up to U
-    2. judge: what to add, or why not
-    3. append that to `[U, t + 1)`; if the upper is not U any more, start again
+    2. judge: the rows to add, or a refusal
+    3. append them to `[U, t + 1)`; if the upper is not U any more, start again
 
-What was judged is therefore still true at the moment of the commit. Rows whose data shards have
-them are taken back along the way, so that tidying costs no append of its own.
+Without the compare-and-append at U, another transaction could change between 2 and 3 what this one
+was judged by. Rows that are applied are retracted by the same append, so tidying costs none of its
+own.
 
 Invariants:
     Threads of one process take turns: they would only lose races to each other.
-    Whoever has committed before is told so before anything is judged.
-    Once a commit is durable, nothing that fails afterwards makes it look as if it were not.
+    A commit that happened before is reported as such before anything is judged.
+    Once a commit is durable, no later failure makes it look as if it had failed.
 """
 
 from __future__ import annotations
@@ -52,26 +53,29 @@ __all__ = ["Committer", "Conflict", "Identity", "Judge", "Outcome", "Refused", "
 _log = logging.getLogger(__name__)
 
 _TIDY_MAX: Final = 1000
-"""Rows taken back by one commit, at most."""
+"""Most rows that one commit retracts."""
 
 _UPKEEP_EVERY: Final = 32
-"""Records of the transactions shard between two looks at what could be merged and collected."""
+"""Records of the transactions shard between two attempts at compaction and garbage collection."""
 
 _INLINE_FACTOR: Final = 4
-"""Rows of a commit live in the state up to so many times the size that other parts may have: one
-request for every reader instead of two, for a transaction over a dozen shards."""
+"""How many times larger than other parts the rows of a commit may be and still live in the state.
+With it, a reader of a transaction over a dozen shards needs one request instead of two."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who commits, so that it happens once: the name of a writer, and a number that grows.
+    """The idempotency token of a commit: with it, however often tried, it happens once.
+
+    Losing it (a new writer name, a number that starts again) makes repetitions take effect twice.
 
     Attributes:
-        durable: Whether the name is remembered for ever.
-        attempt: Id of this attempt; empty makes one up.
-        covers: What is committed under the number (`shardline.datasource.shard.covered_range`);
-        empty if not
-            known.
+        writer: The name of the writer.
+        sequence: A number that grows with each of its commits.
+        durable: True if the writer is remembered for ever.
+        attempt: Id of this attempt; if empty, one is made.
+        covers: The range that is committed under the number
+            (`shardline.datasource.shard.covered_range`); empty if not known.
     """
 
     writer: str
@@ -83,7 +87,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Somebody else has changed shard `name` since `time`, at which it was read."""
+    """Another writer has changed shard `name` since `time`, at which it was read."""
 
     name: str
     time: int
@@ -91,21 +95,21 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The commit was judged, and nothing was committed."""
+    """The commit was refused when it was judged; nothing was committed."""
 
     why: Abandoned | AlreadyCommitted | Conflict | OtherRange | UpperMismatch
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What a commit adds, at least at `least`; the loop sets the time of the rows."""
+    """Rows to add, at a time not before `least`; the loop sets that time in the rows."""
 
     added: Sequence[Row] = ()
     least: int = 0
 
 
 Judge: TypeAlias = Callable[[Ledger], Rows | Refused]
-"""Run at each attempt, on a ledger that the commit then rests upon."""
+"""Called at each attempt, with the ledger that the commit will be based on."""
 
 Outcome: TypeAlias = Appended | AlreadyCommitted | UpperMismatch | Refused
 
@@ -132,13 +136,13 @@ class Committer:
         identity: Identity | None = None,
         staged_ms: int | None = None,
     ) -> Outcome:
-        """Commit what `judge` says, at `at`, or at the upper or now if that is None.
+        """Commit the rows that `judge` returns, at `at`; if None, now or at the upper if later.
 
         Args:
-            judge: What to add.
-            at: `UpperMismatch` says that this time is decided already.
-            identity: Makes it happen once; None for a commit that nobody will repeat.
-            staged_ms: When the oldest part that the rows speak of was begun.
+            judge: Returns the rows to add, or a refusal.
+            at: Time of the commit; the outcome is `UpperMismatch` if it is decided already.
+            identity: Makes it happen once; None for a commit that will not be repeated.
+            staged_ms: When staging of the oldest part that the rows name began.
 
         Raises:
             InvalidUsage: There is no transactions shard.
@@ -187,7 +191,8 @@ class Committer:
     def _attempt(
         self, judge: Judge, at: int | None, identity: Identity | None, staged_ms: int | None
     ) -> Outcome | None:
-        """One round of the loop; None if somebody else committed meanwhile."""
+        """One round of the loop; None if another commit came first."""
+        # First of all: everything below is true of the ledger's upper, at which it is appended.
         ledger = self.reader.read()
         if ledger is None:
             raise InvalidUsage(
@@ -195,6 +200,7 @@ class Committer:
                 code="NOT_REGISTERED",
                 hint="register shards first (client.transactions().register)",
             )
+        # Before the judge, who could refuse what this very identity has committed already.
         known = None if identity is None else self.committed_before(identity)
         if known is not None:
             return known
@@ -212,7 +218,7 @@ class Committer:
         except InvalidUsage as error:
             if error.code in {"SHARD_CHANGED", "SHARD_FINISHED"}:
                 # The transactions shard was dropped, or made again, since its ledger was read. The
-                # caller has named none: what is there now is judged as any other.
+                # caller relies on no particular one: start again with what is there now.
                 return None
             raise
         if isinstance(outcome, Appended):
@@ -220,7 +226,7 @@ class Committer:
         return None if isinstance(outcome, UpperMismatch) else outcome
 
     def committed_before(self, identity: Identity) -> AlreadyCommitted | None:
-        """Whether it has happened, by the state that the ledger was just read from, or a newer.
+        """The earlier commit of `identity`, by the state that the ledger was read from or a newer.
 
         Raises:
             InvalidUsage: Its number was committed for another range.
@@ -267,10 +273,10 @@ class Committer:
                 if isinstance(outcome, UpperMismatch):
                     parts.unused()
             known = isinstance(outcome, AlreadyCommitted) and outcome.attempt == attempt
-        # Its acknowledgement was lost, and a repetition found it. At another time it is not this
-        # round's: attempts are named by whoever asks for the commit, who asks again after an
-        # unknown outcome, and what an earlier round sent may have landed since this one looked.
-        # Its rows are at its own time; at this round's there is nothing.
+        # The acknowledgement was lost, and a repetition found our own commit. If its upper differs,
+        # it is not this round's: the caller names the attempt and commits again after an unknown
+        # outcome, so what an earlier round sent may have landed since this one read the ledger. Its
+        # rows are at its own time, and none are at this round's.
         if isinstance(outcome, AlreadyCommitted) and known and outcome.upper == upper:
             return Appended(ledger.upper, upper)
         return outcome
@@ -286,7 +292,7 @@ class Committer:
     def _follow_up(
         self, ledger: Ledger, time: int, added: Sequence[Row], gone: Sequence[Row]
     ) -> None:
-        """Tell data shards, and keep the transactions shard small; failing is harmless."""
+        """Apply to data shards, and keep the transactions shard small; failing is harmless."""
         now = ledger.grown(time + 1, added, gone)
         self.reader.learn(now)
         try:
@@ -294,7 +300,8 @@ class Committer:
                 apply_ledger(self.home, now, {row.shard for row in added})
             self.upkeep()
         except Exception:  # noqa: BLE001 - of any kind: it is committed
-            # Readers and the next commit will do it.
+            # Not raised, whatever it is: the caller would take a durable commit for a failed one.
+            # Readers and the next commit apply it.
             _log.warning(
                 "a transaction was committed and not applied yet",
                 exc_info=True,
@@ -302,7 +309,7 @@ class Committer:
             )
 
     def upkeep(self) -> None:
-        """Give up history, merge and collect, when there may be something to gain."""
+        """Move since, compact and collect garbage, when there are enough batches to gain by it."""
         state = self.machine.cached
         if state is None or len(state.trace.batches) < _UPKEEP_EVERY:
             return
@@ -312,7 +319,8 @@ class Committer:
         known, state = self.reader.known, self.machine.state()
         live = 0 if known is None else len(known.rows)
         old = (batch for batch in state.trace.batches if batch.desc.upper_frontier <= state.since)
-        # What was added and taken back before since is gone after a merge, however it is tiered.
+        # A forced merge removes rows that were added and retracted before since; merges by size may
+        # leave the two in different batches.
         compact(self.machine, force=sum(batch.rows for batch in old) > _UPKEEP_EVERY + 2 * live)
         collect_garbage(self.machine)
         self._upkeep_seqno = (self.machine.cached or state).seqno

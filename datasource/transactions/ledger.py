@@ -1,12 +1,13 @@
-"""The ledger: a transactions shard as one value, complete up to its upper.
+"""Reads a transactions shard as one value, the ledger, complete up to the shard's upper.
 
-It is folded from the shard's rows, and from then on from what each commit adds. Rows carry their
-own times, so the fold needs the contents only, and no history: no hold is taken, nothing is
-written, and a part that was collected under the reader is a reason to look again.
+Every read of a registered shard and every commit needs to know what was committed and not applied
+yet. The ledger is folded from the shard's rows once, and then kept up to date with what each commit
+adds. Rows carry their own times, so the fold needs the current contents and no history: it takes no
+hold and writes nothing. If a part is garbage-collected during the read, the read starts again.
 
 Invariants:
-    A ledger with upper U holds every row that was added before U and not taken back before U.
-    What is not in it, and was committed before U, is in its data shard. So a state of the data
+    A ledger with upper U holds every row that was added before U and not retracted before U.
+    Whatever was committed before U and is not in it is in its data shard. So a state of the data
     shard read *after* the ledger, with the ledger's rows applied, has everything before U.
 """
 
@@ -31,7 +32,7 @@ from shardline.datasource.types.schema import DIFF
 __all__ = ["Ledger", "LedgerReader", "fold"]
 
 _LOOKS_MAX: Final = 16
-"""How often in a row parts may be merged and collected under a reader."""
+"""How often in a row the parts may be collected during a read before it gives up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +40,10 @@ class Ledger:
     """A transactions shard at one upper.
 
     Attributes:
-        shard: Its id.
-        upper: Everything before this time is in here.
+        shard: Id of the transactions shard.
+        upper: Complete for all times before this one.
         rows: Live rows by id.
-        registered: The `register` row of each registered shard, by the shard's id.
+        registered: The `register` row of each registered shard, by the data shard's id.
     """
 
     shard: str
@@ -51,7 +52,7 @@ class Ledger:
     registered: Mapping[str, Row]
 
     def pending(self, shard: str | None = None) -> list[Row]:
-        """What may not be in its data shard yet, of one shard or of all, in order of time."""
+        """Rows that may not be applied yet, of one data shard or of all, in order of time."""
         found = [
             row
             for row in self.rows.values()
@@ -82,14 +83,14 @@ class LedgerReader:
 
     @property
     def known(self) -> Ledger | None:
-        """The newest ledger that was read here; may be behind."""
+        """The newest ledger that this reader knows; may be out of date."""
         return self._known
 
     def read(self) -> Ledger | None:
         """The ledger, no older than this call; None if there is no transactions shard.
 
         Raises:
-            InvalidUsage: The shard of that name is something else.
+            InvalidUsage: The shard of that name is not a transactions shard.
             MissingBlob: A part of it is lost.
         """
         for _ in range(_LOOKS_MAX):
@@ -100,6 +101,7 @@ class LedgerReader:
             try:
                 ledger = self._follow(state)
             except MissingBlob:
+                # If the state has moved on, the part may have been merged and collected.
                 if self.machine.state().seqno == state.seqno:
                     raise
                 continue
@@ -112,21 +114,22 @@ class LedgerReader:
         )
 
     def learn(self, ledger: Ledger) -> None:
-        """Go on from `ledger`, unless a newer one is known."""
+        """Remember `ledger`, unless a newer one is known."""
         with self._lock:
             newest = self._known
             if newest is None or newest.shard != ledger.shard or newest.upper < ledger.upper:
                 self._known = ledger
 
     def _follow(self, state: ShardState) -> Ledger:
-        """The ledger of `state`: what is known and what came, or all of it anew."""
+        """The ledger of `state`: the known one with later updates, or all of it read again."""
         known, upper = self._known, state.upper.time
         assert upper is not None, state.name
         lower, rows = 0, dict[str, Row]()
         if known is not None and known.shard == state.shard:
             if known.upper >= upper:
                 return known
-            # An update below since may have been advanced to where it would be read again.
+            # Otherwise compaction may have advanced updates that are known already to a time from
+            # `known.upper` on, and they would be counted twice.
             if state.since < Frontier(known.upper):
                 lower, rows = known.upper, dict(known.rows)
         live = fold(contents_of(self.machine, state), state, lower, rows)
@@ -141,8 +144,8 @@ def fold(
     Args:
         contents: Reads its parts.
         state: Its state.
-        lower: What was added or taken back from this time on is read.
-        before: What was live right before that.
+        lower: Updates from this time on are read.
+        before: The live rows right before `lower`.
 
     Raises:
         MissingBlob: A part is not there.

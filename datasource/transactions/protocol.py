@@ -1,22 +1,23 @@
-"""The transactions shard of a location, as its users see it: register, forget, commit, apply, tidy.
+"""Implements the transactions shard for its users: register, forget, commit, apply, tidy.
 
-Everything is decided by a compare-and-append on the transactions shard (`commits`). Data shards are
-told afterwards, by the committer, or else by the first reader (`applier`). Where two shards are
-written, the order is this:
+An object store cannot change two shards at once. So everything is decided by a compare-and-append
+to one shard, the transactions shard (`commit_loop`), and the data shards follow: the committer
+applies what it has committed, or else the first reader does (`applier`). Where two shards are
+written, the order is this, and a crash in between does no harm:
 
-    register   mark the data shard, then add its row. Died between: direct writes are refused, and
-               whoever registers it again completes it; whoever forgets it undoes it.
-    forget     one commit takes the `register` row back and adds a `forget` row; then the data shard
-               is moved beyond that time and unmarked, in one transition. Died between: every reader
-               and every other caller completes it.
-    commit     parts are staged before; the data shard's state learns of them after.
+    register   mark the data shard, then add its row. After a crash between the two, direct writes
+               are refused; registering again completes it, forgetting undoes it.
+    forget     one commit retracts the `register` row and adds a `forget` row; then the data shard's
+               upper is moved beyond that time and its mark removed, in one transition. After a
+               crash between the two, every reader and every other caller completes it.
+    commit     parts are staged before; they enter the data shard's state after.
 
-Undoing a registration goes through the transactions shard as well, so that it cannot pass somebody
-who is about to complete it: one of the two commits loses, and looks again.
+Undoing a registration goes through the transactions shard as well, so that it cannot overtake a
+process that is about to complete it: one of the two commits loses, and starts again.
 
 Invariants:
     A shard with a `register` row is marked.
-    A `forget` row is at or after the upper of the shard that it is about.
+    The time of a `forget` row is at or after the upper of its data shard.
 """
 
 from __future__ import annotations
@@ -59,20 +60,20 @@ __all__ = ["Committed", "Transactions", "Write"]
 
 
 _HISTORY_MS: Final = 60_000
-"""How long the transactions shard keeps its own history. Whoever read the ledger within this time
-reads on from there; everybody else reads it anew."""
+"""How long the transactions shard keeps its own history. A process that has read the ledger within
+this time reads the changes since then; any other reads all of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """What a transaction adds to one shard.
+    """The updates that a transaction adds to one shard.
 
     Attributes:
         name: The shard's name.
         shard: Its id.
-        runs: Parts staged for it, without times.
-        writer: Whose append it is, if the data shard is to remember it; empty for nobody's.
-        sequence: Its number.
+        runs: Parts that were staged for it, without times.
+        writer: Writer that the data shard is to remember for the append; empty for none.
+        sequence: Number of the append among those of `writer`.
         attempt: Id of the attempt that staged it.
         covers: What the append covers (`shardline.datasource.shard.covered_range`).
     """
@@ -88,7 +89,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """All writes took effect at `at`, together."""
+    """All writes took effect together, at time `at`."""
 
     at: int
 
@@ -97,7 +98,7 @@ class Transactions:
     """The transactions shard `name` of a location; may be shared between threads."""
 
     def __init__(self, home: Home, door: Door, name: str) -> None:
-        """Prepare to use it; no I/O. It is made when something is registered first."""
+        """Prepare to use it, without I/O. The shard is made when a first shard is registered."""
         self.home = home
         self.name = name
         self.reader = door.ledger(name)
@@ -106,7 +107,7 @@ class Transactions:
     # -- looking -----------------------------------------------------------------------------
 
     def upper(self) -> int:
-        """Everything before this time is decided; 0 before anything was registered."""
+        """The logical upper of all registered shards; 0 before anything was registered."""
         ledger = self.reader.read()
         return 0 if ledger is None else ledger.upper
 
@@ -118,26 +119,29 @@ class Transactions:
     # -- registering -------------------------------------------------------------------------
 
     def register(self, *names: str, at: int | None = None) -> int | UpperMismatch:
-        """Let shards be written through transactions, and only so; idempotent.
+        """Register shards: from then on they are written through transactions only. Idempotent.
 
         Args:
             names: Shards of the location.
-            at: When; None for now. Their uppers are beyond it afterwards.
+            at: Time of the registration; None for now. Their uppers are beyond it afterwards.
 
         Returns:
             The upper afterwards, or a mismatch if `at` is decided already.
 
         Raises:
-            InvalidUsage: There is no such shard, it is finished, or it is registered elsewhere.
+            InvalidUsage: There is no such shard, it is finished, or it is registered with another
+                transactions shard.
             Indeterminate: It may have happened: call it again.
         """
         self._create()
 
         def judge(ledger: Ledger) -> Rows:
-            # A forgetting that was not told yet would take the new mark for its own.
+            # First: a `forget` that is not applied yet would remove the new mark as its own.
             apply_ledger(self.home, ledger)
             rows, least = [], 0
             for name in dict.fromkeys(names):
+                # The mark before the row: otherwise a direct append could come in between, at a
+                # time that readers have already taken as complete.
                 marked = self._marked(name, ledger)
                 if marked.shard not in ledger.registered:
                     rows.append(self._row("register", name, marked.shard))
@@ -147,12 +151,14 @@ class Transactions:
         return self._change(judge, at)
 
     def forget(self, *names: str, at: int | None = None) -> int | UpperMismatch:
-        """Let shards be written directly again; idempotent. Arguments and result as `register`.
+        """End the registration of shards: they are written directly again. Idempotent.
 
-        What was committed for them is in them before direct writers are let in.
+        All that was committed for them is applied before direct writers are admitted. Arguments and
+        result as `register`.
 
         Raises:
-            InvalidUsage: There is no such shard, or it is registered elsewhere.
+            InvalidUsage: There is no such shard, or it is registered with another transactions
+                shard.
             Indeterminate: It may have happened: call it again.
         """
         for name in names:
@@ -174,7 +180,7 @@ class Transactions:
         """Finalise the transactions shard itself.
 
         Raises:
-            InvalidUsage: Something is registered with it.
+            InvalidUsage: A shard is registered with it.
         """
         while True:
             ledger = self.reader.read()
@@ -207,20 +213,20 @@ class Transactions:
         judge: Callable[[Ledger], Refused | None] = lambda _: None,
         was_registered: bool = False,
     ) -> Committed | AlreadyCommitted | UpperMismatch | Refused:
-        """Let all `writes` take effect at one time, or none.
+        """Commit all `writes` at one time, or none.
 
         Args:
             writes: At most one for each shard; all shards are registered.
-            at: When; None for now, or the upper if that is later.
+            at: Time of the commit; None for now, or the upper if that is later.
             identity: Makes the commit happen once, however often it is tried.
-            staged_ms: When the oldest part was begun.
-            judge: May refuse the commit, on a ledger that it would rest upon.
-            was_registered: Whether the caller has seen that all shards were registered. Then one
-                that is not has been forgotten since.
+            staged_ms: When staging of the oldest part began.
+            judge: May refuse the commit, by the ledger that the commit would be based on.
+            was_registered: True if the caller has seen that all shards were registered. A shard
+                that is not has then been forgotten since.
 
         Returns:
-            When they took effect; that they have before; a mismatch if `at` is decided already;
-            or the refusal.
+            The time of the commit; or that it was committed before; or a mismatch if `at` is
+            decided already; or the refusal by `judge`.
 
         Raises:
             InvalidUsage: A shard is not registered.
@@ -248,7 +254,7 @@ class Transactions:
         return outcome
 
     def committed_before(self, identity: Identity) -> AlreadyCommitted | None:
-        """Whether this process knows that `identity` has committed.
+        """The earlier commit of `identity`, if this process knows of one; no I/O.
 
         Raises:
             InvalidUsage: Its number was committed for another range.
@@ -256,7 +262,7 @@ class Transactions:
         return self._committer.committed_before(identity)
 
     def remember(self, identity: Identity) -> Appended | AlreadyCommitted | UpperMismatch:
-        """Note that something without effect was done by `identity`; moves no upper."""
+        """Record a commit of `identity` that has no rows; moves no upper."""
         ledger = self.reader.read()
         if ledger is None:
             raise self.forgotten([])
@@ -273,18 +279,20 @@ class Transactions:
         return self._upper_of(self._committer.commit(lambda _: Rows(), at))
 
     def apply(self) -> int:
-        """Let every data shard have what was committed for it; how many rows were new to this.
+        """Apply everything to all data shards; the number of rows that this process had to apply.
 
         Raises:
-            ShardError: A store's; also `Corrupt`, of a shard that was restored without the others.
+            ShardError: An error of the store; `Corrupt` if a shard was restored from a backup
+                without the others.
         """
         ledger = self.reader.read()
         return 0 if ledger is None else apply_ledger(self.home, ledger)
 
     def tidy(self) -> int:
-        """Apply everything and take back what is applied; how many rows there were.
+        """Apply everything and retract the applied rows; returns their number.
 
-        Commits do that along the way. By itself it is worth an append before a long silence.
+        Every commit does so as well. A call of its own costs an append, and pays before a long time
+        without commits.
         """
         ledger = self.reader.read()
         if ledger is None or not ledger.pending():
@@ -297,14 +305,14 @@ class Transactions:
     # -- how -----------------------------------------------------------------------------------
 
     def _create(self) -> None:
-        """Make the transactions shard if it is not there."""
+        """Create the transactions shard if there is none."""
         machine = self.home.machine(self.name)
         state = machine.refresh()
         if state is not None and not is_tombstone(state):
             return
         shard = new_id("s", self.home.ids)
         now_ms = self.home.clock.now_ms()
-        # It is its own: whoever takes it for an ordinary shard is refused like a direct writer.
+        # Registered with itself, so that an ordinary append to it is refused as a direct write.
         fresh = msgspec.structs.replace(
             initial_state(
                 shard=shard,
@@ -322,7 +330,7 @@ class Transactions:
             machine.apply(partial(reinitialise, fresh=fresh))
 
     def _change(self, judge: Callable[[Ledger], Rows], at: int | None) -> int | UpperMismatch:
-        """Commit rows about registrations, unless there are none, and see that they are applied."""
+        """Commit rows about registrations, unless there are none, and apply them."""
         ledger = self.reader.read()
         assert ledger is not None, self.name
         if at is None and not judge(ledger).added:
@@ -362,9 +370,10 @@ class Transactions:
         return marked
 
     def _undo_orphan(self, name: str) -> None:
-        """Take away a mark that names a transactions shard of this name that is gone.
+        """Remove a mark that names an earlier transactions shard of this name, which was dropped.
 
-        It had no rows when it was dropped, so the registering had not been completed.
+        A transactions shard with registered shards cannot be dropped, so this registration had not
+        been completed.
         """
         state = self._state(name)
         found = state.registered
@@ -398,7 +407,7 @@ class Transactions:
         )
 
     def forgotten(self, names: Sequence[str]) -> Determinate:
-        """The error for a write that has met the end of a registration of one of its shards."""
+        """The error of a write during which one of its shards was forgotten."""
         shards = ", ".join(f"'{name}'" for name in names) or "a shard"
         return Determinate(
             f"{shards}: forgotten by transactions shard '{self.name}' while it was written to; "

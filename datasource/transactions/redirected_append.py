@@ -1,12 +1,14 @@
-"""Appends to a registered shard, made by a transaction of that one shard.
+"""Redirects appends to a registered shard: each becomes a transaction of that one shard.
 
-What writes frames (`format("shard")`, `save`) need not know whether a shard is registered: its
-write handle meets the refusal and comes here. The append keeps its meaning: its identity, what it
-expects of the shard's upper, and that an attempt that was given up does not commit any more.
+Code that writes frames (`format("shard")`, `save`) need not know if a shard is registered: its
+write handle meets the refusal of a direct append and calls this module. The append keeps its
+meaning: its identity, the upper that it expects, and that an attempt which was given up does not
+commit any more.
 
-Exactly once across registering and forgetting: a number that was committed directly is in the data
-shard's own writers, which nobody changes any more once it is marked; one that was committed here is
-in the transactions shard's, and is carried to the data shard with the rows, for the time after.
+It stays exactly once across registering and forgetting: a number that was committed directly is
+among the data shard's own writers, which do not change while it is registered; one that was
+committed here is among those of the transactions shard, and is applied to the data shard together
+with the rows, for the time after forgetting.
 """
 
 from __future__ import annotations
@@ -32,12 +34,12 @@ __all__ = ["commit_append"]
 
 
 def commit_append(txns: Transactions, name: str, request: Append) -> Decided:
-    """Make `request`, an append to the registered shard `name`, by a transaction.
+    """Commit `request`, an append to the registered shard `name`, by a transaction.
 
     Raises:
-        InvalidUsage: Rows carry times of their own, which a transaction decides.
+        InvalidUsage: Rows have times of their own, but a transaction takes effect at one time.
         Determinate: It certainly did not happen.
-        Indeterminate: It may have happened: ask again.
+        Indeterminate: It may have happened: call it again.
     """
     if any(part.time_bounds for run in request.runs for part in run.parts):
         raise InvalidUsage(
@@ -55,11 +57,12 @@ def commit_append(txns: Transactions, name: str, request: Append) -> Decided:
     )
 
     def judge(ledger: Ledger) -> Refused | None:
+        # Applied first: writers and upper of the data shard are compared as of the ledger's upper.
         apply_ledger(txns.home, ledger, {request.shard})
         return _judged(txns.home.machine(name).state(), request)
 
     if name not in txns.registered():
-        # Somebody has begun to register it, or has just forgotten it.
+        # Another process has begun to register it, or has just forgotten it.
         _complete(txns, name)
     if request.upper is not None:
         return _nothing(txns, request, identity, judge)
@@ -94,7 +97,7 @@ def _nothing(
     identity: Identity,
     judge: Callable[[Ledger], Refused | None],
 ) -> Decided:
-    """Remember an append of nothing, which does not move the upper."""
+    """Record an append without rows that does not move the upper, so that it happens once."""
     assert not request.runs, request
     assert request.upper == request.lower, request
     ledger = txns.reader.read()
@@ -106,7 +109,7 @@ def _nothing(
 
 
 def _judged(state: ShardState, request: Append) -> Refused | None:
-    """What the data shard itself has to say: as `compare_and_append` of an unregistered one."""
+    """The refusal by the data shard's state, decided as `compare_and_append` does; None if none."""
     if state.shard != request.shard:
         raise InvalidUsage(
             f"shard '{state.name}' was dropped and made again since this writer was opened",

@@ -1,15 +1,15 @@
-"""The rows of a transactions shard: what is registered, and what is on its way to data shards.
+"""Defines the rows of a transactions shard: registrations, and updates that are to be applied.
 
-    register   the shard belongs to the transactions shard; taken back when it is forgotten
-    append     updates of the shard at `at`; taken back once they are in it
-    forget     the shard is written directly after `at`; taken back once it knows
+    register   the shard is registered; retracted when it is forgotten
+    append     updates of the shard at `at`; retracted when they are applied to it
+    forget     the shard is written directly after `at`; retracted when this is applied to it
 
-A row is added by the commit that it is about, and taken back later. Each has an id of its own, so
-that taking back cancels exactly that one. A row says its own time: whatever compaction does to the
-times of updates, its meaning stays.
+A row is added by the commit that it belongs to, and retracted later. Each has an id of its own, so
+that a retraction cancels exactly that one. A row has its own time: compaction advances the times of
+updates, and the meaning of a row must not change with them.
 
 Invariants:
-    The columns, and the encoding of `data`, are for ever: rows outlive the code that wrote them.
+    The columns, and the encoding of `data`, never change: rows outlive the code that wrote them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from shardline.datasource.types.schema import DIFF, ShardSchema
 __all__ = ["KEY", "TRANSACTIONS", "Payload", "Row", "RowKind", "schema", "table_of"]
 
 TRANSACTIONS: Final = "_transactions"
-"""The transactions shard of a location, unless a user names another one."""
+"""Name of a location's transactions shard, unless the user chooses another one."""
 
 KEY: Final = ("name", "at")
 
@@ -55,7 +55,7 @@ def schema() -> ShardSchema:
 
 
 class Payload(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The `data` of an append: as in `Commit`; JSON, so that people can read it."""
+    """The `data` of an `append` row: fields of `Commit`, as JSON so that people can read them."""
 
     runs: tuple[Run, ...]
     writer: str = ""
@@ -64,7 +64,7 @@ class Payload(msgspec.Struct, frozen=True, omit_defaults=True):
     covers: str = ""
 
     def encode(self) -> bytes:
-        """As it stands in a row."""
+        """The bytes for a row's `data`."""
         return msgspec.json.encode(self)
 
 
@@ -73,11 +73,11 @@ class Row:
     """One row.
 
     Attributes:
-        id: Its own, unique.
-        kind: What it says.
+        id: A unique id.
+        kind: `register`, `append` or `forget`: see the module's docstring.
         name: Name of the data shard.
-        shard: Its id.
-        at: When it was committed.
+        shard: Id of the data shard.
+        at: The time at which it was committed.
         data: Encoded `Payload` of an append; None otherwise.
     """
 
@@ -90,14 +90,14 @@ class Row:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Row:
-        """A row as it was read."""
+        """The row with these column values."""
         return cls(**{name: values[name] for name in _ARROW.names})
 
     def payload(self) -> Payload:
-        """What `data` says.
+        """The decoded `data`.
 
         Raises:
-            Corrupt: It says nothing that this code understands.
+            Corrupt: This code cannot decode it.
         """
         try:
             return msgspec.json.decode(self.data or b"", type=Payload)
@@ -109,7 +109,7 @@ class Row:
             ) from error
 
     def commit(self) -> Commit:
-        """What the row does to its shard."""
+        """The change that the row makes to its data shard when it is applied."""
         if self.kind == "forget":
             return Commit(at=self.at, forget=True)
         said = self.payload()
@@ -124,7 +124,7 @@ class Row:
 
 
 def table_of(added: Sequence[Row], taken_back: Iterable[Row]) -> pa.Table:
-    """The updates that add some rows and take others back."""
+    """The updates that add `added` and retract `taken_back`."""
     gone = list(taken_back)
     rows = [*added, *gone]
     columns = [pa.array([getattr(row, field.name) for row in rows], field.type) for field in _ARROW]

@@ -1,21 +1,23 @@
-"""The door: the state of a shard as readers see it, registered or not.
+"""Gives readers the state of a shard, registered or not, complete up to its logical upper.
 
 A registered shard's *logical* upper is that of its transactions shard: when that moves, so does
-every shard that is registered with it, without a write to any of them. A reader gets the data
-shard's state with one empty batch up to there, and plans from it as from any other state.
+that of every registered shard, without a write to any of them (a thousand idle tables cost one
+append per tick). A reader gets the data shard's state with one empty batch up to there, and plans
+from it as from any other state.
 
     1. read the ledger                  everything before its upper U was committed by then
-    2. read the data shard's state      after 1, so what was taken back of the ledger is in it
-    3. apply what 1 has and 2 lacks     seldom: the committer does that right away
-    4. push an empty batch up to U      on the value that the reader gets, never on the shard
+    2. read the data shard's state      after 1: rows that the ledger has no more are in it
+    3. apply what 1 has and 2 lacks     seldom: the committer does it right away
+    4. push an empty batch up to U      to the value that the reader gets, never to the shard
 
-The order of 1 and 2 is what makes the empty batch true: nothing at a time in it was committed for
-this shard, or step 3 would have brought it, and nothing will be, since U has passed.
+The order of 1 and 2 makes the empty batch true: nothing in its interval was committed for this
+shard, or step 3 would have applied it, and nothing will be, since U has passed. With the state read
+first, a row could be applied and retracted in between, and be in neither.
 
 Invariants:
-    Frontiers handed out for a shard never go back: the ledger's upper does not; and before a shard
-    leaves its transactions shard, its own upper is moved beyond the time of the leaving, in the
-    transition that lets direct writers in again.
+    Frontiers that readers of a shard see never go back: the ledger's upper does not; and when a
+    shard is forgotten, its own upper is moved beyond that time in the same transition that admits
+    direct writers again.
     Holds and leases are on the data shard's real state, by its real seqno, which the view keeps.
 """
 
@@ -43,11 +45,11 @@ from shardline.datasource.transactions.ledger import Ledger, LedgerReader
 __all__ = ["Door", "view"]
 
 _LOOKS_MAX: Final = 64
-"""How often a shard may be forgotten and registered again under a reader."""
+"""How often a shard may be forgotten and registered again during one read of its state."""
 
 
 def view(state: ShardState, upper: int) -> ShardState:
-    """`state` with nothing more before `upper`, if its own upper is before that."""
+    """`state` with an empty batch up to `upper`, if its own upper is before that."""
     lower = state.upper.time
     if lower is None or lower >= upper:
         return state
@@ -57,7 +59,7 @@ def view(state: ShardState, upper: int) -> ShardState:
 
 @dataclass(slots=True)
 class Door:
-    """Gives readers of one client the states they plan from; may be shared between threads."""
+    """Reads shard states as the readers of one client see them; may be shared between threads."""
 
     home: Home
     _ledgers: dict[str, LedgerReader] = field(default_factory=dict)
@@ -65,7 +67,7 @@ class Door:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ledger(self, txns: str) -> LedgerReader:
-        """The reader of transactions shard `txns`."""
+        """The ledger reader of transactions shard `txns`; one for each."""
         with self._lock:
             if txns not in self._ledgers:
                 self._ledgers[txns] = LedgerReader(self.home.machine(txns))
@@ -76,17 +78,18 @@ class Door:
 
         Raises:
             InvalidUsage: There is no such shard.
-            ShardError: A store's; also of the transactions shard's.
+            ShardError: An error of the store, also while the transactions shard is read.
         """
         return self.states([name])[0]
 
     def states(self, names: Sequence[str], pool: Executor | None = None) -> list[ShardState]:
-        """As `state`, of several shards, whose transactions shard is read once.
+        """As `state`, for several shards; each transactions shard is read once.
 
         Args:
             names: The shards.
-            pool: Looks at them side by side.
+            pool: Runs the reads in parallel, if given.
         """
+        # All ledgers before any state: see the module's docstring.
         read: dict[str, Ledger | None] = {}
         for name in names:
             cached = self.home.machine(name).cached
@@ -97,7 +100,7 @@ class Door:
         return list(map(look, names) if pool is None else pool.map(look, names))
 
     def extended(self, state: ShardState) -> ShardState:
-        """`state`, a shard's own, up to where this process knows that it is complete; no I/O."""
+        """`state` (a shard's own) up to the logical upper that this process knows; no I/O."""
         known = self._complete.get(state.name)
         if known is None or known[0] != state.shard or state.seqno < known[1]:
             return state
@@ -106,13 +109,14 @@ class Door:
     def pending_parts(self, name: str, *, fenced: bool = True) -> set[str]:
         """Keys of blobs of shard `name` that are committed and may not be in its state yet.
 
-        What a sweeper must leave alone. It holds for good: a record in the transactions shard makes
-        sure that no commit is under way that read its clock before this call. The sweeper asks
-        before it reads the shard's state: whatever was applied meanwhile is in that.
+        The orphan sweep must not delete these. If fenced, the answer stays true: a record that this
+        call writes to the transactions shard makes sure that no commit is under way that read its
+        clock before this call. The sweep has to call this *before* it reads the shard's state,
+        which then has whatever was applied meanwhile.
 
         Args:
             name: The shard.
-            fenced: Whether to write that record; without, the answer is true of this moment only.
+            fenced: True to write that record; without it the answer is about this moment only.
 
         Raises:
             Corrupt: A row cannot be read.
@@ -120,11 +124,12 @@ class Door:
         state = self.home.machine(name).refresh()
         mark = None if state is None else state.registered
         if state is None or mark is None or mark.shard == state.shard:
-            # Before a shard is written directly again, it has got all that was committed for it.
+            # A shard is written directly again only when all that was committed for it is applied.
             return set()
         machine = self.home.machine(mark.txns)
         if machine.refresh() is None:
             return set()
+        # The fence before the ledger: then each commit that came before the fence is in the ledger.
         if fenced:
             machine.apply(fence)
         ledger = self.ledger(mark.txns).read()
@@ -140,18 +145,18 @@ class Door:
             if mark is None or is_tombstone(state) or mark.shard == state.shard:
                 return state
             if mark.txns not in read:
-                # The state must be read after the ledger: once more round.
+                # The state has to be read after the ledger, so not this one is used.
                 read = {mark.txns: self.ledger(mark.txns).read()}
                 continue
             ledger = read[mark.txns]
             if ledger is None or ledger.shard != mark.shard:
-                return state  # registering has stopped half way: nothing was committed for it
+                return state  # registering was interrupted: nothing was committed for it
             due = [row for row in ledger.pending(state.shard) if not state.upper.is_beyond(row.at)]
             if due:
                 apply_ledger(self.home, ledger, {state.shard})
                 continue
             if state.shard not in ledger.registered:
-                return state  # the same; or it was registered after the ledger was read
+                return state  # interrupted as well; or registered after the ledger was read
             self._note(state, ledger.upper)
             return view(state, ledger.upper)
         raise Determinate(

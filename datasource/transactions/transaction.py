@@ -1,4 +1,7 @@
-"""Transactions of a program: reads at one time, writes at another, all of them or none.
+"""Runs a program's transaction: reads at one time, writes at another, all of them or none.
+
+A program that reads some shards and writes others would otherwise leave half of its result behind
+after a crash, or overwrite what another program has written meanwhile.
 
     with client.transaction() as t:
         open_orders = t.read("orders")
@@ -6,21 +9,21 @@
         t.overwrite("totals", recomputed)
 
 Everything is read at the *read time*: the last one that was decided when the transaction first
-touched a shard. Everything is written at the *commit time*. What may have happened in between is
-the isolation:
+used a shard. Everything is written at the *commit time*. The isolation level defines which changes
+by others in between refuse the commit:
 
-    snapshot       nobody else has changed a shard that this one overwrites, upserts or deletes
-                   from: the first committer wins. Appends never conflict, with anything.
-    serializable   nor a shard that this one has read: as if transactions had run one by one, in
-                   the order of their commit times.
+    snapshot       changes of a shard that this transaction overwrites, upserts or deletes from: the
+                   first committer wins. Appends never conflict with anything.
+    serializable   also changes of a shard that it has read: as if transactions had run one after
+                   the other, in the order of their commit times.
 
 A commit that is refused has done nothing and raises `Determinate`, code `TRANSACTION_CONFLICT`,
 which names the shard. `run_transaction` runs the whole function again.
 
 Invariants:
-    Nothing that was staged is referred to before the commit; and it is deleted when it certainly
-    never will be. After an unknown outcome it stays.
-    What is read is protected by a lease until the transaction ends.
+    No record names a staged part before the commit. Staged parts are deleted when it is certain
+    that none ever will; after an unknown outcome they stay.
+    The history that is read is protected by a lease until the transaction ends.
 """
 
 from __future__ import annotations
@@ -59,25 +62,25 @@ Isolation = Literal["snapshot", "serializable"]
 _ISOLATIONS: Final = ("snapshot", "serializable")
 
 _RUNS_MAX: Final = 32
-"""How often `run_transaction` starts again before it gives up."""
+"""Most runs of `run_transaction` before it gives up."""
 
 _RUN_AGAIN: Final = ("TRANSACTION_CONFLICT", "REGISTRATION_CHANGED")
-"""Errors of a transaction that another run may not meet. A run registers what it touches."""
+"""Codes of errors after which another run may succeed; each run registers the shards it uses."""
 
 R = TypeVar("R")
 
 
 @dataclass(slots=True)
 class _Touched:
-    """One shard of a transaction.
+    """One shard that a transaction uses.
 
     Attributes:
-        shard: Its id when it was touched first.
+        shard: Its id when it was used first.
         stager: Writes parts for it.
-        reader: Protects what is read at the read time; None while nothing was.
-        staged: What is to be added.
-        read: Whether its contents were given out.
-        replaced: Whether what is to be added depends on its contents.
+        reader: Keeps the shard readable at the read time; None if nothing was read.
+        staged: The parts to add at the commit.
+        read: True if its contents were read by the program.
+        replaced: True if the parts to add depend on its contents.
     """
 
     shard: str
@@ -92,10 +95,10 @@ class Transaction:
     """One transaction. Use it as a context manager: it commits at the end, or not at all.
 
     Attributes:
-        committed_at: When it took effect; None before, if there was nothing to commit, and if that
+        committed_at: Time of the commit. None before it, if there was nothing to commit, or if it
             was so long ago that its writer has committed again since.
-        already: Whether a transaction with this writer and sequence had been committed before:
-            then this one has no effect, and what is passed to it is not even staged.
+        already: True if a transaction with this writer and sequence had been committed before: then
+            this one has no effect, and rows that are passed to it are not even staged.
     """
 
     def __init__(
@@ -108,7 +111,7 @@ class Transaction:
         sequence: int | None = None,
         covers: str = "",
     ) -> None:
-        """Begin, without I/O; `ShardClient.transaction` says what the arguments mean."""
+        """Begin, without I/O; the arguments are explained at `ShardClient.transaction`."""
         if isolation not in _ISOLATIONS:
             raise unknown_name("isolation", isolation, _ISOLATIONS)
         if (writer is None) != (sequence is None):
@@ -162,7 +165,7 @@ class Transaction:
         return self._read_time
 
     def read(self, name: str) -> pa.Table:
-        """The contents of shard `name` at the read time; without what this transaction writes.
+        """The contents of shard `name` at the read time, without this transaction's own writes.
 
         Raises:
             InvalidUsage: There is no such shard, or it cannot be registered.
@@ -172,10 +175,10 @@ class Transaction:
         return self._reader(name, self._touched[name]).snapshot(time)
 
     def append(self, name: str, data: Updates) -> None:
-        """Add rows to shard `name`; with a column `_diff`, updates.
+        """Add rows to shard `name`; with a column `_diff` they are updates.
 
         Raises:
-            InvalidUsage: The rows do not fit the shard, or carry times.
+            InvalidUsage: The rows do not fit the shard, or have times.
         """
         if not self.done_before():
             touched = self._touch(name)
@@ -185,10 +188,10 @@ class Transaction:
     def overwrite(self, name: str, data: Updates) -> None:
         """Make these rows the contents of shard `name`.
 
-        They replace what it held at the read time, and what this transaction has written to it.
+        They replace its contents at the read time and all that this transaction has written to it.
 
         Raises:
-            InvalidUsage: The rows do not fit the shard, or are changes.
+            InvalidUsage: The rows do not fit the shard, or are updates with diffs.
             Determinate: As `read`.
         """
         if not self.done_before():
@@ -197,23 +200,23 @@ class Transaction:
             self.replace(name, touched.stager.stage(tables))
 
     def upsert(self, name: str, data: pa.Table) -> None:
-        """Let rows replace the rows of their keys, in the contents of the shard at the read time.
+        """Insert rows, each in place of the row with its key in the contents at the read time.
 
         Raises:
-            InvalidUsage: The shard has no key, the rows do not fit it or two of them have the same
+            InvalidUsage: The shard has no key, the rows do not fit it, or two of them have the same
                 key; or this transaction has written to the shard before.
             Determinate: As `read`.
         """
         self._replace_keys(name, data, live=True)
 
     def delete(self, name: str, keys: pa.Table) -> None:
-        """Delete the rows of some keys; `keys` has the key columns. Errors as `upsert`."""
+        """Delete the rows with these keys; `keys` has the key columns. Errors as `upsert`."""
         self._replace_keys(name, keys, live=False)
 
     def reads(self, name: str) -> int:
-        """Note that shard `name` is read by other means, at the time that this gives.
+        """Note that shard `name` is read by other means, at the returned time.
 
-        It stays readable there until the end of the transaction. Errors as `read`.
+        It stays readable at that time until the end of the transaction. Errors as `read`.
         """
         touched = self._touch(name)
         touched.read = True
@@ -223,7 +226,7 @@ class Transaction:
     # -- what was staged elsewhere -------------------------------------------------------------
 
     def done_before(self) -> bool:
-        """Whether this very transaction was committed before; costs a look, the first time.
+        """True if this very transaction was committed before; costs a request the first time.
 
         Raises:
             InvalidUsage: Its number was committed for another range.
@@ -235,11 +238,11 @@ class Transaction:
         return self.already
 
     def stager(self, name: str) -> Stager:
-        """What writes parts for shard `name`; can be sent to other processes once its blob can."""
+        """The stager for shard `name`; can be sent to other processes if its blob store can."""
         return self._touch(name).stager
 
     def add(self, name: str, staged: Staged) -> None:
-        """Add what was staged for shard `name`, which is this transaction's from here on."""
+        """Add parts staged for shard `name`; the transaction takes charge of them."""
         touched = self._touch(name)
         touched.staged.append(staged)
         self._parts.add(staged.runs)
@@ -253,7 +256,7 @@ class Transaction:
                     )
 
     def replace(self, name: str, staged: Staged) -> None:
-        """Make what was staged the contents of shard `name`; it is deleted in the end."""
+        """Make the staged rows the contents of shard `name`; their parts are deleted afterwards."""
         touched = self._touch(name)
         with UncommittedParts(self._home.location.blob, staged.runs) as replaced:
             reader = self._reader(name, touched)
@@ -269,13 +272,13 @@ class Transaction:
     # -- the end -----------------------------------------------------------------------------
 
     def commit(self) -> int | None:
-        """Let everything take effect; the commit time, as `committed_at`.
+        """Commit everything; returns the commit time, as `committed_at`.
 
         Raises:
-            Determinate: It certainly did not happen. `TRANSACTION_CONFLICT`: somebody else has
-                changed what this transaction rests upon. `REGISTRATION_CHANGED`: a shard was
-                forgotten while it ran.
-            Indeterminate: It may have happened: with a writer and a sequence, do it again.
+            Determinate: It certainly did not happen. `TRANSACTION_CONFLICT`: another writer has
+                changed a shard that this transaction depends on. `REGISTRATION_CHANGED`: a shard
+                was forgotten while it ran.
+            Indeterminate: It may have happened: with a writer and a sequence, run it again.
         """
         self._check_open()
         try:
@@ -284,7 +287,7 @@ class Transaction:
             self._close()
 
     def rollback(self) -> None:
-        """Give everything up; nothing has happened."""
+        """End the transaction without any effect, and delete what it has staged."""
         if self._open:
             self._close()
 
@@ -305,7 +308,7 @@ class Transaction:
         if isinstance(outcome, Committed):
             self.committed_at = outcome.at
             return outcome.at
-        # Of an attempt that is not known any more, these may be the parts.
+        # A commit whose attempt is not known any more may have been ours, with these parts.
         if not isinstance(outcome, AlreadyCommitted) or outcome.attempt not in {"", self._attempt}:
             self._parts.unused()
         if isinstance(outcome, AlreadyCommitted):
@@ -327,7 +330,7 @@ class Transaction:
         return writes, begun
 
     def _judge(self, ledger: Ledger) -> Refused | None:
-        """Whether all that this transaction rests upon is as it was at the read time."""
+        """Refuse if a shard that this transaction depends on has changed since the read time."""
         serializable = self._isolation == "serializable"
         for name, touched in self._touched.items():
             if not touched.replaced and not (serializable and touched.read):
@@ -335,7 +338,8 @@ class Transaction:
             time = self.read_time()
             pending = ledger.pending(touched.shard)
             state = self._home.machine(name).state()
-            # The state was read after the ledger: what is in neither has not been committed.
+            # The state is read after the ledger: what is in neither has not been committed. In the
+            # other order, an append could be applied and retracted in between, and be missed.
             if (
                 state.shard != touched.shard
                 or any(row.at > time and row.kind == "append" for row in pending)
@@ -347,7 +351,7 @@ class Transaction:
     # -- how ---------------------------------------------------------------------------------
 
     def _touch(self, name: str) -> _Touched:
-        """What is known of shard `name`, which is registered if it was not."""
+        """The entry of shard `name`, which is registered at its first use if it was not."""
         self._check_open()
         if name not in self._touched:
             if name not in self._txns.registered():
@@ -369,7 +373,7 @@ class Transaction:
         return self._touched[name]
 
     def _reader(self, name: str, touched: _Touched) -> ReadHandle:
-        """A reader at the read time, which keeps what it needs until the end."""
+        """A reader at the read time, whose lease lasts until the end of the transaction."""
         if touched.reader is None:
             try:
                 touched.reader = open_reader(
@@ -385,7 +389,7 @@ class Transaction:
         return touched.reader
 
     def _state_at(self, reader: ReadHandle, name: str) -> ShardState:
-        """A state of the shard that knows everything up to the read time."""
+        """A state of the shard that is complete up to the read time."""
         state = self._door.state(name)
         reader.lease.check(state)
         assert state.upper.is_beyond(self.read_time()), (name, state.upper, self._read_time)
@@ -424,7 +428,7 @@ class Transaction:
         touched.replaced = True
 
     def _difference(self, touched: _Touched, state: ShardState, difference: Difference) -> Staged:
-        """`difference` to the contents at the read time, staged under the newest schema."""
+        """`difference` to the contents at the read time, staged with the newest schema."""
         there = plan_changes(state, TIME_MIN, self.read_time() + 1)
         stager = replace(touched.stager, schema=current_schema(state), schema_id=state.schema_id)
         more = stager.stage(difference.against(state, there, whole=True))
@@ -460,15 +464,15 @@ class Transaction:
 def run_transaction(
     home: Home, begin: Callable[[], Transaction], work: Callable[[Transaction], R]
 ) -> R:
-    """What `work` gives, of the first transaction that meets no conflict and no forgetting.
+    """Run `work` in transactions until one commits; returns the result of that run.
 
     Args:
         home: The client.
         begin: Begins a transaction.
-        work: Run once for each transaction; must not have effects of its own.
+        work: Called once for each transaction; must not have effects outside of it.
 
     Raises:
-        Determinate: Each of many runs met a conflict; this is the last one's.
+        Determinate: Every run met a conflict or a forgotten shard; the error of the last one.
     """
     backoff = Backoff(home.clock, home.ids, home.settings.conflict_pause_ms)
     for left in reversed(range(_RUNS_MAX)):
