@@ -1,10 +1,11 @@
-"""Looking into a location without changing it: reads states and makes reports of them.
+"""Inspects a location without changing it: reads the states of shards and makes reports of them.
 
-    inspect_location(location, clock)          every shard, also when some cannot be read
+    inspect_location(location, clock)          every shard, even if some cannot be read
     inspect_shard(location, clock, "orders")   one shard, or an error that says why not
 
-Takes no lease and writes nothing: what is reported was true at one moment. Uses neither the client
-nor any handle, so that a look costs no more than reading the states.
+Takes no lease and writes nothing, so that it can be run against a location in any condition; a
+report was true at one moment. It uses neither the client nor any handle, so an inspection costs no
+more than reading the states.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from shardline.datasource.stores.shard_names import shard_name
 __all__ = ["inspect_location", "inspect_shard"]
 
 _REPLAY_MAX = 10_000
-"""Most log records read to find what only old seqnos need; each may cost a request."""
+"""Most log records read to find parts that only older states need; each may cost a request."""
 
 
 def inspect_location(
@@ -52,7 +53,7 @@ def inspect_location(
 def inspect_shard(
     location: Location, clock: Clock, name: str, *, with_parts: bool = False
 ) -> LocationReport:
-    """A report of shard `name` alone; of its tombstone if it was dropped.
+    """A report of shard `name` alone, or of its tombstone if it was dropped.
 
     Raises:
         InvalidUsage: There is no such shard.
@@ -81,7 +82,7 @@ def _report(location: Location, clock: Clock, name: str, *, with_parts: bool) ->
 
 
 def _dropped(machine: Machine, state: ShardState) -> tuple[DroppedPart, ...] | None:
-    """What only seqnos before `state`'s still need; None if that cannot be found out."""
+    """Parts that only states older than `state` need; None if that cannot be found out."""
     oldest = seqno_since(state)
     if oldest >= state.seqno:
         return ()
@@ -91,5 +92,5 @@ def _dropped(machine: Machine, state: ShardState) -> tuple[DroppedPart, ...] | N
     try:
         return dropped_parts(states_from(machine, state, oldest))
     except (Corrupt, MissingBlob):
-        # The newest state is whole; that older ones are not is for fsck to say.
+        # The newest state was read; damage of older ones is reported by fsck.
         return None

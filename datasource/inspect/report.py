@@ -1,16 +1,18 @@
-"""What a shard looks like, for people and for programs: a plain value made of its state.
+"""Describes a shard for people and programs: a plain value, made from its state.
 
     report_shard(state, now_ms)     one shard
-    dropped_parts(states)           what only old seqnos still need
-    schema_text(json)               a schema in the words of SQL
+    dropped_parts(states)           parts that only older states still need
+    schema_text(json)               a schema as SQL
 
-Nothing here does I/O, so whoever has a state can describe it: `jobs/show.py`, the main job, the
-monitoring page. The report is encodable as JSON; its field names are stable, new ones may come.
+States change with the code; a report is the stable form that commands, the main job and the
+monitoring page show. It does no I/O, so any holder of a state can make one. It is encodable as
+JSON; its field names are stable, new ones may be added.
 
 Reading the numbers: times (`since`, `upper`, …) are on the shard's own clock, milliseconds since
-the epoch unless its writers chose otherwise. Null is the empty frontier: for an upper "nothing more
-can come", for a since "holds nothing". Ages compare the clock of whoever looks with the clock of
-whoever wrote, so they may be off by the difference of the two; they are never below 0.
+the epoch unless its writers chose otherwise. Null is the empty frontier: for an upper "no more
+updates can come", for a since "holds nothing". Ages compare the clock of the process that makes the
+report with that of the process that wrote, so they may be off by the difference of the two; they
+are never below 0.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ class DroppedPart(msgspec.Struct, frozen=True):
     Attributes:
         key: Its blob.
         size_bytes: Its encoded size.
-        last_seqno: The last state that names it: a hold at this seqno or an earlier one keeps it.
+        last_seqno: The last state that names it; a hold at this seqno or an earlier one keeps it.
     """
 
     key: str
@@ -104,24 +106,25 @@ class RollupReport(msgspec.Struct, frozen=True):
 
 
 class HolderReport(msgspec.Struct, frozen=True):
-    """A reader, and what it holds back.
+    """A reader of the shard, and the history and parts that it keeps.
 
     Attributes:
         name: Id of a lease, or the name that its user gave a hold.
-        kind: "lease" expires by itself when its owner falls silent, "hold" never does.
-        owner: Who it is and what for.
-        since: What it may still read at; null holds nothing.
-        seqno: Blobs of this state and later ones stay; null if it holds no blobs.
-        heard_ms: When it was last heard of: a lease's heartbeat, a hold's last move.
-        silent_ms: How long ago that was.
-        made_ms: When a hold was made; null for a lease, which does not remember.
-        lease_ms: It expires after this much silence; null never.
-        overdue: Whether it is a lease that the next command on the shard will forget.
-        behind_ms: How far its since is behind the upper: the history that it keeps apart.
+        kind: "lease" expires by itself without heartbeats, "hold" never does.
+        owner: The owner and its purpose, as the owner described them.
+        since: It may read at this time and later; null holds nothing.
+        seqno: Blobs of this state and later ones are kept; null if it holds no blobs.
+        heard_ms: Time of a lease's last heartbeat, or of a hold's last move.
+        silent_ms: Time since `heard_ms`.
+        made_ms: When a hold was made; null for a lease, which does not record it.
+        lease_ms: It expires after this time without a heartbeat; null never.
+        overdue: True for a lease that the next command on the shard will expire.
+        behind_ms: How far its since is behind the upper: history that cannot be compacted.
         behind_seqnos: How far its seqno is behind the shard's.
-        gain_ms: How far the shard's since could move if this one alone were gone.
-        only_bytes: Size of the parts that no state since its seqno but its own needs and no other
-            reader keeps; null if the log was too long to look.
+        gain_ms: How far the shard's since could move if this reader alone were gone.
+        only_bytes: Size of the parts that are kept for this reader alone: states from its seqno on
+            name them, but not the newest, and no other reader holds one of these states; null if
+            the log was too long to find out.
     """
 
     name: str
@@ -141,16 +144,16 @@ class HolderReport(msgspec.Struct, frozen=True):
 
 
 class WriterReport(msgspec.Struct, frozen=True):
-    """What the shard remembers of a writer.
+    """The shard's entry of a writer, by which its repeated appends are recognised.
 
     Attributes:
         name: Name of a durable writer, or id of an anonymous one.
         last: Number of its last append.
-        upper: The shard's upper right after that.
-        heard_ms: When it last appended or gave something up.
-        silent_ms: How long ago that was.
-        lease_ms: It is forgotten after this much silence; null never.
-        abandoned: Attempts at its next append that were given up.
+        upper: The shard's upper right after that append.
+        heard_ms: When it last appended or gave up an attempt.
+        silent_ms: Time since `heard_ms`.
+        lease_ms: The entry is removed after this time without an append; null never.
+        abandoned: Number of given-up attempts at its next append.
     """
 
     name: str
@@ -167,30 +170,31 @@ class ShardReport(msgspec.Struct, frozen=True):
 
     Attributes:
         id: Identity; a shard that was dropped and made again has another one.
-        name: As its user wrote it.
-        dropped: Whether only its tombstone is left.
-        schema: The current one, in the words of SQL.
-        schema_id: How often it has been evolved.
+        name: Name as the user wrote it.
+        dropped: True if only its tombstone is left.
+        schema: The current schema, as SQL.
+        schema_id: Its id; also the number of times that the schema was evolved.
         key: Columns that order its parts and identify rows.
         since: Reads at this time and later are exact.
-        upper: Everything before is settled.
+        upper: The contents at all times before it are final.
         seqno: Number of its newest log record.
-        walltime_ms: When that was written.
+        walltime_ms: When that record was written.
         created_ms: When the shard was made.
         version: Newest code version that contributed to its state.
         rows: Updates in all parts, before consolidation.
         size_bytes: Encoded size of all parts, inline ones included.
         diff_sum: Sum of all diffs: the number of rows in the newest contents.
-        levels: Batches by size class; `empty_batches` of them are idle time.
-        inline_parts: Parts that live inside the state, of `inline_bytes` together.
-        retracting_parts: Parts that take rows away: reading has to consolidate them.
-        dropped_bytes: Parts that only old seqnos still need; null if the log was too long to look.
-        retain_ms: How far before its newest readable time the shard stays readable, whoever reads;
-            null leaves that to readers.
-        swept_ms: When leaked blobs were last looked for; 0 never.
-        holders: Leased readers and holds, the one that holds back most first.
-        writers: Who has appended, the latest first.
-        parts: Every part in order of time; null unless asked for.
+        levels: Batches by size class; the `empty_batches` without rows are in none.
+        inline_parts: Parts that live inside the state, with `inline_bytes` in total.
+        retracting_parts: Parts with retractions: reading has to consolidate them.
+        dropped_bytes: Size of the parts that only older states need; null if the log was too long
+            to find out.
+        retain_ms: How long before its newest readable time the shard stays readable, with or
+            without readers; null leaves it to readers.
+        swept_ms: Time of the last orphan sweep; 0 never.
+        holders: Leased readers and holds, the one that is furthest behind first.
+        writers: Writers that have appended, the latest first.
+        parts: Every part in order of time; null unless requested.
     """
 
     id: str
@@ -226,7 +230,7 @@ class ShardReport(msgspec.Struct, frozen=True):
 
 
 class ProblemReport(msgspec.Struct, frozen=True):
-    """A shard whose state cannot be read, and why."""
+    """A shard whose state cannot be read, and the error."""
 
     shard: str
     code: str
@@ -234,12 +238,12 @@ class ProblemReport(msgspec.Struct, frozen=True):
 
 
 class LocationReport(msgspec.Struct, frozen=True):
-    """All shards of a location, or the one asked for.
+    """All shards of a location, or the one that was requested.
 
     Attributes:
         location: Canonical URL.
         location_id: Made with the location; empty where nothing is stored.
-        at_ms: When it was looked at, by the looker's clock.
+        at_ms: Time of the report, by the clock of the process that made it.
         shards: In order of their names.
         problems: Shards that could not be read.
     """
@@ -261,10 +265,10 @@ def report_shard(
     """Describe `state`.
 
     Args:
-        state: The newest one.
-        now_ms: The looker's clock.
-        dropped: What only old seqnos still need (`dropped_parts`); None if that is not known.
-        with_parts: Whether to list every part.
+        state: The newest state.
+        now_ms: The time of now, for ages.
+        dropped: Parts that only older states need (`dropped_parts`); None if that is not known.
+        with_parts: True to list every part.
     """
     batches = state.trace.batches
     parts = [part for batch in batches for part in batch.parts]
@@ -306,7 +310,7 @@ def report_shard(
 
 
 def dropped_parts(states: Iterable[ShardState]) -> tuple[DroppedPart, ...]:
-    """Blobs that an earlier one of `states` names and the last one does not.
+    """Blobs that some of `states` name and the last one does not.
 
     Args:
         states: Consecutive states of one shard, ascending, up to the newest.
@@ -366,7 +370,7 @@ def _holder(
 
 
 def _end(state: ShardState) -> Frontier:
-    """The upper, or where it would be if a finished shard had one."""
+    """The upper; for a finished shard, whose upper is empty, the time after its last update."""
     if not state.upper.is_empty:
         return state.upper
     last = last_update(state)
@@ -374,7 +378,7 @@ def _end(state: ShardState) -> Frontier:
 
 
 def _gain(state: ShardState, others: Sequence[Frontier]) -> int:
-    """How far since could move if only `others` held it: up to the last readable time."""
+    """How far since could move if only `others` held it; at most to the last readable time."""
     last = Frontier(max((_end(state).time or 0) - 1, 0))
     return _distance(state.since, min(meet(others), last))
 

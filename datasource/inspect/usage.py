@@ -1,23 +1,26 @@
-"""Usage: what every byte of a shard, and of a location, is there for.
+"""Accounts for every byte of a shard, and of a location, by the reason why it is still stored.
 
     shard_usage(machine)             one shard
-    location_usage(location, clock)  every shard, and what belongs to none
+    location_usage(location, clock)  every shard, and objects that belong to none
+
+A location that grows has many possible causes: data, a forgotten hold, collection that does not
+run, crashes. The sum tells which:
 
     bytes in the store = now + held + garbage + staged + leaked + unattributed
 
-    now           the newest state needs it: parts, a whole state, the records after it, floors
-    held          only older states need it, and a reader's seqno keeps one of those: `holders`
-    garbage       nobody can ask for it any more: garbage collection takes it, now or when the
-                  grace of the log is over
-    staged        nothing refers to it, and something may yet: it is younger than a commit may be
-    leaked        nothing refers to it, and nothing can: the sweep takes it
-    unattributed  not ours: nobody takes it
+    now           needed by the newest state: parts, a whole state, the records after it, floors
+    held          needed by older states only, one of which a reader's seqno keeps: `holders`
+    garbage       needed by no state that can be read any more: garbage collection deletes it, now
+                  or when the grace of the log is over
+    staged        nothing refers to it, but a commit still may: it is young enough
+    leaked        nothing refers to it, and no commit can any more: the orphan sweep deletes it
+    unattributed  not written by Shardline: nothing deletes it
 
 Invariants:
-    While nothing else runs, the sum is what the store holds, to the byte.
-    Whatever runs meanwhile, nothing is counted twice or taken for a leak that is none: objects are
-    listed before the state is read that says what they are for, and one that a collector deleted in
-    between is not counted.
+    While nothing else runs, the sum equals the size of all objects in the store, to the byte.
+    With other processes running, no object is counted twice, and none is reported as leaked that is
+    not: objects are listed before the state is read that explains them, and an object that was
+    collected in between is not counted.
     Nothing is written, and no lease is taken.
 """
 
@@ -59,21 +62,21 @@ __all__ = [
 ]
 
 _OVERTAKEN_MAX: Final = 8
-"""How often a collector may take the states that are being read."""
+"""How often garbage collection may delete the states being read before the report gives up."""
 
 _LOG_TOP: Final = 2**63 - 1
-"""Keys of a log count down from here."""
+"""The number in a log entry's key is this minus its seqno."""
 
 
 class HolderUsage(msgspec.Struct, frozen=True):
-    """What the seqno of one reader keeps.
+    """Objects that the seqno of one reader keeps from garbage collection.
 
     Attributes:
         name: Id of a lease, or the name of a hold.
         kind: "lease" expires by itself, "hold" never does.
-        seqno: The oldest state that it may ask for.
-        kept: All that it keeps, whoever else does.
-        alone: What would be garbage without it.
+        seqno: The oldest state that it may read.
+        kept: All objects that it keeps, also those that others keep as well.
+        alone: Objects that would be garbage without it.
     """
 
     name: str
@@ -84,25 +87,25 @@ class HolderUsage(msgspec.Struct, frozen=True):
 
 
 class ShardUsage(msgspec.Struct, frozen=True):
-    """What the objects of one shard are there for.
+    """The objects of one shard, by the reason why they are stored.
 
     Attributes:
         id: Identity of the shard.
-        name: As its user wrote it.
-        dropped: Whether only its tombstone is left.
-        seqno: Of the state that this is about.
-        parts: Of the newest state.
-        rollups: The newest whole state; none while a record says it all.
-        records: Of the log, from there on.
-        floors: How far the log was truncated: a few bytes each, kept for ever.
-        held: What only older states need and somebody holds.
-        garbage: What GC may take.
-        staged: Nothing refers to it, and it may still be committed. Of a shard that is written
-            through a transactions shard also what is older: a transaction may wait to be applied.
-        leaked: Nothing refers to it, and nothing can: a sweep takes it.
-        unattributed: Objects that are not ours, or whose age the store does not tell.
-        inline_bytes: Rows inside of the state: a share of rollups and records, not one more kind.
-        holders: Who keeps what, the one that keeps most first.
+        name: Name as the user wrote it.
+        dropped: True if only its tombstone is left.
+        seqno: Seqno of the state that this is about.
+        parts: Parts of the newest state.
+        rollups: The newest whole state; none while a record holds it.
+        records: Records of the log from that state on.
+        floors: Entries of the floor log: a few bytes each, kept for ever.
+        held: Needed by older states only, which a reader holds.
+        garbage: Garbage collection may delete it.
+        staged: Nothing refers to it, and it may still be committed. For a registered shard also
+            older objects: a transaction may wait to be applied.
+        leaked: Nothing refers to it, and no commit can any more: an orphan sweep deletes it.
+        unattributed: Objects that are not ours, or whose age the store does not report.
+        inline_bytes: Rows inside of the state: a share of rollups and records, no separate kind.
+        holders: The readers that keep older states, the one that keeps most first.
     """
 
     id: str
@@ -123,23 +126,24 @@ class ShardUsage(msgspec.Struct, frozen=True):
 
     @property
     def now(self) -> Amount:
-        """What the newest state needs."""
+        """All objects that the newest state needs."""
         return self.parts + self.rollups + self.records + self.floors
 
     @property
     def total(self) -> Amount:
-        """All of it: what the store holds for the shard."""
+        """All objects of the shard in the store."""
         rest = self.held + self.garbage + self.staged + self.leaked + self.unattributed
         return self.now + rest
 
 
 class OrphanUsage(msgspec.Struct, frozen=True):
-    """A directory of the location that is no shard's.
+    """A directory of the location that belongs to no shard.
 
     Attributes:
         directory: Its name.
-        total: All that is in it.
-        sweepable: What an admin may sweep: it has the names and the age of a lost shard's blobs.
+        total: All objects in it.
+        sweepable: Objects with the names and the age of a lost shard's blobs, which an admin may
+            sweep.
     """
 
     directory: str
@@ -148,14 +152,14 @@ class OrphanUsage(msgspec.Struct, frozen=True):
 
 
 class LocationUsage(msgspec.Struct, frozen=True):
-    """What the objects of a location are there for.
+    """The objects of a location, by the reason why they are stored.
 
     Attributes:
         location: Canonical URL.
-        at_ms: When it was looked at, by the looker's clock.
+        at_ms: Time of the report, by the clock of the process that made it.
         shards: In order of their names.
         orphans: Directories without a shard.
-        own: The location's own objects. (A file that somebody put beside them is not counted.)
+        own: The location's own objects. (A foreign file beside them is not counted.)
         problems: Shards that could not be read, and are missing in `shards`.
     """
 
@@ -168,15 +172,15 @@ class LocationUsage(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> Amount:
-        """All of it."""
+        """All objects of the location."""
         amounts = [one.total for one in self.shards] + [one.total for one in self.orphans]
         return sum(amounts, self.own)
 
 
 def shard_usage(machine: Machine) -> ShardUsage:
-    """What the objects of the shard are there for.
+    """The objects of a shard, by the reason why they are stored.
 
-    Costs a listing of them, and the records since the last collection.
+    Costs a listing of them, and reading the records since the last garbage collection.
 
     Raises:
         InvalidUsage: There is no such shard.
@@ -199,7 +203,7 @@ def shard_usage(machine: Machine) -> ShardUsage:
 
 
 def location_usage(location: Location, clock: Clock) -> LocationUsage:
-    """What the objects of a location are there for.
+    """The objects of a location, by the reason why they are stored.
 
     Raises:
         Determinate: The store did not answer.
@@ -208,7 +212,7 @@ def location_usage(location: Location, clock: Clock) -> LocationUsage:
     directories = location.directories()
     shards: list[ShardUsage] = []
     problems: list[ProblemReport] = []
-    # Read after the directories: what is a shard by then is none of the orphans.
+    # Read after the directories: a shard that is created in between is not taken for an orphan.
     known = location.consensus.list_shards()
     for directory in known:
         name = directory
@@ -238,7 +242,7 @@ def location_usage(location: Location, clock: Clock) -> LocationUsage:
 
 @dataclass(slots=True)
 class _Parts:
-    """The parts that a stretch of states names, and the last state that names each."""
+    """The parts that consecutive states drop, each with the last state that names it."""
 
     newest: ShardState | None = None
     dropped: dict[str, int] = field(default_factory=dict)
@@ -254,10 +258,12 @@ class _Parts:
 def _shard_usage(machine: Machine, before: ShardState) -> ShardUsage:
     parts = _Parts()
     parts.follow(states_from(machine, before, before.cleaned_seqno))
+    # Between two reads of the state: a part that was committed before the listing is in the second,
+    # one that is committed after it is not in the listing.
     entries = list(machine.location.entries(f"{machine.directory}/"))
     after = machine.state()
     parts.follow(machine.log.states_after(before, after.seqno))
-    # The log may have gone on since; what is reported is the last state that was followed.
+    # The report is about the last state that was followed; the log may have moved on.
     state = parts.newest or before
     if state.seqno < after.seqno:
         raise MissingBlob(f"record {state.seqno + 1} of shard '{machine.name}' is not there")
@@ -271,7 +277,7 @@ Kind = Literal[
 
 
 class _Books:
-    """Puts every object of a shard where it belongs."""
+    """Classifies every object of a shard."""
 
     def __init__(self, state: ShardState, dropped: Mapping[str, int], now_ms: int) -> None:
         self._state = state
@@ -283,7 +289,7 @@ class _Books:
         self._oldest = oldest_whole(state)
 
     def report(self, directory: str, entries: Iterable[BlobEntry]) -> ShardUsage:
-        """The usage of `entries`, all of the shard's."""
+        """The usage of the shard whose objects are `entries`."""
         state = self._state
         amounts: dict[str, Amount] = {}
         needs: dict[int, Amount] = {}
@@ -308,7 +314,7 @@ class _Books:
         )
 
     def _kind(self, entry: BlobEntry, below: str) -> Kind | int:
-        """What `entry` is there for; of what only older states need, the last of those."""
+        """The kind of `entry`; for one that only older states need, the seqno of the last."""
         kind, _, name = below.partition("/")
         match kind:
             case "part":
@@ -338,7 +344,8 @@ class _Books:
         seqno = _hexadecimal(name.partition("-")[0])
         if seqno is None or "-" not in name:
             return "unattributed"
-        # One that was forgotten, or comes too late to be recorded, is deleted by its seqno alone.
+        # A rollup that was forgotten, or written too late to be recorded, is deleted by its seqno
+        # alone.
         return 0 if seqno < self._oldest else self._unknown(entry)
 
     def _record(self, seqno: int) -> Kind | int:
@@ -346,7 +353,7 @@ class _Books:
         return "records" if last is None else last
 
     def _unknown(self, entry: BlobEntry) -> Kind:
-        """What nothing refers to: waiting for its commit, or too old for one."""
+        """The kind of an object that nothing refers to: staged, or too old to be committed."""
         if entry.modified_ms <= 0:
             return "unattributed"
         is_old = entry.modified_ms < self._now_ms - SWEEP_AGE_MS
@@ -354,7 +361,7 @@ class _Books:
 
 
 def _holders(state: ShardState, needs: Mapping[int, Amount]) -> tuple[HolderUsage, ...]:
-    """What each reader keeps of what only older states need."""
+    """The objects that each reader keeps, of those that only older states need."""
     readers: dict[str, LeasedReader | CriticalReader] = {**state.leased, **state.critical}
     seqnos = {name: r.seqno for name, r in readers.items() if r.seqno is not None}
     found = []
@@ -374,7 +381,7 @@ def _holders(state: ShardState, needs: Mapping[int, Amount]) -> tuple[HolderUsag
 
 
 def _hexadecimal(name: str) -> int | None:
-    """The number that 16 hexadecimal digits spell; None for any other name."""
+    """The number with these 16 hexadecimal digits; None for any other name."""
     digits = "0123456789abcdef"
     return int(name, 16) if len(name) == 16 and not set(name) - set(digits) else None  # noqa: PLR2004
 

@@ -1,20 +1,21 @@
-"""Fsck: everything that a location holds, compared with everything that is said of it.
+"""Checks a location: compares all its objects with the states, logs and parts that describe them.
 
     check_location(objects, clock)               every shard, and the location itself
     check_location(objects, clock, shard="orders")
 
-    findings    what can be found, with codes and hints            listing   what objects there are
-    log         records, floors, rollups: replayed to the head     states    invariants of a state
-    parts       bytes and rows of parts                            shard     one shard, all of it
-    transactions                                                   what is under way between shards
+    findings      codes, severities and hints      listing  the objects of a shard, by kind
+    log           replays records and rollups      states   invariants of a state
+    parts         bytes and rows of parts          shard    all checks of one shard
+    transactions  registered shards, and updates that are committed and not applied yet
 
-What a caller relies on: no finding is reported of a shard that only Shardline has written to,
-however it was used, killed or raced with; and a finding names the object, so that it can be
-restored. Shallow, the log is replayed and every blob is there in its size; deep, every row of
-every part is read and compared with its description.
+A read fails at the first damage that it meets. An admin who restores a backup, or suspects a store,
+needs to know all of it, before anybody reads. There is no finding for a shard that only Shardline
+has written to, however it was used, killed or raced with; and a finding names the object, so that
+it can be restored. A shallow check replays the log and compares the sizes of all blobs; a deep one
+reads every row of every part and compares it with the part's description.
 
-Not told apart: a record that another shard's writer could have written here just so, with the same
-times and sizes; a location has checksums, and no signatures.
+Not detected: a forged record that fits in its place, with the same times and sizes. A location has
+checksums, but no signatures.
 
 Invariants:
     Nothing is written, deleted or leased.
@@ -56,7 +57,7 @@ __all__ = [
 ]
 
 Progress = Callable[[str, int], None]
-"""Called with a shard's name and how many more of its records or parts have been looked at."""
+"""Called with a shard's name and the number of its records or parts checked since the last call."""
 
 
 def check_location(
@@ -70,15 +71,15 @@ def check_location(
     """Check every shard at `objects`, or only `shard`.
 
     Args:
-        objects: The store, with patience for its errors.
-        clock: When it was looked at.
-        shard: Name of one shard; None for all, and for what else there is.
-        deep: Decode every part and compare its rows with what the state says of them.
-        progress: Told how far it is.
+        objects: The store, with retries.
+        clock: For the time of the report.
+        shard: Name of one shard; None for all shards and everything else.
+        deep: Decode every part and compare its rows with its description in the state.
+        progress: Called as the check goes on.
 
     Raises:
-        InvalidUsage: There is no such shard; or nothing at all; or the location was made by newer
-            code.
+        InvalidUsage: There is no such shard, or no location at all; or the location was made by
+            newer code.
         Determinate: The store did not answer.
     """
     at_ms = clock.now_ms()
@@ -106,19 +107,19 @@ def check_location(
 
 
 def _directories(objects: Objects) -> list[str]:
-    """Every directory with something in it but the location's own."""
+    """All directories that are not empty, but the location's own."""
     return [
         name
         for name in objects.directories()
         if name[0] not in "_."
-        # Not the first object alone: other tools mark directories by empty ones, such as `a/`.
+        # More than the first object: other tools mark directories by empty objects, such as `a/`.
         and any(not is_directory_marker(entry) for entry in objects.entries(f"{name}/"))
     ]
 
 
 def _check_marker(objects: Objects, clock: Clock, directories: list[str], found: Findings) -> None:
     try:
-        # Refusing writes nothing, and so needs no identifiers.
+        # With `refuse` nothing is written, so no ids are drawn.
         ensure_location(objects, clock=clock, ids=SystemIds(), if_missing="refuse", grace_ms=0)
     except Corrupt as error:
         found.add("MARKER_DAMAGED", "_shardline", error.detail)

@@ -1,12 +1,14 @@
-"""What a check can find, with a stable code each: how bad it is, and what to do about it.
+"""Defines the findings of a check: each has a stable code, a severity, and a hint what to do.
 
     Finding                     one thing that is not as it must be
-    FsckReport, ShardCheck      what was looked at, and what was found
-    KINDS                       every code: severity and hint
+    FsckReport, ShardCheck      what was checked, and the findings
+    KINDS                       every code with its severity and hint
 
-`damage` means that something was lost or is wrong, and that some read or write fails or, where it
-would not be noticed, could give wrong rows. `warning` means that reads are right all the same.
-Codes and field names are stable; new ones may come.
+Programs decide by codes, and people by hints, so both are in one table and not at the checks.
+
+`damage` means that something was lost or is wrong: some read or write fails or, if nothing detects
+it, could return wrong rows. `warning` means that reads are right all the same. Codes and field
+names are stable; new ones may be added.
 """
 
 from __future__ import annotations
@@ -26,21 +28,21 @@ Severity = Literal["damage", "warning"]
 
 
 class Kind(NamedTuple):
-    """What all findings of one code have in common."""
+    """Severity and hint of all findings with one code."""
 
     severity: Severity
     hint: str
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something that is not as it must be.
+    """One thing that is not as it must be.
 
     Attributes:
         code: Stable name of the condition.
         severity: "damage" if something is lost or wrong, "warning" if reads are right all the same.
-        subject: What it is about: the key of an object, `record 17`, the name of a hold …
-        detail: What is wrong, with the values.
-        hint: What to do about it.
+        subject: The key of an object, `record 17`, the name of a hold …
+        detail: A description of the error, with the values.
+        hint: How to repair it.
     """
 
     code: str
@@ -51,19 +53,19 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class ShardCheck(msgspec.Struct, frozen=True):
-    """What was looked at of one shard, and what was found.
+    """The check of one shard.
 
     Attributes:
-        shard: Its name; its directory where that names no shard.
+        shard: Its name; its directory if that encodes no name.
         seqno: The newest state that was checked; null if none could be made.
         records: Log records decoded and applied.
-        rollups: Whole states compared with what the log says.
-        parts: Parts looked at, those that only older states name among them.
+        rollups: Whole states compared with those that the log gives.
+        parts: Parts checked, including those that only older states name.
         rows: Updates decoded; 0 unless the check was deep.
         size_bytes: Encoded size of the parts.
         unreferenced: Blobs that no state names: staged and not appended yet, or left by a crash.
         unreferenced_bytes: Their size.
-        findings: Nothing if all is well.
+        findings: Empty if nothing is wrong.
     """
 
     shard: str
@@ -83,9 +85,9 @@ class FsckReport(msgspec.Struct, frozen=True):
 
     Attributes:
         location: Canonical URL.
-        at_ms: When it began, by the checker's clock.
-        deep: Whether parts were decoded and compared with what the state says of them.
-        findings: About the location itself.
+        at_ms: When it began, by the clock of the process that checked.
+        deep: True if parts were decoded and compared with their descriptions.
+        findings: Findings about the location itself.
         shards: In order of their names.
     """
 
@@ -97,31 +99,31 @@ class FsckReport(msgspec.Struct, frozen=True):
 
     @property
     def clean(self) -> bool:
-        """Whether nothing at all was found."""
+        """True if there is no finding at all."""
         return not self.findings and not any(shard.findings for shard in self.shards)
 
 
 @dataclass(slots=True)
 class Findings:
-    """Collects what is found; one finding for each code and subject."""
+    """A collection of findings; the first for each code and subject counts."""
 
     found: dict[tuple[str, str], Finding] = field(default_factory=dict)
     _about: str = ""
 
     def add(self, code: str, subject: str, detail: str) -> None:
-        """Note that `subject` is not as it must be."""
+        """Add a finding about `subject`; `code` is one of `KINDS`."""
         kind = KINDS[code]
         finding = Finding(code, kind.severity, subject, detail + self._about, kind.hint)
         self.found.setdefault((code, subject), finding)
 
     def take(self, others: Findings) -> None:
-        """Add what somebody else has collected."""
+        """Add all findings of another collection."""
         for finding in others.found.values():
             self.add(finding.code, finding.subject, finding.detail)
 
     @contextmanager
     def about(self, what: str) -> Iterator[None]:
-        """Everything added inside of the block says `what` as well."""
+        """Append `what` in parentheses to the detail of each finding added inside of the block."""
         before, self._about = self._about, f" ({what})" if what else ""
         try:
             yield
@@ -266,4 +268,4 @@ KINDS: Final[Mapping[str, Kind]] = {
     "FOREIGN_OBJECT": Kind("warning", _FOREIGN),
     "LEFT_BEHIND": Kind("warning", "nothing needs it: run sweep"),
 }
-"""Every code that a check can give."""
+"""All codes that a check can report."""

@@ -1,8 +1,9 @@
-"""The objects of one shard, sorted by what they are.
+"""Lists the objects of one shard, by kind.
 
 The log is listed first, and the parts and rollups after it. They are written before a record names
-them, so whatever the newest listed record names was there before the rest was listed: if it is not
-in the listing, it is gone.
+them, so all that the newest listed record names was there before the rest was listed: if it is not
+in the listing, it is missing. In the other order, a part that is written and committed during the
+listing would look like a missing one.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ __all__ = ["Listing", "is_directory_marker", "list_shard"]
 
 _ROLLUP: Final = re.compile(r"([0-7][0-9a-f]{15})-[0-9a-f]{32}")
 _PART: Final = re.compile(r"p[0-9a-f]{32}\.parquet|t[0-9a-f]{32}/.+")
-"""Ours, and the files in a directory of its own that Spark's writer made."""
+"""Names of our own files, and of those that Spark's writer makes in a directory of its own."""
 
 
 @dataclass(slots=True)
 class Listing:
-    """What there is of one shard.
+    """The objects of one shard.
 
     Attributes:
         records: Seqnos of the log's entries, ascending.
         floors: Numbers of the floor log's entries, ascending.
-        rollups: Sizes of whole states, by key.
-        rollup_seqnos: Their keys, by the seqno in the name; any one of several.
-        parts: Sizes, by key.
-        foreign: Keys of everything else.
+        rollups: Sizes of rollups, by key.
+        rollup_seqnos: Keys of rollups, by the seqno in the name; any one of several.
+        parts: Sizes of parts, by key.
+        foreign: Keys of all other objects.
     """
 
     records: list[int] = field(default_factory=list)
@@ -50,7 +51,7 @@ class Listing:
 
     @property
     def foreign_entries(self) -> Iterator[str]:
-        """Keys of what does not belong into the log or the floor log."""
+        """Keys of foreign objects in the directories of the log and the floor log."""
         return (key for key in self.foreign if _kind_of(key) in ("log", "floor"))
 
 
@@ -61,7 +62,7 @@ def list_shard(objects: Objects, directory: str) -> Listing:
         Determinate: The store did not answer.
     """
     listing = Listing()
-    # By itself, because not every store lists a directory in the order of keys, all at one time.
+    # A request of its own: not every store lists a directory in key order and at one moment.
     for entry in objects.entries(f"{directory}/log/"):
         if is_entry(entry.key):
             listing.records.append(entry_seqno(entry.key))
@@ -84,7 +85,7 @@ def list_shard(objects: Objects, directory: str) -> Listing:
 
 
 def is_directory_marker(entry: BlobEntry) -> bool:
-    """Whether `entry` only says that there is a directory, as other tools do in a bucket."""
+    """True if `entry` is an empty object by which other tools mark a directory in a bucket."""
     return entry.key.endswith("/") and entry.size_bytes == 0
 
 

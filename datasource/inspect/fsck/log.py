@@ -1,14 +1,16 @@
-"""The log of a shard: every record, applied to the state before it, and every rollup beside it.
+"""Replays the log of a shard: applies every record to the state before it, and compares rollups.
 
-    walk_log(place, listing, found)    the states there are, and what of the store they need
+    walk_log(place, listing, found)    the states of the log, and the parts that they need
 
-Begins at the oldest state that must be there still, and goes record by record to the head. Where a
-record is missing, damaged or does not fit, it goes on from the next whole state, so that one damage
-does not hide another. Memory: one state and the descriptions of the parts that some state names.
+A reader starts from the newest rollup and never sees older records; a hold may need them all the
+same. The walk begins at the oldest state that must still be there, and goes record by record to the
+head. If a record is missing, damaged or does not fit, it goes on from the next whole state, so that
+one damage does not hide another. Memory: one state, and the descriptions of the parts that some
+state names.
 
 Invariants:
-    A state is believed only if it was made, without a gap, of a whole state that was decoded.
-    Reads only; also of a shard that is written meanwhile.
+    A state is trusted only if it was made, without a gap, from a whole state that was decoded.
+    Reads only, and can run while the shard is written.
 """
 
 from __future__ import annotations
@@ -39,24 +41,24 @@ from shardline.datasource.stores.objects import Objects
 __all__ = ["Place", "Walked", "walk_log"]
 
 _CHUNK: Final = 64
-"""Records asked for at once."""
+"""Records requested at once."""
 
 _FLOOR: Final = struct.Struct(">Q")
 
 _IS: Final = ("are", "is")
 
 _GAPS_MAX: Final = 20
-"""Gaps that are named one by one; after so many, another one says nothing new."""
+"""Most gaps that are reported one by one; more of them say nothing new."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the objects of a shard are, and who wants to know how far a check is.
+    """The objects of the shard to check, and a callback for progress.
 
     Attributes:
         objects: The store.
         directory: The shard's directory in it.
-        advance: Called with a number of records or parts that have been looked at.
+        advance: Called with the number of records or parts checked since the last call.
     """
 
     objects: Objects
@@ -66,17 +68,17 @@ class Place:
 
 @dataclass(slots=True)
 class Walked:
-    """What the log says.
+    """The result of replaying a log.
 
     Attributes:
         newest: The state at the head; None if it cannot be made.
-        last: The newest state that can be.
+        last: The newest state that can be made.
         needed: Parts of the newest state, and of every state that a reader holds, by key.
-        named: Keys of the parts that any state of the walk names.
-        dropped: Keys of parts that were garbage before the shard's clean mark.
+        named: Keys of the parts that any replayed state names.
+        dropped: Keys of parts that were dropped before `cleaned_seqno`, so should be deleted.
         broken: Seqnos of states that cannot be made.
-        records: How many were decoded.
-        rollups: How many were compared.
+        records: Number of decoded records.
+        rollups: Number of compared rollups.
     """
 
     newest: ShardState | None = None
@@ -110,7 +112,7 @@ def walk_log(place: Place, listing: Listing, found: Findings) -> Walked:
 
 
 class _TooNewError(Exception):
-    """The shard is of a version that this code must not judge."""
+    """The shard was written by newer code, whose states this code must not judge."""
 
 
 @dataclass(slots=True)
@@ -128,17 +130,17 @@ class _Walk:
     # --- where to begin -------------------------------------------------------------------------
 
     def begin(self, floor: int) -> None:
-        """Find out where the walk starts, and which whole states there are on the way."""
+        """Determine where the walk starts, and which rollups there are from there on."""
         self.known = self._opened()
         first = self.listing.records[0] if self.listing.records else 1
         if self.known is not None:
-            # Unknown while the shard still begins with another one's tombstone.
+            # Not known while the log still begins with the tombstone of an earlier shard.
             self.start = oldest_whole(self.known) or floor
             self._recorded = {at: ref.size_bytes for at, ref in self.known.rollups.items()}
             self._rollups = {at: ref.key for at, ref in self.known.rollups.items()}
         else:
             self.start = max(floor, first)
-        # Also what was written and never recorded, by a crash, is a state that the shard had.
+        # A rollup that was written and never recorded, because of a crash, is a true state, too.
         for at, key in self.listing.rollup_seqnos.items():
             self._rollups.setdefault(at, key)
         for at in sorted(self._recorded):
@@ -146,7 +148,7 @@ class _Walk:
                 self._rollup(at)
 
     def _opened(self) -> ShardState | None:
-        """The newest state as everybody makes it: from the head, which says what to start from."""
+        """The newest state, made as a client does: from the rollup or base that the head names."""
         at = self.listing.head
         (data,) = self.place.objects.get_many([self._key(at)])
         head = None if data is None else self._decoded(at, data)
@@ -185,7 +187,7 @@ class _Walk:
         return entry_key(f"{self.place.directory}/log/", seqno)
 
     def records(self, first: int, end: int) -> Iterator[tuple[int, Record | None]]:
-        """Records `[first, end)`; None for one that is missing or cannot be believed."""
+        """Records `[first, end)`; None for one that is missing or damaged."""
         keys = [self._key(seqno) for seqno in range(first, end)]
         values = self.place.objects.get_many(keys)
         for seqno, value in enumerate(values, first):
@@ -213,7 +215,7 @@ class _Walk:
         return None
 
     def step(self, seqno: int, record: Record | None) -> None:
-        """Go on to the state at `seqno`, or note that there is none."""
+        """Make the state at `seqno`, or note that it cannot be made."""
         before = self._state
         after: ShardState | None = None
         added: Sequence[Batch] | None = None  # None: all of the state's
@@ -239,7 +241,7 @@ class _Walk:
     def _note(
         self, before: ShardState | None, after: ShardState, added: Sequence[Batch] | None
     ) -> None:
-        """Remember which parts `after` names, which are needed, and which it gave up."""
+        """Note the parts that `after` names, those that are needed, and those it has dropped."""
         walked = self.walked
         walked.last = after
         every = after.trace.batches
@@ -249,7 +251,7 @@ class _Walk:
             return
         held = max(seqno_since(self.known), self.start)
         if after.seqno >= held:
-            # The first one that may be asked for needs all of its parts, not what it added.
+            # Of the first state that is held all parts are needed, of later ones those they add.
             for batch in every if added is None or after.seqno == held else added:
                 for part in batch.parts:
                     walked.needed.setdefault(part.key, part)
@@ -261,7 +263,7 @@ class _Walk:
     # --- rollups --------------------------------------------------------------------------------
 
     def _rollup(self, seqno: int) -> ShardState | None:
-        """The whole state at `seqno`; findings if it is recorded and not as it must be."""
+        """The rollup at `seqno`; findings if a state names it and it is missing or damaged."""
         key, size = self._rollups[seqno], self._recorded.get(seqno)
         if size is None:
             return self._whole(seqno, key, quietly=True)
@@ -307,7 +309,7 @@ class _Walk:
     # --- the end --------------------------------------------------------------------------------
 
     def end(self, floor: int) -> None:
-        """Note what is missing, and judge the newest state."""
+        """Report missing records, and check the newest state."""
         self._gaps(floor)
         self._lost_head()
         newest = self.walked.newest = self._state
@@ -331,7 +333,7 @@ class _Walk:
             )
 
     def _lost_head(self) -> None:
-        """A rollup is written after the record of its seqno."""
+        """Find rollups beyond the head: each is written after the record of its seqno."""
         head = self.listing.head
         for seqno, key in self.listing.rollup_seqnos.items():
             if seqno > head:
@@ -339,7 +341,7 @@ class _Walk:
                 self.found.add("HEAD_MISSING", key, detail)
 
     def _gaps(self, floor: int) -> None:
-        # A rollup at the start makes the record there superfluous; it may be truncated.
+        # If the walk starts at a rollup, the record of the same seqno may be truncated.
         first = min(floor, self.start + 1 if self.start in self._recorded else self.start)
         present = [at for at in self.listing.records if at >= first]
         gaps = [
@@ -353,7 +355,7 @@ class _Walk:
             self.found.add("RECORD_MISSING", which, detail)
 
     def _holds(self, newest: ShardState) -> None:
-        """Every state that a reader may ask for can be made."""
+        """Find readers that hold a state which cannot be made."""
         holders: dict[str, LeasedReader | CriticalReader] = {**newest.leased, **newest.critical}
         for name, reader in holders.items():
             seqno = reader.seqno
@@ -376,7 +378,7 @@ def _blobs(batches: Iterable[Batch]) -> Iterator[Part]:
 
 
 def _applied(before: ShardState | None, record: Record) -> tuple[ShardState | None, str]:
-    """What `record` makes of `before`, or why it cannot have been made for it."""
+    """The state after `record`, or the reason why it does not follow from `before`."""
     if before is None:
         return record.state, ""
     reason = _unfit(before, record)
@@ -394,7 +396,7 @@ def _applied(before: ShardState | None, record: Record) -> tuple[ShardState | No
 
 
 def _unfit(before: ShardState, record: Record) -> str | None:
-    """What `record` changes that `before` does not have."""
+    """The reason why `record` cannot change `before`; None if there is none."""
     if record.state is not None:
         return None
     change = record.diff
@@ -423,7 +425,7 @@ def _unfit(before: ShardState, record: Record) -> str | None:
 
 
 def _floor(place: Place, listing: Listing, found: Findings) -> int:
-    """The newest floor, below which records may be gone; 1 without any."""
+    """The newest valid floor, below which records may be deleted; 1 if there is none."""
     floor, before = 1, 0
     for key in listing.foreign_entries:
         found.add("FOREIGN_LOG_OBJECT", key, f"'{key}' is no entry of a log")

@@ -1,11 +1,13 @@
-"""Parts: whether each is there, is what was written, and is what the state says of it.
+"""Checks parts: each exists, has the bytes that were written, and fits its description.
 
-    check_parts(place, blob, walked, listing, found, depth)
+    check_there(part, sizes, found)           shallow: in the listing, with the right size
+    check_bounds(part, schemas, found)        files of older versions, whose bounds leave out NaN
+    examine_parts(blob, parts, schemas, key)  deep: reads all bytes and rows
 
-Shallow, a part is looked up in the listing: there, and of the right size. Deep, its bytes are read:
-checksum, columns, number of rows, diffs, times, order, and whether statistics enclose every value;
-and rows that are retracted more often than they were added are looked for. Parts are read side by
-side, each as a stream of record batches: memory does not grow with them.
+A plan trusts descriptions: with wrong ones a read skips parts that have its rows, or leaves out a
+consolidation. A deep check compares checksum, columns, number of rows, diffs, times and order, and
+that statistics enclose every value. Parts are read in parallel, each as a stream of record batches:
+memory does not grow with them.
 """
 
 from __future__ import annotations
@@ -44,14 +46,14 @@ _BATCH_BYTES: Final = 16 << 20
 
 @dataclass(slots=True)
 class PartFacts:
-    """What a look at the rows of one part found.
+    """The result of reading the rows of one part.
 
     Attributes:
         part: Its description.
-        readable: Whether all rows could be decoded.
-        ordered: Whether they are in the shard's order, as far as they were read.
+        readable: True if all rows could be decoded.
+        ordered: True if the rows that were read are in the shard's order.
         first, last: Its first and its last row; None if they were not read.
-        found: What is wrong with it.
+        found: Findings about it.
     """
 
     part: Part
@@ -63,7 +65,7 @@ class PartFacts:
 
 
 def check_there(part: Part, sizes: Mapping[str, int], found: Findings) -> bool:
-    """Whether the part is there and of the right size."""
+    """True if the part exists and has the right size; otherwise adds a finding."""
     size = sizes.get(part.key) if part.inline is None else len(part.inline)
     if size is None:
         found.add("PART_MISSING", part.key, f"part '{part.key}' ({part.rows} rows) is not there")
@@ -75,7 +77,7 @@ def check_there(part: Part, sizes: Mapping[str, int], found: Findings) -> bool:
 
 
 def check_bounds(part: Part, schemas: Mapping[int, ShardSchema], found: Findings) -> None:
-    """Find a part in whose file bounds may leave NaN out: one of an older version."""
+    """Add a finding if bounds in the part's file may leave out NaN: it is of an older version."""
     written = schemas.get(part.schema)
     if written is None or part.inline is not None:
         return
@@ -94,13 +96,13 @@ def check_bounds(part: Part, schemas: Mapping[int, ShardSchema], found: Findings
 def examine_parts(
     blob: Blob, parts: Sequence[Part], schemas: Mapping[int, ShardSchema], key: tuple[str, ...]
 ) -> Iterator[PartFacts]:
-    """Read `parts` side by side and compare them with what is said of them; in order.
+    """Read `parts` in parallel and compare them with their descriptions; results are in order.
 
     Raises:
         Determinate: The store did not answer.
     """
     with ThreadPoolExecutor(_THREADS, "fsck") as pool:
-        # In pieces: what waits for its turn is bounded, however many parts there are.
+        # In slices, so that the pool's queue is bounded, however many parts there are.
         for start in range(0, len(parts), 64 * _THREADS):
             some = parts[start : start + 64 * _THREADS]
             yield from pool.map(lambda part: _examined(blob, part, schemas, key), some)
@@ -132,7 +134,7 @@ def _examined(
 
 
 def _is_whole(blob: Blob, part: Part, found: Findings) -> bool:
-    """Whether the part's bytes have the checksum that its writer noted, if it did."""
+    """True if the part's bytes have the checksum in its description, or that has none."""
     if part.crc32 is None:
         return True
     checksum = 0
@@ -154,7 +156,7 @@ def _is_whole(blob: Blob, part: Part, found: Findings) -> bool:
 def _batches(
     blob: Blob, part: Part, written: ShardSchema, found: Findings
 ) -> Iterator[pa.RecordBatch]:
-    """All rows of the part, every column as it was written, `_ts` unless it is in the state."""
+    """All rows of the part, as written; with `_ts` unless one time for all is in the state."""
     if part.inline is not None:
         yield decode_inline(part, written)
         return
@@ -175,7 +177,7 @@ def _batches(
     rows = max(1, min(_BATCH_ROWS, int(_BATCH_BYTES / width)))
     schema = part_schema(written, names)
     for batch in file.iter_batches(rows, columns=names, use_threads=False):
-        # A dot in a name selects more than was asked for.
+        # Arrow takes a dot in a name for a path, and may return more columns than requested.
         columns = [convert(batch.column(f.name), f.type, (f.name,)) for f in schema]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -184,7 +186,7 @@ def _batches(
 
 
 class _Sums:
-    """Adds up what the rows of a part are, and compares it with what the state says."""
+    """Aggregates the rows of a part, to compare them with its description."""
 
     def __init__(
         self, part: Part, written: ShardSchema, key: tuple[str, ...], facts: PartFacts
@@ -201,7 +203,7 @@ class _Sums:
         self._stats: PartStats | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """One more batch of rows."""
+        """Add a batch of rows."""
         if batch.num_rows == 0:
             return
         self._rows += batch.num_rows
@@ -228,7 +230,7 @@ class _Sums:
         facts.last = take(table, np.array([table.num_rows - 1])).select(columns)
 
     def compare(self) -> bool:
-        """Find what is not as the state says; False if the rows are not the part's at all."""
+        """Report differences from the description; False if the rows are not the part's at all."""
         part, key, found = self._part, self._part.key, self._facts.found
         if ("PART_COLUMNS", key) in found:
             return False
@@ -259,12 +261,12 @@ class _Sums:
 
 
 def _total(diffs: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> int:
-    """The exact sum: in halves, which cannot overflow."""
+    """The exact sum of int64 values, by halves that cannot overflow."""
     return (int((diffs >> 32).sum()) << 32) + int((diffs & 0xFFFFFFFF).sum())
 
 
 def _described(part: Part, written: ShardSchema) -> ShardSchema | None:
-    """The columns that the part's statistics speak of."""
+    """A schema of the columns that the part's statistics describe; None if there are none."""
     if part.stats is None:
         return None
     paths = part.stats.columns
@@ -277,7 +279,7 @@ def _described(part: Part, written: ShardSchema) -> ShardSchema | None:
 
 
 def _wrong_stats(said: PartStats, found: PartStats | None, rows: int) -> str:
-    """What statistics say that is not so; empty if all of it is."""
+    """The first statement of `said` that is wrong, as text; empty if all are right."""
     if said.rows != rows:
         return f"statistics say that it has {said.rows} rows"
     for path, column in said.columns.items():

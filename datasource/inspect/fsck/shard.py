@@ -1,5 +1,9 @@
-"""The check of one shard: its log, state and parts, and whatever else lies in its directory."""
+"""Checks one shard: its log, its state, its parts, and all other objects in its directory.
 
+A shard may be written, merged and collected during the check, so an object that seems missing may
+have become garbage since the state was read. A check with findings is therefore repeated if the
+shard has moved on, and only findings that come up each time are reported.
+"""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -34,15 +38,15 @@ from shardline.datasource.types.schema import ShardSchema
 __all__ = ["Looked", "check_shard"]
 
 _LOOKS_MAX: Final = 3
-"""How often a shard that moves on meanwhile is looked at."""
+"""Most attempts at checking a shard that changes during the check."""
 
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """A check, and what else whoever checks several shards together wants to know.
+    """The check of a shard, with what the checks between shards need.
 
     Attributes:
-        check: What is reported.
+        check: The check to report.
         state: The newest state; None if it cannot be made.
         head: Seqno of the newest record that was listed.
     """
@@ -53,14 +57,13 @@ class Looked:
 
 
 def check_shard(place: Place, *, deep: bool) -> Looked:
-    """Look at the shard in `place`; again if it changed meanwhile and something was found.
+    """Check the shard in `place`; repeated while there are findings and the shard changes.
 
-    A part that is not there may have been merged and collected since the state was read. So of a
-    shard that moves, only what is found each time is true.
+    Of a shard that changes, only findings that come up each time are reported.
 
     Args:
-        place: The shard's.
-        deep: Decode the parts and compare their rows with what the state says of them.
+        place: Its store and directory.
+        deep: Decode the parts and compare their rows with their descriptions.
 
     Raises:
         Determinate: The store did not answer.
@@ -124,7 +127,7 @@ def _name(directory: str, state: ShardState | None) -> str:
 
 
 def _unreferenced(listing: Listing, walked: Walked) -> dict[str, int]:
-    """Sizes of the blobs that no state of the log names."""
+    """Sizes by key of the blobs that no replayed state names."""
     state = walked.newest
     if state is None:
         return {}
@@ -139,14 +142,14 @@ def _unreferenced(listing: Listing, walked: Walked) -> dict[str, int]:
 def _check_parts(
     place: Place, listing: Listing, walked: Walked, found: Findings, *, deep: bool
 ) -> int:
-    """Check the parts that somebody may read; the number of updates decoded."""
+    """Check the parts that a reader may need; the number of updates decoded."""
     state = walked.newest or walked.last
     if state is None:
         return 0
     runs = [run for batch in state.trace.batches for run in batch.runs]
     live = {part.key for run in runs for part in run.parts}
     old = [part for key, part in walked.needed.items() if key not in live]
-    # Parts that only held states name are read by themselves: a merge has rewritten their runs.
+    # Parts that only held states name are checked one by one: merges have replaced their runs.
     runs += [Run((part,), "none") for part in old]
     schemas = schemas_of(state, found)
     there: list[tuple[Run, Part]] = []
@@ -168,14 +171,14 @@ _UNMERGED: Final = {
     "NEGATIVE_MULTIPLICITY": "NEGATIVE_ROWS",
     "RUN_NOT_SORTED": "RUN_NOT_SORTED",
 }
-"""What a merge that fails has found, by its own code."""
+"""Finding by the code of the error with which a merge of rows failed."""
 
 _OLD: Final = "only older states name it, and a reader holds one of them"
 
 
 @dataclass(frozen=True, slots=True)
 class _Examiner:
-    """Decodes parts and takes in what is found."""
+    """Decodes parts and collects the findings."""
 
     place: Place
     state: ShardState
@@ -184,7 +187,7 @@ class _Examiner:
     found: Findings
 
     def examine(self, there: list[tuple[Run, Part]]) -> int:
-        """Check the rows of parts, in runs; the number of updates decoded."""
+        """Check the rows of parts, run by run; the number of updates decoded."""
         blob = ObjectBlob(self.place.objects)
         parts = [part for _, part in there]
         rows = 0
@@ -204,7 +207,7 @@ class _Examiner:
         return rows
 
     def _order(self, before: PartFacts | None, run: Run, facts: PartFacts) -> None:
-        """Find rows of a sorted run that are not."""
+        """Report rows of a sorted run that are out of order."""
         if run.order != "sorted" or facts.first is None:
             return
         key = facts.part.key
@@ -220,7 +223,7 @@ class _Examiner:
             self.found.add("RUN_NOT_SORTED", key, detail)
 
     def _contents(self, blob: ObjectBlob, readable: set[str]) -> None:
-        """Find rows that were removed more often than they were added."""
+        """Report rows that were retracted more often than they were added."""
         state = self.state
         if is_tombstone(state) or len(self.schemas) < len(state.schemas):
             return

@@ -1,9 +1,9 @@
-"""What is wrong with a state, as far as the state alone can tell.
+"""Checks the invariants of a state by itself, without its log or parts.
 
-The same invariants as `shardline.datasource.shard.state.check` and
-`shardline.datasource.shard.trace.check`, each with a code of its own and none an assertion: a
-damaged state is described as a whole, not up to its
-first flaw. Whatever those two know and this module does not is `STATE_INVARIANT`.
+These are the invariants of `shardline.datasource.shard.state.check` and
+`shardline.datasource.shard.trace.check`, which stop at the first one that fails. Here each is a
+finding with a code of its own, so that a damaged state is described completely. An invariant that
+only those two check is reported as `STATE_INVARIANT`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["check_fit", "check_state", "schemas_of"]
 
 
 def check_state(state: ShardState, directory: str, found: Findings) -> None:
-    """Find what is wrong with `state` of the shard in `directory`."""
+    """Report broken invariants of `state` of the shard in `directory`."""
     before = len(found.found)
     _names(state, directory, found)
     _trace(state, directory, found)
@@ -44,7 +44,7 @@ def check_state(state: ShardState, directory: str, found: Findings) -> None:
 
 
 def schemas_of(state: ShardState, found: Findings) -> Mapping[int, ShardSchema]:
-    """The state's schemas by id, those that can be read."""
+    """The state's schemas by id; those that cannot be parsed become findings."""
     schemas = {}
     for number, text in state.schemas.items():
         try:
@@ -113,7 +113,8 @@ def _part(state: ShardState, directory: str, batch: Batch, part: Part, found: Fi
             f"part '{part.key}' is said to have {part.rows} rows at times {bounds}",
         )
     elif not batch.desc.covers(bounds[1]):
-        # Rows before the interval are legal: they were trimmed. A part without any in it is not.
+        # Rows before the interval are legal: the batch was trimmed. A part without a row in it is
+        # not.
         found.add(
             "PART_INTERVAL",
             part.key,
@@ -193,9 +194,9 @@ def _writers(state: ShardState, found: Findings) -> None:
 
 
 def check_fit(before: ShardState, after: ShardState) -> str | None:
-    """Why `after` cannot be what a command made of `before`; None if it can.
+    """The reason why no command can have made `after` from `before`; None if one can.
 
-    A shard that was dropped may begin anew; nothing else ever goes back.
+    Nothing ever moves back, unless the shard was dropped and made again.
     """
     if after.seqno != before.seqno + 1:
         return f"seqno {after.seqno} after {before.seqno}"

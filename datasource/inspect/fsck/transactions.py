@@ -1,7 +1,8 @@
-"""Transactions: whether what a registered shard is written through is there, and what is under way.
+"""Checks registered shards: their transactions shard, and updates that are not applied yet.
 
-What was committed for a shard and is not in its state yet lives in its transactions shard only:
-the parts are in the shard's own directory, and nothing but a row names them.
+Updates that were committed for a shard and are not applied yet are named by a row of its
+transactions shard only: their parts are in the shard's own directory, and none of its states names
+them. Without this check, their loss would be found only when every reader of the shard fails.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class TransactionsCheck:
 
     Attributes:
         objects: The store.
-        states: Of the shards that were looked at, by name.
+        states: Newest states of the shards that were checked, by name.
     """
 
     objects: Objects
@@ -40,7 +41,7 @@ class TransactionsCheck:
     _pending: dict[str, list[Row]] = field(default_factory=dict)
 
     def complete(self, looked: Looked) -> ShardCheck:
-        """The check of a shard, with what is wrong with its transactions.
+        """The check of a shard, with findings about its transactions added.
 
         Raises:
             Determinate: The store did not answer.
@@ -52,7 +53,7 @@ class TransactionsCheck:
         found = Findings({(f.code, f.subject): f for f in looked.check.findings})
         txns = self.states.get(mark.txns)
         if txns is None:
-            # Not looked at in this check, or not readable: then that is its own finding.
+            # Not part of this check, or not readable, which is a finding of its own.
             txns = self._state(mark.txns)
         if txns is None or is_tombstone(txns):
             detail = f"it is registered with '{mark.txns}', which is not there"
@@ -75,7 +76,8 @@ class TransactionsCheck:
                 found.add("TXNS_ROW_DAMAGED", row.id, error.detail)
                 continue
             gone = [p for p in parts if p.inline is None and not self._is_there(p.key)]
-            # It may have been applied, merged and collected since the state was read.
+            # The row may have been applied, and the part merged and collected, since the state was
+            # read: only a state that still lacks the row makes the part a missing one.
             if gone and (now := self._state(state.name)) and not now.upper.is_beyond(row.at):
                 for part in gone:
                     detail = (
@@ -84,7 +86,7 @@ class TransactionsCheck:
                     found.add("TXNS_PART_MISSING", part.key, detail)
 
     def _rows(self, txns: ShardState) -> list[Row]:
-        """What may not be in its data shard yet; nothing where that cannot be read."""
+        """Rows of `txns` that may not be applied yet; none if they cannot be read."""
         upper = txns.upper.time
         try:
             rows = fold(contents_in(ObjectBlob(self.objects), txns), txns, 0, {})
