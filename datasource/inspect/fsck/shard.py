@@ -4,6 +4,7 @@ A shard may be written, merged and collected during the check, so an object that
 have become garbage since the state was read. A check with findings is therefore repeated if the
 shard has moved on, and only findings that come up each time are reported.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
