@@ -1,7 +1,7 @@
 """Looks into a location without changing it: reports, usage, and a check of everything.
 
 Owns all that people and programs are shown of shards: plain values made from states, and every
-finding of a check with a stable code and a hint what to do about it.
+finding of a check, with a stable code and a hint.
 
 May use: everything below `client`. Start at `report`; `fsck` has a map of its own.
 

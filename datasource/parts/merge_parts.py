@@ -170,11 +170,11 @@ class Merger:
         )
 
     def merge(self, wanted: Sequence[Source]) -> Merged:
-        """The sum of `wanted` as one run, staged.
+        """Merge `wanted` into one run of staged parts.
 
         Raises:
             MissingBlob: A part is not there.
-            Corrupt: A part is not what was written; or diffs were lost or invented.
+            Corrupt: A part's bytes are not those that were written; or the sum of diffs changed.
         """
         read = Tally()
         # Only the next pass reads the parts of an earlier one: no record will ever name them.

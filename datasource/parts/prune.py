@@ -5,8 +5,8 @@
     audited(name) -> bool                         True if it is read although it could be skipped
 
 This is the data skipping of Delta, by the statistics in the shard's state. Without it a filtered
-read fetches every part. Statistics are only used to leave something out: where they say nothing the
-part is read, and the filter is applied to every row. As wrong statistics would lose rows silently,
+read fetches every part. Statistics are only used to leave parts out: without any, a part is read,
+and the filter is applied to every row that is read. As wrong statistics would lose rows silently,
 they are tested: one in a hundred of the parts left out is read all the same (an *audit*), chosen by
 its key, so always the same ones. It must hold no row that passes.
 

@@ -8,7 +8,8 @@ backend must provide), then `log`, where a commit is decided.
 Never: interprets records or blobs, decides what may be deleted, or repeats a create without reading
 back what the first attempt did. Two writers would both believe that they committed.
 
-    location    the two seams, Blob and Consensus; shard_names, options: what users write
+    location    the two seams, Blob and Consensus
+    shard_names, options            names and storage options as users write them
     open        URL and options -> Location; puts a backend and its wrappers together
     objects     the interface that a backend implements
     memory, file, s3, fsspec        the backends

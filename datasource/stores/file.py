@@ -80,7 +80,7 @@ EIO, the name may be there."""
 
 
 class _LinkUnknownError(OSError):
-    """A link(2) failed in a way that does not tell whether the name was written."""
+    """A link(2) failed in a way that leaves open if the name was written."""
 
 
 # os.link(follow_symlinks=True) is plain link(2) in CPython 3.11, which cannot name a file that has
@@ -131,7 +131,10 @@ class FileObjects(Objects):
         except OSError as error:
             raise self._failed("create", key, error) from error
         if not linked:
+            # Possibly not durable yet: the log settles what it reads there before it relies on it.
             return EXISTS
+        # After the link: until the directory is durable, so is no name in it. A failure here leaves
+        # a file that readers see already, so the outcome is unknown and not a failure.
         try:
             os.fsync(directory.fd)
         except OSError as error:

@@ -71,6 +71,7 @@ def _apply(machine: Machine, shard: str, txns: str, commits: list[Commit]) -> No
         inline_max_bytes=machine.settings.inline_state_bytes,
     )
     outcome = machine.apply(partial(command, commits=commits))
+    # Unlike a direct append, this must not be refused: it is committed, and readers wait for it.
     if isinstance(outcome, InlineBackpressure):
         flush_inline(machine)
         outcome = machine.apply(partial(command, commits=commits))

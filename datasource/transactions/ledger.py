@@ -151,6 +151,7 @@ def fold(
         MissingBlob: A part is not there.
         Corrupt: A part is damaged.
     """
+    # Counted, because updates come in any order: a retraction may be read before its addition.
     rows, counts = dict(before), Counter(dict.fromkeys(before, 1))
     for planned in plan_changes(state, lower, state.upper.time):
         for batch in contents.changes(planned):

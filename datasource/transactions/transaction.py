@@ -263,6 +263,8 @@ class Transaction:
             state = self._state_at(reader, name)
             difference = replacement(self._home.machine(name), staged)
             more = self._difference(touched, state, difference)
+            # Deleted here and now, and only after the difference was staged: if that fails, the
+            # transaction still has its earlier writes.
             for before in touched.staged:
                 self._parts.hand_over(before.runs)
                 replaced.add(before.runs)
@@ -295,6 +297,7 @@ class Transaction:
         writes, begun = self._writes()
         if not writes and self._identity is None:
             return None
+        # Without a transactions shard there is nothing that could remember the identity.
         if self._identity is not None and self._txns.reader.read() is None:
             self._txns.register()
         with self._parts.commit():
@@ -439,6 +442,7 @@ class Transaction:
 
     def _close(self) -> None:
         self._open = False
+        # Keeps them if the commit may have happened: see `UncommittedParts`.
         self._parts.delete()
         for touched in self._touched.values():
             if touched.reader is not None:

@@ -9,7 +9,7 @@
     transactions  registered shards, and updates that are committed and not applied yet
 
 A read fails at the first damage that it meets. An admin who restores a backup, or suspects a store,
-needs to know all of it, before anybody reads. There is no finding for a shard that only Shardline
+needs to know all of it, before reads fail. There is no finding for a shard that only Shardline
 has written to, however it was used, killed or raced with; and a finding names the object, so that
 it can be restored. A shallow check replays the log and compares the sizes of all blobs; a deep one
 reads every row of every part and compares it with the part's description.

@@ -1,10 +1,10 @@
-"""Defines the findings of a check: each has a stable code, a severity, and a hint what to do.
+"""Defines the findings of a check: each has a stable code, a severity and a hint.
 
     Finding                     one thing that is not as it must be
     FsckReport, ShardCheck      what was checked, and the findings
     KINDS                       every code with its severity and hint
 
-Programs decide by codes, and people by hints, so both are in one table and not at the checks.
+Programs act on codes, and people on hints, so both are in one table and not spread over the checks.
 
 `damage` means that something was lost or is wrong: some read or write fails or, if nothing detects
 it, could return wrong rows. `warning` means that reads are right all the same. Codes and field

@@ -48,7 +48,7 @@ _FLOOR: Final = struct.Struct(">Q")
 _IS: Final = ("are", "is")
 
 _GAPS_MAX: Final = 20
-"""Most gaps that are reported one by one; more of them say nothing new."""
+"""Most gaps that are reported one by one; a longer list would not help."""
 
 
 @dataclass(frozen=True, slots=True)

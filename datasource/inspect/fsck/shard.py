@@ -75,6 +75,7 @@ def check_shard(place: Place, *, deep: bool) -> Looked:
             break
         before = {(f.code, f.subject) for f in looked.check.findings}
         looked = _look(place, deep=deep)
+        # Of two rounds only what both report: anything else was a matter of the moment.
         again = tuple(f for f in looked.check.findings if (f.code, f.subject) in before)
         looked = replace(looked, check=msgspec.structs.replace(looked.check, findings=again))
     return looked
