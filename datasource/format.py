@@ -1,4 +1,9 @@
-"""`format("shard")`: where Spark's hooks meet ours. Glue, without decisions of its own."""
+"""Registers shards with Spark as `format("shard")`, for reads and writes, batches and streams.
+
+Spark finds a Python data source by its class, and calls one hook of it for each kind of use. Each
+hook here parses the options and passes them on to `shard_source` or `shard_sink`; nothing is
+decided in this module.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +37,12 @@ class ShardDataSource(DataSource):
     Rows have the shard's columns. A batch read gives the contents at one time; a stream starts with
     them and goes on with every row that is added, and fails at the first one that is retracted.
     With `readChangeFeed=true` either gives updates: the columns, then `_ts` and `_diff`, or with
-    `changeFormat=cdf` what Delta's users know. `shards=a,b,c` reads several up to one frontier.
+    `changeFormat=cdf` the columns of Delta's change feed. `shards=a,b,c` reads several shards up to
+    one frontier.
 
-    (Spark asks for the schema before it says whether a batch or a stream is loaded, and gives the
-    same options in both cases. So what tells rows from updates has to be an option; this one means
-    the same to Delta's users.)
+    (Spark asks for the schema before it knows if a batch or a stream is loaded, and passes the same
+    options in both cases. So rows or updates must be chosen by an option; this one means the same
+    in Delta.)
     """
 
     @classmethod
@@ -47,7 +53,7 @@ class ShardDataSource(DataSource):
 
     @override
     def schema(self) -> StructType:
-        """The schema of a read: that of its shards, or of the columns asked for, as it is now.
+        """The schema of a read: that of its shards, or of the chosen columns, as it is now.
 
         Called once per `load()`, in a helper process.
         """
@@ -56,7 +62,7 @@ class ShardDataSource(DataSource):
         schemas = [current_schema(client.state(name)) for name in options.inputs]
         if options.where is not None:
             for schema in schemas:
-                options.where.bind(schema)  # what cannot be meant is refused at load(), by name
+                options.where.bind(schema)  # unknown columns fail at load(), not in the first job
         return Shape.now(options, schemas).struct
 
     @property

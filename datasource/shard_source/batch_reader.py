@@ -1,4 +1,12 @@
-"""Batch reads: the contents of shards at one time, or their change feed."""
+"""Plans batch reads: the contents of shards at one time, or their changes over an interval.
+
+A batch read has no living process on the driver once its plan is made, so nothing there could renew
+a lease: the plan is protected by a lease that the tasks renew (`batch_guard`).
+
+Invariants:
+    A lease is registered before the state that is planned from is read.
+    All shards of one read are read at one `as_of`, or over one interval.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +38,7 @@ from shardline.datasource.shard_source.row_shape import Shape
 __all__ = ["ShardBatchReader"]
 
 _STARTS_MAX: Final = 16
-"""How often in a row a plan may find that history went on under it."""
+"""Attempts at a plan of the latest contents, each of which compaction may overtake."""
 
 
 class ShardBatchReader(DataSourceReader):
@@ -41,13 +49,13 @@ class ShardBatchReader(DataSourceReader):
     """
 
     def __init__(self, options: SourceOptions, shape: Shape) -> None:
-        """Remember what to read; no I/O."""
+        """Store options and row shape; no I/O."""
         self._options = options
         self._shape = shape
 
     @override
     def partitions(self) -> Sequence[InputPartition]:
-        """Take leases, then plan from states read after them.
+        """Take leases, then plan from states that were read after them.
 
         Several shards are read at one time, or over one interval: together they are consistent.
 
@@ -62,7 +70,8 @@ class ShardBatchReader(DataSourceReader):
             try:
                 return self._planned(client)
             except InvalidUsage as error:
-                # Between the look and the lease, others may have let the time go that was chosen.
+                # Between reading the state and taking the lease, the since may have passed the time
+                # that was chosen. A time that the user chose is not replaced by another one.
                 if error.code != "HISTORY_GONE" or asked is not None:
                     raise
         return self._planned(client)
@@ -89,8 +98,8 @@ class ShardBatchReader(DataSourceReader):
 
     def _changes(self, client: ShardClient, states: list[ShardState]) -> list[ShardPartition]:
         start, end = self._options.starting_timestamp, self._options.ending_timestamp
-        # At since itself older updates have been advanced to it: what happened there is not known
-        # apart from what happened before, unless nothing was ever compacted away.
+        # At since itself older updates have been advanced to it: changes at that time cannot be
+        # told apart from changes before it. A since of 0 has nothing before it.
         firsts = [state.since.time + 1 if state.since.time else 0 for state in states]
         lower = max(firsts) if start is None else start
         for state, first in zip(states, firsts, strict=True):
@@ -108,8 +117,10 @@ class ShardBatchReader(DataSourceReader):
         ]
 
     def _planner(self, client: ShardClient, index: int, as_of: int, settled: int) -> Planner:
-        """A planner over a state, protected at `as_of`, whose upper is beyond `settled`."""
+        """A planner over a state that is protected at `as_of` and has an upper beyond `settled`."""
         name = self._options.inputs[index]
+        # First the lease, then the wait for the state that is planned from: a plan from a state
+        # that is older than its lease could name parts that are deleted already.
         guard = batch_guard(client, name, max(as_of, 0))
         timeout = self._options.wait_timeout_ms
         look = partial(client.door.state, name)
@@ -121,7 +132,7 @@ class ShardBatchReader(DataSourceReader):
 
 
 def common_time(states: Sequence[ShardState]) -> int:
-    """The greatest time that all shards can be read at now.
+    """The greatest time at which all shards can be read now.
 
     Raises:
         InvalidUsage: One of them has no contents yet, or was dropped.
@@ -129,6 +140,6 @@ def common_time(states: Sequence[ShardState]) -> int:
     open_ends = [state for state in states if not state.upper.is_empty]
     if not open_ends:
         return max(map(latest_readable, states))
-    # History of another shard may begin only after this: then the read waits for the slow one.
+    # A shard's history may begin only after the least upper: then the read waits for the others.
     since = max(state.since.time or 0 for state in states)
     return max(min(map(latest_readable, open_ends)), since)

@@ -1,5 +1,8 @@
-"""Deciding what a micro-batch reads: pure functions of planned parts and a frontier.
+"""Chooses the end of a micro-batch: pure functions of planned parts, a frontier and limits.
 
+A stream must read a backlog in steps that fit the user's limits, and must choose each end so that
+any later run, over other physical batches, reads the same rows for it. So ends are times, never
+positions in a list of parts; only a snapshot, which has one time, needs a pinned list.
 (Materialize: the `descs` operator of `shard_source`, which picks parts and times on one worker.)
 
 A range of changes is cut by time. It ends where the times of a part begin, so that no part is read
@@ -9,7 +12,7 @@ has one time, and is cut between *units* instead: a part, or a group of parts th
 consolidated together.
 
 Invariants:
-    The least step is always admitted: a limit slows a stream, it never stops it.
+    The least step is always admitted: a limit slows a stream down and never stops it.
     The order of a snapshot's units is part of what an offset means. It is a pure function of the
     states that the offset names; another order needs another version of the offset.
 """
@@ -44,14 +47,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one micro-batch may read; None is unlimited. The first one reached counts."""
+    """Limits of one micro-batch; None is unlimited. The first one reached counts."""
 
     size_bytes: float | None = None
     rows: float | None = None
     parts: float | None = None
 
     def admit(self, size_bytes: float, rows: float, parts: float) -> bool:
-        """Whether so much fits into one micro-batch."""
+        """True if the given amount fits into one micro-batch."""
         return (
             (self.parts is None or parts <= self.parts)
             and (self.rows is None or rows <= self.rows)
@@ -60,7 +63,7 @@ class Limits:
 
     @property
     def unlimited(self) -> bool:
-        """Whether there is no limit at all."""
+        """True if there is no limit at all."""
         return self.size_bytes is None and self.rows is None and self.parts is None
 
 
@@ -68,14 +71,15 @@ class Limits:
 
 
 def news(states: Iterable[ShardState], lower: int, upper: Frontier) -> list[PlannedPart]:
-    """The parts of all shards with updates in `lower <= time < upper`, as far as metadata tell."""
+    """The parts of all shards that may have updates with `lower <= time < upper`, by metadata."""
     return [part for state in states for part in plan_changes(state, lower, upper.time)]
 
 
 def horizon(states: Iterable[ShardState], lower: int, upper: Frontier, limits: Limits) -> Frontier:
-    """How far towards `upper` it is enough to look: more than `limits` admit lies before it.
+    """A frontier up to `upper` before which more lies than `limits` admit; or `upper`.
 
-    So a micro-batch of a long backlog costs what it reads, and not what is left.
+    Planning need not look further, so a micro-batch of a long backlog costs as much as it reads,
+    not as much as is left.
     """
     if limits.unlimited:
         return upper
@@ -88,37 +92,46 @@ def horizon(states: Iterable[ShardState], lower: int, upper: Frontier, limits: L
             rows += sum(p.part.rows * s for p, s in zip(found, shares, strict=True))
             parts += len(found)
             if not limits.admit(size_bytes, rows, parts):
+                # The end of the batch, not of some part: all that was counted lies before it, so
+                # `next_frontier` sees more than the limits admit. With an end inside of the batch
+                # it could see less, and would take that end for the limit's. The lower `upper`
+                # also ends the count of the shards after this one sooner.
                 upper = meet((upper, batch.desc.upper_frontier))
                 break
     return upper
 
 
 def first_time(planned: PlannedPart) -> int:
-    """The least time at which a part may have rows that count."""
+    """The least time at which a part may have rows of the planned interval."""
     bounds = planned.part.time_bounds
     assert bounds is not None, planned.part.key
+    # The part may begin before the planned interval does; its rows from before do not count.
     return bounds[0] if planned.times.lower is None else max(bounds[0], planned.times.lower)
 
 
 def next_frontier(planned: Sequence[PlannedPart], upper: Frontier, limits: Limits) -> Frontier:
-    """The end of the range that `planned` is the news of: as far towards `upper` as `limits` allow.
+    """The end of the next range: as far towards `upper` as `limits` allow, and one time at least.
 
     Args:
         planned: `news` up to `upper`; not empty.
         upper: The greatest end there is.
-        limits: Of one micro-batch.
+        limits: Limits of one micro-batch.
     """
     if limits.unlimited:
         return upper
     load = _Load.of(planned)
+    # `upper`, not `last + 1`: times without updates are passed for free, and the holds with them.
     if load.fits(load.last + 1, limits):
         return upper
     # What a range reads grows with its end, so the greatest end within the limits is found by
-    # bisection over times; the least end that reads anything is admitted in any case.
+    # bisection over times. `low` is not tested before the loop: `first + 1` is the least end that
+    # reads anything, and it is admitted in any case, or the stream would stand still for ever.
     low, high = load.first + 1, load.last + 1
     while high - low > 1:
         middle = low + (high - low) // 2
         low, high = (middle, high) if load.fits(middle, limits) else (low, middle)
+    # An end inside of a part makes two micro-batches read that part. It is moved back to where a
+    # part begins, unless nothing would be left before it or another part is cut there, too.
     if load.cuts_a_part(low):
         whole = load.starts[bisect_right(load.starts, low) - 1]
         if whole > load.first and not load.cuts_a_part(whole):
@@ -128,11 +141,11 @@ def next_frontier(planned: Sequence[PlannedPart], upper: Frontier, limits: Limit
 
 @dataclass(frozen=True, slots=True)
 class _Load:
-    """How much of some parts lies before a time.
+    """The amount of some parts that lies before a time, as arrays: plans have 100,000 parts.
 
     Attributes:
         first: Least time of any row.
-        last: Greatest one.
+        last: Greatest time of any row.
         starts: Times at which parts begin, ascending, each once.
     """
 
@@ -161,7 +174,7 @@ class _Load:
         )
 
     def fits(self, end: int, limits: Limits) -> bool:
-        """Whether everything before `end` is within the limits."""
+        """True if everything before `end` is within the limits."""
         touched = self._lower < end
         shares = self._before(end)[touched] / self._spans[touched]
         return limits.admit(
@@ -171,11 +184,11 @@ class _Load:
         )
 
     def cuts_a_part(self, end: int) -> bool:
-        """Whether some part has times on both sides of `end`."""
+        """True if some part has times on both sides of `end`."""
         return bool(np.any((self._lower < end) & (self._upper >= end)))
 
     def _before(self, end: int) -> npt.NDArray[np.float64]:
-        """How many of each part's times lie before `end`."""
+        """The number of each part's times before `end`; meaningless for parts after it."""
         return (np.minimum(self._upper, end - 1) - self._lower + 1).astype(np.float64)
 
 
@@ -187,21 +200,22 @@ def _last_time(planned: PlannedPart) -> int:
 
 
 def _span(planned: PlannedPart) -> int:
-    """How many times there are from a part's first row to its last."""
+    """The number of times from a part's first row to its last."""
     bounds = planned.part.time_bounds
     assert bounds is not None, planned.part.key
+    # Of the whole part, not cut to the planned interval: sizes and rows are the whole part's, too.
     return bounds[1] - bounds[0] + 1
 
 
 def stop_before(planned: Iterable[PlannedPart], unreadable: Collection[str]) -> int | None:
-    """The least time of an unreadable part, which the frontier may reach and not pass.
-
-    It does not matter which part was looked at first, or how good the later ones are.
+    """The least time of any unreadable part, which the frontier may reach and not pass; or None.
 
     Args:
-        planned: The news.
+        planned: The result of `news`.
         unreadable: Keys of parts that are missing or damaged.
     """
+    # The minimum over times, not the first in the list: parts are in no order of time within a
+    # batch, and good parts at or after that time must not be emitted before the bad one.
     return min((first_time(p) for p in planned if p.part.key in unreadable), default=None)
 
 
@@ -210,11 +224,11 @@ def stop_before(planned: Iterable[PlannedPart], unreadable: Collection[str]) -> 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotUnit:
-    """What a snapshot is cut into at the finest.
+    """The least piece of a snapshot that can be read by itself.
 
     Attributes:
-        input: Which shard it is of, by its place among the query's.
-        kind: One `plain` part, or a `group` of parts that are consolidated together.
+        input: Index of its shard among the query's inputs.
+        kind: `plain`: one part. `group`: parts that must be consolidated together.
         parts: The part, or the group.
     """
 
@@ -224,18 +238,20 @@ class SnapshotUnit:
 
 
 def snapshot_units(states: Sequence[ShardState], as_of: int) -> list[SnapshotUnit]:
-    """The units of the snapshot of all shards at `as_of`, in the order that offsets count in."""
+    """The units of the snapshot of all shards at `as_of`, in the order in which offsets count."""
     units = []
     for index, state in enumerate(states):
         plan = plan_snapshot(state, as_of, first_sort_column(state))
         found = [SnapshotUnit(index, "group", group) for group in plan.groups]
         found += [SnapshotUnit(index, "plain", (part,)) for part in plan.plain]
+        # By key, since keys never change. The order of a plan is no promise: a release may plan
+        # groups first, and a query that restarts with it would skip units and repeat others.
         units += sorted(found, key=lambda unit: min(item.part.key for item in unit.parts))
     return units
 
 
 def cut_units(units: Sequence[SnapshotUnit], done: int, limits: Limits) -> int:
-    """How many units have been read after the piece that starts at `done`; at least one more."""
+    """The count of units read after the piece that starts at `done`; at least one more."""
     if limits.unlimited:
         return len(units)
     size_bytes = rows = parts = 0
@@ -243,6 +259,7 @@ def cut_units(units: Sequence[SnapshotUnit], done: int, limits: Limits) -> int:
         size_bytes += sum(item.part.size_bytes for item in unit.parts)
         rows += sum(item.part.rows for item in unit.parts)
         parts += len(unit.parts)
+        # `count > done` admits the first unit whatever it weighs: a unit cannot be cut.
         if count > done and not limits.admit(size_bytes, rows, parts):
             return count
     return len(units)

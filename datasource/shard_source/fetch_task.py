@@ -1,9 +1,11 @@
-"""The executor's half of a read: a pickled partition becomes record batches.
+"""Fetches partitions in executors: a pickled `ShardPartition` becomes record batches.
 
-A `ShardPartition` carries all that fetching needs, so a task looks at blobs only. The one exception
-is a batch read that outlives a quarter of its lease: no process of the driver's is left to renew
-it, so the tasks do, and when a part turns out to be missing they look whether it was the lease that
-was lost.
+A partition carries all that fetching needs, so a task reads blobs only, and ten thousand tasks
+cost the shard's log no request. There are two exceptions: tasks renew the lease of a batch read
+that outlives a quarter of it, since no process on the driver is left to do so; and a task that
+finds a part missing or damaged reads the shard's state to say why.
+
+(Materialize: `shard_source_fetch`, which every worker runs without access to consensus.)
 """
 
 from __future__ import annotations
@@ -34,21 +36,24 @@ __all__ = ["Guard", "Kind", "ShardPartition", "fetch_partition", "read_partition
 Kind = Literal["plain", "group", "changes", "inserts"]
 
 _NEAR: Final = ("file:", "memory:")
-"""Stores that are not waited for: tasks side by side keep the cores busy with decoding."""
+"""Stores that are read without reading ahead: decoding alone keeps the cores busy."""
 
 _AHEAD: Final = 3
-"""Record batches read ahead of a distant store: with them all row groups of its next request."""
+"""Record batches read ahead from a distant store: with them all row groups of its next request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """The lease that protects a plan.
+    """The lease that protects the parts of a plan from garbage collection.
+
+    If it is lost, a part may be deleted before its task has read it: the task then fails with code
+    `LEASE_LOST`, and never yields fewer rows.
 
     Attributes:
         reader: Id of the leased reader.
-        lease_ms: How long it lives without a heartbeat.
-        taken_ms: When it was taken or renewed last, by the planner's clock.
-        renew: Whether tasks renew it.
+        lease_ms: It expires this long after the last heartbeat.
+        taken_ms: Time of the last heartbeat that the planner knows of (ms since the epoch).
+        renew: True if tasks renew it; a stream's planner renews its own.
     """
 
     reader: str
@@ -62,18 +67,18 @@ class ShardPartition(InputPartition):
     """One task's share of a read.
 
     Attributes:
-        options: Where the shard is.
+        options: Location, shard, and how to open them.
         schemas: Schemas by id, as JSON text; those that the parts need and the current one.
-        schema_id: The current one.
+        schema_id: Id of the current schema, which rows come out under.
         key: The shard's key.
-        shape: What the rows look like.
-        index: Which of the read's inputs this is of.
-        where: Only rows that pass are wanted.
+        shape: Columns and types of the rows.
+        index: Index of the input among the read's.
+        where: Filter that rows must pass; None passes all.
         kind: Of a snapshot, `plain` parts as they are or a `group` to be consolidated; of an
             interval, `changes` with their times and diffs or `inserts` without.
         as_of: For a snapshot that is read as updates: their time.
-        parts: What to fetch.
-        guard: What keeps it from being deleted.
+        parts: The parts to fetch.
+        guard: The lease that protects the parts.
     """
 
     options: ShardOptions
@@ -90,9 +95,9 @@ class ShardPartition(InputPartition):
 
 
 def read_partition(partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition, through this process's client; as `fetch_partition`.
+    """Yield the rows of a partition, through this process's client; as `fetch_partition`.
 
-    For a plan without partitions Spark makes one up, which has no rows.
+    For a plan without partitions Spark makes one up, which is no `ShardPartition` and has no rows.
     """
     if isinstance(partition, ShardPartition):
         options = partition.options
@@ -103,14 +108,14 @@ def read_partition(partition: InputPartition) -> Iterator[pa.RecordBatch]:
 
 
 def fetch_partition(client: ShardClient, partition: ShardPartition) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition, exactly under the schema that Spark was told.
+    """Yield the rows of a partition, under exactly the schema that Spark planned with.
 
     Runs in an executor's Python worker, once per task attempt; several attempts may run at the
-    same time. Reads only.
+    same time. Writes nothing but heartbeats.
 
     Raises:
-        MissingBlob: A part is gone; says who lost or deleted it.
-        Corrupt: A part is damaged; says which times are concerned.
+        MissingBlob: A part is gone; the code says if the lease was lost.
+        Corrupt: A part is damaged; the message names the times concerned.
     """
     schemas = {number: ShardSchema.parse(text) for number, text in partition.schemas.items()}
     fetcher = Fetcher(client.location.blob, schemas, schemas[partition.schema_id], partition.where)
@@ -143,7 +148,7 @@ def _rows(contents: Contents, partition: ShardPartition) -> Generator[pa.RecordB
 
 
 def _renew(client: ShardClient, partition: ShardPartition) -> None:
-    """Send a heartbeat when a quarter of the lease has passed since the last one heard of."""
+    """Send a heartbeat if the last one known here is over a quarter of the lease ago."""
     guard = partition.guard
     if not guard.renew:
         return
@@ -155,6 +160,7 @@ def _renew(client: ShardClient, partition: ShardPartition) -> None:
         return
     if len(_renewed) > _RENEWED_MAX:
         _renewed.clear()
+    # Before the request, so that other tasks of this process do not send one at the same time.
     _renewed[guard.reader] = now_ms
     try:
         # A lease found gone is no error yet: the blobs may still be there.
@@ -164,7 +170,7 @@ def _renew(client: ShardClient, partition: ShardPartition) -> None:
 
 
 _renewed: dict[str, int] = {}
-"""When this process last renewed which lease (ms)."""
+"""Time of this process's last heartbeat, by lease (ms since the epoch)."""
 
 _RENEWED_MAX = 1000
 
@@ -172,7 +178,7 @@ _RENEWED_MAX = 1000
 def _explained(
     client: ShardClient, partition: ShardPartition, error: MissingBlob | Corrupt
 ) -> MissingBlob | Corrupt:
-    """`error` with what only the shard's state tells: who is to blame, and which times it is."""
+    """`error` with its cause and times, which only the shard's state tells."""
     name = partition.options.shard
     state = client.machine(name).state()
     what = f"{error.detail} (shard '{name}', {_times(partition)})"
@@ -194,7 +200,7 @@ def _explained(
 
 
 def _times(partition: ShardPartition) -> str:
-    """The times that the parts of a partition have rows at, in words."""
+    """The times of the rows in a partition's parts, in words."""
     bounds = [planned.part.time_bounds for planned in partition.parts]
     known = [bound for bound in bounds if bound is not None]
     return f"times {min(a for a, _ in known)} to {max(b for _, b in known)}"

@@ -1,11 +1,16 @@
-"""Freezing: with `onMissingPart=freeze`, a stream stops before a part that it cannot read.
+"""Stops a stream before a part that it cannot read, with `onMissingPart=freeze`.
 
-Every part of a range is read and checked before the range is published, once in each run. At the
-first one that is missing or damaged the frontier stays: nothing at its time or later is emitted,
-however good it is, and the query waits, alive, until the blob is back.
+A part that is skipped is data that is lost without a trace, and a part that fails its micro-batch
+ends the query. So every part of a range is read and checked before the range is published, once in
+each run. At the first time of a part that is missing or damaged the frontier stays: nothing at that
+time or later is emitted, however good it is, and the query waits, alive, until the blob is back.
 
 (Materialize freezes a `shard_source` in the same place, for ever: the operator reports the error
 and holds its capability. Here it looks again, and goes on when it can.)
+
+Invariants:
+    A range is published only when each of its parts was read in full by this run.
+    A range that an earlier run published waits for its parts; it is never planned without them.
 
 Runs in the planner process of one query run.
 """
@@ -29,7 +34,7 @@ __all__ = ["Freezer", "Frozen"]
 _log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_MS: Final = 500
-"""Pause between two looks at a part that could not be read: a person puts it back."""
+"""Pause between two checks of an unreadable part (ms): a person restores it, so no hurry."""
 
 _CHECKS_AT_ONCE: Final = 4
 """Parts that are checked side by side; each is streamed, so this bounds requests, not memory."""
@@ -37,12 +42,12 @@ _CHECKS_AT_ONCE: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """Why a stream stands still.
+    """The reason why a stream stands still.
 
     Attributes:
         part: Key of the part that cannot be read.
-        reason: What is wrong with it.
-        since_ms: When that was first seen by this run (ms since the epoch).
+        reason: The error of its check.
+        since_ms: When this run first saw it (ms since the epoch).
     """
 
     part: str
@@ -50,20 +55,21 @@ class Frozen:
     since_ms: int
 
     def json(self) -> dict[str, Any]:
-        """As it stands in the progress of the query."""
+        """The value of `frozen` in the query's progress."""
         return {"part": self.part, "reason": self.reason, "since_ms": self.since_ms}
 
 
 @dataclass(slots=True)
 class Freezer:
-    """What one run of a stream knows of the parts that it is about to read.
+    """The checks of one run of a stream: which parts are good, and which one it stands before.
 
     Attributes:
-        verify: What is wrong with a part, all of its bytes considered; None if nothing is.
-        tell: Makes the status visible: in words, or empty when the stream goes on.
-        clock: For pauses and for the time out.
-        who: The stream, in words.
+        verify: Reads all bytes of a part and returns the error found; None if the part is good.
+        tell: Publishes the status, in words; empty when the stream goes on.
+        clock: For pauses and for the timeout.
+        who: The stream, in words, for errors and logs.
         timeout_ms: How long it may stand still; None is for ever.
+        frozen: The part that it stands before; None while it moves.
     """
 
     verify: Callable[[Part], ShardError | None]
@@ -77,12 +83,15 @@ class Freezer:
     _looked_ms: float = float("-inf")
 
     def unreadable(self, planned: Iterable[PlannedPart]) -> dict[str, str]:
-        """Which of the parts cannot be read now, by key, and why.
+        """Check parts; the reasons, by key, why some of them cannot be read now.
 
-        Good parts are checked once, bad ones again after a pause.
+        Good parts are checked once per run, bad ones again after a pause.
         """
+        # Inline parts are in the state: there is no blob that could be missing.
         blobs = {p.part.key: p.part for p in planned if p.part.inline is None}
         due = self.clock.elapsed_ms() - self._looked_ms >= _LOOK_AGAIN_MS
+        # The pause is for bad parts only. A part that was never checked is checked at once, or a
+        # range that holds it would be published unchecked.
         todo = [
             part
             for key, part in blobs.items()
@@ -94,11 +103,16 @@ class Freezer:
         return {key: self._bad[key] for key in blobs if key in self._bad}
 
     def stand(self, bad: dict[str, str]) -> None:
-        """Note that the stream stands still before one of `bad`.
+        """Record that the stream stands still before the parts in `bad`, and publish that.
+
+        Args:
+            bad: Reasons by key; not empty.
 
         Raises:
-            MissingBlob: It has done so for longer than it may.
+            MissingBlob: It has stood still for `timeout_ms`.
         """
+        # Any choice that is the same at each call: the status, and with it a record of the shard's
+        # log, changes only when the part does.
         key = min(bad)
         if self.frozen is None or self.frozen.part != key:
             self.frozen = Frozen(key, bad[key], self.clock.now_ms())
@@ -113,18 +127,20 @@ class Freezer:
             )
 
     def move(self) -> None:
-        """Note that the stream can go on."""
+        """Record that the stream goes on, and publish that if it stood still."""
         if self.frozen is not None:
             _log.warning("%s goes on: part '%s' can be read", self.who, self.frozen.part)
             self.frozen = None
             self.tell("")
 
     def wait(self, planned: Sequence[PlannedPart]) -> None:
-        """Wait until all of the parts can be read: their range has been published already.
+        """Block until all parts of a published range can be read.
 
         Raises:
-            MissingBlob: That took longer than the stream may stand still.
+            MissingBlob: That took longer than `timeout_ms`.
         """
+        # Blocks instead of returning a shorter range: the end is in Spark's offset log, and a plan
+        # without the part would be committed as if it had been read.
         while bad := self.unreadable(planned):
             self.stand(bad)
             self.clock.wait(threading.Event(), _LOOK_AGAIN_MS)

@@ -1,4 +1,8 @@
-"""Offsets of a shard stream: how far the query has read, as Spark writes it in its checkpoint.
+"""Defines the offsets of a shard stream: how far a query has read, as its checkpoint stores it.
+
+Spark keeps nothing of a query but its offsets, and plans a range again from two of them, after any
+downtime. An offset that leaves something out, or that changes without data, loses rows, repeats
+them or runs empty micro-batches for ever.
 
     {"v": 1, "init": true}                                          before anything is read
     {"v": 1, "shard": "s…", "hold": "…", "as_of": 17, "frontier": 42}
@@ -13,16 +17,16 @@ fixes `as_of`.
 
 A snapshot that is read in pieces stays at frontier `as_of` until its last piece. Its list of units
 is planned from the states at `seqnos`, which durable seqno holds keep, and `done` counts the units
-that have been read: whoever continues counts in the same list.
+that have been read: a restarted run counts in the same list.
 
-Several shards have one frontier. An update of any of them before it has been read.
+Several shards have one frontier: every update before it, of any of them, has been read.
 
 Rules (after Delta's `DeltaSourceOffset`):
     An offset is a pure function of what has been read. It never carries a seqno that ticks, or an
     upper that moved without data: Spark compares offsets as text, and would run a micro-batch for
     each new text.
     The order of the keys is fixed, for the same reason. Names in it are for ever.
-    Each is written in the least version that can say it.
+    Each is written in the least version that can express it, so that an older Shardline reads it.
     A newer version, another shard, and moving back are refused.
 """
 
@@ -51,7 +55,10 @@ OFFSET_VERSION: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Before anything is read. A constant: Spark asks for it several times and never records it."""
+    """The offset before anything is read: a constant, since Spark asks repeatedly for it.
+
+    Spark never records it: the end of the first micro-batch is the first offset in its log.
+    """
 
     def json(self) -> dict[str, Any]:
         """The offset as Spark stores it."""
@@ -66,8 +73,8 @@ class SnapshotCut:
     """A place between two pieces of a snapshot.
 
     Attributes:
-        seqnos: The state of each shard that the list of units is planned from.
-        done: How many units have been read.
+        seqnos: Sequence number of the state of each shard that the list of units is planned from.
+        done: How many units of that list have been read.
     """
 
     seqnos: tuple[int, ...]
@@ -76,7 +83,7 @@ class SnapshotCut:
 
 @dataclass(frozen=True, slots=True)
 class ShardOffset:
-    """Everything before `frontier` has been read.
+    """The frontier up to which a query has read, and what is needed to go on from there.
 
     Attributes:
         shards: Ids of the shards, in the order of the query's inputs.
@@ -84,7 +91,8 @@ class ShardOffset:
         as_of: Time of the snapshot that the query started from.
         frontier: Exclusive end of what has been read; empty once all shards are finished and
             everything has been read.
-        cut: Where in the snapshot, while that is under way; `frontier` is `as_of` then.
+        cut: The place in the snapshot while that is under way, with `frontier` at `as_of`; None
+            before and after.
     """
 
     shards: tuple[str, ...]
@@ -95,6 +103,8 @@ class ShardOffset:
 
     def json(self) -> dict[str, Any]:
         """The offset as Spark stores it; keys always in this order."""
+        # If a key were left out, moved or renamed, the offset in a checkpoint would differ by text
+        # from the same offset made now, and Spark would run a micro-batch without data.
         if len(self.shards) == 1 and self.cut is None:
             return {
                 "v": 1,
@@ -116,12 +126,14 @@ class ShardOffset:
 
     @property
     def position(self) -> tuple[Frontier, int]:
-        """What moves forward: the frontier, and before that the units of the snapshot."""
+        """The position in the stream, for comparison: frontier, then units of the snapshot."""
+        # The frontier stands at `as_of` for all pieces and at `as_of + 1` after the last one, so a
+        # finished snapshot, whose count is 0 again, still comes after each of its pieces.
         return self.frontier, self.cut.done if self.cut else 0
 
 
 def parse_offset(value: dict[str, Any]) -> Start | ShardOffset:
-    """The offset in a checkpoint.
+    """Read an offset from the JSON in a checkpoint.
 
     Raises:
         InvalidUsage: It is not an offset of a shard stream, or one of a newer version.
@@ -130,6 +142,8 @@ def parse_offset(value: dict[str, Any]) -> Start | ShardOffset:
         raise _foreign(value)
     named = value.get("v")
     version: int = named if type(named) is int else 0  # a bool is an int, too
+    # Before any other key is looked at: a newer version may have other keys, and the user shall
+    # read that an upgrade is missing, not that the checkpoint is foreign.
     if version > OFFSET_VERSION:
         raise InvalidUsage(
             f"the checkpoint holds an offset of version {version}, this code reads up to "
@@ -155,6 +169,8 @@ def _foreign(value: object) -> InvalidUsage:
 
 
 def _fields(value: dict[str, Any], shards: Any, snapshot: Any) -> ShardOffset | None:
+    # A frontier of null is empty (all is read); a missing one is a damaged offset. A default of
+    # None would take the second for the first, and end the query.
     hold, as_of, frontier = value.get("hold"), value.get("as_of"), value.get("frontier", "absent")
     if not (
         isinstance(shards, list)
@@ -168,6 +184,7 @@ def _fields(value: dict[str, Any], shards: Any, snapshot: Any) -> ShardOffset | 
     if snapshot is None:
         return ShardOffset(tuple(shards), hold, as_of, Frontier(frontier))
     cut = _cut(snapshot, len(shards))
+    # A piece with another frontier than `as_of` cannot be compared with its neighbours.
     if cut is None or frontier != as_of:
         return None
     return ShardOffset(tuple(shards), hold, as_of, Frontier(frontier), cut)
@@ -191,9 +208,9 @@ def check_advance(start: Start | ShardOffset, end: Start | ShardOffset, who: str
     """Refuse a range that does not go forward in one stream.
 
     Args:
-        start: Where the range starts.
-        end: Where it ends.
-        who: The stream, in words.
+        start: Start of the range.
+        end: End of the range.
+        who: The stream, in words, for the error.
 
     Raises:
         InvalidUsage: `end` is of another stream, or lies before `start`.
@@ -206,6 +223,7 @@ def check_advance(start: Start | ShardOffset, end: Start | ShardOffset, who: str
             code="OFFSET_WENT_BACK",
             hint="the checkpoint was edited or mixed with another one; restore it",
         )
+    # Pins are compared only between two pieces. The last range of a snapshot ends without one.
     pinned = (start.cut.seqnos, end.cut.seqnos) if start.cut and end.cut else ((), ())
     if (end.shards, end.hold, end.as_of) != (start.shards, start.hold, start.as_of) or (
         pinned[0] != pinned[1]
@@ -220,13 +238,16 @@ def check_advance(start: Start | ShardOffset, end: Start | ShardOffset, who: str
 def check_shards(offset: ShardOffset, inputs: Sequence[tuple[str, str]], who: str) -> None:
     """Refuse an offset of other shards than those that the query reads now.
 
+    Names are not enough: a shard that was dropped and created again has the same name and other
+    times, and the frontier in the checkpoint means nothing for it.
+
     Args:
-        offset: From the checkpoint.
+        offset: The one in the checkpoint.
         inputs: Name and id of each shard, in order.
-        who: The stream, in words.
+        who: The stream, in words, for the error.
 
     Raises:
-        InvalidUsage: Some shard is another one, or there are more or fewer.
+        InvalidUsage: A shard differs, or there are more or fewer.
     """
     if len(offset.shards) != len(inputs):
         raise InvalidUsage(

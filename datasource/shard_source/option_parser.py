@@ -1,7 +1,10 @@
-"""Options of `format("shard")` as given: text, looked up without case, parsed one by one.
+"""Parses the options of `format("shard")`: text, looked up without case, one value at a time.
 
-Spark hands over every key in lower case. Unknown names are refused with the nearest known one, and
-each error names its option and says what it could be.
+Spark passes every key in lower case, and every value as text. A misspelt option that was ignored
+would read or write something else than the user meant, so unknown names are refused with the
+nearest known one, and each error names its option and the values that it takes.
+
+`options.py` says what each option means; this module knows only names, places and kinds of values.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ T = TypeVar("T")
 
 _PLACE: Final = ("location", "shard", "path")
 _IGNORED: Final = frozenset({"checkpointlocation", "queryname", "timezone"})
-"""Spark's own, which it passes along. `timeZone` is read where a date-time is parsed."""
+"""Options of Spark, which it passes along. `timeZone` is read where a date-time is parsed."""
 
 _UNITS: Final = {
     **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1),
@@ -45,7 +48,7 @@ _SIZES: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1
 
 
 class Given:
-    """Options as given, looked up without case."""
+    """The options that a user set, looked up without case."""
 
     def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
         self._values = {name.lower(): text for name, text in options.items()}
@@ -71,7 +74,16 @@ class Given:
         return self._values.get(name.lower())
 
     def value(self, name: str, parse: Callable[[str], T], default: T | None = None) -> T:
-        """The option's value, or `default`; `parse` raises `Hint` where the text means nothing."""
+        """The option's value, or `default` if it is not set.
+
+        Args:
+            name: Name of the option, in any case.
+            parse: Turns its text into a value; raises `Hint` if it cannot.
+            default: Value of an option that is not set.
+
+        Raises:
+            InvalidUsage: `parse` refused the text.
+        """
         text = self.text(name)
         if text is None:
             return default  # type: ignore[return-value]  # None where the caller's type has it
@@ -87,7 +99,7 @@ class Given:
             ) from error
 
     def choice(self, name: str, choices: tuple[T, ...]) -> T | None:
-        """The one of `choices` that the option names, without case."""
+        """The one of `choices` that the option names, in any case; None if it is not set."""
 
         def parse(text: str) -> T:
             for choice in choices:
@@ -107,11 +119,11 @@ class Given:
 
 
 class Hint(ValueError):
-    """What a value should have been."""
+    """Raised by a parser; the text describes the values that it takes."""
 
 
 def _setting_names() -> dict[str, str]:
-    """Settings by option name: `partBufferBytes` for `part_buffer_bytes`."""
+    """Names of settings by name of their option: `part_buffer_bytes` by `partBufferBytes`."""
     names = {}
     for setting in fields(ShardSettings):
         first, *rest = setting.name.split("_")

@@ -1,6 +1,11 @@
-"""The options of `format("shard")`, what each means, and which exclude each other.
+"""Defines the options of `format("shard")`: their meanings, defaults, and which exclude each other.
 
-What an option means is said here and nowhere else. Unknown ones are refused (`given.py`).
+An option's meaning is documented here and nowhere else. Text is parsed, and unknown options are
+refused, by `option_parser.py`.
+
+Invariants:
+    Options are parsed in one place and passed on as these values: nothing else reads their text.
+    Options that contradict each other are refused before any I/O.
 """
 
 from __future__ import annotations
@@ -39,12 +44,12 @@ Envelope = Literal["append", "diff", "upsert", "debezium"]
 
 ChangeFormat = Literal["diff", "cdf"]
 Feed = Literal["rows", "diff", "cdf"]
-"""What comes out: rows; updates with `_ts` and `_diff`; or changes as Delta names them."""
+"""The form of a read: rows; updates with `_ts` and `_diff`; or changes as Delta has them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardOptions:
-    """What every use of the format has.
+    """Options of every use of the format.
 
     Attributes:
         location: URL of the persist location. Option `location`, or all but the last segment of
@@ -74,24 +79,25 @@ class SourceOptions(ShardOptions):
         read_change_feed: `readChangeFeed`: rows carry `_ts` and `_diff`. A batch read then gives
             changes instead of contents. A stream without it gives added rows only, and fails at
             the first retraction.
-        change_format: `changeFormat`: how a change feed says what changed; setting it asks for one.
-            "diff" (default): `_ts` and `_diff`. "cdf", as Delta and Iceberg have it: `_change_type`
-            (insert or delete; one row for each copy), `_commit_timestamp` (null past what Spark's
-            timestamps hold) and `_commit_version` (the update's time).
-        append_only: `appendOnly`: says outright what a stream without `readChangeFeed` is.
-        starting_timestamp: `startingTimestamp`: changes at this time and later. Default: all that
-            can still be told apart.
+        change_format: `changeFormat`: the columns that describe a change; setting it asks for a
+            feed. "diff" (default): `_ts` and `_diff`. "cdf", as Delta and Iceberg have it:
+            `_change_type` (insert or delete; one row for each copy), `_commit_timestamp` (null past
+            what Spark's timestamps hold) and `_commit_version` (the update's time).
+        append_only: `appendOnly`: states explicitly what a stream without `readChangeFeed` is: rows
+            that are added, and a failure at the first retraction.
+        starting_timestamp: `startingTimestamp`: changes at this time and later. Default: all after
+            the shard's since.
         ending_timestamp: `endingTimestamp`: changes before this time only; a stream ends there.
-        snapshot: `snapshot`: whether a stream starts with the contents ("include") or only with
-            what changes after them ("exclude").
+        snapshot: `snapshot`: "include" (default): a stream starts with the contents; "exclude": it
+            starts with the first change after them.
         columns: `columns`: names, separated by commas; only these are read. Default: all. Of
             several shards: `shard.column`; a shard that is not named is read whole.
-        where: `where`: a boolean SQL expression over the shard's columns; only rows for which it
-            is true come out, of contents, changes and streams alike, and what holds none of them
-            is not read. Columns are compared with literals: = <> < <= > >= <=> in, between, like
-            'prefix%', is null, joined by and, or, not. Columns that only it names need not be
-            among `columns`. Of several shards each must have them. Timestamps without a zone are
-            in `timeZone`.
+        where: `where`: a boolean SQL expression over the shard's columns; only rows for which it is
+            true come out, of contents, changes and streams alike, and parts and row groups without
+            such a row are not read. Columns are compared with literals: = <> < <= > >= <=> in,
+            between, like 'prefix%', is null, joined by and, or, not. Columns that only it names
+            need not be among `columns`. Of several shards each must have them. Timestamps without a
+            zone are in `timeZone`.
         max_bytes: `maxBytesPerTrigger`: encoded bytes of parts per micro-batch.
         max_rows: `maxRowsPerTrigger`: updates per micro-batch.
         max_files: `maxFilesPerTrigger`: parts per micro-batch. Of all three limits the first one
@@ -104,7 +110,7 @@ class SourceOptions(ShardOptions):
         hold_behind_ms: `holdBehind`: the since hold stays this far behind what has been read, so
             that a checkpoint rolled back by hand can be read on from. Default: 0, which allows for
             the micro-batches that Spark itself repeats.
-        on_missing_part: `onMissingPart`: what a stream does at a part that is missing or damaged.
+        on_missing_part: `onMissingPart`: reaction of a stream to a part that is missing or damaged.
             "fail" (default): the micro-batch fails, and a restart tries again. "freeze": every
             part is read and checked before its range is published; the frontier stays at the
             first one that is unreadable, the query stays alive, and goes on when it is back.
@@ -144,7 +150,7 @@ class SourceOptions(ShardOptions):
 
     @property
     def feed(self) -> Feed:
-        """What comes out."""
+        """The form of the rows that come out."""
         return self.change_format if self.read_change_feed else "rows"
 
     @property
@@ -162,45 +168,45 @@ class SinkOptions(ShardOptions):
     """Options of a write.
 
     Attributes:
-        key: `key`: columns, separated by commas; used when the write makes the shard.
-        comment: `comment`: text kept with a shard that the write makes.
+        key: `key`: columns, separated by commas; used when the write creates the shard.
+        comment: `comment`: text kept with a shard that the write creates.
         merge_schema: `mergeSchema`: evolve the shard's schema to take the frame's new columns and
             wider types.
         retain_ms: `retainHistory`: an interval such as '7 days': the shard stays readable so far
-            back, whoever reads, and maintenance forgets what is older. It becomes the policy of
-            the shard, whoever made it. Default: leaves it as it is; a new shard has none, and its
-            since moves with its readers.
-        envelope: `envelope`: what a row of the frame says. "append": it is added, or what its
-            `_diff` and `_ts` say if there are such columns. "diff": the same, and `_diff` must be
-            there. "upsert": it replaces all rows of its key; see `delete_column` for deletes; a
-            null in the key is a value like any other. "debezium": it is a change event with
-            `before` and `after`; the shard has the columns of `after`. Without a key `before` is
-            retracted and `after` added; with one, `after` replaces the rows of its key.
+            back, with or without readers, and maintenance forgets what is older. It becomes the
+            retention of the shard, also of one that exists. Default: no change; a new shard has
+            none, and its since moves with its readers.
+        envelope: `envelope`: the meaning of a row of the frame. "append": it is added; columns
+            `_diff` and `_ts`, if there are any, give its diff and time. "diff": the same, and
+            `_diff` must be there. "upsert": it replaces all rows of its key; see `delete_column`
+            for deletes; a null in the key is a value like any other. "debezium": it is a change
+            event with `before` and `after`; the shard has the columns of `after`. Without a key
+            `before` is retracted and `after` added; with one, `after` replaces the rows of its key.
         ordering_column: `orderingColumn`: of several rows with one key in one micro-batch the one
             with the greatest value here wins (null is least, NaN greatest); of equal ones the one
             whose other columns sort last, and any of them over a delete. Without the option such
             rows are an error, unless they are identical. With "upsert" a column of the frame that
-            the shard need not have: a shard that the write makes keeps it, one that is there does
-            not get it. With "debezium" a column of the event or a field in it, `source.lsn`.
+            the shard need not have: a shard that the write creates gets it, one that exists does
+            not. With "debezium" a column of the event or a field in it, `source.lsn`.
         delete_column: `deleteColumn`: boolean column of an upserted frame, never kept: true
             deletes the key's rows. Without the option a row deletes whose columns outside of the
             key are all null.
-        save_mode: `saveMode`: what a batch write does when the shard exists. Spark lets a Python
-            source see only its modes `append` and `overwrite`, so the other two are an option:
+        save_mode: `saveMode`: reaction of a batch write to a shard that exists. Spark shows a
+            Python source only its modes `append` and `overwrite`, so the other two are an option:
             `df.write.format("shard").mode("append").option("saveMode", "ignore")`.
         txn_app_id: `txnAppId`: name of a durable writer; a write with a `txnVersion` that this
             writer has committed before does nothing.
         txn_version: `txnVersion`: number of the write; greater than all before.
-        txn_range: `txnRange`: what the number stands for, in any words: the same number with
-            other words is an error. Empty: the number says it all. Default: within a streaming
-            query the range of the micro-batch, as far as it can be known.
-        txn_covers: `txnCovers`: the same as this project writes it down
-            (`shardline.datasource.shard.covered_range`); handed from the driver to the tasks, and
+        txn_range: `txnRange`: the range of its source that the write covers, as any text: the same
+            number with another text is an error. Empty: the number alone identifies the write.
+            Default: in a streaming query the range of the micro-batch, if it can be found out.
+        txn_covers: `txnCovers`: that range as a shard's state stores it
+            (`shardline.datasource.shard.covered_range`); passed from the driver to the tasks, and
             no option for users.
-        checkpoint: `checkpointLocation`: where the streaming query that writes has its checkpoint,
-            which tells the range of a micro-batch.
-        query_name: `queryName`: its name; the folder's, where only the session has a checkpoint
-            location.
+        checkpoint: `checkpointLocation`: folder of the checkpoint of the streaming query that
+            writes, from which the range of a micro-batch is read.
+        query_name: `queryName`: name of that query, and of its folder where only the session has
+            a checkpoint location.
     """
 
     key: tuple[str, ...] | None = None
@@ -259,10 +265,11 @@ _SINK: Final = (
 
 
 def parse_source(options: Mapping[str, str]) -> SourceOptions:
-    """The options of a read.
+    """Parse the options of a read.
 
     Raises:
-        InvalidUsage: An option is unknown, missing, or its value means nothing.
+        InvalidUsage: An option is unknown or missing, has a value that cannot be parsed, or
+            excludes another one.
     """
     given = Given(options, _SOURCE)
     zone = given.value("timeZone", ZoneInfo, default=ZoneInfo("UTC"))
@@ -318,7 +325,7 @@ def _exclude(one: str, other: str, hint: str) -> InvalidUsage:
 
 
 def parse_sink(options: Mapping[str, str]) -> SinkOptions:
-    """The options of a write; errors as `parse_source`."""
+    """Parse the options of a write; errors as `parse_source`."""
     given = Given(options, _SINK)
     parsed = SinkOptions(
         *given.place(),

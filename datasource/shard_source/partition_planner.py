@@ -1,4 +1,8 @@
-"""Planning on the driver's side: from a plan of parts to Spark partitions, and batch leases.
+"""Turns planned parts into Spark partitions, and takes the leases of batch reads.
+
+A partition is pickled once per task, so it carries all that fetching needs and nothing else: parts
+without their statistics, only the schemas that they need, and the lease that protects them. Parts
+that the filter excludes by statistics are left out here, before any task exists.
 
 Shared by batch and streaming reads; runs in Spark's planner processes.
 """
@@ -37,13 +41,13 @@ def open_client(options: ShardOptions, *, create: bool = False) -> ShardClient:
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """Turns planned parts of one input into partitions.
+    """Makes partitions of one input's planned parts.
 
     Attributes:
-        options: Of the read, for this input alone.
-        state: What was planned from.
-        shape: What the rows look like.
-        index: Which of the read's inputs this is.
+        options: The read's options, for this input alone.
+        state: The state that the parts were planned from.
+        shape: Columns and types of the rows.
+        index: Index of the input among the read's.
         guard: The lease that protects the plan.
     """
 
@@ -57,8 +61,8 @@ class Planner:
         """Partitions of a snapshot: plain parts bin-packed, every group on its own.
 
         Args:
-            plan: What to read.
-            as_of: Give updates at this time; None gives rows.
+            plan: The parts to read.
+            as_of: Time of the updates that tasks make of the rows; None makes plain rows.
         """
         pruner = self._pruner
         kept = plan if pruner is None else pruner.keep_snapshot(plan)
@@ -68,17 +72,17 @@ class Planner:
         ]
 
     def updates(self, planned: Sequence[PlannedPart]) -> list[ShardPartition]:
-        """Partitions of an interval's updates, or of the rows it adds if no feed was asked for."""
+        """Partitions of an interval's updates; without a change feed, of the rows it adds."""
         pruner = self._pruner
         kept = planned if pruner is None else pruner.keep(planned)
         return self._packed("changes" if self.options.read_change_feed else "inserts", kept)
 
     @property
     def where(self) -> Where | None:
-        """The filter of the read, over this input's rows.
+        """The read's filter, bound to this input's columns; None if there is none.
 
         Raises:
-            InvalidUsage: It names what the input has not, or compares what does not go together.
+            InvalidUsage: It names a column that the input lacks, or compares unlike types.
         """
         condition = self.options.where
         return None if condition is None else condition.bind(current_schema(self.state))
@@ -123,7 +127,7 @@ class Planner:
 
 
 def _slim(planned: PlannedPart) -> PlannedPart:
-    """Without statistics, which have served: a part's are larger than all else that is sent."""
+    """`planned` without statistics: pruning is done, and they outweigh all else that is sent."""
     part = planned.part
     return msgspec.structs.replace(
         planned, part=msgspec.structs.replace(part, encoded_stats=NO_STATS)
@@ -135,10 +139,11 @@ _leases_lock = threading.Lock()
 
 
 def batch_guard(client: ShardClient, shard: str, as_of: int) -> Guard:
-    """A lease for a batch job, which has no process on the driver that could renew it.
+    """Take, or share, a lease for a batch job, which has no process on the driver to renew it.
 
     Reads of one shard planned in this process within a quarter of the lease share one, so that a
-    dashboard that polls does not fill the state with readers. The tasks renew it.
+    dashboard that polls does not fill the state with readers. The tasks renew it. It is never
+    given up: it expires when no task has renewed it.
 
     Raises:
         InvalidUsage: History at `as_of` is gone.

@@ -1,4 +1,4 @@
-"""What rows of a read look like, as Spark is told and as tasks make them.
+"""Defines columns and types of a read's rows, for Spark's plan and for the tasks alike.
 
     rows    the shard's columns
     diff    the shard's columns, `_ts`, `_diff`
@@ -7,9 +7,9 @@
 Several shards: `_input` (a shard's name), what the feed adds, and one struct per shard with its
 columns, null in rows of the others.
 
-Spark asks for the schema once, when the frame is loaded; a query goes on with that one while the
-shard's evolves. So the shape holds types, not only names, and what no longer fits is refused before
-any task runs.
+Spark asks for the schema once, when the frame is loaded, and checks each task's rows against it; a
+query goes on with that schema while the shard's evolves. So the shape holds types, not only names,
+and a shard whose schema no longer fits is refused before any task runs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from shardline.datasource.types.spark_types import type_text
 __all__ = ["INPUT", "Shape"]
 
 INPUT = "_input"
-"""Column with the name of the shard that a row is of."""
+"""Column with the name of the shard that a row belongs to."""
 
 _CHANGE_TYPE, _COMMIT_TIMESTAMP, _COMMIT_VERSION = (
     "_change_type",
@@ -65,14 +65,14 @@ _FEEDS: dict[Feed, tuple[StructField, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The rows that come out. Plain data, part of every partition.
+    """Columns and types of a read's rows: plain data, sent with every partition.
 
     Attributes:
-        feed: What they say of changes.
+        feed: The columns that describe a change.
         names: Names of the shards, if there are several; else empty.
         schemas: The columns read of each shard, as JSON text.
-        nullable: Whether Spark was told that the columns of the feed may be null, as those of a
-            table are; they never are.
+        nullable: True if Spark planned with nullable columns of the feed, as those of a table are;
+            they are never null.
     """
 
     feed: Feed
@@ -85,18 +85,18 @@ class Shape:
         """The shape of a read that begins now.
 
         Args:
-            options: Of the read.
+            options: The options of the read.
             current: The current schema of each input.
 
         Raises:
-            InvalidUsage: Option `columns` names what is not there.
+            InvalidUsage: Option `columns` names a column that does not exist.
         """
         chosen = _chosen(options, current)
         return cls(options.feed, options.shards, tuple(schema.json for schema in chosen))
 
     @classmethod
     def of(cls, options: SourceOptions, struct: StructType) -> Shape:
-        """The shape that a schema stands for which Spark hands back: ours, or the user's own.
+        """The shape of a schema that Spark passes to a reader: ours, or one that the user set.
 
         Raises:
             InvalidUsage: It leaves out columns that the feed or the inputs need.
@@ -129,7 +129,7 @@ class Shape:
 
     @property
     def added(self) -> list[StructField]:
-        """The columns that are not of a shard."""
+        """The columns that no shard has: `_input`, and those of the feed."""
         head = [StructField(INPUT, StringType(), nullable=False)] if self.names else []
         return [
             StructField(field.name, field.dataType, field.nullable or self.nullable)
@@ -141,7 +141,7 @@ class Shape:
         return _parsed(self.schemas[index]).names
 
     def check(self, index: int, name: str, current: ShardSchema) -> None:
-        """Make sure that rows of an input, under its schema of now, can still be told as agreed.
+        """Refuse an input whose current schema can no longer be read under this shape.
 
         Raises:
             InvalidUsage: A column is gone, or has another type than when the frame was loaded.
@@ -159,10 +159,10 @@ class Shape:
                 )
 
     def rows(self, index: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Batches of an input as the rows that Spark was told of.
+        """Yield batches of an input as rows of this shape.
 
         Args:
-            index: Which input.
+            index: Index of the input.
             batches: Its columns; and `_ts`, `_diff` unless the feed is "rows".
         """
         target = _target(self)
@@ -249,7 +249,11 @@ def _chosen(options: SourceOptions, current: Sequence[ShardSchema]) -> list[Shar
 
 
 def _all_nullable(found: Sequence[StructField], wanted: Sequence[StructField]) -> bool:
-    """Whether the columns `wanted` were given as nullable; an error if they are others."""
+    """True if `found` are the columns `wanted`, but all nullable.
+
+    Raises:
+        InvalidUsage: They are others, or only some of them are nullable.
+    """
     for nullable in (False, True):
         if [(f.name, f.dataType, f.nullable) for f in found] == [
             (f.name, f.dataType, f.nullable or nullable) for f in wanted

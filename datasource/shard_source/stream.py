@@ -1,18 +1,20 @@
-"""Streaming reads: the planner of one query, behind Spark's offset protocol.
+"""Implements streaming reads: Spark's offset protocol for the planner of one query.
 
 Spark runs all hooks but `read` in one process per query run, one call at a time:
 
     latestOffset(start)  ->  [offset log]  ->  commit(previous end)  ->  partitions(start, end)
 
-What Spark does not promise, and what follows from it:
-    `initialOffset` is asked for twice, again after a restart, and never recorded: it is a constant,
-    and the end of the first micro-batch fixes `as_of`.
+Spark promises less than the protocol suggests, and each gap has its answer here:
+    `initialOffset` is called twice, again after a restart, and its result is never recorded: it is
+    a constant, and the end of the first micro-batch fixes `as_of`.
     After a restart, `partitions(start, end)` of the last planned range may be the very first call.
-    `commit(end)` comes while the *next* micro-batch is made, the last one never: moving holds late
-    is harmless, moving them early is not.
+    `commit(end)` comes while the *next* micro-batch is made, and never for the last one: moving
+    holds late is harmless, moving them early is not.
     `stop` may never be called: leases expire by time.
-    An idle query asks for the latest offset up to 100 times a second: without news the answer is
-    its argument, to the letter.
+    An idle query calls `latestOffset` up to 100 times a second: without news the result is its
+    argument, to the letter, since Spark compares offsets as text.
+
+What is decided in each call is in `run.py`; this module translates between it and Spark.
 """
 
 from __future__ import annotations
@@ -47,14 +49,14 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans the micro-batches of one query; its pickled twin reads partitions in executors."""
 
     def __init__(self, options: SourceOptions, shape: Shape) -> None:
-        """Remember what to read; no I/O, since Spark makes a second one only to pickle it."""
+        """Store options and row shape; no I/O, since Spark makes a second one only to pickle it."""
         self._options = options
         self._shape = shape
         self._run: StreamRun | None = None
 
     @override
     def initialOffset(self) -> dict[str, Any]:
-        """The constant start. Called several times per query, also after restarts."""
+        """The constant start; called several times per query, also after restarts."""
         return START.json()
 
     @override
@@ -76,12 +78,12 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @override
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """For the progress events; None before anything was looked at."""
+        """The status for Spark's progress events; None before the first look at the shards."""
         return self._run.report() if self._run else None
 
     @override
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix what "now" is: the upper at this moment."""
+        """Fix the end of this run: the shards' upper at this moment."""
         self._running().fix_target()
 
     @override
@@ -96,12 +98,12 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @override
     def commit(self, end: dict[str, Any]) -> None:
-        """Everything before `end` is done: move the holds. Late, idempotent, may be skipped."""
+        """Move the holds up to `end`, which is done; called late, repeatedly, or never."""
         self._running().commit(parse_offset(end))
 
     @override
     def stop(self) -> None:
-        """Nothing that correctness needs; Spark seldom calls it."""
+        """Give the leases up early; correctness does not need it, and Spark seldom calls it."""
         if self._run is not None:
             self._run.release()
 

@@ -1,10 +1,10 @@
-"""What Python processes of Spark's do when Spark hangs up: they end, and print nothing.
+"""Ends Spark's Python processes without a stack trace when Spark closes their socket.
 
 Spark closes the socket of a worker that has been idle for a minute, and that of a stream's planner
-when its query is stopped. PySpark 4.3 takes both for an error, wants to tell Spark of it through
-the same socket, and prints the stack trace of the attempt into the terminal of whoever runs an
-application, several times a minute. No setting turns that off, so the modules of PySpark that these
-processes run are told, each at the one place where it can be.
+when its query is stopped. PySpark 4.3 takes both for an error, tries to report it to Spark through
+the same socket, and prints the stack trace of the attempt into the terminal of the application,
+several times a minute. No setting turns that off, so the modules of PySpark that these processes
+run are patched, each at the one place that allows it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 __all__ = ["end_quietly"]
 
 _DAEMON: Final = "pyspark.daemon"
-"""Runs, forked, as each worker; calls its own `worker` again for each task."""
+"""The module that each worker runs, forked; it calls its own `worker` again for each task."""
 
 _PLANNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
-"""Runs as the planner of one streaming query."""
+"""The module that the planner of one streaming query runs."""
 
 
 def end_quietly() -> None:
-    """Let this process end without a word if all that is wrong is that Spark is gone.
+    """Patch this process so that it ends silently if its only error is that Spark is gone.
 
-    In a process that is neither a worker nor a planner it does nothing, nor if done before.
+    Does nothing in a process that is neither a worker nor a planner. Safe to repeat.
     """
     main: Any = sys.modules.get("__main__")
     # A notebook's, or that of a program that embeds Python, may have none.
@@ -40,7 +40,7 @@ def end_quietly() -> None:
 
 
 class _QuietWorker:
-    """PySpark's `worker`, for which it is no failure that nobody listens."""
+    """PySpark's `worker`, which takes a closed socket for an end and not for a failure."""
 
     def __init__(self, worker: Any) -> None:
         self._worker = worker
