@@ -1,8 +1,8 @@
-"""Appending what a frame's tasks staged: at the commit's time, or at the times that rows carry.
+"""Appends staged parts to a shard, at the time of the commit or at the times that rows carry.
 
-Rows that carry their times are on a clock of their user's. They must lie at or after the shard's
-upper, and a micro-batch without rows leaves the upper alone: moving it to this machine's time would
-shut the next rows out.
+Rows that carry their times follow their user's clock. They must lie at or after the shard's upper,
+and a micro-batch without rows leaves the upper alone: moving it to this machine's time would shut
+the next rows out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shardline.datasource.write import WriteHandle
 __all__ = ["append"]
 
 _ATTEMPTS: Final = 64
-"""How often others may append between a look at the upper and an append of nothing at it."""
+"""Attempts at appending nothing at the upper, each of which another append may overtake."""
 
 
 def append(
@@ -28,8 +28,8 @@ def append(
     Args:
         handle: A writer of the shard.
         staged: Parts under the handle's schema.
-        timed: Whether rows carry their times.
-        sequence: Number of this append of the writer.
+        timed: True if rows carry their times.
+        sequence: The writer's number of this append.
         attempt: Id of the attempt that staged them.
 
     Raises:
@@ -43,7 +43,7 @@ def append(
 
 
 def _nothing(handle: WriteHandle, sequence: int) -> Appended | AlreadyCommitted:
-    """Remember that a micro-batch without rows was committed, without a time of its own."""
+    """Record that a micro-batch without rows was committed, without moving the upper."""
     for _ in range(_ATTEMPTS):
         upper = handle.upper()
         outcome = handle.compare_and_append(None, upper, upper, sequence=sequence)
@@ -59,11 +59,13 @@ def _nothing(handle: WriteHandle, sequence: int) -> Appended | AlreadyCommitted:
 
 
 def _check_times(handle: WriteHandle, staged: Staged, sequence: int) -> None:
-    """Refuse times before the upper, unless this very append has happened before."""
+    """Refuse times before the upper, unless this very append was committed before."""
     state = handle.machine.state()
     entry = state.writers.get(handle.writer)
+    # A replay finds its own rows before the upper: checked by times it would fail for ever. The
+    # append itself decides between a replay and another write with the same number.
     if entry is not None and sequence <= entry.last:
-        return  # the append itself tells what that means
+        return
     times = [part.ts_min for run in staged.runs for part in run.parts if part.ts_min is not None]
     upper = state.upper.time
     if upper is not None and times and min(times) < upper:

@@ -1,11 +1,14 @@
-"""From a frame's rows to what is staged for a shard, one record batch at a time, in the tasks.
+"""Converts rows of a frame to rows that are staged, batch by batch, by the write's envelope.
 
     append, diff    the rows, with `_diff` and `_ts` if they have them
     upsert          carriers (see `upsert`) of the rows
     debezium        without a key, `before` with diff -1 and `after` with diff +1;
-                    with one, carriers: `after` lives, and the key that is gone does not
+                    with one, carriers: one that lives for `after`, and one that deletes for a
+                    `before` whose key is gone
 
-Columns are matched by name in any case, missing ones are null, narrower types are widened.
+A task sees its own rows only, so it cannot retract the rows that an upsert replaces: it stages
+carriers, and the commit turns them into a difference. Columns are matched by name in any case,
+missing ones are null, narrower types are widened. Runs in the tasks.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ _DIFF_FIELD = pa.field(DIFF, pa.int64(), nullable=False)
 
 
 def spelled(frame: ShardSchema, schema: ShardSchema) -> ShardSchema:
-    """`frame` with the shard's spelling of each column; Spark takes other cases for the same."""
+    """`frame` with the shard's spelling of each column; to Spark other cases are the same name."""
     folded = {name.lower(): name for name in schema.names}
     fields = (
         Field(folded.get(f.name.lower(), f.name), f.type, f.nullable, f.metadata)
@@ -43,12 +46,12 @@ def spelled(frame: ShardSchema, schema: ShardSchema) -> ShardSchema:
 
 @dataclass(frozen=True)
 class Unwrapper:
-    """Turns record batches of a frame into record batches to stage.
+    """Converts record batches of a frame to record batches to stage.
 
     Attributes:
-        frame: What the frame's columns are for.
+        frame: The roles of the frame's columns.
         schema: The shard's schema.
-        key: Its key.
+        key: The shard's key.
     """
 
     frame: Frame
@@ -57,21 +60,21 @@ class Unwrapper:
 
     @property
     def carries(self) -> bool:
-        """Whether carriers are staged."""
+        """True if carriers are staged instead of rows."""
         return self.frame.envelope == "upsert" or (
             self.frame.envelope == "debezium" and bool(self.key)
         )
 
     @cached_property
     def staged_schema(self) -> ShardSchema:
-        """The schema of what is staged."""
+        """The schema of the staged batches."""
         if not self.carries:
             return self.schema
         return carrier_schema(self.schema, self.key, self.frame.order_type)
 
     @cached_property
     def unwrap(self) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-        """The function for one record batch."""
+        """The function that converts one record batch."""
         match self.frame.envelope:
             case "append" | "diff":
                 return self._changes
@@ -118,7 +121,8 @@ class Unwrapper:
     def _carriers(
         self, rows: pa.RecordBatch, order: pa.Array | None, lives: pa.Array
     ) -> pa.RecordBatch:
-        """Carriers of `rows`, which are of the loose schema."""
+        """Carriers of `rows`, which have the schema `_loose`."""
+        # Deletes may leave columns null that the shard needs; only rows that live must fit it.
         if pc.all(lives, min_count=0).as_py():
             check_data(rows, self.schema)
         else:
@@ -132,7 +136,7 @@ class Unwrapper:
         return pa.RecordBatch.from_arrays([columns[name] for name in names], list(names))
 
     def _emptied(self, rows: pa.RecordBatch, lives: pa.Array) -> pa.RecordBatch:
-        """`rows` with nulls for all that deletes say beyond their keys."""
+        """`rows` with nulls outside of the key in rows that delete."""
         places = pa.array(np.arange(rows.num_rows))
         kept = pc.if_else(lives, places, pa.scalar(None, pa.int64()))
         columns = [
@@ -144,7 +148,7 @@ class Unwrapper:
     # -- debezium ------------------------------------------------------------------------------
 
     def _differences(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Events of a shard without key: what was there goes, what is there comes."""
+        """Convert events of a shard without key: `before` is retracted, `after` added."""
         self._check_events(batch)
         images = [
             _with_diff(migrate(rows, shape, self.schema), diff)
@@ -157,7 +161,7 @@ class Unwrapper:
         return pa.concat_batches(images)
 
     def _replacements(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Events of a shard with a key: what is there replaces what has its key."""
+        """Convert events of a shard with a key: `after` replaces the rows of its key."""
         self._check_events(batch)
         order = self._order(batch)
         rows, shape = self._image(batch, AFTER, self._rows)
@@ -186,7 +190,7 @@ class Unwrapper:
         return pa.concat_batches(images)
 
     def _left(self, batch: pa.RecordBatch) -> pa.Array:
-        """Whether an event leaves the key of its `before`: deleted, or changed to another key."""
+        """True for events after which the key of `before` is gone: deletes, and changes of key."""
         before, after = batch.column(BEFORE), batch.column(AFTER)
         assert self._before is not None
         moved = pc.invert(pc.is_valid(after))
@@ -197,7 +201,7 @@ class Unwrapper:
         return pc.and_(pc.is_valid(before), moved)
 
     def _check_events(self, batch: pa.RecordBatch) -> None:
-        """Refuse events that cannot be followed, if they say what they are."""
+        """Refuse truncations, and events without the `before` that they need; needs column `op`."""
         if not self.frame.has_op:
             return
         op = batch.column(OP)
@@ -222,7 +226,7 @@ class Unwrapper:
     def _image(
         self, batch: pa.RecordBatch, name: str, shape: ShardSchema | None
     ) -> tuple[pa.RecordBatch | None, ShardSchema]:
-        """The rows in a struct column that are there, and their schema in the shard's spelling."""
+        """The rows of a struct column that are not null, and their schema in the shard's spelling."""
         if shape is None:
             return None, self.schema
         values = batch.column(name).drop_null()
@@ -269,7 +273,7 @@ def _nullable(schema: ShardSchema) -> ShardSchema:
 
 
 def _differs(one: pa.Array, other: pa.Array) -> pa.Array:
-    """Whether two columns hold different values, nulls and NaNs being equal to each other."""
+    """True where two columns differ; null equals null, and NaN equals NaN."""
     unequal = pc.fill_null(pc.not_equal(surrogate(one), surrogate(other)), False)
     return pc.or_(unequal, pc.xor(pc.is_null(one), pc.is_null(other)))
 

@@ -1,7 +1,9 @@
-"""What the columns of a written frame are for: those of the row, and those that say what to do.
+"""Assigns roles to the columns of a written frame: row, times, diffs, deletes and order.
 
-`read_frame` looks at the frame's schema and the options only, so what cannot work fails before the
-shard is looked at. A `Frame` is plain data and travels to the tasks.
+The envelope decides what a column means, and a frame that does not fit it would otherwise fail in
+its tasks, after minutes, or write something else. `read_frame` needs the frame's schema and the
+options only, so errors are found before the shard is read. A `Frame` is plain data that is sent to
+the tasks.
 """
 
 from __future__ import annotations
@@ -39,17 +41,18 @@ _WHOLE: Final = (ByteType, ShortType, IntegerType, LongType)
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The columns of a frame.
+    """The roles of a frame's columns.
 
     Attributes:
-        envelope: What a row of the frame says.
-        rows: Schema of the rows in it, JSON text: the frame's own columns, or those of `after`.
-        before: Schema of `before`, JSON text; empty if it never holds anything.
-        has_op: Whether a change event says what it is.
-        order: Path of what tells the latest row of a key: a column, then fields in it.
-        order_schema: Its type: JSON text of a schema with the one column `ORDER`; empty if none.
-        delete: Name of the column that says which rows are deletes; empty if none.
-        timed: Whether rows carry their times.
+        envelope: The meaning of a row of the frame.
+        rows: Schema of its rows as JSON text: the frame's own columns, or those of `after`.
+        before: Schema of `before` as JSON text; empty if it is always null.
+        has_op: True if change events name their operation, in column `op`.
+        order: Path of the ordering value: a column, then fields in it; empty if none.
+        order_schema: Type of that value: JSON text of a schema with the one column `ORDER`; empty
+            if none.
+        delete: Name of the boolean column that marks deletes; empty if none.
+        timed: True if rows carry their times.
     """
 
     envelope: Envelope
@@ -68,18 +71,18 @@ class Frame:
 
     @property
     def order_type(self) -> SparkType | None:
-        """The type of the order, if there is one."""
+        """The type of the ordering value; None if there is none."""
         if not self.order_schema:
             return None
         return ShardSchema.parse(self.order_schema).field(ORDER).type
 
 
 def read_frame(options: SinkOptions, struct: StructType) -> Frame:
-    """What the columns of a frame with schema `struct` are for.
+    """Assign roles to the columns of a frame with schema `struct`.
 
     Raises:
-        InvalidUsage: A column is missing or of the wrong type for the envelope, cannot be kept in
-            a shard, or an option names one that is not there.
+        InvalidUsage: A column is missing or of the wrong type for the envelope, has a type that
+            shards do not store, or an option names a column that does not exist.
     """
     match options.envelope:
         case "append" | "diff":
@@ -127,7 +130,7 @@ def _upserts(options: SinkOptions, struct: StructType) -> Frame:
 
 
 def _events(options: SinkOptions, struct: StructType) -> Frame:
-    """A frame of change events as Debezium makes them."""
+    """A frame of change events in Debezium's form."""
     _refuse_changes(struct, "debezium")
     before, after = _image(struct, BEFORE), _image(struct, AFTER)
     if after is None:

@@ -1,21 +1,22 @@
-"""Tells from a query's checkpoint which range of its sources a micro-batch covers.
+"""Reads from a query's checkpoint the range of its sources that a micro-batch covers.
 
-Spark gives a sink the number of a micro-batch and nothing of what is in it. Numbers are taken
-again when a checkpoint is rolled back by hand, restored from a copy or made anew, and then stand
-for other rows. What a micro-batch covers is in the checkpoint, written before it runs:
+Spark gives a sink the number of a micro-batch and nothing about its rows. Numbers are used again
+when a checkpoint is rolled back by hand, restored from a copy or made anew, and then stand for
+other rows: a sink that went by numbers alone would drop those rows as a replay. The range of a
+micro-batch is in the checkpoint, written before it runs:
 
     metadata                the query's id
     offsets/7               v1, metadata, then a line for each source: where micro-batch 7 ends
     offsets/6               where it starts
     sources/0/12            of a file source, whose offsets only count: the files that are number 12
 
-Of `offsets/7` only the lines of the sources count. The clock, the watermark and the settings in its
-metadata are other ones when the same range is planned again; a crash alone leaves the file as it
-was. A source's line counts as JSON, since not every source keeps the order of its keys. A shard's
-counts without the name of its hold, which a query that begins again makes up anew.
+Of `offsets/7` only the lines of the sources are compared. The clock, the watermark and the settings
+in its metadata differ when the same range is planned again; a crash alone leaves the file as it
+was. A source's line is compared as JSON, since not every source keeps the order of its keys; a
+shard's without the name of its hold, which a query that begins again makes up anew.
 
-What cannot be read is unknown, and never an error: of a range that is not known nobody can tell
-that it is another one, and the number decides alone, as it does for writers that say nothing.
+A checkpoint that cannot be read is no error: the range is then unknown, and the number decides
+alone, as it does for writers that set no range.
 """
 
 from __future__ import annotations
@@ -53,12 +54,12 @@ _FILES_MAX: Final = 64
 
 
 def micro_batch_covers(query: str, number: int, files: Files | None) -> str:
-    """What micro-batch `number` covers, as `shardline.datasource.shard.covered_range` has it.
+    """The range of micro-batch `number`, in the form of `shardline.datasource.shard.covered_range`.
 
     Args:
-        query: The query's id; empty outside of one, which says nothing.
-        number: As Spark counts.
-        files: Of its checkpoint; None if that is not known.
+        query: The query's id; empty outside of one, for which the range is unknown.
+        number: Spark's number of the micro-batch.
+        files: Reader of the query's checkpoint; None if its folder is not known.
     """
     if not query or files is None:
         return of_query(query, None)
@@ -72,9 +73,10 @@ def micro_batch_covers(query: str, number: int, files: Files | None) -> str:
 
 
 def checkpoint_files(folder: str, options: ShardOptions) -> Files | None:
-    """Reads the checkpoint at `folder`: on a local disk, or in the kind of store the shard is in.
+    """A reader of the checkpoint at `folder`; None if it cannot be read from here.
 
-    Elsewhere nothing here knows how to: the credentials are Hadoop's.
+    It can on a local disk, and in a store of the shard's kind. For others only Hadoop has the
+    credentials.
     """
     try:
         url, location = canonical_url(folder), canonical_url(options.location)
@@ -108,7 +110,7 @@ def _local_files(folder: Path) -> Files:
 
 
 def _range(number: int, files: Files) -> list[str] | None:
-    """Texts that together tell the range from every other one; None if not all could be read."""
+    """Texts that together identify the range; None if not all could be read."""
     ended = _offsets(files(f"offsets/{number}"))
     begun = [] if number == 0 else _offsets(files(f"offsets/{number - 1}"))
     if begun is None or ended is None:
@@ -124,7 +126,7 @@ def _range(number: int, files: Files) -> list[str] | None:
 
 
 def _offsets(log: bytes | None) -> list[str] | None:
-    """The lines of the sources in a file of the offset log; None if it is none."""
+    """The lines of the sources in a file of the offset log; None if it is not such a file."""
     if log is None:
         return None
     version, *rest = log.decode().split("\n")
@@ -134,7 +136,7 @@ def _offsets(log: bytes | None) -> list[str] | None:
 
 
 def _canonical(line: str) -> str:
-    """An offset in the one spelling that it has here; `name:offset` of a source with a name."""
+    """An offset in one canonical spelling; `name:offset` for a source with a name."""
     for text in (line, line.partition(":")[2]):
         try:
             offset = json.loads(text)
@@ -148,7 +150,7 @@ def _canonical(line: str) -> str:
 
 
 def _listed_files(index: int, start: str, end: str, files: Files) -> list[str] | None:
-    """What the numbers in the offsets of a file source stand for; empty of other sources."""
+    """The files that the numbers in a file source's offsets stand for; empty for other sources."""
     first, last = _log_offset(start), _log_offset(end)
     if last is None:
         return []

@@ -1,7 +1,11 @@
-"""What a write goes to: the shard, made or evolved if need be, and how the frame's columns fit it.
+"""Finds the shard of a write, creates or evolves it if needed, and checks that the frame fits it.
 
-Runs in a helper process of the driver before the job starts, so that what cannot work fails before
-any row is read.
+Runs in a helper process of the driver before the job starts, so that a frame that does not fit
+fails before any row is read.
+
+Invariants:
+    The shard's retention changes only after the frame is known to fit.
+    A shard's key is set when it is created, and never changed here.
 """
 
 from __future__ import annotations
@@ -27,14 +31,14 @@ __all__ = ["Target", "find", "resolve"]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where tasks stage to. Plain data.
+    """The shard that tasks stage for, and the roles of the frame's columns: plain data.
 
     Attributes:
         shard: Id of the shard.
-        schema_id: The schema that rows are fitted to.
-        schema: Its JSON text.
+        schema_id: Id of the schema that rows are fitted to.
+        schema: That schema, as JSON text.
         key: The shard's key.
-        frame: What the frame's columns are for.
+        frame: The roles of the frame's columns.
     """
 
     shard: str
@@ -45,16 +49,16 @@ class Target:
 
     @property
     def unwrapper(self) -> Unwrapper:
-        """Turns the frame's rows into what is staged."""
+        """The converter from the frame's rows to staged rows."""
         return Unwrapper(self.frame, ShardSchema.parse(self.schema), self.key)
 
     def fit(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What to stage for the frame's rows."""
+        """Convert batches of the frame to batches to stage."""
         return map(self.unwrapper.unwrap, batches)
 
 
 def find(client: ShardClient, name: str) -> ShardState | None:
-    """The state of shard `name`; None if it is not there or was dropped."""
+    """The state of shard `name`; None if it does not exist or was dropped."""
     state = client.machine(name).refresh()
     return None if state is None or is_tombstone(state) else state
 
@@ -62,7 +66,13 @@ def find(client: ShardClient, name: str) -> ShardState | None:
 def resolve(
     client: ShardClient, options: SinkOptions, frame: Frame, found: ShardState | None
 ) -> Target:
-    """The target of a write of frames like `frame`; makes the shard if it was not found.
+    """Make the target of a write of `frame`; creates the shard if it was not found.
+
+    Args:
+        client: A client of the shard's location.
+        options: Options of the write.
+        frame: The roles of the frame's columns.
+        found: The result of `find`.
 
     Raises:
         InvalidUsage: The frame does not fit the shard; names the column.
@@ -113,7 +123,7 @@ def _check_key(options: SinkOptions, found: ShardState | None) -> None:
 
 
 def _check_carries(target: Target, name: str) -> None:
-    """Refuse frames whose rows have no key, or whose columns carriers keep for themselves."""
+    """Refuse frames whose rows lack a key column, or have columns that carriers reserve."""
     schema = target.unwrapper.staged_schema
     frame = target.frame
     images = [("", frame.rows), (f"{BEFORE}.", frame.before)]
@@ -130,7 +140,7 @@ def _check_carries(target: Target, name: str) -> None:
 
 
 def _kept(frame: Frame, schema: ShardSchema) -> ShardSchema:
-    """The columns of the row that are meant for the shard.
+    """The columns of the frame's rows that the shard gets.
 
     All of them, but an ordering column only if the shard has it.
     """
@@ -162,7 +172,7 @@ def _merged(schema: ShardSchema, rows: ShardSchema) -> ShardSchema:
 
 
 def _check_fits(name: str, rows: ShardSchema, schema: ShardSchema, prefix: str) -> None:
-    """Refuse rows that cannot be rows of the shard; `prefix` says where in the frame they are."""
+    """Refuse rows that cannot be rows of the shard; `prefix` is their path in the frame."""
     spelt = spelled(rows, schema)
     for column in spelt.names:
         if column not in schema:

@@ -1,20 +1,26 @@
-"""The writers behind `df.write` and `df.writeStream`.
+"""Implements the writers behind `df.write` and `df.writeStream`, each commit exactly once.
 
 Spark makes a writer in a helper process for every micro-batch, ships a pickled copy to the tasks,
-and makes yet another one to commit: they share nothing but the messages. An attempt's id therefore
-travels in the writer that the tasks get, and comes back in their messages; so does what the tasks
-took the shard for, and what Spark has told them of the query that they are part of.
+and makes yet another one to commit: they share nothing but the messages. So an attempt's id travels
+in the writer that the tasks get, and comes back in their messages, together with the shard and the
+schema that the tasks staged for, and the query that they ran in.
 
-A numbered commit says what its number stands for, where that can be known:
+Numbers alone do not identify a write: they start again when a checkpoint is rolled back or made
+anew. A numbered commit therefore carries the range of its source that it covers, where that can be
+known:
 
     a stream's sink                 the range of the micro-batch, from the query's checkpoint
-    a batch write, txnRange         what the user says
+    a batch write, txnRange         the text that the user set
     a batch write in foreachBatch   the range, if `checkpointLocation` is an option of the write or
-                                    of the session; otherwise which query it was
+                                    of the session; otherwise the query's id only
     any other batch write           nothing: the number alone
 
 The checkpoint is read when the micro-batch commits, on the driver: Spark has written the offsets
 before the micro-batch ran.
+
+Invariants:
+    A commit has the messages of all tasks, of one attempt.
+    Staged parts are deleted only after the shard has recorded that their attempt is given up.
 """
 
 from __future__ import annotations
@@ -63,16 +69,17 @@ __all__ = ["ShardBatchWriter", "ShardStreamWriter", "batch_writer", "stream_writ
 
 @dataclass(frozen=True, slots=True)
 class StagedMessage(WriterCommitMessage):
-    """What one task staged.
+    """The parts that one task staged, and what its commit must know of the task.
 
     Attributes:
-        staged: Its parts.
-        attempt: The attempt that it belongs to.
+        staged: The task's parts.
+        attempt: Id of the attempt that it belongs to.
         shard: Id of the shard that they are for.
-        schema_id: The shard's schema that the rows were fitted to.
+        schema_id: Id of the shard's schema that the rows were fitted to.
         query: Id of the streaming query; empty outside of one.
-        batch: Number of its micro-batch.
-        checkpoint: Where its checkpoint is, by the session alone; empty if that does not say.
+        batch: Number of the query's micro-batch.
+        checkpoint: Folder of the query's checkpoint by the session's settings; empty if they have
+            none.
     """
 
     staged: Staged
@@ -96,7 +103,7 @@ def batch_writer(
 
     Raises:
         InvalidUsage: An option or the frame's schema is wrong, or `saveMode=errorifexists` and the
-            shard is there.
+            shard exists.
     """
     parsed = parse_sink(options)
     frame = read_frame(parsed, schema)
@@ -111,6 +118,7 @@ def batch_writer(
         )
     if found is not None and mode == "ignore":
         return NoWriter()
+    # Before `resolve`, which may create the shard: a write that is refused creates nothing.
     _check_mode(parsed, replace=mode == "overwrite")
     target = resolve(client, parsed, frame, found)
     return ShardBatchWriter(parsed, target, replace=mode == "overwrite")
@@ -119,7 +127,7 @@ def batch_writer(
 def stream_writer(
     options: Mapping[str, str], schema: StructType, *, overwrite: bool
 ) -> DataSourceStreamArrowWriter:
-    """The writer of one micro-batch; with `overwrite` (output mode complete) of its contents."""
+    """The writer of one micro-batch; `overwrite` (output mode complete) replaces the contents."""
     parsed = parse_sink(options)
     _check_mode(parsed, replace=overwrite)
     frame = read_frame(parsed, schema)
@@ -139,7 +147,7 @@ def _check_mode(options: SinkOptions, *, replace: bool) -> None:
 
 
 class _Writer:
-    """What both writers share: staging in tasks, committing, and giving up an attempt."""
+    """The base of both writers: stages in tasks, commits, and gives an attempt up."""
 
     def __init__(self, options: SinkOptions, target: Target, *, replace: bool) -> None:
         self._options = options
@@ -168,7 +176,7 @@ class _Writer:
         )
 
     def _append(self, messages: Messages, writer: str | None, sequence: int) -> None:
-        """Commit what all tasks of an attempt staged."""
+        """Commit the parts that all tasks of one attempt staged."""
         known = _known(messages)
         assert len(known) == len(messages), "a commit needs the message of every task"
         attempts = {message.attempt for message in known}
@@ -188,15 +196,17 @@ class _Writer:
             append(handle, staged, timed=frame.timed, sequence=sequence, attempt=attempt)
 
     def _give_up(self, messages: Messages, writer: str | None, sequence: int) -> None:
-        """Delete what the attempt staged, once no commit of it can land any more."""
+        """Delete the parts of an attempt, once no commit of it can land any more."""
         known = _known(messages)
         if not known:
             return
         handle = self._handle(writer, known[0])
         staged = (run for message in known for run in message.staged.runs)
         parts = UncommittedParts(handle.machine.location.blob, staged)
-        # What the commit has answered, another process was told. The shard itself is asked: from a
-        # record that gives the attempt up on, no commit of it can land any more.
+        # Spark aborts also after a commit that took effect and then failed, in another process that
+        # does not know its outcome. Deleting the parts at once would lose committed rows. So the
+        # shard decides: either the attempt is committed, or a record gives it up, and no commit of
+        # it that is still under way can land after that record.
         with parts.commit():
             given_up = handle.abandon(known[0].attempt, sequence)
         if given_up:
@@ -204,9 +214,9 @@ class _Writer:
             parts.delete()
 
     def _handle(self, writer: str | None, message: StagedMessage) -> WriteHandle:
-        """A handle of the writer with this name; None makes one up that lasts for one attempt.
+        """A handle of the writer `writer`; None makes up a name that lasts for one attempt.
 
-        It reads nothing: a shard that is not the one staged for refuses the append itself.
+        Does no I/O: if the shard is another one by now, the append itself is refused.
         """
         client = open_client(self._options)
         return WriteHandle(
@@ -223,7 +233,7 @@ class _Writer:
         )
 
     def _covers(self, message: StagedMessage, sequence: int) -> str:
-        """What the number `sequence` stands for."""
+        """The range of its source that the commit `sequence` covers."""
         raise NotImplementedError
 
     def _micro_batch_covers(self, message: StagedMessage, number: int) -> str:
@@ -281,7 +291,7 @@ class ShardBatchWriter(_Writer, DataSourceArrowWriter):
         return self._stage(iterator)
 
     def stage(self, rows: Iterator[pa.RecordBatch]) -> Staged:
-        """As `write`, for whoever commits by other means."""
+        """As `write`, for a caller that commits by other means."""
         return self._stage(rows).staged
 
     @override
@@ -313,7 +323,7 @@ class ShardBatchWriter(_Writer, DataSourceArrowWriter):
 
 
 class NoWriter(DataSourceArrowWriter):
-    """Writes nothing: the shard is there already, and the write is to be ignored then."""
+    """Writes nothing: the writer of `saveMode=ignore` for a shard that exists."""
 
     @override
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -322,9 +332,10 @@ class NoWriter(DataSourceArrowWriter):
 
 
 def _running_query(options: SinkOptions) -> tuple[str, int, str]:
-    """Which query a task runs for: its id, the micro-batch, and the session's checkpoint of it.
+    """The query that a task runs for: its id, number of micro-batch, and folder of its checkpoint.
 
-    The session's settings travel with a task as Spark's local properties do.
+    The folder is known only where the session sets one: Spark sends the session's settings with
+    each task, as it does its local properties.
     """
     context = TaskContext.get()
     query = context.getLocalProperty(QUERY_PROPERTY) if context else None
@@ -358,7 +369,7 @@ def _query_writer(messages: Messages) -> str:
 
 
 def _together(staged: Sequence[Staged]) -> Staged:
-    """What several tasks staged as one."""
+    """The parts of several tasks as one."""
     begun = [s.staged_ms for s in staged if s.runs]
     return Staged(
         tuple(run for s in staged for run in s.runs),

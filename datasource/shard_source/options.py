@@ -85,8 +85,8 @@ class SourceOptions(ShardOptions):
             what Spark's timestamps hold) and `_commit_version` (the update's time).
         append_only: `appendOnly`: states explicitly what a stream without `readChangeFeed` is: rows
             that are added, and a failure at the first retraction.
-        starting_timestamp: `startingTimestamp`: changes at this time and later. Default: all after
-            the shard's since.
+        starting_timestamp: `startingTimestamp`: changes at this time and later. Default: all that
+            compaction has not merged into the shard's since.
         ending_timestamp: `endingTimestamp`: changes before this time only; a stream ends there.
         snapshot: `snapshot`: "include" (default): a stream starts with the contents; "exclude": it
             starts with the first change after them.
