@@ -226,7 +226,7 @@ class Unwrapper:
     def _image(
         self, batch: pa.RecordBatch, name: str, shape: ShardSchema | None
     ) -> tuple[pa.RecordBatch | None, ShardSchema]:
-        """The rows of a struct column that are not null, and their schema in the shard's spelling."""
+        """The rows of a struct column that are not null, and their schema as the shard has it."""
         if shape is None:
             return None, self.schema
         values = batch.column(name).drop_null()

@@ -1,17 +1,19 @@
-"""Native fetch and native write: the same plan and the same commit, with Spark's own Parquet codec.
+"""Reads and writes shards by Spark's own Parquet code, without Python on the data path.
 
     partitions of a plan ---> frames.py ---> a DataFrame of Spark's Parquet reader
-    a DataFrame ------------> saving.py ---> parts by Spark's Parquet writer, then one append
+    a DataFrame ------------> save.py -----> parts by Spark's Parquet writer, then one append
 
-What is decided elsewhere stays there: which parts a read needs is the batch reader's or the
-stream's plan, made of the very partitions that `format("shard")` would send to its tasks
-(`shardline.datasource.shard_source`), and a write ends in the same append. Only who decodes and
-encodes the rows differs. What Spark cannot read itself goes through those partitions' own Arrow
-fetch, part by
+The Python workers between Spark and a shard are the most expensive part of a large read or write.
+Only decoding and encoding differ here: a read is made of the very partitions that
+`format("shard")` would send to its tasks (`shardline.datasource.shard_source`), and a write ends in
+the same append. Parts that Spark cannot read go through those partitions' own Arrow fetch, part by
 part, so that every read works and means the same.
 
-Reading order: types (what Spark reads as we wrote it), scan (parts to a relation), consolidate,
-shaping, arrow (everything else), frames (puts these together), keep (leases), reading, then
-microbatch; footers and saving for the other direction, small for results that need no file of
-Spark's, and interval, which chooses. `jvm` is the only module that knows classes inside of Spark.
+Start with `types` (the types that Spark reads as we wrote them), `scan` (parts to a relation),
+`consolidate`, `row_shape` and `arrow_fallback` (parts that Spark cannot read), then `frames`, which
+puts these together, `leases`, `read` and `micro_batch`. For writes: `footers` and `save`,
+`small_results` (no file of Spark's), `transaction`, and `time_interval`, which chooses among them.
+
+`jvm` is the only module that names classes inside of Spark. Nothing here chooses parts, times or
+holds, and nothing returns rows that Arrow fetch would not return.
 """

@@ -1,7 +1,7 @@
-"""Rows that Spark does not read itself: the partitions' own Arrow fetch, inside of a native frame.
+"""Fetches the parts of a native frame that Spark cannot read, as `format("shard")` would.
 
-Parts that live in the state are decoded here and now; they are tiny, and there are few. All others
-are fetched by tasks, with the very function that `format("shard")` runs there.
+Inline parts are decoded at once, in the driver: they are tiny and few. All others are fetched by
+tasks, with the very function that `format("shard")` runs there, so that the rows are the same.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["fetched_by_tasks", "fetched_here"]
 def fetched_by_tasks(
     spark: SparkSession, partitions: Sequence[InputPartition], schema: StructType
 ) -> tuple[DataFrame, Token]:
-    """The rows of `partitions`, whatever they are, read by Python workers; and their token."""
+    """The rows of any `partitions`, read by Python workers when the frame is run; and its token."""
     pickled = [(pickle.dumps(partition),) for partition in partitions]
     source = spark.createDataFrame(pickled, "partition binary")
     return source.mapInArrow(_read, schema), Token.of_source(source)
@@ -38,7 +38,7 @@ def _read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def fetched_here(
     spark: SparkSession, partitions: Sequence[ShardPartition], schema: StructType
 ) -> DataFrame:
-    """The rows of `partitions` as a local relation."""
+    """The rows of `partitions`, read now by this process, as a local relation."""
     batches = [batch for partition in partitions for batch in read_partition(partition)]
     if not batches:
         return spark.createDataFrame([], schema)

@@ -1,4 +1,4 @@
-"""Where Spark finds a location's blobs by itself, if it can."""
+"""Translates the URL of a location for Spark's own readers and writers, where they can reach it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 
 
 def hadoop_url(spark: SparkSession, location: str) -> str | None:
-    """The location's URL as Hadoop names it; None where this Spark has no way to it.
+    """The location's URL for Hadoop; None if this Spark cannot reach it.
 
     Args:
-        spark: Whose class path counts.
+        spark: The session whose class path decides.
         location: A canonical URL.
     """
     scheme, _, rest = location.partition("://")

@@ -1,9 +1,9 @@
-"""Consolidation as Spark expressions: one row per row, its number of copies in `_diff`.
+"""Consolidates updates by Spark expressions: each distinct row once, its copies in `_diff`.
 
-What makes two rows the same is `rowkey`'s to say, and Spark's grouping differs from it in two
-points: it takes -0.0 for 0.0, and strings of a collation for equal that are not. Both are put right
-by what is grouped by. Where a type's values cannot be told apart that way (maps, variants, numbers
-with a point inside of other values), `consolidates` says so, and Arrow fetch does it.
+Two rows are the same if `types/row_keys` says so. Spark's grouping differs in two points: it takes
+-0.0 for 0.0, and different strings for equal under a collation. Both are corrected by grouping by
+other expressions than the columns. Where that cannot tell values apart (maps, variants,
+floating-point numbers inside of other values), `consolidates` is False, and Arrow fetch does it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from shardline.datasource.types.spark_types import Array, Atomic, Field, Record,
 __all__ = ["consolidate", "consolidates", "repeat"]
 
 _SPAN = 16
-"""Copies of a row are made in steps of two to this, so that no array of them grows beyond it."""
+"""Copies of a row are made in steps of 2 ** this: the longest array that a step needs."""
 
 _FLOATS = ("float", "double")
 _APART = ("variant", "geometry", "geography")
 
 
 def consolidates(schema: ShardSchema) -> bool:
-    """Whether Spark can tell rows of this schema apart as `rowkey` does."""
+    """True if Spark can tell rows of this schema apart exactly as `row_keys` does."""
     return all(_groups(field, top=True) for field in schema.record.fields)
 
 
@@ -48,11 +48,11 @@ def _tells(field: Field, kind: SparkType, *, top: bool) -> bool:
 
 
 def consolidate(updates: DataFrame, schema: ShardSchema) -> DataFrame:
-    """The columns of `schema`, and how often each row is there; rows that are not are left out.
+    """Sum the diffs of equal rows: the columns of `schema`, and `_diff` above 0.
 
     Args:
-        updates: The columns and `_diff`; what stands between is dropped.
-        schema: All columns of the shard: together they say which rows are the same.
+        updates: The columns and `_diff`; columns between them are dropped.
+        schema: All columns of the shard: rows are the same if all of them are.
     """
     keys: list[Column] = []
     back: list[Column] = []
@@ -61,7 +61,8 @@ def consolidate(updates: DataFrame, schema: ShardSchema) -> DataFrame:
         metadata = updates.schema[field.name].metadata
         collation = _collation(field)
         if field.type in (Atomic("float"), Atomic("double")):
-            # Greater or equal and not less, not equal: an equality would be put in for the column.
+            # Not `column = 0.0`: the optimizer would replace the column by 0.0 wherever that holds,
+            # and the sign, which the next line looks for, would be gone.
             zero = (column >= 0.0) & (column <= 0.0)
             negative = zero & column.cast("string").startswith("-")
             keys += [column.alias(name), negative.alias(f"n{number}")]
@@ -84,10 +85,10 @@ def _collation(field: Field) -> str | None:
 
 
 def _checked() -> Column:
-    """The sum of a row's diffs; an error if it cannot be right.
+    """The sum of a row's diffs; an error if it overflows or is negative.
 
-    A value and not a condition: Spark would look at other conditions first, and drop what fails
-    them without having asked this one.
+    A value and not a condition: Spark may evaluate the user's conditions first, and drop a wrong
+    row by them before this one is evaluated.
     """
     overflow = InvalidUsage(
         "the diffs of one row add up to more than an int64 holds",
@@ -109,7 +110,7 @@ def _checked() -> Column:
 
 
 def repeat(rows: DataFrame) -> DataFrame:
-    """Each row as many times as its `_diff` says, without it."""
+    """Repeat each row `_diff` times, and drop `_diff`."""
     names = [name for name in rows.columns if name != DIFF]
     step_name, copy_name = _fresh("_step", names), _fresh("_copy", names)
     copies, step = F.col(DIFF), quoted(step_name)
@@ -123,7 +124,7 @@ def repeat(rows: DataFrame) -> DataFrame:
 
 
 def _fresh(name: str, taken: list[str]) -> str:
-    """`name`, or one like it that is not taken in any case."""
+    """`name`, with underscores added until no name in `taken` equals it in any case."""
     folded = {other.lower() for other in taken}
     while name in folded:
         name += "_"

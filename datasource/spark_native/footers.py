@@ -1,10 +1,12 @@
-"""What a part's description says, from the footer of a Parquet file that another writer made.
+"""Describes parts that Spark's writer made, from the footers of their Parquet files.
 
-Bounds are taken only where a footer's mean what ours mean: of plain columns with a natural order,
-not of numbers with a point (footers do not count NaN), not of anything nested. What is left out may
-hold anything, which is always right.
+Our own writer collects statistics while it writes; of a file by Spark only the footer is there, and
+reading all of its rows again would cost what the native write saves. Bounds are taken only where a
+footer's mean the same as ours: of plain columns with a natural order, not of floating-point numbers
+(footers do not count NaN), not of nested columns. A column without bounds may hold anything, which
+is always right.
 
-The checksum of a footer is made of what is there when it is described, right after it was written.
+The checksum of a footer is computed when it is described, right after it was written.
 """
 
 from __future__ import annotations
@@ -32,11 +34,11 @@ __all__ = ["Describer"]
 _UNBOUNDED = ("float", "double", "variant", "void", "geometry", "geography", "time(")
 
 _NAN_SAFE = "parquet-mr "
-"""Who writes no bounds that leave NaN out: it orders NaN above all numbers, and readers take bounds
-that are NaN for none. Other writers may stand in for Spark's own."""
+"""Prefix of the writers whose bounds never leave NaN out: they order NaN above all numbers, and
+readers ignore bounds that are NaN. Another writer may be plugged in for Spark's own."""
 
 _Bounds = list[tuple[Any, Any]]
-"""Least and greatest value of each row group that has any, as the file stores values."""
+"""Least and greatest value of each row group that has any, in the file's physical type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +46,11 @@ class Describer:
     """Describes parts of one shard.
 
     Attributes:
-        blob: Where they are.
-        schema: What they were written with.
-        schema_id: Under which it is registered.
+        blob: The store that they are in.
+        schema: The schema that they were written with.
+        schema_id: Id of that schema in the shard's state.
         keep: Columns whose statistics are never dropped.
-        stats_bytes: Budget of a part's statistics.
+        stats_bytes: Budget of a part's statistics, in bytes.
     """
 
     blob: Blob
@@ -104,7 +106,7 @@ class Describer:
         return min(int(t.min()) for t in times), max(int(t.max()) for t in times)
 
     def _stats(self, footer: pq.FileMetaData) -> PartStats:
-        """Statistics, made by the same code as all others from the bounds as if they were rows."""
+        """Statistics, collected by the same code as all others, from the bounds taken for rows."""
         arrays: dict[str, pa.Array] = {}
         nulls: dict[str, int] = {}
         columns = {footer.schema.column(i).path: i for i in range(footer.num_columns)}
@@ -166,7 +168,7 @@ def _bounds(footer: pq.FileMetaData, column: int) -> tuple[_Bounds, int] | None:
 
 
 def _values(field: Field, found: _Bounds) -> pa.Array | None:
-    """Stored values under the column's Arrow type; None if they are not what it expects."""
+    """Stored values under the column's Arrow type; None if they do not fit it."""
     kind = arrow_field(field).type
     raw = [value for pair in found for value in pair]
     try:

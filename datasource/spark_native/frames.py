@@ -1,16 +1,16 @@
-"""From the partitions of a plan to one DataFrame: who reads which part, and what is then done.
+"""Assembles one DataFrame from the partitions of a plan: scans, consolidation, and Arrow fetch.
 
-    plain     a scan; repeated where a row is there more than once
+    plain     a scan; rows repeated where their diff is above 1
     group     scans of all columns, consolidated by one aggregation for all groups of an input
     changes   a scan with times and diffs
     inserts   a scan; a retraction is an error
 
 All parts of one kind are read together, whichever partition they were packed into: Spark splits
-and packs files itself. Its filters and projections reach the scans by themselves.
+and packs files itself, and pushes its own filters and projections down to the scans.
 
 Invariants:
     Every part of the plan is read once, by Spark or by Arrow fetch, and the rows are the same.
-    The schema is exactly the one asked for, nullability and metadata included.
+    The schema is exactly the requested one, nullability and metadata included.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _TS_FIELD = StructField(TS, LongType(), nullable=False)
 
 
 _PARTS_HERE = 8
-"""Parts that the driver reads itself: one after the other, so that many would take their time."""
+"""Parts that the driver reads itself, at most: it reads one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,9 @@ class Native:
     """A DataFrame of a plan.
 
     Attributes:
-        frame: Its rows.
-        tokens: Tell whether anything can still fetch them; none if all of them are here already.
+        frame: The rows.
+        tokens: Alive while anything can still read the plan's parts; empty if all rows are in the
+            driver already, so that no lease is needed.
     """
 
     frame: DataFrame
@@ -72,14 +73,14 @@ def native_frame(
     condition: Condition | None,
     by_driver: int = 0,
 ) -> Native:
-    """The rows of `partitions` under `schema`.
+    """Make a frame of the rows of `partitions`.
 
     Args:
         spark: The session that reads.
-        partitions: As a batch reader or a stream planned them.
-        schema: Of the rows, as `Shape.struct` gives it.
+        partitions: The plan of a batch reader or a stream.
+        schema: Schema of the rows, as `Shape.struct` returns it.
         condition: The read's filter, which the partitions have too.
-        by_driver: No more updates than this are read now, by this process.
+        by_driver: A plan of at most this many updates is read now, by this process; 0 is never.
     """
     ours = [one for one in partitions if isinstance(one, ShardPartition)]
     if by_driver and len(ours) == len(partitions):
@@ -105,10 +106,14 @@ def native_frame(
 
 @dataclass(slots=True)
 class _Build:
-    """The pieces of a frame under way.
+    """Collects the pieces of a frame.
 
     Attributes:
-        filters: Whether Spark, in this session's time zone, reads a filter as the plan did.
+        filters: True if Spark, in this session's time zone, gives a filter the plan's meaning.
+        frames: Pieces that are done.
+        here: Partitions that this process reads itself: inline parts.
+        others: Partitions left to Arrow fetch.
+        tokens: As of `Native`.
     """
 
     spark: SparkSession
@@ -168,8 +173,9 @@ class _Build:
         parts = _whole(alike)
         if sample.kind == "inserts":
             _refuse_retractions(parts)
-            # Whether the rows at the times that count retract, only a look at all of them tells,
-            # and Spark would push filters of the frame's user below it.
+            # A retraction at one of the read's times is an error, and only reading all rows of the
+            # part finds it. Checked in a Spark scan, it would be missed: the optimizer pushes the
+            # user's filters below the check. They are applied after an Arrow fetch.
             self._elsewhere(sample, [p for p in parts if p.part.retracts])
             parts = [p for p in parts if not p.part.retracts]
         scans, others = scanner.split(parts, with_ts=with_ts)
@@ -183,7 +189,7 @@ class _Build:
         self, sample: ShardPartition, frame: DataFrame, *, repeats: bool, as_updates: bool
     ) -> DataFrame:
         if sample.where is None and sample.as_of is None and (as_updates or not repeats):
-            return frame  # has exactly the columns that are wanted
+            return frame  # has exactly the wanted columns
         own = [sql_name(name) for name in sample.shape.columns(sample.index)]
         frame = _filtered(sample, frame)
         if as_updates:
@@ -194,9 +200,10 @@ class _Build:
         return repeat(project(frame, [*own, DIFF]))
 
     def _groups(self, groups: Sequence[ShardPartition], scanner: Scanner) -> None:
-        """Add groups of parts that must be consolidated, each on its own or all together.
+        """Add groups of parts that must be consolidated, in one aggregation where Spark can.
 
-        Rows of different groups are never the same, so that one aggregation serves all of them.
+        Equal rows are always in the same group, so one aggregation over all groups gives the same
+        result as one for each.
         """
         taken = []
         for group in groups:
@@ -247,7 +254,7 @@ class _Build:
         return fetched_here(self.spark, [raw], StructType(fields)).drop(TS)
 
     def _elsewhere(self, sample: ShardPartition, parts: Sequence[PlannedPart]) -> None:
-        """Leave parts that Spark does not read to Arrow fetch."""
+        """Leave parts that Spark cannot read to Arrow fetch, inline ones to this process."""
         inline = tuple(p for p in parts if p.part.inline is not None)
         if inline:
             self.here.append(replace(sample, parts=inline))
@@ -263,7 +270,7 @@ def _filtered(sample: ShardPartition, rows: DataFrame) -> DataFrame:
 
 
 def _whole(partitions: Iterable[ShardPartition]) -> list[PlannedPart]:
-    """The parts of partitions, shares of one put together: Spark splits files itself."""
+    """The parts of partitions, with shares of one part reunited: Spark splits files itself."""
     found: dict[tuple[object, ...], list[PlannedPart]] = {}
     for partition in partitions:
         for planned in partition.parts:

@@ -1,11 +1,11 @@
-"""The classes inside of Spark that native fetch and write stand on, all of them in one place.
+"""Wraps the internal classes of Spark that native fetch and write need, all of them in one place.
 
-Spark's public reader would nearly do. It forgets which columns are never null, it looks at every
-file before it reads any (a request each, on an object store), and it would take a part that
-vanished since for one that never was. So the relation is put together here, as table formats do on
-the JVM: our own list of files with the sizes that the plan knows, under the exact schema.
+Spark's public reader is not enough. It forgets which columns are never null, it looks at every file
+before it reads any (a request each, on an object store), and it silently leaves out a part that was
+deleted before it looked. So the relation is put together here, as table formats do on the JVM: our
+own list of files with the sizes that the plan knows, under the exact schema.
 
-Measured against the exact version of Spark that this project names; a test reads every type.
+Checked against the exact version of Spark that this project names; a test reads every type.
 """
 
 from __future__ import annotations
@@ -55,11 +55,12 @@ WRITTEN_TIME: Final = (
     "'[REFRESHED] the files of the frame were listed anew: make the frame again'"
     ") AS bigint)), 0L)"
 )
-"""In SQL: the `time` of the file that a row of a `relation` is from, as a constant of the file.
+"""SQL expression of the `File.time` of a row's file in a `relation`: a constant of each file.
 
-It travels as the file's time of change, in a form that no real one has: where Spark lists the files
-anew (`REFRESH` of a view, `refreshByPath`), their own times take its place, and this is an error
-then, never another time. It is never null, and the rest says so to Spark.
+It is sent as the file's time of change, as a negative number, which no real one is. Where Spark
+lists the files anew (`REFRESH` of a view, `refreshByPath`), their own times take its place, and the
+expression raises an error instead of returning a wrong time. The `coalesce` tells Spark that it is
+never null.
 """
 
 
@@ -68,9 +69,9 @@ class File:
     """A file to scan.
 
     Attributes:
-        path: As Hadoop names it.
+        path: URL for Hadoop.
         size_bytes: Its size; a file that is shorter fails to open.
-        time: What `WRITTEN_TIME` gives for its rows.
+        time: Result of `WRITTEN_TIME` for its rows, in ms.
     """
 
     path: str
@@ -81,31 +82,32 @@ class File:
 class Options:
     """The options of all scans of one frame, as one object in the JVM.
 
-    Every plan made of the frame refers to it, and so does every RDD that reads its files: it can
-    be collected exactly when nothing can read them any more.
+    Every plan made of the frame refers to it, and so does every RDD that reads its files: the JVM
+    collects it exactly when nothing can read the files any more. `token` observes that.
     """
 
     def __init__(self, spark: SparkSession, options: Mapping[str, str]) -> None:
-        """Remember what to make the object of, once a scan needs it."""
+        """Store the options; the object is made once a scan needs it."""
         self._spark = spark
         self._options = dict(options)
         self.used = False
 
     @cached_property
     def java(self) -> Any:
-        """The object."""
+        """The object in the JVM."""
         self.used = True
         given = _class(self._spark, "PythonUtils").toScalaMap(self._options)
-        # What Spark would wrap it in by itself, once per use: then nothing kept the inner one.
+        # Spark would wrap any other map in one of these itself, anew at each use: nothing would
+        # keep the map that the token refers to, and the lease would end with readers left.
         return _object(self._spark, f"{_SQL}.catalyst.util.CaseInsensitiveMap").apply(given)
 
     def token(self) -> Token:
-        """Tells whether anything can still read the files."""
+        """A token that is alive while anything can read the files."""
         return Token(self._spark, self.java)
 
 
 class Token:
-    """A weak reference to an object in the JVM."""
+    """A weak reference to an object in the JVM, which lives as long as its readers do."""
 
     def __init__(self, spark: SparkSession, java: Any) -> None:
         """Refer to `java`."""
@@ -113,14 +115,15 @@ class Token:
 
     @classmethod
     def of_source(cls, frame: DataFrame) -> Token:
-        """Tells whether anything can still read the rows of `frame`, which Python handed over."""
+        """A token that is alive while anything can read the rows of `frame`, which Python made."""
         leaf = frame._jdf.logicalPlan().collectLeaves().head()  # noqa: SLF001 - no public door
         return cls(frame.sparkSession, leaf.rdd())
 
     def alive(self) -> bool:
-        """Whether the object is still there; False once the JVM is gone."""
+        """True while the object was not collected; False once the JVM is gone."""
         with suppress(Py4JError, OSError):
-            # `get` would make the gateway hold the object until Python has collected the answer.
+            # Not `get`: the gateway would hold the object until Python has collected the result,
+            # and looking would keep it alive.
             return not self._reference.refersTo(None)
         return False
 
@@ -134,7 +137,7 @@ def relation(
     """
     session = spark._jsparkSession  # noqa: SLF001 - no public door
     none = _object(spark, "scala.None")
-    # Of our own, so that neither a setting nor another frame can empty it before it is used.
+    # A cache of its own, so that neither a setting nor another frame can empty it before its use.
     statuses = _class(spark, f"{_SOURCES}.SharedInMemoryCache")(1 << 40, -1).createForNewClient()
     paths = _class(spark, "java.util.ArrayList")()
     gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - no public door
@@ -166,7 +169,7 @@ def relation(
 
 @lru_cache(maxsize=1)
 def _parquet(jvm: Any) -> Any:
-    """Spark's Parquet format, which has no state."""
+    """Spark's Parquet format, which has no state and can be shared."""
     return _found(jvm, f"{_SOURCES}.parquet.ParquetFileFormat")()
 
 
@@ -178,7 +181,7 @@ def _struct(jvm: Any, json: str) -> Any:
 
 @lru_cache(maxsize=1 << 12)
 def _listed(jvm: Any, gateway: Any, file: File) -> tuple[Any, Any]:
-    """The path of `file`, and what a listing of it gives: the same for all frames that read it."""
+    """The path of `file` and its entry in a listing: the same for all frames that read it."""
     make_status = _found(jvm, f"{_HADOOP}.FileStatus")
     path = _found(jvm, f"{_HADOOP}.Path")(file.path)
     stamp = 0 if file.time is None else -file.time - 1
@@ -190,9 +193,9 @@ def _listed(jvm: Any, gateway: Any, file: File) -> tuple[Any, Any]:
 def local_rows(
     spark: SparkSession, batches: Sequence[pa.RecordBatch], schema: StructType
 ) -> DataFrame:
-    """Record batches as a local relation; they have exactly the Arrow types that `schema` means.
+    """Record batches as a local relation; their Arrow types must be exactly those of `schema`.
 
-    `createDataFrame` does the same after two dozen looks at the session's settings.
+    `createDataFrame` does the same after reading two dozen settings from the session.
     """
     utils = _class(spark, "PythonSQLUtils")
     with tempfile.NamedTemporaryFile(suffix=".arrow") as file:
@@ -206,7 +209,7 @@ def local_rows(
 
 
 def known_nullability(column: Column, spark: SparkSession, *, nullable: bool) -> Column:
-    """`column`, which Spark then takes for one that may, or can not, be null."""
+    """`column`, with a tag by which Spark takes it for nullable, or for never null."""
     inside = _class(spark, f"{_SQL}.classic.ExpressionUtils")
     name = "KnownNullable" if nullable else "KnownNotNull"
     tag = _class(spark, f"{_SQL}.catalyst.expressions.{name}")
@@ -215,7 +218,7 @@ def known_nullability(column: Column, spark: SparkSession, *, nullable: bool) ->
 
 
 def has_class(spark: SparkSession, name: str) -> bool:
-    """Whether the driver can load the Java class `name`."""
+    """True if the driver can load the Java class `name`."""
     try:
         _class(spark, "org.apache.spark.util.Utils").classForName(name, True, False)
     except Py4JError:
@@ -224,7 +227,7 @@ def has_class(spark: SparkSession, name: str) -> bool:
 
 
 def session_with(frame: DataFrame, settings: Mapping[str, str]) -> Any:
-    """A Java session like the frame's own, but for `settings`; the frame's is left alone."""
+    """A clone of the frame's Java session with `settings`; the frame's own is not changed."""
     clone = frame._jdf.sparkSession().cloneSession()  # noqa: SLF001 - no public door
     for name, value in settings.items():
         clone.conf().set(name, value)
@@ -239,7 +242,7 @@ def with_session(frame: DataFrame, session: Any) -> Any:
 
 
 def delete_directory(spark: SparkSession, url: str) -> None:
-    """Delete all that is below `url`; what cannot be deleted is left to the sweeper."""
+    """Delete the directory `url`; files that cannot be deleted are left to the orphan sweep."""
     path = _class(spark, f"{_HADOOP}.Path")(url)
     with suppress(Py4JError):
         path.getFileSystem(spark._jsc.hadoopConfiguration()).delete(path, True)  # noqa: SLF001
@@ -257,12 +260,12 @@ class MicroBatch:
 
     @property
     def schema(self) -> StructType:
-        """Of its rows."""
+        """The schema of its rows."""
         return StructType.fromJson(json.loads(self._scan.schema().json()))
 
     @property
     def options(self) -> Mapping[str, str]:
-        """What the source was loaded with."""
+        """The options that the source was loaded with."""
         relations = _leaves(self._execution.logical(), "StreamingDataSourceV2ScanRelation")
         stream = self._scan.stream()
         mine = next(relation for relation in relations if relation.stream().equals(stream))
@@ -270,12 +273,12 @@ class MicroBatch:
 
     @property
     def offsets(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Where the micro-batch starts and ends, as the source said it."""
+        """The source's offsets at the start and at the end of the micro-batch."""
         start, end = json.loads(self._scan.start().json()), json.loads(self._scan.end().json())
         return start, end
 
     def partitions(self) -> list[InputPartition]:
-        """What the source planned for the micro-batch; plans it if that was not done yet."""
+        """The partitions of the micro-batch; makes the source plan them if it has not yet."""
         planned = self._scan.inputPartitions()
         return [
             pickle.loads(bytes(planned.apply(index).pickedPartition()))  # noqa: S301 - our own
@@ -284,7 +287,7 @@ class MicroBatch:
 
 
 def micro_batches(frame: DataFrame, number: int) -> list[MicroBatch]:
-    """The Python sources of micro-batch `number`, whose `foreachBatch` was handed `frame`.
+    """The Python sources of micro-batch `number`, whose `foreachBatch` received `frame`.
 
     Called in the thread that Spark runs `foreachBatch` in.
     """
@@ -321,11 +324,11 @@ def micro_batch_under_way(spark: SparkSession) -> MicroBatchLog | None:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchLog:
-    """Where the query of a micro-batch writes down what it does.
+    """Reads the checkpoint of a micro-batch's query.
 
     Attributes:
         query: The query's id.
-        number: The micro-batch's.
+        number: Number of the micro-batch.
     """
 
     query: str
@@ -334,7 +337,7 @@ class MicroBatchLog:
     _execution: Any
 
     def read(self, name: str) -> bytes | None:
-        """A file of the checkpoint, in whatever file system; None if it cannot be read."""
+        """The bytes of a file of the checkpoint, in any file system; None if it cannot be read."""
         if self._execution is None:
             return None
         conf = self._spark._jsc.hadoopConfiguration()  # noqa: SLF001 - no public door
@@ -378,7 +381,7 @@ def _object(spark: SparkSession, name: str) -> Any:
 
 @lru_cache(maxsize=64)
 def _found(jvm: Any, name: str) -> Any:
-    # Each step of a dotted name is a call across: by itself more than making a relation takes.
+    # Each step of a dotted name is a call to the JVM; uncached they take longer than all the rest.
     found = jvm
     for step in name.split("."):
         found = getattr(found, step)

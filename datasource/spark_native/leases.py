@@ -1,8 +1,9 @@
-"""Leases of native reads: each lives for as long as some DataFrame made of it can still read.
+"""Renews the leases of native reads for as long as some DataFrame made of them can be run.
 
-Whoever holds a DataFrame may run it at any time, and the driver is where it lives. So one thread of
-the driver renews the leases of all frames, and gives one up when the JVM has collected what every
-plan made of its frames refers to. A driver that dies renews nothing, and its leases expire.
+A DataFrame may be run at any time, or never, and nothing tells when it is given up. So one thread
+of the driver renews the leases of all frames, and gives one up when the JVM has collected the
+object that every plan made of its frames refers to (`jvm.Options`). A driver that dies renews
+nothing, and its leases expire.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ __all__ = ["KEEPER", "Keeper", "Life"]
 
 
 class Life(Protocol):
-    """Something that ends."""
+    """A reader of a lease's parts, which ends by itself."""
 
     def alive(self) -> bool:
-        """Whether it has not ended yet."""
+        """True until it has ended."""
         ...
 
 
@@ -35,10 +36,14 @@ class _Kept:
 
 
 class Keeper:
-    """Renews leases until the last of their lives has ended, then releases them."""
+    """Renews leases until the last of their readers has ended, then releases them.
+
+    Losing a lease here is no error yet: a read that misses a part later fails with `LEASE_LOST`.
+    Losing the keeper, with its process, lets all of its leases expire.
+    """
 
     def __init__(self, clock: Clock) -> None:
-        """A keeper without leases; its thread starts with the first one."""
+        """Make a keeper without leases; its thread starts with the first one."""
         self._clock = clock
         self._lock = threading.Lock()
         self._kept: dict[str, _Kept] = {}
@@ -48,7 +53,7 @@ class Keeper:
 
     @contextlib.contextmanager
     def planning(self) -> Iterator[None]:
-        """No lease is given up meanwhile: a plan may be made that shares one."""
+        """Give no lease up for as long as the block runs, since its plan may share one."""
         with self._lock:
             self._planning += 1
         try:
@@ -58,7 +63,7 @@ class Keeper:
                 self._planning -= 1
 
     def keep(self, lease: Lease, *lives: Life) -> None:
-        """Keep `lease` until these and all other lives of this lease have ended."""
+        """Renew `lease` until these and all other readers of it have ended."""
         with self._lock:
             self._kept.setdefault(lease.reader, _Kept(lease)).lives.extend(lives)
             if self._thread is None or not self._thread.is_alive():
@@ -67,7 +72,7 @@ class Keeper:
         self._wake.set()
 
     def beat(self) -> None:
-        """Renew what is alive, release what is not."""
+        """Renew the leases that have readers, release the others."""
         for kept in self._ended():
             kept.lease.release()
         with self._lock:
@@ -76,7 +81,7 @@ class Keeper:
             try:
                 kept.lease.renew()
             except LeaseExpired:
-                # Reads will say so when they miss a part; until then nothing is lost.
+                # A read that misses a part will report it; until then nothing is lost.
                 with self._lock:
                     self._kept.pop(kept.lease.reader, None)
             except ShardError:
@@ -107,4 +112,4 @@ class Keeper:
 
 
 KEEPER: Final = Keeper(SystemClock())
-"""This process's."""
+"""The keeper of this process."""

@@ -1,12 +1,12 @@
-"""`shardline.micro_batch`: what a stream's micro-batch reads, natively, inside of `foreachBatch`.
+"""Reads the rows of a stream's micro-batch natively, inside of `foreachBatch`.
 
     def each(frame, batch_id):
         updates = shardline.micro_batch(frame, batch_id)
 
-The frame that Spark hands over is not touched, so the source's own tasks never run. What comes
-instead is made of the partitions that the stream has planned for this micro-batch: the same range,
-pieces, filters and times, after a restart as well, and under the stream's own holds, which stay
-where they are until the micro-batch has been committed.
+The frame that Spark passes is not executed, so the source's own tasks, which decode in Python,
+never run. The result is made of the partitions that the stream has planned for this micro-batch:
+the same range, pieces, filters and times, after a restart as well, and under the stream's own
+holds, which stay where they are until the micro-batch has been committed.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ __all__ = ["covers_of", "micro_batch", "source_of"]
 
 
 def micro_batch(frame: DataFrame, batch_id: int, *, shard: str | None = None) -> DataFrame:
-    """The rows that the stream's source gives to this micro-batch, read by Spark itself.
+    """Read the rows of this micro-batch's source by Spark's own Parquet reader.
 
     With `readChangeFeed=true` the first one is the snapshot as updates at its `as_of`, and the
     others are the changes since the one before: the shard's columns, `_ts`, `_diff`. They are the
-    source's rows: what the query did to them before `foreachBatch` is in `frame` only. Use it
-    before `foreachBatch` returns, and in the thread that it runs in; afterwards the stream protects
-    nothing of it.
+    source's rows: transformations of the query before `foreachBatch` are in `frame` only. Use it
+    before `foreachBatch` returns, and in the thread that it runs in; afterwards the stream no
+    longer protects its parts.
 
     Args:
-        frame: As `foreachBatch` gave it.
-        batch_id: The same.
-        shard: Which source, if the query has several: a name that the source reads.
+        frame: The frame that `foreachBatch` passed.
+        batch_id: The number that `foreachBatch` passed.
+        shard: A shard that the wanted source reads, if the query has several sources.
 
     Raises:
         InvalidUsage: This is not the frame of a micro-batch over `format("shard")` under way, or
@@ -44,7 +44,7 @@ def micro_batch(frame: DataFrame, batch_id: int, *, shard: str | None = None) ->
     source = source_of(frame, batch_id, shard)
     partitions = source.partitions()
     filtered = any(isinstance(p, ShardPartition) and p.where is not None for p in partitions)
-    # Asking for the options costs as much as all the rest.
+    # Fetching the options from the JVM costs as much as all the rest.
     loaded_with = _options(source) if filtered else None
     condition = None if loaded_with is None else loaded_with.where
     return native_frame(frame.sparkSession, partitions, source.schema, condition).frame
@@ -78,7 +78,7 @@ def covers_of(spark: SparkSession) -> str:
 
 
 def _options(source: MicroBatch) -> SourceOptions | None:
-    """What the source was loaded with; None if it is another Python source than ours."""
+    """The options that the source was loaded with; None if it is another Python source."""
     try:
         return parse_source(source.options)
     except InvalidUsage:

@@ -1,4 +1,8 @@
-"""`shardline.snapshot` and `shardline.changes`: batch reads whose rows Python never sees."""
+"""Reads shards in batches by Spark's own Parquet reader: `shardline.snapshot` and `changes`.
+
+A frame may be run long after it was made, and several times. So its plan is made once, under
+leases that the driver renews for as long as the frame, or one made of it, can run (`leases.py`).
+"""
 
 from __future__ import annotations
 
@@ -46,8 +50,8 @@ def snapshot(
     """The contents of a shard at one time, decoded by Spark's own Parquet reader.
 
     The same rows under the same schema as `spark.read.format("shard")` gives. The plan is made
-    now: the frame shows this time whenever it is run, and what it needs is kept for as long as it,
-    or any frame made of it, can be run by this driver.
+    now: the frame shows this time whenever it is run, and its parts are kept for as long as it, or
+    any frame made of it, can be run by this driver.
 
     Args:
         spark: The session to read with.
@@ -55,12 +59,12 @@ def snapshot(
         location: URL of the persist location.
         shard: Name of the shard.
         as_of: Updates at this time and before count. Default: the latest that can be read.
-        columns: Which, in which order. Default: all.
+        columns: Names of the columns, in order. Default: all.
         where: Only rows for which this is true, as `DataFrame.where` takes it.
         storage: Options of the store, such as `s3.endpoint`.
         options: Any other option of the format for a batch read.
-        by_driver: What has no more updates than this is read now, by this process, and travels as
-            rows: for a few thousand of them Spark takes longer to open a file.
+        by_driver: A plan of at most this many updates is read now, by this process, and the frame
+            holds its rows: for a few thousand of them Spark takes longer to open a file.
 
     Raises:
         InvalidUsage: There is no such shard or column, or its history at `as_of` is gone.
@@ -88,9 +92,9 @@ def changes(
     """The updates of a shard with `start <= _ts < end`: its columns, `_ts`, `_diff`.
 
     Args:
-        spark: As in `snapshot`, and so are the others.
-        start: Default: all that can still be told apart.
-        end: Default: the shard's upper.
+        spark: As in `snapshot`, and so are the arguments not listed here.
+        start: Inclusive. Default: the first time that compaction has not merged with others.
+        end: Exclusive. Default: the shard's upper.
 
     Raises:
         InvalidUsage: There is no such shard or column, or history at `start` is gone.
@@ -112,8 +116,8 @@ def every_update(
 ) -> DataFrame:
     """All updates of a shard before `upper`, as `changes` gives them: their sum is the contents.
 
-    Unlike `snapshot` this does not mind rows that were removed more often than they were added,
-    which is what a repair has to see. Times at or before the shard's since say nothing.
+    Unlike `snapshot` this returns rows that were removed more often than they were added, which a
+    repair has to see. Times at or before the shard's since have no meaning.
 
     Args:
         upper: A time at or before the shard's upper.
@@ -136,14 +140,14 @@ def every_update(
 def times_of_changes(
     client: ShardClient, shard: str, *, start: int, end: int | None, rows_max: int
 ) -> frozenset[int] | None:
-    """When a shard changes, from `start` on and before `end`; no Spark job.
+    """The times in `[start, end)` at which a shard changes; without a Spark job.
 
     Args:
-        client: Of the location.
+        client: A client of the shard's location.
         shard: Name of the shard.
         start: Inclusive.
-        end: Exclusive, and settled; None for all that there is.
-        rows_max: None is the answer if more updates than this would have to be looked at.
+        end: Exclusive, and settled; None for the shard's upper.
+        rows_max: The result is None if more updates than this would have to be read.
 
     Raises:
         InvalidUsage: There is no such shard, or nothing of it can be read any more.
@@ -166,7 +170,7 @@ def _given(
     storage: Mapping[str, str] | None,
     options: Mapping[str, object] | None,
 ) -> dict[str, str]:
-    """The options of the format that say the same."""
+    """The arguments as options of the format."""
     named = dict(zip(("path", "location", "shard"), place, strict=True))
     zone = spark.conf.get("spark.sql.session.timeZone")
     return {
@@ -210,7 +214,7 @@ def _framed(
     partitions: Sequence[InputPartition],
     by_driver: int = 0,
 ) -> DataFrame:
-    """The rows of a plan, whose leases are kept for as long as they can be read."""
+    """The rows of a plan, whose leases are renewed for as long as the rows can be read."""
     native = native_frame(spark, partitions, shape.struct, parsed.where, by_driver)
     for lease in _leases(parsed, partitions) if native.tokens else []:
         KEEPER.keep(lease, *native.tokens)

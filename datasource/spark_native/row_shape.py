@@ -1,4 +1,4 @@
-"""From a shard's own rows to those that a read promises: `shard_source.shape` as expressions."""
+"""Converts rows of a shard to rows of a read: `shard_source.row_shape` as Spark expressions."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def shaped(frame: DataFrame, shape: Shape, index: int) -> DataFrame:
     """Rows of one input as rows of the read.
 
     Args:
-        frame: The columns wanted of the input; and `_ts`, `_diff` unless the feed is "rows".
-        shape: Of the read.
-        index: Which input.
+        frame: The input's wanted columns; and `_ts`, `_diff` unless the feed is "rows".
+        shape: Columns and types of the read's rows.
+        index: Index of the input.
     """
     own = list(shape.columns(index))
     if shape.feed == "cdf":

@@ -1,13 +1,17 @@
-"""`shardline.save`: a frame becomes parts by Spark's own Parquet writer, and then one append.
+"""Writes a frame into a shard by Spark's own Parquet writer: `shardline.save`.
 
     Spark's job      files under `<shard>/part/<attempt>/`, through Spark's own commit protocol:
                      retried and speculative tasks leave exactly one file each
-    the driver       their footers become descriptions, the files are made durable
+    the driver       describes them by their footers, and makes the files durable
     the driver       one append under (`app:<name>`, version), as every other writer's
 
-A crash anywhere before the append leaves files that nothing refers to; the sweeper takes them. The
-parts say that they are not sorted, because Spark's order is not `rowkey`'s in every detail: whoever
-merges them sorts them first.
+A crash anywhere before the append leaves files that nothing refers to; the orphan sweep deletes
+them. The parts are recorded as unsorted, because Spark's order differs from that of `row_keys` in
+some details: a merge sorts them first.
+
+Invariants:
+    Files are durable before a record refers to them.
+    Settings of the user's session change neither the format nor the values of parts.
 """
 
 from __future__ import annotations
@@ -60,7 +64,7 @@ _log = logging.getLogger(__name__)
 Mode = Literal["append", "overwrite"]
 
 _SESSION: Mapping[str, str] = {
-    # What parts hold is fixed by their format, whatever the session writes elsewhere.
+    # The format of parts is fixed, whatever the session writes elsewhere.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.writeLegacyFormat": "false",
@@ -73,16 +77,16 @@ _WRITER: Mapping[str, str] = {
     "compression": "zstd",
     "parquet.compression.codec.zstd.level": "1",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-    # By their bytes -0.0 and 0.0 are two values, and to a filter they are one.
+    # A bloom filter takes -0.0 and 0.0 for two values, and SQL for one.
     "parquet.bloom.filter.enabled": "false",
-    # Of the local file system: no checksum file beside each file.
+    # On a local disk: no checksum file beside each file.
     "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "fs.file.impl.disable.cache": "true",
 }
 
 _ROW_GROUPS = 8
-"""How many of our row groups one of Spark's writer holds. It begins its dictionaries anew in each,
-which takes a tenth of its time at our size; and Spark skips pages inside of a row group as well."""
+"""Size of a row group of Spark's writer, in row groups of ours. It begins its dictionaries anew in
+each, which takes a tenth of its time at our size; and Spark skips pages inside of a row group."""
 
 _LONGS = {name: StructField(name, LongType(), nullable=False) for name in (TS, DIFF)}
 
@@ -103,14 +107,14 @@ def save(
     storage: Mapping[str, str] | None = None,
     options: Mapping[str, object] | None = None,
 ) -> None:
-    """Append a frame to a shard, encoded by Spark's own Parquet writer; makes the shard if need be.
+    """Append a frame to a shard, encoded by Spark's own Parquet writer; creates a missing shard.
 
     The same rows, checks and guarantees as `frame.write.format("shard")`: all of them or none, at
-    one time, and with `txn` exactly once, which is what `foreachBatch` wants:
+    one time, and with `txn` exactly once, which `foreachBatch` needs:
 
         shardline.save(frame, path, txn=("orders-in", batch_id))
 
-    Where Spark cannot write the location or a type by itself, and to overwrite, this is that call.
+    If Spark cannot write the location or a type by itself, and to overwrite, this makes that call.
 
     Args:
         frame: Columns by name; `_diff` and `_ts` make its rows updates.
@@ -120,9 +124,9 @@ def save(
         mode: "append"; or "overwrite": replace the contents by one atomic difference.
         txn: Name of a durable writer, and a number greater than all it used before. A number that
             was committed is not written again. In `foreachBatch` it stands for the micro-batch's
-            range of the query: with another range it is an error (`OTHER_RANGE`). Option `txnRange`
-            says what it stands for elsewhere.
-        key: The shard's key, if this write makes it.
+            range of the query: with another range it is an error (`OTHER_RANGE`). Elsewhere option
+            `txnRange` sets the range.
+        key: The shard's key, if this write creates it.
         merge_schema: Evolve the shard's schema to take new columns and wider types.
         storage: Options of the store, such as `s3.endpoint`.
         options: Any other option of the format for a batch write.
@@ -141,7 +145,8 @@ def save(
     given |= {"txnAppId": txn[0], "txnVersion": str(txn[1])} if txn is not None else {}
     parsed = parse_sink(given)
     if txn is not None and parsed.txn_range is None and not parsed.txn_covers:
-        # Tasks and helper processes have no way to the query's checkpoint but a folder's name.
+        # Here, in the driver: tasks and helper processes know no more of the query's checkpoint
+        # than the name of a folder, if that.
         covers = covers_of(frame.sparkSession)
         given |= {"txnCovers": covers} if covers else {}
         parsed = parse_sink(given)
@@ -161,12 +166,12 @@ def _option(value: object) -> str:
 def native_saving(
     frame: DataFrame, options: SinkOptions, target: Target | None = None
 ) -> Saving | None:
-    """The native write of `frame`; None if it has to go through Arrow.
+    """Prepare the native write of `frame`; None if only Arrow tasks can write it.
 
     Args:
-        frame: What to write.
-        options: Of the write.
-        target: What `resolve` has found for this frame; None to look.
+        frame: The rows to write.
+        options: Options of the write.
+        target: The result of `resolve` for this frame; None calls it.
     """
     client = open_client(options, create=True)
     root = hadoop_url(frame.sparkSession, client.location.url)
@@ -194,7 +199,7 @@ class Saving:
     root: str
 
     def run(self) -> None:
-        """Write the files, then append them."""
+        """Write the files, then append them; nothing if the number was committed before."""
         attempt = new_id("t", self.client.ids)
         handle = self._handle(attempt)
         sequence = self.options.txn_version or 0
@@ -205,7 +210,7 @@ class Saving:
         append(handle, staged, timed=timed, sequence=sequence, attempt=attempt)
 
     def stage(self, attempt: str) -> Staged:
-        """Write the files of `attempt`, which nothing refers to yet."""
+        """Write the files of `attempt`; no record refers to them yet."""
         directory = f"{shard_directory(self.options.shard)}/part/{attempt}"
         begun_ms = self.client.clock.now_ms()
         try:
@@ -231,7 +236,7 @@ class Saving:
         )
 
     def _write(self, url: str) -> None:
-        """Spark's job. Its commit protocol lets files of finished tasks through, each once."""
+        """Run Spark's job, whose commit protocol keeps the files of each task exactly once."""
         rows = self.rows
         if self.target.key:
             rows = rows.sortWithinPartitions(*map(quoted, self.target.key))
@@ -250,11 +255,11 @@ class Saving:
 
     @property
     def rows(self) -> DataFrame:
-        """What is written: the shard's columns out of the frame's, and `_diff`, and its `_ts`."""
+        """The rows to write: the shard's columns, `_ts` if the frame has it, and `_diff`."""
         return project(self.frame, self._columns())
 
     def _columns(self) -> list[Column | str]:
-        """The shard's columns out of the frame's, and `_diff`, and `_ts` if it has it."""
+        """Expressions of the shard's columns, of `_ts` if the frame has it, and of `_diff`."""
         found = {field.name.lower(): field for field in self.frame.schema.fields}
         columns = [
             _fitted(found.get(field.name.lower()), field)
@@ -265,7 +270,7 @@ class Saving:
         return [*columns, *times, diffs]
 
     def _staged(self, directory: str, begun_ms: int) -> Staged:
-        """Descriptions of the files, which are made durable; files without rows are deleted."""
+        """Describe the files and make them durable; files without rows are deleted."""
         blob = self.client.location.blob
         settings = self.options.settings
         first = self.target.key[:1] or self.schema.names[:1]
@@ -274,6 +279,8 @@ class Saving:
         local = self.root.removeprefix("file:") if self.root.startswith("file:") else None
 
         def describe(entry: BlobEntry) -> Part | None:
+            # Spark does not sync what it writes. A record that survives a power cut must not refer
+            # to a file that did not; object stores have no such gap.
             if local is not None:
                 _sync(f"{local}/{entry.key}")
             return describer.describe(entry)
@@ -295,7 +302,7 @@ class Saving:
 
 
 def _fitted(found: StructField | None, wanted: StructField) -> Column | str:
-    """A column of the frame as the shard has it; text where that will do."""
+    """A column of the frame under the shard's name and type; SQL text where possible."""
     if found is None:
         return F.lit(None).cast(wanted.dataType).alias(wanted.name)
     if found.dataType == wanted.dataType and (wanted.nullable or not found.nullable):

@@ -1,7 +1,7 @@
-"""Parts as a DataFrame of Spark's Parquet reader: one scan for all parts that are read alike.
+"""Builds scans of Spark's Parquet reader: one for all parts that can be read in the same way.
 
     rows       the wanted columns under the wanted types
-    `_ts`      read, or, for parts that a commit stamped, a constant that only metadata knows
+    `_ts`      read; for parts that a commit stamped, a constant from the part's metadata
     `_diff`    read only where a part has other diffs than 1
 
 The plan grows with the number of schemas that parts were written with, and with parts whose rows
@@ -40,47 +40,53 @@ from shardline.datasource.types.spark_types import Record
 __all__ = ["FLOAT_OPTIONS", "READ_OPTIONS", "Scanner", "counted"]
 
 READ_OPTIONS: Mapping[str, str] = {
-    # Of the session, they would make rows of a missing or damaged part vanish.
+    # If the session sets one of them, rows of a missing or damaged part vanish without an error.
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
-    # Our files have no old calendar, whatever the session says of files that do not tell.
+    # Our files never use the Julian calendar, whatever the session assumes of unmarked files.
     "datetimeRebaseMode": "CORRECTED",
     "int96RebaseMode": "CORRECTED",
     # A flipped bit is an error and not another value.
     "parquet.page.verify-checksum.enabled": "true",
-    # To Parquet -0.0 and 0.0 are two values wherever it looks at single ones; to SQL they are one.
+    # Bloom filters and record filters compare single values, and to Parquet -0.0 and 0.0 are two;
+    # to SQL they are one, and `f = 0.0` would lose rows.
     "parquet.filter.bloom.enabled": "false",
     "parquet.filter.record-level.enabled": "false",
 }
 
 FLOAT_OPTIONS: Mapping[str, str] = {
-    # The same: `f = 0.0` would pass over what has only -0.0 in its dictionary. Bounds know better.
+    # The same for dictionaries: `f = 0.0` would skip row groups that have only -0.0. Bounds are
+    # compared with both, so they may stay.
     "parquet.filter.dictionary.enabled": "false",
 }
-"""Beside the others, of frames that have columns of floating-point numbers."""
+"""Options beside `READ_OPTIONS` for frames with columns of floating-point numbers."""
 
 _LAST_STAMP = 2**53
-"""Greatest time that travels with a file: Spark keeps it in microseconds."""
+"""Greatest time (ms) that a file's time of change can carry: Spark keeps it in microseconds."""
 
 _FILTERED_SCANS = 32
-"""How many different time filters a plan has scans for; the rest are fetched by Arrow."""
+"""Scans of one plan with a time filter, at most; further parts are fetched by Arrow."""
 
 
 _LITTLE_ROWS = 200_000
-"""A filter on decimals is slower by what compiling takes, about 50 ms, at so many rows."""
+"""Rows at which a filter on decimals costs as much more as compiling saves, about 50 ms."""
 
 
 def counted(part: Part) -> bool:
-    """Whether some row of the part is there more or less often than once."""
+    """True if some row of the part has another diff than 1."""
     return part.diff_min != 1 or part.diff_max != 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Likeness:
-    """What parts of one scan have in common.
+    """The properties that all parts of one scan share.
 
     Attributes:
-        trusted: Whether the files' own bounds of floating-point numbers leave out no NaN.
+        schema: Id of the schema that they were written with.
+        counted: True if some row has another diff than 1.
+        stamped: True if their time is taken from metadata.
+        trusted: True if the files' bounds of floating-point numbers include NaN values.
+        times: Filter of their rows by time; None if all rows count.
     """
 
     schema: int
@@ -96,10 +102,10 @@ class Scanner:
 
     Attributes:
         spark: The session that reads.
-        root: The location as Hadoop names it; None if Spark cannot read there.
+        root: The location's URL for Hadoop; None if Spark cannot read there.
         schemas: The shard's schemas by id.
         target: The schema of the rows that come out.
-        options: Of all scans of the frame.
+        options: Reader options of all scans of the frame.
     """
 
     spark: SparkSession
@@ -109,7 +115,7 @@ class Scanner:
     options: Options
 
     def takes(self, planned: PlannedPart) -> bool:
-        """Whether Spark can read this part."""
+        """True if Spark can read this part."""
         part = planned.part
         return (
             self.root is not None
@@ -123,7 +129,7 @@ class Scanner:
     def split(
         self, planned: Sequence[PlannedPart], *, with_ts: bool
     ) -> tuple[dict[_Likeness, list[Part]], list[PlannedPart]]:
-        """Parts by what they have in common, and those that Spark does not read."""
+        """Group the parts that Spark can read by scan; returns the others as well."""
         alike: dict[_Likeness, list[Part]] = {}
         others: list[PlannedPart] = []
         filtered = 0
@@ -156,12 +162,12 @@ class Scanner:
         with_ts: bool,
         with_ones: bool = True,
     ) -> list[DataFrame]:
-        """The updates of the parts: target columns, `_ts` if wanted, `_diff`; a frame per kind.
+        """The updates of the parts: target columns, `_ts` if wanted, `_diff`; a frame per scan.
 
         Args:
-            alike: As of `split`.
-            with_ts: Whether `_ts` is wanted.
-            with_ones: Whether `_diff` is also wanted where it is 1 in every row.
+            alike: The first result of `split`.
+            with_ts: True adds `_ts`.
+            with_ones: True adds `_diff` also where it is 1 in every row.
         """
         return [
             self._scan(kind, parts, with_ts=with_ts, with_diff=with_ones or kind.counted)
@@ -192,10 +198,11 @@ class Scanner:
         return project(frame, [*own, *times, *diffs])
 
     def _veiled(self, frame: DataFrame, record: Record) -> DataFrame:
-        """`frame`, of whose floating-point columns no filter reaches the files.
+        """`frame` with its floating-point columns hidden from filter pushdown.
 
-        A tag that says what is known anyway is all it takes: Spark hands a file filters on columns
-        only, and not on what is made of them.
+        Their files' bounds may leave out NaN, so a pushed filter could lose rows. Wrapping a column
+        in a tag of its known nullability suffices: Spark pushes filters on plain columns only, and
+        not on expressions.
         """
         floats = {field.name for field in record.fields if any(float_paths([field]))}
         return project(
@@ -222,12 +229,12 @@ def _as(name: str, found: object, wanted: StructField) -> Column | str:
 
 
 def _passes(times: TimeFilter, rows: int) -> str:
-    """The condition in SQL, for about `rows` rows.
+    """The SQL condition of a time filter, for about `rows` rows.
 
-    A bound that is a long is a number in the code that Spark compiles for a scan: each time would
-    be code of its own, compiled anew, which takes longer than little data takes to read. Decimals
-    are handed to the code instead, which stays the same; the difference is written out because
-    Spark would see through a mere cast. What is much is compiled, and its row groups are skipped.
+    A long is a literal in the code that Spark generates for a scan, so each time would be compiled
+    anew, which takes longer than little data takes to read. Decimals are passed to the code as
+    references, so it is compiled once; the subtraction stops Spark from simplifying the cast. For
+    many rows the plain bound is better: Spark can skip row groups by it.
     """
     form = f"CAST({TS} AS DECIMAL(20, 0)) - {{}}BD {{}} 0BD" if rows <= _LITTLE_ROWS else ""
     bounds = [(">=", times.lower), ("<", times.upper)]

@@ -1,10 +1,11 @@
-"""Small results: their rows come to the driver as Arrow, and are staged here.
+"""Collects results of few rows into the driver, and stages them there without a write job.
 
     rows = collected(saving, rows_max)     one Spark job; None: there is too much
     staged_here(saving, rows)              no job: a part in the state, or one blob
 
-To write a handful of rows as Parquet takes Spark about twice as long as to hand them over, and what
-it leaves is a file that the next reader has to open. So whoever expects little asks for it first.
+To write a handful of rows as Parquet takes Spark about twice as long as to send them to the driver,
+and leaves a file that the next reader has to open. So a caller that expects few rows collects them
+first.
 
 Invariants:
     The rows are all of the frame's, as Spark's own write would have them, or there is no result.
@@ -38,10 +39,10 @@ _TOO_LARGE: Final = "spark.driver.maxResultSize"
 
 
 def collected(saving: Saving, rows_max: int) -> pa.Table | None:
-    """The rows to write, with the shard's columns, `_ts` if they have it, and `_diff`.
+    """Collect the rows to write: the shard's columns, `_ts` if the frame has it, and `_diff`.
 
-    None if there are more than `rows_max`, if they are too large, or if Arrow has them in other
-    types than the shard.
+    None if there are more than `rows_max`, if they are too large, or if their Arrow types differ
+    from the shard's.
     """
     rows = saving.rows
     if not same_arrow(rows.schema, saving.schema):
@@ -56,7 +57,7 @@ def collected(saving: Saving, rows_max: int) -> pa.Table | None:
 
 
 def same_arrow(rows: StructType, schema: ShardSchema) -> bool:
-    """Whether Spark's Arrow of `rows` is the shard's, type for type; `_ts` and `_diff` apart."""
+    """True if Spark's Arrow types of `rows` are the shard's, apart from `_ts` and `_diff`."""
     try:
         given = to_arrow_schema(rows, timezone="UTC")
     except (PySparkTypeError, UnsupportedOperationException):
@@ -66,7 +67,7 @@ def same_arrow(rows: StructType, schema: ShardSchema) -> bool:
 
 
 def staged_here(saving: Saving, updates: pa.Table) -> Staged:
-    """Rows as `collected` gives them, staged by this process: inline if they are tiny."""
+    """Stage rows with the columns of `collected` by this process: inline if they are tiny."""
     client = saving.client
     stager = Stager(
         blob=client.location.blob,

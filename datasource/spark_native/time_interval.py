@@ -1,14 +1,15 @@
-"""Intervals of time: the one that a micro-batch covers, and a frame as the contents of one.
+"""Appends a frame as the contents of an interval of times, and finds a micro-batch's interval.
 
     def each(frame, batch_id):
         interval = shardline.interval_of(frame, batch_id)         # [t0, t1) of all inputs
         shardline.compare_and_append(result, path, lower=t0, upper=t1, writer=("totals", t1))
 
-`save` appends a frame at the time of its commit. Here the caller says which times of the shard the
-frame is: what is derived from other shards has their times, and is right at each of them.
+`save` appends a frame at the time of its commit. Rows that are derived from other shards need the
+times of their inputs instead, so that both show the same moment at each time; here the caller
+chooses the interval of the shard that the frame fills.
 
     stage_interval(frame, …)      a Spark job; nothing refers to its files yet
-    collect_interval(frame, …)    the same for little: its rows come here, and are staged by `stage`
+    collect_interval(frame, …)    the same for few rows: collected here, and staged by `stage`
     staged.append(lower, upper)   one record; refused if the shard's upper is not `lower`
 
 Invariants:
@@ -64,9 +65,9 @@ class Interval:
 
     Attributes:
         lower: Milliseconds since the epoch, inclusive. Of a stream's first range the time of its
-            snapshot, which stands for everything before.
+            snapshot, which contains everything before.
         upper: Exclusive.
-        starts: Whether it is the stream's first range.
+        starts: True if it is the stream's first range.
     """
 
     lower: int
@@ -79,13 +80,13 @@ def interval_of(frame: DataFrame, batch_id: int, *, shard: str | None = None) ->
 
     None if the source had nothing to read yet: Spark runs one such micro-batch, the first.
 
-    Everything before its end is settled in all of them. A piece of a snapshot that is read in
-    pieces has an empty interval, but for the last one. To be called as `micro_batch` is.
+    Everything before its end is settled in all of them. Of a snapshot that is read in pieces, every
+    piece but the last has an empty interval. Call it where `micro_batch` may be called.
 
     Args:
-        frame: As `foreachBatch` gave it.
-        batch_id: The same.
-        shard: Which source, if the query has several: a name that the source reads.
+        frame: The frame that `foreachBatch` passed.
+        batch_id: The number that `foreachBatch` passed.
+        shard: A shard that the wanted source reads, if the query has several sources.
 
     Raises:
         InvalidUsage: As `micro_batch`.
@@ -94,10 +95,10 @@ def interval_of(frame: DataFrame, batch_id: int, *, shard: str | None = None) ->
 
 
 def interval_between(begun: Mapping[str, Any], ended: Mapping[str, Any]) -> Interval | None:
-    """As `interval_of`, of the two offsets that Spark has of a micro-batch.
+    """As `interval_of`, from a micro-batch's two offsets.
 
     Raises:
-        InvalidUsage: They are not of `format("shard")`, or of a newer version.
+        InvalidUsage: They are not offsets of `format("shard")`, or are of a newer version.
     """
     start, end = parse_offset(dict(begun)), parse_offset(dict(ended))
     if isinstance(end, Start):
@@ -122,24 +123,25 @@ def compare_and_append(
 ) -> WriteResult:
     """Make a frame the contents of `[lower, upper)` of a shard, if the shard's upper is `lower`.
 
-    Rows are updates: `_diff` says how many copies come or go (one comes without it), `_ts` when,
-    inside of the interval (at `lower` without it). A frame without rows moves the upper all the
-    same. They are encoded by Spark's own Parquet writer, or by Arrow tasks where it cannot.
+    Rows are updates: `_diff` is the number of copies added or removed (1 without that column),
+    `_ts` their time, inside of the interval (`lower` without that column). A frame without rows
+    moves the upper all the same. Rows are encoded by Spark's own Parquet writer, or by Arrow tasks
+    where it cannot.
 
     Args:
         frame: Columns by name.
         path: Location and shard in one; or give `location` and `shard`.
         lower: The upper that the shard must have.
-        upper: Its upper afterwards; None says that nothing more will ever come.
+        upper: Its upper afterwards; None ends the shard: nothing more will ever come.
         writer: Name of a durable writer, and a number greater than all it used before: a number
             that was committed for this interval is not written again.
         location: URL of the persist location.
-        shard: Name of the shard; it must be there.
+        shard: Name of the shard, which must exist.
         storage: Options of the store, such as `s3.endpoint`.
 
     Returns:
-        `Appended`; `AlreadyCommitted` if this number has been; `UpperMismatch`, with the upper
-        that the shard has, if it is another one. Only the first has written anything.
+        `Appended`; `AlreadyCommitted` if this number was committed before; `UpperMismatch` with the
+        shard's upper if that is not `lower`. Only the first has written anything.
 
     Raises:
         InvalidUsage: There is no such shard, the frame does not fit it, a time is outside, or the
@@ -168,13 +170,13 @@ def _given(
 def stage_interval(
     frame: DataFrame, options: SinkOptions, *, small: bool = False
 ) -> StagedInterval:
-    """Encode a frame's rows as parts that nothing refers to yet: a Spark job.
+    """Stage a frame's rows by a Spark job: parts that no record refers to yet.
 
     Args:
-        frame: As of `compare_and_append`.
-        options: Of the shard.
-        small: Little is expected: the rows are collected first, and if there are too many for that
-            the frame is run once more.
+        frame: As in `compare_and_append`.
+        options: Options of the shard.
+        small: True if few rows are expected: they are collected first, and if there are too many
+            for that the frame is run once more.
 
     Raises:
         InvalidUsage: There is no such shard, or the frame does not fit it; names the column.
@@ -191,7 +193,7 @@ def stage_interval(
 
 
 def collect_interval(frame: DataFrame, options: SinkOptions) -> SmallInterval | None:
-    """The rows of a frame, if they are few; None if not, and where only tasks can write them.
+    """Collect a frame's rows; None if they are too many, or if only tasks can write them.
 
     Args and errors as `stage_interval`.
     """
@@ -202,17 +204,17 @@ def collect_interval(frame: DataFrame, options: SinkOptions) -> SmallInterval | 
 
 @dataclass(frozen=True, slots=True)
 class SmallInterval:
-    """Rows that a Spark job gave, in this process.
+    """Rows of a frame, collected into this process.
 
     Attributes:
-        rows: With exactly the shard's columns, `_ts` if the frame has it, and `_diff`.
+        rows: Exactly the shard's columns, `_ts` if the frame has it, and `_diff`.
     """
 
     _saving: Saving
     rows: pa.Table
 
     def stage(self, updates: pa.Table) -> StagedInterval:
-        """Stage `updates`, which have columns as `rows` have, with or without `_ts`."""
+        """Stage `updates`, which have the columns of `rows`, with or without `_ts`."""
         saving = self._saving
         attempt = new_id("t", saving.client.ids)
         staged = staged_here(saving, updates)
@@ -248,14 +250,17 @@ def _waiting(
 
 @dataclass(slots=True)
 class StagedInterval:
-    """Rows of a shard that wait for their one append.
+    """Staged rows of a shard that wait for their one append.
+
+    Losing it before `append` or `discard`, with its process, leaves files that no record refers to;
+    the orphan sweep deletes them.
 
     Attributes:
-        name: The shard's.
-        shard: Its id: one that was dropped and made again refuses them.
-        attempt: Names this staging.
+        name: Name of the shard.
+        shard: Id of the shard: one that was dropped and created again refuses the rows.
+        attempt: Id of this staging.
         staged: The parts.
-        uncommitted: The same, and whether a record may name them already.
+        uncommitted: The same parts, and what is known of their commit, for their deletion.
     """
 
     client: ShardClient
@@ -269,12 +274,12 @@ class StagedInterval:
     uncommitted: UncommittedParts = field(init=False)
 
     def __post_init__(self) -> None:
-        """Note that nothing refers to the parts yet."""
+        """Make `uncommitted`, to which no record refers yet."""
         self.uncommitted = UncommittedParts(self.client.location.blob, self.staged.runs)
 
     @property
     def rows(self) -> int:
-        """How many updates there are."""
+        """The number of updates."""
         return self.staged.rows
 
     def append(
@@ -287,16 +292,19 @@ class StagedInterval:
         at: int | None = None,
         covers: str = "",
     ) -> WriteResult:
-        """Make them the contents of `[lower, upper)`; as `compare_and_append`.
+        """Make the rows the contents of `[lower, upper)`; as `compare_and_append`. Call it once.
 
-        Whatever the answer is, this is over then: parts that were refused are deleted. After an
-        unknown outcome they stay, and `discard` leaves them alone, too.
+        Parts that were refused are deleted. After an unknown outcome they stay, and `discard`
+        leaves them alone, too.
 
         Args:
-            at: When rows without `_ts` take effect; None for `lower`.
-            covers: What the number stands for (`shardline.datasource.shard.covered_range`), if it
-            does not
-                say so itself.
+            lower: The upper that the shard must have.
+            upper: Its upper afterwards; None ends the shard.
+            writer: Name of a durable writer.
+            sequence: A number greater than all that the writer used before.
+            at: Time of rows without `_ts`; None for `lower`.
+            covers: The range that the number stands for, in the form of
+                `shardline.datasource.shard.covered_range`; empty if the number alone identifies it.
         """
         handle = WriteHandle(
             machine=self.client.machine(self.name),
@@ -319,10 +327,12 @@ class StagedInterval:
                     sequence=sequence,
                     attempt=self.attempt,
                 )
+            # Not also for `AlreadyCommitted`: the request that landed may be an earlier one of this
+            # very attempt, whose record names these parts.
             if isinstance(outcome, UpperMismatch):
                 parts.unused()
         return outcome
 
     def discard(self) -> None:
-        """Delete what was staged, unless an append may have used it."""
+        """Delete the staged parts, unless an append may have used them."""
         self.uncommitted.delete()

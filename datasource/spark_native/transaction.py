@@ -1,14 +1,14 @@
-"""`shardline.transaction`: frames into several shards at one time, all of them or none.
+"""Writes frames into several shards at one time, all of them or none: `shardline.transaction`.
 
     with shardline.transaction(spark, "s3://lake/shards") as t:
         t.append("orders", orders)
         t.overwrite("customers", customers)
 
-Each call runs a Spark job that stages its frame's rows; what they are for is decided at the end, by
-one commit (`shardline.datasource.transactions`). A crash before that leaves files that nothing
+Each call runs a Spark job that stages its frame's rows; the end of the block makes one commit for
+all of them (`shardline.datasource.transactions`). A crash before that leaves files that nothing
 refers to.
 
-Inside of `foreachBatch`, `txn` makes it happen once:
+Inside of `foreachBatch`, `txn` makes it happen exactly once:
 
     def each(frame, batch_id):
         with shardline.transaction(spark, location, txn=("orders-in", batch_id)) as t:
@@ -44,7 +44,7 @@ from shardline.datasource.transactions.transaction import Isolation, Transaction
 __all__ = ["FrameTransaction", "staged_by_tasks", "transaction"]
 
 _ANY: str = "any"
-"""Stands for a shard where only the location's options are asked for."""
+"""Stands for a shard's name where only the location's options are needed."""
 
 
 def transaction(
@@ -59,7 +59,7 @@ def transaction(
 
     Args:
         spark: The session to read and write with.
-        location: URL of the persist location; made if it is not there.
+        location: URL of the persist location; created if it does not exist.
         txn: Name of a writer, and a number greater than all it used before: a transaction that was
             committed with them is not run again. In `foreachBatch` the number stands for the
             micro-batch's range of the query: with another range it is an error (`OTHER_RANGE`).
@@ -83,10 +83,14 @@ def transaction(
 
 
 class FrameTransaction:
-    """One transaction of frames: commits when its block ends, and does nothing after an error."""
+    """One transaction of frames: commits when its block ends, and rolls back after an error.
+
+    Losing it, with its process, before the commit changes no shard; the staged files are deleted by
+    the orphan sweep.
+    """
 
     def __init__(self, spark: SparkSession, given: Mapping[str, str], begun: Transaction) -> None:
-        """Wrap a transaction that has begun; `transaction` is the way to one."""
+        """Wrap a transaction that has begun; use `transaction` to begin one."""
         self._spark = spark
         self._given = given
         self._transaction = begun
@@ -106,12 +110,12 @@ class FrameTransaction:
 
     @property
     def committed_at(self) -> int | None:
-        """When it took effect; None before, and if there was nothing to commit."""
+        """The time at which it took effect; None before, and if there was nothing to commit."""
         return self._transaction.committed_at
 
     @property
     def done_before(self) -> bool:
-        """Whether one with this `txn` was committed before: then this one does nothing."""
+        """True if one with this `txn` was committed before: then this one does nothing."""
         return self._transaction.done_before()
 
     def read(
@@ -123,7 +127,7 @@ class FrameTransaction:
     ) -> DataFrame:
         """The contents of a shard at the transaction's read time, the same for all shards.
 
-        Without what this transaction writes. Errors as those of `shardline.snapshot`.
+        They do not include rows that this transaction writes. Errors as `shardline.snapshot`.
         """
         as_of = self._transaction.reads(shard)
         location = self._given["location"]
@@ -146,12 +150,12 @@ class FrameTransaction:
         key: Sequence[str] | None = None,
         merge_schema: bool = False,
     ) -> None:
-        """Add a frame's rows, or with a column `_diff` its updates; makes the shard if need be.
+        """Add a frame's rows, or with a column `_diff` its updates; creates a missing shard.
 
         Args:
             shard: Name of the shard.
             frame: Columns by name.
-            key: The shard's key, if this makes it.
+            key: The shard's key, if this creates it.
             merge_schema: Evolve the shard's schema to take new columns and wider types.
 
         Raises:
@@ -168,9 +172,9 @@ class FrameTransaction:
         key: Sequence[str] | None = None,
         merge_schema: bool = False,
     ) -> None:
-        """Make a frame's rows the contents of the shard; what stays the same costs nothing.
+        """Make a frame's rows the contents of the shard; rows that stay the same cost nothing.
 
-        They replace what was there at the read time. Arguments and errors as `append`.
+        They replace the contents at the read time. Arguments and errors as `append`.
 
         Raises:
             Determinate: `TRANSACTION_CONFLICT`: history at the read time is gone already.
@@ -192,7 +196,7 @@ class FrameTransaction:
 
 
 def staged_by_tasks(frame: DataFrame, options: SinkOptions) -> Staged:
-    """Rows staged as the Arrow sink's tasks do, without its commit."""
+    """Stage rows as the Arrow sink's tasks do, without its commit."""
     described = read_frame(options, frame.schema)
     client = open_client(options, create=True)
     target = resolve(client, options, described, find(client, options.shard))
@@ -202,7 +206,7 @@ def staged_by_tasks(frame: DataFrame, options: SinkOptions) -> Staged:
         staged = writer.stage(rows)
         yield pa.RecordBatch.from_pydict({"staged": [msgspec.json.encode(staged)]})
 
-    # Of several attempts at a task, one is collected; files of the others are the sweeper's.
+    # Of several attempts at a task, one is collected; the orphan sweep deletes the others' files.
     messages = frame.mapInArrow(task, "staged binary").collect()
     found = [msgspec.json.decode(bytes(row.staged), type=Staged) for row in messages]
     begun = [staged.staged_ms for staged in found if staged.runs]

@@ -1,11 +1,11 @@
-"""What Spark's Parquet reader makes of the types that parts were written with.
+"""Maps the types that parts were written with to those that Spark reads them as, and widens them.
 
-A part is read under the types it was written with, in the shape that is wanted: fields that it
-lacks are null, which the reader does by itself at any depth. Plain values are then widened by
-Spark's `cast`, which keeps every value for all widenings that `evolution` allows.
+A part is read under the types it was written with, and the fields of the wanted schema: Spark's
+reader gives null for fields that the part lacks, at any depth. Plain values are then widened by
+Spark's `cast`, which keeps every value for all widenings that `schema_evolution` allows.
 
 Invariants:
-    `readable` is False for whatever Spark was not seen to read exactly as Arrow fetch does.
+    `readable` is False for every type that tests do not show Spark to read as Arrow fetch does.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ def struct_of(record: Record) -> StructType:
 
 
 def sql_name(name: str) -> str:
-    """The column called exactly `name` in SQL, whatever is in the name."""
+    """SQL text of the column called exactly `name`, whichever characters it has."""
     return f"`{name.replace('`', '``')}`"
 
 
 def quoted(name: str) -> Column:
-    """The column called exactly `name`, whatever is in the name."""
+    """The column called exactly `name`, whichever characters it has."""
     return F.col(sql_name(name))
 
 
 def project(frame: DataFrame, items: Sequence[str | Column]) -> DataFrame:
     """`frame` with these columns.
 
-    Each call on a `Column` is several calls across to the JVM, and text is one for all: where it
-    will do, making a frame takes a fifth of the time.
+    Each call on a `Column` is several calls to the JVM, and SQL text is one call for all: where all
+    items are text, making a frame takes a fifth of the time.
     """
     texts = [item for item in items if isinstance(item, str)]
     if len(texts) == len(items):
@@ -69,7 +69,7 @@ def project(frame: DataFrame, items: Sequence[str | Column]) -> DataFrame:
 
 
 def readable(written: ShardSchema, target: ShardSchema) -> bool:
-    """Whether Spark can read parts of schema `written` as rows of `target`."""
+    """True if Spark can read parts of schema `written` as rows of `target`."""
     return all(
         _readable(field.type)
         and (field.name not in written or _widened(written.field(field.name), field))
@@ -80,7 +80,7 @@ def readable(written: ShardSchema, target: ShardSchema) -> bool:
 def _readable(kind: SparkType) -> bool:
     match kind:
         case Atomic(name):
-            # Spark keeps shapes as well-known binary without a word of which part is which.
+            # Spark stores them as structs of well-known binary that its own reader does not mark.
             return not name.startswith(("geometry", "geography"))
         case Array(element, _):
             return _readable(element)
@@ -91,7 +91,7 @@ def _readable(kind: SparkType) -> bool:
 
 
 def _widened(old: Field, new: Field) -> bool:
-    """Whether casting the old type to the new one keeps what is never null inside of it."""
+    """True if casting the old type to the new one keeps what is never null inside of it."""
     return old.type == new.type or _casts(old.type, new.type)
 
 
@@ -117,9 +117,10 @@ def _casts(old: SparkType, new: SparkType) -> bool:
 
 
 def in_place(old: SparkType, new: SparkType) -> bool:
-    """Whether Spark's `cast` makes `new` of `old`, given that the one can be evolved to the other.
+    """True if Spark's `cast` turns `old` into `new`, given that `old` can be evolved to `new`.
 
-    It adds no fields to structs, and takes what may be null inside of a value for what may not.
+    A cast adds no fields to structs, and does not check nulls inside of a value that the new type
+    does not allow.
     """
     match old, new:
         case Atomic(), Atomic():
@@ -137,7 +138,7 @@ def in_place(old: SparkType, new: SparkType) -> bool:
 
 
 def read_record(written: Record, target: Record) -> Record:
-    """`target` with the types of plain values that `written` has for them."""
+    """The record to read parts under: `target` with the plain types that `written` has."""
     known = {field.name: field for field in written.fields}
     return Record(
         tuple(
