@@ -1,12 +1,15 @@
-"""Large merges as Spark jobs: the rows of one merge, spread over executors by ranges of the key.
+"""Runs large merges as Spark jobs: the rows of one merge are spread over executors by key range.
 
-    ranges    where to cut, and a filter for the rows of one range
-    task      an executor's half: merges one range, and stages what comes out
+    ranges    the values to cut at, and a filter for the rows of one range
+    task      the executor's half: merges one range, and stages the result
     driver    plans, claims, runs the job, and applies the one result
 
-The same merge as in a process (`shardline.datasource.parts.merge_parts`): each task reads all
-inputs through the filter of its range, row groups outside of it left out by their bounds. The
-outputs, one after
-the other in the order of the ranges, are one sorted run, and one transition puts it in the place of
-the inputs.
+A merge in one process is as fast as that process, however large the shard. Here the same merge
+(`shardline.datasource.parts.merge_parts`) is spread: each task reads all inputs through the filter
+of its range, and leaves out row groups outside of it by their bounds. The outputs, one after the
+other in the order of the ranges, are one sorted run, and one transition puts it in the place of the
+inputs. Start with `driver`.
+
+Uses `maintenance` and `parts`. Never applies the result of a part of the ranges, and never merges
+without a claim what is larger than one range.
 """

@@ -1,11 +1,11 @@
-"""The driver's half of a large merge: plans ranges, claims, runs the job, applies one result.
+"""Drives a large merge: plans ranges, claims the batches, runs the job, applies one result.
 
-    compact_on_spark(spark, client, "orders")      what is due; force=True for everything
+    compact_on_spark(spark, client, "orders")      merges that are due; force=True merges everything
 
 A merge is applied as any other one: if its inputs are still there, if all of their rows were read
 by exactly one task each, and if the diffs that went in came out. The claim is renewed while the job
-runs. If the driver dies, its claim runs out and the staged parts are the sweeper's; nothing of the
-shard has changed.
+runs. If the driver dies, its claim expires and the orphan sweep deletes the staged parts; the shard
+has not changed.
 
 Invariants:
     One merge is applied by one transition, however many tasks made it.
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 __all__ = ["RANGE_BYTES", "compact_on_spark", "plan_tasks"]
 
 RANGE_BYTES: Final = 128 << 20
-"""Encoded bytes that one task reads, about: it writes one to three parts of the usual size."""
+"""Encoded bytes that one task reads, about: it then writes one to three parts of usual size."""
 
 _TASKS_MAX: Final = 10_000
 """Ranges of one merge, at most: a driver takes milliseconds for each."""
@@ -77,10 +77,10 @@ _FOOTERS: Final = 16
 """Footers read side by side."""
 
 _LOOK_MS: Final = 1000
-"""How often the driver looks how far a job is."""
+"""Interval (ms) at which the driver checks its claim and the progress of a job."""
 
 _MESSAGE: Final = re.compile(r"\[([A-Z_]{4,})\] ([^\n]+)")
-"""What is left of an error on its way through the JVM."""
+"""The code and message of a `ShardError`, in the text that the JVM makes of a task's failure."""
 
 Report = Callable[[str], None]
 
@@ -95,28 +95,28 @@ def compact_on_spark(
     range_bytes: int = RANGE_BYTES,
     report: Report = lambda _: None,
 ) -> int:
-    """Merge what is due on shard `name` by Spark jobs; the number of merges applied.
+    """Run the merges that are due on shard `name` as Spark jobs; the number of merges applied.
 
-    Merges that fit into one range are made here, without a job. While somebody else has claimed
-    what is due, it is left alone.
+    Merges that fit into one range are made here, without a job. Batches that somebody else has
+    claimed are left alone.
 
     Args:
         spark: The session; its executors must reach the location.
-        client: Of the location.
-        name: The shard's.
+        client: A client of the shard's location.
+        name: Name of the shard.
         storage: Options of the store that `client` was opened with, for the executors.
-        force: Merge all that is there into one batch.
+        force: True merges all batches into one.
         range_bytes: Encoded bytes that one task reads, about. Less means more tasks, and parts
             that are smaller than they could be.
-        report: Is told what goes on, in words.
+        report: Receives the progress, in words.
 
     Raises:
         InvalidUsage: There is no such shard.
-        MissingBlob: A part is not there.
-        Corrupt: A part is not what was written.
-        ShardError: A task failed for another reason, which is told.
+        MissingBlob: A part is missing.
+        Corrupt: A part is damaged.
+        ShardError: A task failed for another reason, which the message gives.
         Determinate: The store did not answer; merges made before stay.
-        Indeterminate: It is not known whether the last merge was applied.
+        Indeterminate: The outcome of the last merge is unknown.
     """
     if range_bytes < 1:
         raise InvalidUsage(
@@ -134,7 +134,7 @@ def compact_on_spark(
 
 
 class _SparkMerge:
-    """Merges batches of one shard by jobs."""
+    """Merges batches of one shard by Spark jobs."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class _SparkMerge:
         self._report = report
 
     def run(self, state: ShardState, inputs: tuple[Batch, ...]) -> bool:
-        """Put one batch in the place of `inputs`; False if somebody else did, or is at it."""
+        """Replace `inputs` by one batch; False if somebody else did so, or has claimed them."""
         machine = self._machine
         weight = weigh(part for batch in inputs for part in batch.parts)
         where = f"{machine.name}: [{inputs[0].desc.lower}, {inputs[-1].desc.upper})"
@@ -169,8 +169,10 @@ class _SparkMerge:
             except Superseded:
                 return False
             except ShardError:
+                # A part that is missing is no error if another merge has replaced the inputs, and
+                # garbage collection has deleted them under this job.
                 if not is_there(machine.state(), inputs):
-                    return False  # merged by another, and collected
+                    return False
                 raise
             read = Tally(sum(d.read.rows for d in done), sum(d.read.diffs for d in done))
             parts = tuple(part for one in done for run in one.runs for part in run.parts)
@@ -180,14 +182,14 @@ class _SparkMerge:
     def _collect(
         self, tasks: Sequence[MergeTask], claim: MergeClaim, where: str
     ) -> list[RangeMerged]:
-        """Run the job, and keep the claim meanwhile.
+        """Run the job, and renew the claim meanwhile.
 
         Raises:
-            Superseded: The claim is somebody else's: the job was cancelled.
+            Superseded: Somebody else has the claim now, and the job was cancelled.
             ShardError: A task failed.
         """
         superseded = threading.Event()
-        # The name of the claim: a name that no other job has.
+        # The claim's name is unique, so that cancelling the group cancels no other job.
         self._context.setJobGroup(claim.name, f"merge {where}")
         try:
             with self._watched(len(tasks), claim, where, superseded):
@@ -204,7 +206,7 @@ class _SparkMerge:
     def _watched(
         self, count: int, claim: MergeClaim, where: str, superseded: threading.Event
     ) -> Iterator[None]:
-        """Keep the claim, and tell how far the job is, for as long as the block runs."""
+        """Renew the claim and report the job's progress for as long as the block runs."""
         stop = threading.Event()
 
         def watch() -> None:
@@ -216,7 +218,8 @@ class _SparkMerge:
                 except Superseded:
                     superseded.set()
                 if superseded.is_set():
-                    # At every look: a job that is submitted only now was not cancelled before.
+                    # Repeated each time: cancelling has no effect on a job that is not submitted
+                    # yet, and this thread may be faster than the one that submits it.
                     self._context.cancelJobGroup(claim.name)
                     continue
                 if (done := self._completed(claim.name)) > told:
@@ -246,10 +249,10 @@ def plan_tasks(
     inputs: tuple[Batch, ...],
     range_bytes: int,
 ) -> list[MergeTask]:
-    """The ranges of a merge, in order, each with what may have rows in it.
+    """The tasks of a merge, in order of their ranges, each with the parts that may have its rows.
 
     Raises:
-        MissingBlob: A part is not there.
+        MissingBlob: A part is missing.
     """
     schemas = {number: ShardSchema.parse(text) for number, text in state.schemas.items()}
     schema = schemas[state.schema_id]
@@ -286,7 +289,7 @@ def plan_tasks(
 def _within(
     read: Sequence[Source], rows: RowRange, known: Mapping[str, Known | None]
 ) -> tuple[Source, ...]:
-    """What may have rows in a range."""
+    """The sources whose parts may have rows in a range, without their other parts."""
     kept = []
     for source in read:
         some = tuple(planned for planned in source.parts if rows.may_hold(known[planned.part.key]))
@@ -297,12 +300,16 @@ def _within(
 
 @dataclass(frozen=True, slots=True)
 class _Survey:
-    """Finds out where the rows of parts are in one column.
+    """Finds out how the rows of parts are spread over the values of one column.
 
     Attributes:
-        fine_bytes: What is told of a part of this size or less by the state is fine enough; of
-            larger ones the footers are read.
-        known: What the state tells, by part.
+        blob: The store of the parts.
+        schemas: The shard's schemas by id.
+        column: The column to cut by.
+        kind: The kind of its bounds.
+        fine_bytes: Up to this size the bounds in the state are fine enough; of larger parts the
+            footers are read.
+        known: The bounds in the state, by key of the part.
     """
 
     blob: Blob
@@ -313,7 +320,7 @@ class _Survey:
     known: Mapping[str, Known | None]
 
     def all(self, parts: Sequence[Part]) -> list[Piece]:
-        """What is known of all parts."""
+        """The pieces of all parts; nothing for parts without bounds."""
         with ThreadPoolExecutor(_FOOTERS) as threads:
             return [piece for found in threads.map(self._one, parts) for piece in found]
 
@@ -323,7 +330,7 @@ class _Survey:
         if part.inline is not None or (known and part.size_bytes <= self.fine_bytes):
             return known
         source = self.blob.open(part.key, part.size_bytes)
-        # Of a part that is missing or damaged the task that reads it will tell.
+        # A part that is missing or damaged is reported by the task that reads it.
         if source is None or self.column not in self.schemas[part.schema]:
             return known
         try:
@@ -341,7 +348,7 @@ class _Survey:
 
 
 def _told(error: Exception) -> ShardError:
-    """A task's error, of which the JVM has left a text."""
+    """The task's error, from the text that the JVM has left of it."""
     found = _MESSAGE.search(str(error))
     if isinstance(error, ShardError):
         return error

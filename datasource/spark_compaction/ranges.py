@@ -1,16 +1,17 @@
-"""Ranges of a shard's rows in its sort order: where to cut, and which rows are between two cuts.
+"""Cuts a shard's rows, in their sort order, into ranges of about the same weight.
 
 Rows are cut by the first column that they are sorted by, at values of it: rows that are equal in
 the sort order are equal in that column, so they are always in one range. A range is a filter, so
-that fetching leaves out the row groups that are not in it, and audits that as with any other.
+that fetching leaves out row groups outside of it, and audits that as with any other filter.
 
-Which values are cut at decides how even the ranges are, and nothing else. They are taken from the
-bounds of parts and row groups; where those are missing there are fewer ranges, down to one. Columns
-whose bounds have another order than the rows (collations), or none (nested), are not cut.
+The values that are cut at decide only how even the ranges are, never the result. They are taken
+from the bounds of parts and row groups; where those are missing there are fewer ranges, down to
+one. Columns whose bounds have another order than the rows (collations), or none (nested), are not
+cut.
 
 Invariants:
     Every row is in exactly one range, nulls in the first one and NaN in the last.
-    The rows of a range come before those of the next one in the order of `rowkey`.
+    The rows of a range come before those of the next one in the order of `row_keys`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from shardline.datasource.types.stats import Bound, Kind, bounds, kind_of
 __all__ = ["Piece", "RowRange", "cut", "cut_kind", "known_of_part", "piece_of", "plan_cuts"]
 
 _DIRECT: Final = frozenset({"bool", "int", "date", "ts", "ntz", "dt", "time"})
-"""Kinds whose bounds are the surrogates of their values."""
+"""Kinds whose bounds equal the surrogates of their values (`row_keys.surrogate`)."""
 
 
 def cut_kind(field: Field) -> Kind | None:
@@ -44,7 +45,7 @@ def cut_kind(field: Field) -> Kind | None:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows that are somewhere between two values, and how much they weigh."""
+    """Rows with values from `lo` to `hi`, and their weight in bytes."""
 
     lo: Bound
     hi: Bound
@@ -52,7 +53,7 @@ class Piece:
 
 
 def known_of_part(part: Part, column: str) -> Known | None:
-    """What a part's statistics tell of a column; None for nothing. Decodes them: ask once."""
+    """The statistics of a part's column; None if there are none. Decodes them: call it once."""
     stats = part.stats
     found = stats.columns.get(path_text((column,))) if stats else None
     if stats is None or found is None:
@@ -63,7 +64,7 @@ def known_of_part(part: Part, column: str) -> Known | None:
 
 
 def piece_of(known: Known | None, kind: Kind, weight: int) -> Piece | None:
-    """Where the rows are that `known` describes; None if it does not tell."""
+    """The piece of the rows that `known` describes; None if it has no bounds of that kind."""
     if known is None or known.kind != kind or known.lo is None or known.hi is None:
         return None
     return Piece(known.lo, known.hi, weight)
@@ -99,13 +100,13 @@ def cut(column: str, kind: Kind | None, cuts: Sequence[Bound]) -> list[RowRange]
 
 @dataclass(frozen=True, slots=True)
 class RowRange(Predicate):
-    """The rows with `lo <= column < hi` in the order of `rowkey`; a filter. Plain data.
+    """A filter for the rows with `lo <= column < hi` in the order of `row_keys`: plain data.
 
     Attributes:
-        column: The first one that rows are sorted by.
-        kind: What the ends are.
-        lo: None for the least, null.
-        hi: None for beyond the greatest, NaN.
+        column: The first column that rows are sorted by.
+        kind: The kind of the ends, as bounds.
+        lo: None for no lower end; includes null.
+        hi: None for no upper end; includes NaN.
     """
 
     column: str
@@ -120,7 +121,7 @@ class RowRange(Predicate):
 
     @property
     def is_cut(self) -> bool:
-        """Whether some rows may be outside."""
+        """True if some rows may be outside."""
         return self.lo is not None or self.hi is not None
 
     @override
@@ -149,11 +150,11 @@ class RowRange(Predicate):
         return TRUE | FALSE if self.may_hold(known((self.column,))) else FALSE
 
     def may_hold(self, known: Known | None) -> bool:
-        """Whether some of the rows that `known` describes may be inside; False is a proof."""
+        """True if some row that `known` describes may be inside; False proves that none is."""
         return known is None or self._meets(known)
 
     def _meets(self, known: Known) -> bool:
-        """Whether some of the values may be inside."""
+        """True if some of the values may be inside."""
         if (known.nulls and self.lo is None) or (known.nans and self.hi is None):
             return True
         if not known.values:
@@ -162,6 +163,7 @@ class RowRange(Predicate):
         hi: Any = known.hi
         if known.kind != self.kind or lo is None or hi is None:
             return True
-        # Zeros of both signs are equal as bounds and differ as rows.
+        # As bounds -0.0 and 0.0 are equal, and as rows they differ: a part with both may have rows
+        # on both sides of a cut at zero.
         before = self.hi is not None and (lo > self.hi or (lo == self.hi and lo != 0))
         return not before and not (self.lo is not None and hi < self.lo)

@@ -1,8 +1,8 @@
-"""An executor's half of a large merge: one range of the rows, read, merged and staged.
+"""Merges one range of a large merge in an executor: reads, merges and stages its rows.
 
-A task carries all that it needs, so it looks at blobs only. It may be run again and side by side
-with another attempt of itself: each writes parts of its own, and those that are not in the job's
-result are left to the sweeper.
+A task carries all that it needs, so it reads and writes blobs only. Spark may run it again, or side
+by side with another attempt of itself: each writes parts of its own, and the orphan sweep deletes
+those that are not in the job's result.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ __all__ = ["MergeTask", "RangeMerged", "merge_range"]
 
 @dataclass(frozen=True, slots=True)
 class MergeTask:
-    """One range of one merge. Plain data.
+    """One range of one merge: plain data, pickled into a Spark task.
 
     Attributes:
         location: URL of the location.
         storage: Options of its store.
-        settings: Of the driver's client.
-        name: The shard's.
-        directory: The shard's, below the location.
-        schemas: Its schemas by id, as JSON text.
-        schema_id: What the result is written under.
+        settings: Settings of the driver's client.
+        name: Name of the shard.
+        directory: Directory of the shard, below the location.
+        schemas: Schemas of the shard by id, as JSON text.
+        schema_id: Id of the schema of the result.
         key: The shard's key.
-        desc: What is merged: for errors.
-        since: Times before it become it; None leaves them alone.
-        sources: What may have rows in the range.
+        desc: Description of the merged batch, for errors.
+        since: Earlier times become this one; None leaves times alone.
+        sources: The parts that may have rows in the range.
         rows: The range.
-        share: Which share of the rows that is, about.
+        share: The range's share of all rows, about, in (0, 1].
     """
 
     location: str
@@ -62,7 +62,7 @@ class MergeTask:
 
 @dataclass(frozen=True, slots=True)
 class RangeMerged:
-    """What a task has made: staged parts in order, and what went in."""
+    """The result of a task: staged parts in order, and the tally of the rows that it read."""
 
     runs: tuple[Run, ...]
     read: Tally
@@ -72,8 +72,8 @@ def merge_range(task: MergeTask) -> RangeMerged:
     """Merge one range and stage the result. Runs in an executor, once per attempt.
 
     Raises:
-        MissingBlob: A part is not there.
-        Corrupt: A part is not what was written; or diffs were lost or invented.
+        MissingBlob: A part is missing.
+        Corrupt: A part is damaged, or the diffs of input and output do not add up.
     """
     client = shared_client(task.location, task.storage, create=False, settings=task.settings)
     blob = client.location.blob
