@@ -1,4 +1,4 @@
-"""Updates as Arrow tables: consolidated, sorted, merged.
+"""Consolidates, sorts and merges updates, which are Arrow tables.
 
 Owns the three columns of an update (the row, its time `_ts`, its `_diff`), the sort order of parts,
 and the merge of sorted runs in bounded memory.

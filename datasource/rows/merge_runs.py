@@ -1,12 +1,13 @@
-"""Merges sorted runs into one, consolidating on the way, in memory that does not grow with them.
+"""Merges sorted runs into one, and consolidates them, in memory that does not grow with the runs.
 
     merge(runs, columns, since)        updates -> consolidated updates, times advanced to `since`
     merge_snapshot(runs, columns)      updates -> consolidated snapshot (`_diff` >= 1, no `_ts`)
 
 A run is an iterator of tables (or record batches) of one schema, with `_ts` and `_diff`, sorted by
-`columns` in the order of `rowkey` within and across its tables; rows that agree in `columns` may
-stand in any order. Everything before the least of the runs' last loaded rows is complete: each run
-contributes that prefix, found by binary search, and the prefixes are consolidated as one window.
+`columns` in the order of `row_keys` within and across its tables; rows that agree in `columns` may
+be in any order. Take the last loaded row of each run, and the least of these: no run can still load
+a row before it. So each run contributes its rows before that one, found by binary search, and these
+prefixes are consolidated as one window.
 
 A consumer takes results one by one and may stop at any time. Compaction merges the parts of
 several batches, an overwrite merges the old snapshot, negated, with the new rows, and a reader
@@ -15,8 +16,8 @@ merges what it fetches.
 Invariants:
     - Output is sorted by `columns`, then the other columns of the row, then `_ts`, within and
       across tables; no two updates of it agree in row and time.
-    - Per run, fewer than two tables are held, and what a group of rows that agree in `columns`
-      needs beyond that.
+    - Per run, fewer than two tables are held in memory, unless a group of rows that agree in
+      `columns` is larger than that.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ def merge(
 
     Args:
         runs: Each sorted by `columns` (by all columns of the row when there are none).
-        columns: What the runs are sorted by, most significant first.
-        since: Times before it become it; None leaves times alone.
+        columns: Columns that the runs are sorted by, most significant first.
+        since: Earlier times become this one; None leaves times alone.
         rows_out: Rows per result.
 
     Raises:
@@ -70,7 +71,7 @@ def merge(
 def merge_snapshot(
     runs: Sequence[Run], columns: Sequence[str] = (), rows_out: int = ROWS_OUT
 ) -> Iterator[pa.Table]:
-    """What is there after the updates of all runs: each row once, its copies in `_diff`.
+    """The contents after the updates of all runs: each row once, its copies in `_diff`.
 
     Raises:
         Corrupt: `NEGATIVE_MULTIPLICITY`, or as `merge`.
@@ -94,7 +95,8 @@ def _windows(runs: Sequence[Run], columns: Sequence[str], reduce: Reduce) -> Ite
     cursors = [_Cursor(run, columns) for run in runs]
     while live := [c for c in cursors if c.fill()]:
         prefixes = _next_prefixes(live)
-        # The window's inputs are dropped before the consumer sees its result.
+        # Dropped before the consumer sees the result: it may hold that for long, and the inputs of
+        # a window are several times larger.
         window = reduce(pa.concat_tables(prefixes))
         del prefixes
         if window.num_rows:
@@ -103,7 +105,7 @@ def _windows(runs: Sequence[Run], columns: Sequence[str], reduce: Reduce) -> Ite
 
 
 def _next_prefixes(live: list[_Cursor]) -> list[pa.Table]:
-    """What every run has before anything that may still be loaded; at least one row."""
+    """The loaded rows of every run that precede all rows that may still be loaded; at least one."""
     while True:
         open_ended = [c for c in live if not c.exhausted]
         if not open_ended:
@@ -115,14 +117,15 @@ def _next_prefixes(live: list[_Cursor]) -> list[pa.Table]:
         counts = [c.count_before(limit) for c in live]
         if any(counts):
             return [c.take(n) for c, n in zip(live, counts, strict=True) if n]
-        # Everything loaded that is not later ties with the limit: the group must be completed.
+        # No row is strictly before the limit: all that are not after it tie with it, and more of
+        # their group may come. It is consolidated only when it is complete.
         for cursor in open_ended:
             if cursor.compare_last(limit) == 0:
                 cursor.load()
 
 
 class _Cursor:
-    """A run and the part of it that is loaded and not yet consumed."""
+    """A run, with its rows that are loaded and not yet consumed."""
 
     def __init__(self, run: Run, columns: Sequence[str]) -> None:
         self._source = iter(run)
@@ -138,9 +141,9 @@ class _Cursor:
         return self._buffer
 
     def fill(self) -> bool:
-        """Have rows loaded, half a table of them if there are; False when the run has ended."""
-        # Runs that advance together would otherwise end one after the other, a few rows apart,
-        # and each such end would be a window of its own.
+        """Load rows, at least half a table of them if there are; False when the run has ended."""
+        # Not just one row: the loaded rows of runs that advance together would run out one after
+        # the other, a few rows apart, and each such end would make a tiny window.
         while not self.exhausted and self._loaded() < self._enough:
             self.load()
         return self._loaded() > 0
@@ -171,12 +174,12 @@ class _Cursor:
         self._buffer = pa.concat_tables([held, more]) if held and held.num_rows else more
 
     def compare_last(self, other: _Cursor) -> int:
-        """How the last loaded row stands to that of `other`."""
+        """Compare the last loaded row with that of `other`: negative, 0 or positive."""
         mine, theirs = self.buffer, other.buffer
         return compare_rows(mine, mine.num_rows - 1, theirs, theirs.num_rows - 1, self._columns)
 
     def count_before(self, limit: _Cursor) -> int:
-        """How many loaded rows come strictly before the last one of `limit`."""
+        """The number of loaded rows strictly before the last loaded one of `limit`."""
         low, high = 0, self.buffer.num_rows
         last = limit.buffer.num_rows - 1
         while low < high:
@@ -194,7 +197,7 @@ class _Cursor:
         return taken
 
     def take_all(self) -> pa.Table:
-        """Consume what is loaded."""
+        """Consume all loaded rows."""
         return self.take(self.buffer.num_rows)
 
 

@@ -1,14 +1,14 @@
 """Sorts the rows of a table by many columns, paying only for the columns that decide.
 
-Rows are ordered by the first column; only rows that tie go on to the next one, and so on. Almost
-all data is decided by one or two columns, and what still ties at the end are equal rows, which is
-what consolidation asks for. A column that is in order already is only looked at.
+Rows are ordered by the first column; only rows that tie are compared by the next one, and so on.
+One or two columns decide almost all data, and rows that still tie at the end are equal, which is
+what consolidation looks for. A column that is in order already is checked and not sorted.
 
     order_rows(table, columns) -> Order      .indices, .starts, .apply(table)
     take(table, indices)                     for tables of any size
     compare_rows(a, i, b, j, columns)        -1, 0 or 1: two rows, of one or of two tables
 
-The order is the one of `rowkey`.
+The order is that of `types.row_keys`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Order:
 
 
 def order_rows(table: pa.Table, columns: Sequence[str]) -> Order:
-    """The order of `table` by `columns`; rows equal in all of them stand together."""
+    """The order of `table` by `columns`; rows equal in all of them are adjacent."""
     ties = _Ties(table.num_rows)
     for name in columns:
         if ties.none_left:
@@ -62,10 +62,10 @@ def order_rows(table: pa.Table, columns: Sequence[str]) -> Order:
 
 
 class _Ties:
-    """An order in the making, and which of its rows are not told apart yet.
+    """An unfinished order, and the rows that are still equal to a neighbour in it.
 
     `position` holds the places, ascending, of all rows that tie with a neighbour; `group` numbers
-    the ties, ascending. Rows elsewhere are final.
+    the ties, ascending. All other rows have their final place.
     """
 
     def __init__(self, count: int) -> None:
@@ -79,13 +79,13 @@ class _Ties:
         return self.count <= 1 if self.position is None else len(self.position) == 0
 
     def refine(self, column: pa.ChunkedArray) -> None:
-        """Tell rows apart by one more column."""
+        """Order the rows that tie by one more column."""
         rows = self._rows()
         if rows is None:
             values = rowkey.contiguous(column)
             local = np.arange(self.count)
         else:
-            # Only what still ties is converted: encoding nested values is the dear part.
+            # Only rows that still tie are converted: encoding nested values costs most.
             values = rowkey.contiguous(_take_column(column, pa.array(rows)))
             local = np.arange(len(rows))
         for word in rowkey.words(rowkey.surrogate(values)):
@@ -100,7 +100,7 @@ class _Ties:
         return self.position if self.order is None else self.order[self.position]
 
     def _refine_by(self, values: npt.NDArray[Any], local: Rows) -> Rows:
-        """Sort each tie by `values` and keep what still ties; returns its part of `local`."""
+        """Sort each tie by `values`; returns the entries of `local` whose rows still tie."""
         group = self.group
         border = np.zeros(len(values) - 1, np.bool_) if group is None else group[1:] != group[:-1]
         if ((values[1:] < values[:-1]) & ~border).any():
@@ -109,7 +109,7 @@ class _Ties:
             values, local = values[moved], local[moved]
         step = (values[1:] != values[:-1]) | border
         if group is not None and np.array_equal(step, border):
-            return local  # this word told nothing apart
+            return local  # all values are equal within each tie
         first = np.concatenate([[True], step])
         tied = ~(first & np.concatenate([step, [True]]))
         position = self.position[tied] if self.position is not None else np.flatnonzero(tied)
@@ -172,7 +172,7 @@ def _take_column(column: pa.ChunkedArray, indices: pa.Array) -> pa.Array | pa.Ch
 
 
 def _take_large(column: pa.ChunkedArray, indices: pa.Array) -> pa.ChunkedArray:
-    """By pieces whose text fits 32-bit offsets, each taken from what the piece refers to."""
+    """Take in pieces, each of which has at most as much text as 32-bit offsets allow."""
     pieces = -(-column.nbytes // rowkey.CONTIGUOUS_BYTES) * 2
     size = max(1, -(-len(indices) // pieces))
     whole = rowkey.contiguous(column)
@@ -193,7 +193,7 @@ def _narrowed(array: pa.Array, kind: pa.DataType) -> list[pa.Array]:
 
 
 def compare_rows(a: pa.Table, i: int, b: pa.Table, j: int, columns: Sequence[str]) -> int:
-    """-1, 0 or 1: how row `i` of `a` stands to row `j` of `b` by `columns`."""
+    """Compare row `i` of `a` with row `j` of `b` by `columns`: -1, 0 or 1."""
     for name in columns:
         left, right = _one(a, name, i), _one(b, name, j)
         if left is None or right is None:

@@ -1,4 +1,4 @@
-"""Updates as Arrow tables: a row's columns, then its time `_ts` and its diff `_diff` (int64).
+"""Adds up, advances and expands updates: tables of a row's columns, its time `_ts` and `_diff`.
 
     stamp(rows, ts, diff=1)            rows -> updates at one time
     negate(updates)                    the updates that undo these
@@ -6,7 +6,7 @@
     consolidate(updates, columns)      one update per row and time, none with diff 0
     consolidate_snapshot(updates, …)   one update per row whatever the times, diffs >= 1, no `_ts`
     expand(snapshot, rows_max)         diff n -> n copies, without `_diff`, in bounded tables
-    sort_rows(table, columns)          rows in the order of `rowkey`
+    sort_rows(table, columns)          rows in the order of `row_keys`
 
 `columns` are the columns to sort by (a shard's key, or nothing). The other columns of the row
 follow in table order, then `_ts`: the result is the same for every order of the input, except
@@ -72,7 +72,7 @@ def stamp(rows: pa.Table, ts: int, diff: int = 1) -> pa.Table:
 
 
 def negate(updates: pa.Table) -> pa.Table:
-    """The updates that take back `updates`, at the same times."""
+    """The updates that undo `updates`, at the same times."""
     return _with_column(updates, DIFF, pc.negate_checked(updates.column(DIFF)))
 
 
@@ -100,10 +100,10 @@ def consolidate(updates: pa.Table, columns: Sequence[str] = ()) -> pa.Table:
 
 
 def consolidate_snapshot(updates: pa.Table, columns: Sequence[str] = ()) -> pa.Table:
-    """What is there after `updates`: each row once, its number of copies in `_diff`, no `_ts`.
+    """The contents after `updates`: each row once, its number of copies in `_diff`, no `_ts`.
 
     Raises:
-        Corrupt: `NEGATIVE_MULTIPLICITY` if something was removed more often than it was there.
+        Corrupt: `NEGATIVE_MULTIPLICITY` if a row was removed more often than it was added.
         InvalidUsage: `DIFF_OVERFLOW` if a sum of diffs is no int64.
     """
     rows = updates.drop_columns([TS]) if TS in updates.column_names else updates
@@ -121,11 +121,11 @@ def consolidate_snapshot(updates: pa.Table, columns: Sequence[str] = ()) -> pa.T
 
 
 def expand(snapshot: pa.Table, rows_max: int = 65_536) -> Iterator[pa.Table]:
-    """The rows of a consolidated snapshot, each as many times as its `_diff` says.
+    """Repeat each row of a consolidated snapshot `_diff` times.
 
     Args:
-        snapshot: With diffs >= 1, as `consolidate_snapshot` gives it.
-        rows_max: Most rows of one result table; bounds memory whatever the diffs are.
+        snapshot: Rows with diffs >= 1, as `consolidate_snapshot` returns them.
+        rows_max: Most rows of one result table: bounds memory for any diffs.
     """
     rows = snapshot.drop_columns([DIFF])
     for start in range(0, rows.num_rows, rows_max):
@@ -182,7 +182,7 @@ def _exact_sums(diffs: Diffs, starts: npt.NDArray[np.int64]) -> Diffs:
     if extreme * len(diffs) < 2**63:
         sums: Diffs = np.add.reduceat(diffs, starts)
         return sums
-    # Halves of 32 bits cannot overflow before 2**31 rows; what does not fit shows in the upper one.
+    # Sums of 32-bit halves cannot overflow below 2**31 rows; a total beyond int64 shows in `high`.
     low = np.add.reduceat(diffs & 0xFFFFFFFF, starts)
     high = np.add.reduceat(diffs >> 32, starts) + (low >> 32)
     if high.max() >= 2**31 or high.min() < -(2**31):

@@ -1,9 +1,9 @@
-"""Which Spark type the values of an Arrow type have, for data that did not come from Spark.
+"""Maps Arrow types to the Spark types of the same values, for data that did not come from Spark.
 
-`spark_record` is the inverse of `sparktype.arrow_type` where that is possible and refuses the rest
-by column path. `neutral` maps every Arrow type to the one representative that Spark uses for the
-same values, so that "large_string or a dictionary of strings is as good as string" is decided in
-one place.
+`spark_record` is the inverse of `spark_types.arrow_type` where that is possible and refuses other
+types by column path. `neutral` maps every Arrow type to the one representative that Spark uses for
+the same values, so that "large_string or a dictionary of strings is as good as string" is decided
+in one place.
 
 Invariants:
     - `neutral` never maps two types to one unless a safe cast between them keeps every value or
@@ -62,7 +62,7 @@ _ARROW_METADATA: Final = b"SPARK::metadata::json"
 
 
 def spark_record(schema: pa.Schema) -> Record:
-    """The Spark types of `schema`'s columns, keeping Spark's own metadata if it rides along.
+    """The Spark types of `schema`'s columns, with Spark's own metadata where fields have it.
 
     Raises:
         InvalidUsage: `UNSUPPORTED_TYPE` with the column's path.
@@ -71,7 +71,7 @@ def spark_record(schema: pa.Schema) -> Record:
 
 
 def neutral(kind: pa.DataType) -> pa.DataType:
-    """The representative of all Arrow types with these values; nullability and names forgotten.
+    """The representative of all Arrow types with the same values, without nullability and names.
 
     Types that no Spark type holds are their own representative.
     """
@@ -113,7 +113,7 @@ def _spark_type(kind: pa.DataType, path: tuple[str, ...]) -> SparkType:
 
 
 def _tagged(kind: pa.StructType) -> Atomic | None:
-    """The type whose values Spark hands over as a struct with a tag in a field's metadata."""
+    """The type whose values Spark passes as a struct with a tag in a field's metadata, if any."""
     for field in kind:
         tags = field.metadata or {}
         if b"variant" in tags:

@@ -1,14 +1,14 @@
-"""Brings Arrow data under a shard's schema, without loss or with an error that names the column.
+"""Casts Arrow data to a shard's schema, without loss or with an error that names the column.
 
     check_data(table, schema)          data of a writer: exactly these columns, types, nullability
-    migrate(data, from, to)            data of an older schema (or all of it) seen as a newer one
+    migrate(data, from, to)            data of an older schema as data of a newer one
 
 Both are vectorised at every depth, and both accept and keep the columns `_ts` and `_diff`.
 
 Invariants:
     - A value is converted exactly or refused (`LOSSY_VALUE`); nothing is truncated or rounded.
-    - `migrate` keeps order and identity: rows sorted by `rowkey` stay sorted, and two rows are the
-      same value after it exactly when they were before.
+    - `migrate` keeps order and identity: rows sorted by `row_keys` stay sorted, and two rows are
+      the same value after it exactly when they were before.
     - Results have exactly the schema's Arrow types, child names and nullability included.
 """
 
@@ -44,7 +44,7 @@ def check_data(data: Data, schema: ShardSchema) -> Data:
             `LOSSY_VALUE`; the message names the column.
     """
     if data.schema.equals(schema.arrow) and not any(_demands(field) for field in schema.arrow):
-        return data  # the usual case, and worth a shortcut: tiny appends are made of such checks
+        return data  # the usual case: in tiny appends such checks would take most of the time
     _check_names(data.column_names, schema)
     columns = [_checked(data.column(f.name), f) for f in schema.arrow]
     return _assemble(data, columns, list(schema.arrow))

@@ -1,14 +1,14 @@
-"""What Arrow's Python interface lacks for nested arrays: exact for slices and for nulls.
+"""Adds functions that pyarrow lacks for nested arrays: exact for slices and for nulls.
 
     as_lists(map_array)        a map as the list of its entries, without a copy
     list_lengths(array)        elements per list, 0 for null
     raw_offsets(array)         the offsets of text or lists, as stored, of this slice
-    nulls(array)               which values are null, or None when none is
-    validity(array)            the same as a buffer that starts at bit 0
+    nulls(array)               a mask of the null values, or None when there are none
+    validity(array)            the inverse mask as a bitmap that starts at bit 0
     unmasked(array)            without nulls that only stand under null parents
 
-Arrow's own casts check children that stand under null parents, where any bytes may be; nothing here
-looks at those.
+Arrow's own casts check children under null parents, where any bytes may be, and fail on them;
+nothing here looks at those.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def as_lists(array: pa.MapArray) -> pa.ListArray:
 
 
 def list_lengths(array: pa.Array) -> Offsets:
-    """How many elements of `array.flatten()`, which skips what lies under nulls, are whose."""
+    """The number of elements that each list has in `array.flatten()`; 0 for null lists."""
     lengths = np.diff(raw_offsets(array))
     absent = nulls(array)
     if absent is not None:
@@ -47,7 +47,7 @@ def list_lengths(array: pa.Array) -> Offsets:
 
 
 def raw_offsets(array: pa.Array) -> Offsets:
-    """The n+1 offsets of an array of variable length, as int64, its own slice only."""
+    """The n + 1 offsets of an array of variable length, as int64, of its own slice only."""
     if len(array) == 0:
         return np.zeros(1, np.int64)
     kind = np.dtype(np.int64 if any(is_one(array.type) for is_one in _WIDE) else np.int32)
@@ -56,7 +56,7 @@ def raw_offsets(array: pa.Array) -> Offsets:
 
 
 def nulls(array: pa.Array) -> npt.NDArray[np.bool_] | None:
-    """Which values are null; None when none is."""
+    """A mask of the null values; None when there are none."""
     if array.null_count == 0:
         return None
     absent: npt.NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
@@ -72,14 +72,14 @@ def validity(array: pa.Array) -> pa.Buffer | None:
 
 
 def unmasked(array: pa.Array, *, nullable: bool = True) -> pa.Array:
-    """`array`, in which no child that is declared not nullable has nulls.
+    """`array` without nulls in children that are declared not nullable.
 
-    A child may have some under null parents, where they mean nothing; but the Parquet writer takes
-    them for nulls. Without a parent such a child must have none.
+    Such a child may have nulls under null parents, where they mean nothing, but the Parquet writer
+    takes them for nulls of the child. Elsewhere it must have none.
 
     Args:
-        array: Of any type.
-        nullable: Whether the array itself may have nulls.
+        array: An array of any type.
+        nullable: True if the array itself may have nulls.
     """
     if not pa.types.is_nested(array.type):
         if nullable or array.null_count == 0:
@@ -103,7 +103,7 @@ def _unmasked_child(child: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def _unmasked_elements(array: pa.Array) -> pa.Array:
-    """What lies in the lists, or in the maps, of `array`."""
+    """The elements of the lists, or the entries of the maps, of `array`."""
     if not pa.types.is_map(array.type):
         return _unmasked_child(array.flatten(), array.type.value_field)
     entries = as_lists(array).flatten()

@@ -1,5 +1,6 @@
-"""The identity and the order of values: one flat surrogate per column that Arrow can compare.
+"""Defines identity and order of rows: one flat surrogate per column that Arrow can compare.
 
+Consolidation must find equal rows of any type, and Arrow can sort and compare flat columns only.
 Two rows are the same row exactly when their surrogates are equal, in whichever tables they stand,
 and surrogates give one total order over all rows of a schema:
 
@@ -12,9 +13,9 @@ and surrogates give one total order over all rows of a schema:
     - nested values have *some* order, which is the same everywhere and for ever; plain columns
       have their natural one, because bounds of parts and pruning of row groups live on it
 
-    surrogate(array) -> pa.Array             one column's
-    key_columns(table, columns) -> list      of several, each one contiguous array
-    words(surrogate) -> list of callables    the surrogate as fixed-width numbers, see there
+    surrogate(array) -> pa.Array             the surrogate of one column
+    key_columns(table, columns) -> list      those of several, each one contiguous array
+    words(surrogate) -> list of callables    a surrogate as fixed-width numbers
 
 Surrogates: booleans and numbers as integers of their width (floats by the order of their bits),
 wide decimals as they are, text as binary, nested values as an injective binary encoding: each value
@@ -27,7 +28,7 @@ child's bytes with `child_offsets[list_offsets]`.
 Invariants:
     - The encoding is never stored: it may change between releases, as long as the order of plain
       columns stays.
-    - Widening a type as `evolution` allows keeps the order.
+    - Widening a type as `schema_evolution` allows keeps the order.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ CONTIGUOUS_BYTES: Final = 2**31 - 1
 """Most bytes that one array with 32-bit offsets can hold; beyond, 64-bit offsets take over."""
 
 _NARROW_DECIMAL: Final = 18
-"""Digits that fit an int64 whatever they are."""
+"""Any number of this many decimal digits fits an int64."""
 
 _WORD: Final = 8
 
@@ -120,7 +121,7 @@ _VIEWS: Final = (
     (pa.types.is_large_binary, None),
     (pa.types.is_null, None),
 )
-"""Types whose values are in order as what they are stored as."""
+"""Types whose stored form, taken as the type beside, has the order of the values."""
 
 
 def _ordered_floats(array: pa.Array) -> pa.Array:
@@ -138,7 +139,7 @@ def _number_array(numbers: Numbers, like: pa.Array) -> pa.Array:
 
 
 def _fixed(array: pa.Array, dtype: np.dtype[Any]) -> Numbers:
-    """The raw values of a fixed-width array, whatever stands under its nulls included."""
+    """The raw values of a fixed-width array; arbitrary ones under its nulls."""
     per_value = array.type.bit_width // 8 // dtype.itemsize
     buffer = array.buffers()[1]
     if buffer is None or len(array) == 0:
@@ -154,8 +155,8 @@ def words(key: pa.Array) -> list[Words]:
     """A surrogate as a sequence of fixed-width numbers, most significant first.
 
     Each entry maps row numbers to integers; comparing two rows means comparing the first entry
-    that differs. Entries are computed only for the rows asked for: whoever sorts asks for later
-    ones only where earlier ones tie. Text of n bytes has n/8 words.
+    that differs. Entries are computed only for the rows passed, so a sort computes later ones only
+    where earlier ones tie. Text of n bytes has n/8 words.
     """
     found: list[Words] = []
     absent = nulls(key)
@@ -176,7 +177,7 @@ def words(key: pa.Array) -> list[Words]:
 def _masked(values: Numbers, absent: npt.NDArray[np.bool_] | None) -> Words:
     if absent is None:
         return lambda rows: values[rows]
-    # What stands under a null is arbitrary, but nulls must tie.
+    # The bytes under a null are arbitrary, but nulls must tie.
     clean = np.where(absent, np.array(0, values.dtype), values)
     return lambda rows: clean[rows]
 

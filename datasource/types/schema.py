@@ -1,15 +1,16 @@
-"""A shard's schema: Spark's own, kept without loss, with the Arrow schema that follows from it.
+"""Defines a shard's schema: Spark's own, kept without loss, and the Arrow schema derived from it.
 
-`ShardSchema.json` is what is durable: the canonical text of Spark's `StructType`. `.arrow` is what
-the data looks like on its way through Python, exactly what PySpark's `to_arrow_schema` gives with
-time zone UTC. Writers without Spark start from `ShardSchema.from_arrow`.
+An Arrow schema alone would lose collations, interval ranges and time precisions. So
+`ShardSchema.json`, the canonical text of Spark's `StructType`, is the durable form. `.arrow` is the
+schema of the data in Python, exactly as PySpark's `to_arrow_schema` gives it with time zone UTC.
+Writers without Spark start from `ShardSchema.from_arrow`.
 
     ShardSchema.parse(json_text)       from Spark's StructType.json()
     ShardSchema.from_arrow(schema)     from any Arrow schema whose types mean a Spark type
     .json .arrow .names .record        canonical text, pa.Schema, column names, the type as a value
     .field(name)                       one column, or an error with the nearest name
     .select(names)                     the schema of a projection
-    .check_key(names)                  refuses what cannot order a shard
+    .check_key(names)                  refuses columns that cannot order a shard
 
 Invariants:
     - Two schemas are equal exactly when their canonical texts are.
@@ -71,7 +72,7 @@ class ShardSchema:
 
     @classmethod
     def parse(cls, text: str) -> ShardSchema:
-        """The schema that the JSON text of a Spark `StructType` describes.
+        """Parse the JSON text of a Spark `StructType`.
 
         Raises:
             InvalidUsage: `SCHEMA_UNREADABLE`, `UNSUPPORTED_TYPE`, `DUPLICATE_COLUMN`,
@@ -81,11 +82,11 @@ class ShardSchema:
 
     @classmethod
     def from_arrow(cls, schema: pa.Schema) -> ShardSchema:
-        """The schema for data that a writer without Spark has in Arrow.
+        """Make the schema of Arrow data that a writer without Spark has.
 
-        Types that mean the same values are taken as one (large and view strings, dictionaries,
-        coarser timestamps); what would lose values is refused, unsigned integers and nanosecond
-        timestamps among them. Nested and Spark's own metadata (variant, collations) survive.
+        Types of the same values become one (large and view strings, dictionaries, coarser
+        timestamps); types that would lose values are refused, such as unsigned integers and
+        nanosecond timestamps. Nested types and Spark's metadata (variant, collations) are kept.
 
         Raises:
             InvalidUsage: As `parse`.
@@ -99,7 +100,7 @@ class ShardSchema:
 
     @cached_property
     def arrow(self) -> pa.Schema:
-        """What PySpark hands over for this schema, time zone UTC; without `_ts` and `_diff`."""
+        """The Arrow schema of PySpark for this one, time zone UTC; without `_ts` and `_diff`."""
         return pa.schema([arrow_field(f) for f in self.record.fields])
 
     @property

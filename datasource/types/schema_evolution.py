@@ -1,6 +1,9 @@
-"""Which schema changes a shard accepts: those after which old parts still mean what they meant.
+"""Decides which schema changes a shard accepts: those after which old parts keep their meaning.
 
     evolve(current, requested) -> ShardSchema | Incompatible
+
+Parts are never rewritten when a schema changes, so every part must be readable under all later
+schemas, and parts of different schemas must still merge and consolidate.
 
 Allowed, at any depth: a nullable column appended at the end of the schema or of a struct, a column
 relaxed to nullable, and the numeric widenings of Delta's type widening feature:
@@ -55,18 +58,18 @@ _INTEGER_DIGITS: Final[Mapping[str, int]] = {"byte": 10, "short": 10, "integer":
 
 @dataclass(frozen=True, slots=True)
 class Incompatible:
-    """Why a schema was refused.
+    """The reason why a schema was refused.
 
     Attributes:
-        column: Path of the first column that stands in the way.
-        reason: What about it cannot be, with both types.
+        column: Path of the first column that cannot change so.
+        reason: The refused change, with both types.
     """
 
     column: str
     reason: str
 
     def error(self) -> InvalidUsage:
-        """The refusal as an error, for callers that have no other answer."""
+        """The refusal as an error, for callers that do not return it."""
         return InvalidUsage(
             f"cannot evolve the schema: column '{self.column}' {self.reason}",
             code="INCOMPATIBLE_SCHEMA",
@@ -76,7 +79,7 @@ class Incompatible:
 
 
 def evolve(current: ShardSchema, requested: ShardSchema) -> ShardSchema | Incompatible:
-    """`requested` if data under `current` can be read as it, otherwise the first obstacle.
+    """`requested` if data under `current` can be read under it, otherwise the first obstacle.
 
     Returns `current` itself when the two are equal. Metadata other than collations (comments)
     follows the request.

@@ -1,4 +1,4 @@
-"""Spark's data types as values: parsed from Spark's own JSON text, without Spark.
+"""Represents Spark's data types as values, parsed from Spark's own JSON text without Spark.
 
 A schema travels as the JSON text of a `StructType` (the same text Delta keeps as `schemaString`),
 because it is the one form that loses nothing: collations, interval ranges and time precisions
@@ -89,14 +89,14 @@ _SPATIAL = re.compile(r"(geometry|geography)(?:\(\s*(\w+:-?\w+)\s*(?:,\s*SPHERIC
 
 @dataclass(frozen=True, slots=True)
 class Atomic:
-    """A type without parts that a user could name; `name` is Spark's canonical text for it."""
+    """A type without inner types; `name` is Spark's canonical text for it."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """`array<element>`; `nullable`: whether an element may be null."""
+    """`array<element>`; `nullable` is True if an element may be null."""
 
     element: SparkType
     nullable: bool
@@ -104,7 +104,7 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """`map<key, value>`; a key is never null, `nullable` speaks of the values."""
+    """`map<key, value>`; `nullable` is True if a value may be null, a key never is."""
 
     key: SparkType
     value: SparkType
@@ -153,7 +153,7 @@ def _dump(value: object) -> str:
 
 
 def parse_record(text: str) -> Record:
-    """The record that Spark's JSON text describes.
+    """Parse Spark's JSON text of a struct type.
 
     Raises:
         InvalidUsage: `SCHEMA_UNREADABLE` if the text is no struct type; `UNSUPPORTED_TYPE` or
@@ -207,7 +207,7 @@ def _parse_field(value: object, path: tuple[str, ...]) -> Field:
 
 
 def _holding(kind: SparkType, nullable: bool, path: tuple[str, ...]) -> SparkType:  # noqa: FBT001
-    """`kind`, unless it is one that holds nothing but null where null may not be."""
+    """`kind`; refuses void where null is not allowed, since it has no other value."""
     if kind == Atomic("void") and not nullable:
         raise _unsupported("void without nulls (as of an empty array literal)", path)
     return kind
@@ -300,7 +300,7 @@ def _field_value(field: Field) -> dict[str, object]:
 
 
 def arrow_type(kind: SparkType) -> pa.DataType:
-    """The Arrow type in which Spark hands values of `kind` to Python."""
+    """The Arrow type in which Spark passes values of `kind` to Python."""
     match kind:
         case Atomic(name):
             return _PLAIN[name] if name in _PLAIN else _parametric(name)
@@ -316,7 +316,7 @@ def arrow_type(kind: SparkType) -> pa.DataType:
 
 
 def arrow_field(field: Field) -> pa.Field:
-    """The Arrow field; Spark's own metadata rides along except collations, as in PySpark."""
+    """The Arrow field, with Spark's metadata except collations, as in PySpark."""
     metadata = json.loads(field.metadata)
     metadata.pop(COLLATIONS, None)
     carried = {_ARROW_METADATA: json.dumps(metadata).encode()} if metadata else None

@@ -1,15 +1,15 @@
-"""Statistics of a part: what lets a reader skip it, and two parts be known to share no row.
+"""Defines statistics of a part, by which readers skip it and merges find parts without common rows.
 
-    merge_stats(parts) -> PartStats               of several parts together
-    encode_stats(stats), decode_stats(encoded)    as a part carries them
+    merge_stats(parts) -> PartStats               statistics of several parts together
+    encode_stats(stats), decode_stats(encoded)    to and from the form in a part's description
     bounds(stats, path) -> (lo, hi)               None where nothing is known
-    may_overlap(a, b, columns) -> bool            False is a proof that they share no row
+    may_overlap(a, b, columns) -> bool            False proves that they share no row
     stats_size(stats) -> int                      bytes in a shard's state
     kind_of(field) -> Kind                        None for types without an order
 
 Per column, or per leaf of a struct (by its path, as Spark spells it): the number of nulls, and for
 types with a natural order the least and the greatest value. Lists, maps and variants have the
-number of nulls only. `stats_collect.collect` makes them when a part is written.
+number of nulls only. `parts.collect_stats.collect` makes them when a part is written.
 
 Invariants:
     - Every value of a column that is neither null nor NaN lies within its bounds, ends included.
@@ -75,14 +75,14 @@ _KINDS: Final[Mapping[str, Kind]] = {
 
 
 class ColumnStats(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What is known of one column or leaf.
+    """Statistics of one column or leaf.
 
     Attributes:
         nulls: Rows in which it is null; a leaf is null when a struct around it is.
-        kind: How bounds are written; None when there are none to have. int, bool: the number.
-            float: Python's shortest text, "inf" included. dec: plain text. str, and coll for
-            strings with a collation: the text. bin: base64. date: days, ts, ntz, dt:
-            microseconds, time: nanoseconds, all since their zero.
+        kind: The form of the bounds; None for types without bounds. int, bool: the number. float:
+            Python's shortest text, "inf" included. dec: plain text. str, and coll for strings with
+            a collation: the text. bin: base64. date: days, ts, ntz, dt: microseconds, time:
+            nanoseconds, all since their zero.
         lo, hi: The bounds, both inclusive, in that form; None when unknown.
         nans: Rows in which it is NaN.
     """
@@ -102,19 +102,19 @@ class PartStats(msgspec.Struct, frozen=True, gc=False):
 
 
 NO_STATS: Final = msgspec.Raw()
-"""What a part carries that has no statistics."""
+"""The encoded statistics of a part that has none."""
 
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(PartStats)
 
 
 def encode_stats(stats: PartStats | None) -> msgspec.Raw:
-    """`stats` as a part carries them: JSON."""
+    """`stats` in the form of a part's description: JSON."""
     return NO_STATS if stats is None else msgspec.Raw(_encoder.encode(stats))
 
 
 def decode_stats(encoded: msgspec.Raw) -> PartStats | None:
-    """The statistics that a part carries; None for `NO_STATS` and for what cannot be understood."""
+    """The statistics of a part's description; None for `NO_STATS` and for unreadable ones."""
     try:
         return _decoder.decode(encoded) if encoded != NO_STATS else None
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -127,7 +127,7 @@ def stats_size(stats: PartStats) -> int:
 
 
 def decoded(kind: Kind, written: int | str) -> Bound:
-    """The value that a bound stands for; times and dates as the number that is written."""
+    """The value of a written bound; times and dates as the number that is written."""
     match kind:
         case "float":
             return float(written)
@@ -153,12 +153,12 @@ def bounds(stats: PartStats, path: str) -> tuple[Bound | None, Bound | None]:
 
 
 def may_overlap(a: PartStats, b: PartStats, columns: Iterable[str] | None = None) -> bool:
-    """Whether some row of `a` may equal some row of `b` in `columns`.
+    """True if some row of `a` may equal some row of `b` in `columns`; False is a proof.
 
     Args:
-        a: One part.
-        b: The other one.
-        columns: Path texts to look at; None for all that both know.
+        a: Statistics of one part.
+        b: Statistics of the other one.
+        columns: Path texts to compare; None for all that both have.
     """
     if a.rows == 0 or b.rows == 0:
         return False
@@ -168,7 +168,7 @@ def may_overlap(a: PartStats, b: PartStats, columns: Iterable[str] | None = None
 
 
 def _may_share(a: PartStats, b: PartStats, path: str) -> bool:
-    """Whether a value of this column may stand in both parts."""
+    """True if a value of this column may be in both parts."""
     one, two = a.columns[path], b.columns[path]
     if (one.nulls and two.nulls) or (one.nans and two.nans):
         return True
@@ -182,7 +182,7 @@ def _may_share(a: PartStats, b: PartStats, path: str) -> bool:
 
 
 def _is_bare(column: ColumnStats, rows: int) -> bool:
-    """Whether all values are null or NaN."""
+    """True if all values are null or NaN."""
     return column.nulls + column.nans >= rows
 
 
@@ -191,7 +191,7 @@ def _less(a: Any, b: Any) -> bool:
 
 
 def merge_stats(parts: Sequence[PartStats]) -> PartStats:
-    """Statistics that hold for the rows of all `parts` together; only what all of them know."""
+    """Statistics of the rows of all `parts` together, for columns that all of them have."""
     if not parts:
         return PartStats(0, {})
     shared = set.intersection(*(set(p.columns) for p in parts))
@@ -221,7 +221,7 @@ def _outermost(
 
 
 def kind_of(field: Field) -> Kind | None:
-    """How bounds of the column are written; None for types without an order."""
+    """The form of the column's bounds; None for types without an order."""
     if not isinstance(field.type, Atomic):
         return None
     name = field.type.name
