@@ -1,15 +1,15 @@
-"""Literals of SQL and columns: one compared with the other, as Spark would coerce the two.
+"""Compares columns with SQL literals, with the result that Spark's type coercion would give.
 
     compare(column, operator, literal, zone) -> Predicate
     is_among(column, literals, zone, null) -> Predicate
 
-A literal is brought to the column's own type, so that nothing is cast when rows are looked at: what
-lies between two values of the column is rounded to the side that the operator needs, what lies
-outside of its range makes the answer the same for all values.
+A literal is converted to the column's own type, so that no row is cast, and bounds of parts can be
+compared with it: a literal between two values of the column is rounded to the side that the
+operator needs, and one outside of its range makes the answer the same for all values.
 
 Invariants:
-    The predicate gives what Spark gives for every value of the column. Where that would need the
-    column to be rounded to a double, literals for which it matters are refused.
+    The predicate has Spark's result for every value of the column. Where Spark would round the
+    column to a double, literals for which that matters are refused.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ LiteralKind = OneOf[
 
 
 class Unfit(ValueError):
-    """Why a literal and a column do not go together, in words for a message."""
+    """Raised if a literal cannot be compared with a column; the text is for a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A literal as written.
+    """A literal of SQL, not yet converted to any column's type.
 
     Attributes:
-        kind: Its SQL type. integer, decimal, double and float are numbers without an exponent or
-            a point, with a point, with an exponent or a D, and with an F.
+        kind: Its SQL type. integer: a number without an exponent or a point; decimal: with a
+            point; double: with an exponent or a D; float: with an F.
         value: bool for boolean, bytes for binary, microseconds for interval; otherwise its text.
     """
 
@@ -87,15 +87,15 @@ class Column:
 
     @property
     def kind(self) -> Kind | None:
-        """What its values are; None if they have no order."""
+        """The kind of its values' bounds; None if they have no order."""
         return kind_of(self.field)
 
 
 def compare(column: Column, operator: Operator, literal: Literal, zone: str) -> Predicate:
-    """`column operator literal`; the literal is not null.
+    """Make `column operator literal`; the literal is not null.
 
     Raises:
-        Unfit: The two do not go together.
+        Unfit: The two cannot be compared exactly.
     """
     kind = _comparable(column)
     if kind in ("int", "dec"):
@@ -107,10 +107,10 @@ def compare(column: Column, operator: Operator, literal: Literal, zone: str) -> 
 
 
 def is_among(column: Column, literals: Sequence[Literal], zone: str, *, null: bool) -> Predicate:
-    """`column in (literals)`, of which none is null but, if `null` says so, one more.
+    """Make `column in (literals)`; none of them is null, but `null` adds one to the list.
 
     Raises:
-        Unfit: One of them and the column do not go together.
+        Unfit: One of them cannot be compared exactly with the column.
     """
     kind = _comparable(column)
     if kind not in ("int", "dec"):
@@ -118,7 +118,7 @@ def is_among(column: Column, literals: Sequence[Literal], zone: str, *, null: bo
         return In(column.path, kind, tuple(values), null)
     if len({literal.kind in ("double", "float") for literal in literals}) > 1:
         raise Unfit("the list mixes doubles with exact numbers, which rounds them all")
-    # What the column cannot be, no row is.
+    # Numbers that are no value of the column equal no row, and `_stepped` gives no `Compare`.
     _check_digits(column, literals)
     equal = [_stepped(column, kind, "=", _exact(column, literal)) for literal in literals]
     found = tuple(one.value for one in equal if isinstance(one, Compare))
@@ -142,23 +142,23 @@ def _of_type(column: Column) -> Unfit:
 _BITS: Final[Mapping[str, int]] = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 
 _EXACT_DOUBLE: Final = 2**53
-"""Whole numbers below it are doubles, and no other is rounded to one of them."""
+"""Whole numbers below it are exact as doubles, and no other number is rounded to one of them."""
 
 _DOUBLE_DIGITS: Final = 15
-"""Decimals of so many digits are told apart by doubles, and in the same order."""
+"""Decimals of at most this many digits stay distinct, and in order, as doubles."""
 
 DIGITS_MAX: Final = 38
-"""Of a decimal of Spark's, on both sides of the point together."""
+"""Most digits of Spark's decimals, on both sides of the point together."""
 
 
 def _check_digits(column: Column, literals: Sequence[Literal]) -> None:
-    """Refuse what Spark would bring to a decimal that does not hold all of it.
+    """Refuse literals that Spark could compare only as decimals with too many digits.
 
     Column and literals are compared as decimals with the digits of all of them, on both sides of
     the point. If those are too many Spark cuts some, or fails on the rows.
 
     Raises:
-        Unfit: They are too many.
+        Unfit: More than `DIGITS_MAX` digits are needed.
     """
     written = [Decimal(str(one.value)) for one in literals if one.kind in ("integer", "decimal")]
     scale, _, high = _steps(column)
@@ -173,7 +173,7 @@ def _check_digits(column: Column, literals: Sequence[Literal]) -> None:
 
 
 def _exact(column: Column, literal: Literal) -> Fraction:
-    """The number that a column of whole or decimal numbers is compared with."""
+    """The exact number that a column of whole or decimal numbers is compared with."""
     if literal.kind in ("integer", "decimal"):
         return Fraction(Decimal(str(literal.value)))
     if literal.kind not in ("double", "float"):
@@ -187,7 +187,7 @@ def _exact(column: Column, literal: Literal) -> Fraction:
         if name == "long" and abs(number) >= _EXACT_DOUBLE:
             raise Unfit("a long would be rounded to be compared with a double of this size")
         return Fraction(number)
-    # What is too small for a double is 0 to Spark.
+    # To Spark a number that is too small for a double is 0.
     written = Decimal(str(literal.value)) if number else Decimal(0)
     digits = max(precision_and_scale[0], len(written.normalize().as_tuple().digits))
     if literal.kind == "float" or digits > _DOUBLE_DIGITS:
@@ -196,10 +196,10 @@ def _exact(column: Column, literal: Literal) -> Fraction:
 
 
 def _check_within_longs(literal: Literal) -> None:
-    """Refuse an order with what is beyond any long: of a null Spark says true or false there.
+    """Refuse `<` and `>` with numbers beyond a long, for which Spark takes null for true or false.
 
     Raises:
-        Unfit: It is.
+        Unfit: The literal is such a number.
     """
     if literal.kind in ("integer", "decimal"):
         low, high = -(1 << 63), (1 << 63) - 1
@@ -208,7 +208,7 @@ def _check_within_longs(literal: Literal) -> None:
 
 
 def _stepped(column: Column, kind: Kind, operator: Operator, literal: Fraction) -> Predicate:
-    """A comparison of values that go in steps: `literal` is cut to one of them."""
+    """A comparison of whole or decimal values, with `literal` rounded to one of them."""
     scale, low, high = _steps(column)
     units = literal * 10**scale
     floor = math.floor(units)
@@ -236,7 +236,7 @@ def _steps(column: Column) -> tuple[int, int, int]:
 
 
 def _beyond(operator: Operator, value: int, low: int, high: int) -> tuple[bool, bool]:
-    """Whether no, and whether every, number from `low` to `high` relates so to `value`."""
+    """True if no, and true if every, number from `low` to `high` relates so to `value`."""
     match operator:
         case "=":
             return not low <= value <= high, False
@@ -303,7 +303,7 @@ _TIMESTAMP = re.compile(
 _OFFSET = re.compile(r"(?:UTC|GMT)?([+-])(\d{1,2}):([0-5]\d)", re.ASCII)
 _OFFSET_MAX: Final = dt.timedelta(hours=18)
 _NO_REGIONS: Final = ("posix/", "right/")
-"""Folders of the system's time zones that Java does not have."""
+"""Prefixes of the system's time zones that Java does not know."""
 
 _EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - stands for timestamps without a zone
 _EPOCH_UTC: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -332,8 +332,8 @@ def _instant(literal: Literal, zone: str) -> int:
 def timestamp_us(text: str, zone: str) -> int:
     """Microseconds since the epoch of a date or a date and time; in `zone` if it names none.
 
-    As in Spark, a local time that a clock change skips is as much later, and of one that comes
-    twice the first is meant.
+    As in Spark, a local time that a clock change skips is moved later by the length of the gap, and
+    of one that occurs twice the first is taken.
     """
     local, own = _local(text)
     return (local.replace(tzinfo=_zone(own or zone)) - _EPOCH_UTC) // _MICROSECOND
@@ -349,7 +349,7 @@ def _wall_clock(literal: Literal, zone: str) -> int:
 
 
 def _local(text: str) -> tuple[dt.datetime, str | None]:
-    """Date and time as on a wall, and the zone that stands behind them."""
+    """The local date and time, and the zone that the text names after them, if any."""
     found = _TIMESTAMP.fullmatch(text.strip(" "))
     if found is None:
         _unreadable(text, "a timestamp such as 2026-01-31 12:00:00")
@@ -419,4 +419,4 @@ _CONVERT: Final[Mapping[tuple[Kind, LiteralKind], Callable[[Literal, str], Bound
     ("time", "time"): _nanos_of_day,
     ("dt", "interval"): _as_is,
 }
-"""What is compared with what; numbers with steps are `_exact`'s."""
+"""Conversions by kinds of column and literal; those of whole and decimal numbers are `_exact`."""

@@ -1,6 +1,6 @@
-"""SQL text to a filter: the option `where`, parsed as Spark parses it and bound to a schema.
+"""Translates SQL text to filters: the option `where`, read as Spark reads it, bound to a schema.
 
-    Condition(text, zone)            what the user wrote; checked to be an expression, no more
+    Condition(text, zone)            the user's text
     condition.bind(schema) -> Where  its predicate over a shard's columns, types checked
 
 Understood are: `=` `==` `<>` `!=` `<` `<=` `>` `>=` `<=>` between a column and a literal, in either
@@ -9,12 +9,12 @@ order; `in`, `between`, `is [not] null`, `is [not] true/false`, `is [not] distin
 column is a name, or a path into structs. Literals: numbers with Spark's suffixes, text, `true`,
 `false`, `null`, `date '…'`, `timestamp '…'`, `timestamp_ntz '…'`, `time '…'`, `interval '…' hour`
 and `day to second`, `X'…'`, casts of those. Text is a date or a timestamp where the column is one.
-Everything else is refused, by name: a filter that is silently understood otherwise than by Spark
-would be worse than none.
+Everything else is refused, by name: a filter with another meaning than in Spark would lose rows
+without an error.
 
 Invariants:
-    A tree of the parser is read only if `sqltree` knows every argument in it.
-    Numbers are compared by their exact value, and with float and double columns as doubles: what
+    A tree of the parser is read only if `sql_tree` knows every argument in it.
+    Numbers are compared by their exact value, and with float and double columns as doubles, as
     Spark does. Where Spark would round a column to a double to compare it (a long or a decimal with
     a double), a literal for which that could matter is refused.
 """
@@ -60,11 +60,11 @@ __all__ = ["Condition", "Where", "bind_tree"]
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A filter that is bound to a shard's columns. Plain data.
+    """A filter that is bound to a shard's columns: plain data, pickled into tasks.
 
     Attributes:
-        text: The SQL that it was made from; for messages.
-        predicate: What it means. A row passes only if it is true.
+        text: The SQL that it was made from, for messages and for Spark's own filter.
+        predicate: The same as a predicate. A row passes only if it is true, not if it is null.
     """
 
     text: str
@@ -72,21 +72,21 @@ class Where:
 
     @property
     def columns(self) -> frozenset[str]:
-        """The top-level columns that it looks at."""
+        """The top-level columns that it needs."""
         return self.predicate.columns
 
     def passes(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of `batch` for which it is true; `batch` has its columns."""
+        """The rows of `batch`, which has its columns, for which it is true."""
         return batch.filter(self.predicate.mask(batch))
 
     def may_pass(self, known: Lookup) -> bool:
-        """Whether some row that `known` describes may pass; False is a proof that none does."""
+        """True if some row that `known` describes may pass; False proves that none does."""
         return may_be_true(self.predicate, known)
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A filter as its user wrote it.
+    """A filter as its user wrote it; not parsed before `bind`.
 
     Attributes:
         text: A boolean SQL expression.
@@ -101,14 +101,14 @@ class Condition:
 
         Raises:
             InvalidUsage: `INVALID_WHERE`, naming the piece that is not understood or whose types
-                do not go together; `UNKNOWN_COLUMN` with the nearest name.
+                cannot be compared; `UNKNOWN_COLUMN` with the nearest name.
         """
         return _bound(self, schema.json)
 
 
 @functools.lru_cache(maxsize=64)
 def _bound(condition: Condition, schema: str) -> Where:
-    """Remembered: a stream asks for the same at each micro-batch."""
+    """`Condition.bind`, cached: a stream binds the same filter at each micro-batch."""
     try:
         tree = parse_sql(condition.text)
     except NotUnderstood as error:
@@ -117,12 +117,12 @@ def _bound(condition: Condition, schema: str) -> Where:
 
 
 def bind_tree(tree: exp.Expr, condition: Condition, schema: ShardSchema) -> Where:
-    """The filter that a piece of a parsed query is; `condition` has its text, for messages.
+    """Bind a piece of a parsed query as a filter.
 
     Args:
-        tree: From `parse_sql`, which has refused what is not read here.
-        condition: Whose text `tree` is a part of, and the time zone.
-        schema: Of the rows.
+        tree: A piece of a result of `parse_sql`, which has refused nodes that are not read here.
+        condition: The text that `tree` is a part of, for messages, and the time zone.
+        schema: Schema of the rows.
 
     Raises:
         InvalidUsage: As `Condition.bind`.
@@ -142,7 +142,7 @@ class _Binder:
         self._text = condition.text
 
     def predicate(self, node: exp.Expr) -> Predicate:
-        """What a boolean expression means."""
+        """Translate a boolean expression."""
         translate = _TRANSLATE.get(kind_of_node(node))
         if translate is None:
             raise self._refused(node, "is not understood in a filter")
@@ -247,7 +247,7 @@ class _Binder:
 
     @staticmethod
     def _known(column: Column, predicate: Predicate) -> Predicate:
-        """`predicate`, false where the column is null."""
+        """`predicate`, but false instead of null where the column is null."""
         return And((Not(IsNull(column.path)), predicate))
 
     def _text_and_pattern(self, node: exp.Expr) -> tuple[Column, str]:
@@ -274,7 +274,7 @@ class _Binder:
         return kind_of_node(node) in ("Column", "Dot")
 
     def _column(self, node: exp.Expr) -> Column:
-        """The column that `node` names: without case, as Spark finds it."""
+        """The column that `node` names, in any case, as Spark finds it."""
         names = _names_of(node) if self._names_column(node) else None
         if names is None:
             raise self._refused(node, "stands where a column is needed")
@@ -375,7 +375,7 @@ _TRANSLATE: Final[Mapping[str, Callable[[_Binder, exp.Expr], Predicate]]] = {
     "IsNan": _Binder.is_nan,
     "Anonymous": _Binder.function,
 }
-"""By the names of the parser's classes: naming the classes would load the parser."""
+"""Translators by class name of the node: using the classes themselves would load the parser."""
 
 
 def _refused(text: str, why: str) -> InvalidUsage:

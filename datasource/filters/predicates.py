@@ -1,18 +1,20 @@
-"""Filters on rows: what each says of a row, and what it can say of rows known by statistics only.
+"""Evaluates filters on rows, and on sets of rows of which only statistics are known.
 
-A predicate is a tree of plain data, bound to the types of a shard's schema (`where` makes one from
-SQL text). It follows SQL's three-valued logic with Spark's comparison rules: NaN equals NaN and
-exceeds every number, -0.0 equals 0.0, text is compared by its bytes, null is unknown.
+A read leaves out a part without fetching it only if the part's statistics prove that no row passes.
+So each predicate has two evaluations that must agree: of rows, and of bounds. A predicate is a tree
+of plain data, bound to the types of a shard's schema (`parser` makes one from SQL text). It follows
+SQL's three-valued logic with Spark's comparison rules: NaN equals NaN and exceeds every number,
+-0.0 equals 0.0, text is compared by its bytes, null is unknown.
 
     predicate.mask(data) -> pa.Array          per row: true, false, or null
-    predicate.outcomes(known) -> Outcomes     which of the three some row may have
-    may_be_true(predicate, known) -> bool     False is a proof that no row passes
+    predicate.outcomes(known) -> Outcomes     those of the three that some row may have
+    may_be_true(predicate, known) -> bool     False proves that no row passes
 
 Invariants:
-    Literals are values of the column's own type: whoever builds a leaf has rounded and cut them
-    (`x > 1.5` on integers is `x >= 2`).
-    `outcomes` of what holds for a set of rows contains the outcome of each row in it. What is
-    unknown widens it: a column that nothing is known of may be anything.
+    Literals are values of the column's own type, rounded when the leaf was made (`x > 1.5` on
+    integers is `x >= 2`).
+    `outcomes` of a set of rows contains the outcome of each row in it. Missing statistics widen it:
+    a column without statistics may have any value.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ __all__ = [
 ]
 
 Path = tuple[str, ...]
-"""Name of a column, then names of struct fields."""
+"""The name of a column, followed by names of struct fields inside of it."""
 
 Operator = Literal["=", "<", "<=", ">", ">="]
 
@@ -65,8 +67,8 @@ Data: TypeAlias = "pa.Table | pa.RecordBatch"
 
 
 Outcomes = int
-"""Which answers a predicate may give over a set of rows: a set of these three, as bits. (No enum:
-a plan evaluates a filter for each of 100,000 parts.)"""
+"""The values that a predicate may have over a set of rows: a set of `TRUE`, `FALSE` and `NULL`, as
+bits. (No enum: a plan evaluates a filter for each of 100,000 parts.)"""
 
 TRUE: Final[Outcomes] = 1
 FALSE: Final[Outcomes] = 2
@@ -77,14 +79,14 @@ _ANY: Final[Outcomes] = TRUE | FALSE | NULL
 
 
 class Known(msgspec.Struct, frozen=True, gc=False):
-    """What is known of one column's values in a set of rows; each flag errs towards True.
+    """Statistics of one column's values in a set of rows; a flag that is not known is True.
 
     Attributes:
-        nulls: Whether some may be null.
-        nans: Whether some may be NaN.
-        values: Whether some may be neither.
-        kind: What the bounds are; None if there are none.
-        lo, hi: Bounds of what is neither null nor NaN, inclusive; None when unknown.
+        nulls: True if some may be null.
+        nans: True if some may be NaN.
+        values: True if some may be neither.
+        kind: The kind of the bounds; None if there are none.
+        lo, hi: Bounds of the values that are neither null nor NaN, inclusive; None when unknown.
     """
 
     nulls: bool
@@ -96,10 +98,10 @@ class Known(msgspec.Struct, frozen=True, gc=False):
 
 
 ABSENT: Final = Known(nulls=True, nans=False, values=False)
-"""A column that rows were written without: null in all of them."""
+"""Statistics of a column that the rows were written without: null in all of them."""
 
 Lookup = Callable[[Path], Known | None]
-"""What is known of a column; None for nothing."""
+"""Returns the statistics of a column; None if there are none."""
 
 
 def field_at(record: Record, path: Path) -> Field | None:
@@ -114,7 +116,7 @@ def field_at(record: Record, path: Path) -> Field | None:
 
 
 def may_be_true(predicate: Predicate, known: Lookup) -> bool:
-    """Whether some row may pass."""
+    """True if some row may pass; False proves that none does."""
     return bool(predicate.outcomes(known) & TRUE)
 
 
@@ -123,7 +125,7 @@ class Predicate(Protocol):
 
     @property
     def columns(self) -> frozenset[str]:
-        """The top-level columns that it looks at."""
+        """The top-level columns that it needs."""
         ...
 
     def mask(self, data: Data) -> pa.Array | pa.ChunkedArray:
@@ -131,7 +133,7 @@ class Predicate(Protocol):
         ...
 
     def outcomes(self, known: Lookup) -> Outcomes:
-        """The values that it may have over the rows that `known` describes."""
+        """The values that it may have over the rows that `known` describes; never too few."""
         ...
 
 
@@ -140,7 +142,7 @@ class Predicate(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Constant(Predicate):
-    """The same for every row."""
+    """One value for every row."""
 
     value: bool | None
 
@@ -162,7 +164,7 @@ class Constant(Predicate):
 
 @dataclass(frozen=True, slots=True)
 class Not(Predicate):
-    """The opposite; null stays null."""
+    """The negation of `part`; null stays null."""
 
     part: Predicate
 
@@ -200,7 +202,7 @@ class And(Predicate):
 
     @override
     def outcomes(self, known: Lookup) -> Outcomes:
-        # Parts are taken as independent: at worst more outcomes than there can be.
+        # Parts are taken as independent. That can only add outcomes, and too many are safe.
         found = self.parts[0].outcomes(known)
         for part in self.parts[1:]:
             if found == FALSE:
@@ -267,8 +269,8 @@ class Compare(Predicate):
     """`column operator value`.
 
     Attributes:
-        kind: Of the column, which says how `value` is written: as bounds of that kind are.
-        value: Of the column's own type, never null; for both kinds of floats a double.
+        kind: The column's kind of bounds; `value` has the form of such a bound.
+        value: A value of the column's own type, never null; a double for both float types.
     """
 
     column: Path
@@ -302,7 +304,7 @@ class Compare(Predicate):
         result = NULL if found.nulls else _NONE
         nan = self.kind == "float" and math.isnan(float(self.value))
         if found.nans:
-            # NaN against the literal: equal to NaN, above any number.
+            # The rows' NaN is equal to a literal NaN, and above any number.
             holds = self.operator in (("=", "<=", ">=") if nan else (">", ">="))
             result |= TRUE if holds else FALSE
         if found.values and nan:
@@ -314,12 +316,12 @@ class Compare(Predicate):
 
 @dataclass(frozen=True, slots=True)
 class In(Predicate):
-    """`column in (values)`; with no values false for every value, and null for null.
+    """`column in (values)`; without values it is false, and null for null.
 
     Attributes:
         kind: As in `Compare`.
-        values: Of the column's own type, none of them null.
-        null: Whether the list has a null, too: then what is not found is unknown.
+        values: Values of the column's own type, none of them null.
+        null: True if the list also has a null: a value that is not found is then unknown.
     """
 
     column: Path
@@ -338,11 +340,11 @@ class In(Predicate):
         wanted = list(self.values)
         if self.kind == "float":
             values = pc.cast(values, pa.float64())
-            # A hash tells the zeros apart.
+            # `is_in` goes by hashes, which differ for -0.0 and 0.0; to SQL they are equal.
             wanted += [-value for value in wanted if value == 0]
         found = pc.is_in(values, pa.array(wanted, values.type))
         if any(value != value for value in wanted):  # noqa: PLR0124 - only NaN differs
-            # It tells NaNs apart, too: that of 0.0 / 0.0 has a sign.
+            # Hashes of NaNs differ, too: that of 0.0 / 0.0 has a sign.
             found = pc.or_(found, pc.fill_null(pc.is_nan(values), False))
         unknown = pc.is_null(values)
         if self.null:
@@ -373,7 +375,7 @@ class In(Predicate):
 
 @dataclass(frozen=True, slots=True)
 class StartsWith(Predicate):
-    """Whether text begins with `prefix`."""
+    """`column like 'prefix%'`: true for text that begins with `prefix`."""
 
     column: Path
     prefix: str
@@ -395,7 +397,8 @@ class StartsWith(Predicate):
         result = NULL if found.nulls else _NONE
         if found.values:
             lo, hi = _bounds(found, "str")
-            # What begins with the prefix lies between it and everything that has another one.
+            # Text with the prefix sorts after the prefix itself, and before all text whose first
+            # characters are greater.
             above = hi is not None and str(hi) < self.prefix
             below = lo is not None and str(lo)[: len(self.prefix)] > self.prefix
             result |= _NONE if above or below else TRUE
@@ -433,7 +436,7 @@ _DAY_US: Final = 86_400_000_000
 
 
 def as_kind(bound: Bound, written: Kind, wanted: Kind) -> Bound | None:
-    """A bound of a column as the same bound of that column widened; None where that is unknown."""
+    """A bound of a column as a bound of the same column under a wider type; None if unknown."""
     if written == wanted:
         return None if written == "coll" else bound
     match written, wanted:
@@ -454,7 +457,7 @@ def _bounds(known: Known, wanted: Kind) -> tuple[Any, Any]:
 
 
 def _within(lo: Any, hi: Any, operator: Operator, literal: Any) -> Outcomes:
-    """What `value operator literal` may be for values between `lo` and `hi` (None: no limit)."""
+    """Outcomes of `value operator literal` for values from `lo` to `hi` (None: no limit)."""
     less = lo is None or lo < literal
     more = hi is None or hi > literal
     same = (lo is None or lo <= literal) and (hi is None or hi >= literal)
@@ -477,14 +480,14 @@ def _each(outcomes: Outcomes) -> list[Outcomes]:
 
 
 def _and(a: Outcomes, b: Outcomes) -> Outcomes:
-    """Of two single outcomes."""
+    """The outcome of `a and b` for two single outcomes."""
     if FALSE in (a, b):
         return FALSE
     return NULL if NULL in (a, b) else TRUE
 
 
 def _not(a: Outcomes) -> Outcomes:
-    """Of any outcomes."""
+    """The outcomes of `not a` for any set of outcomes."""
     return (a & NULL) | (TRUE if a & FALSE else _NONE) | (FALSE if a & TRUE else _NONE)
 
 

@@ -1,9 +1,10 @@
-"""Literals of Spark's SQL, out of the parser's expressions.
+"""Extracts literals of Spark's SQL from the parser's nodes, exactly or not at all.
 
     literal_of(expression) -> Literal | None
 
 Numbers with their suffixes, text, typed text such as `date '2026-01-31'`, intervals of days and
-less, and casts of these that change the type and nothing else.
+less, and casts of these that change the type and nothing else. A literal that Spark would round,
+cut or refuse would make the filter another one.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ __all__ = ["literal_of"]
 
 
 def literal_of(node: exp.Expr) -> Literal | None:
-    """The literal that an expression is; None if it is anything else.
+    """The literal that a node stands for; None if it is anything else.
 
     Raises:
-        NotUnderstood: It is one that Spark refuses, or that would not be exact.
+        NotUnderstood: Spark refuses the literal, or it would not be exact.
     """
     make = _MAKE.get(kind_of_node(node))
     return None if make is None else make(node)
@@ -40,16 +41,16 @@ _ROUNDED: Final = ("double", "float")
 
 _DOUBLE_MAX: Final = Decimal("1.7976931348623157E308")
 _FLOAT_MAX: Final = Decimal("3.4028234663852886E38")
-"""Beyond these Spark refuses a number, also one that would be rounded to the largest."""
+"""The largest numbers that Spark accepts: it refuses any above, also those that round to them."""
 
 _NUMBER = re.compile(r"(?:(\d+)(?:\.(\d*))?|\.(\d+))([eE][+-]?\d+)?", re.ASCII)
 
 
 def _number(text: str) -> Literal:
-    """A number as written, without a sign or a suffix.
+    """Read a number without a sign or a suffix.
 
     Raises:
-        NotUnderstood: It is none, or beyond what its type holds.
+        NotUnderstood: It is not a number, or too large for its type.
     """
     found = _NUMBER.fullmatch(text)
     if found is None:
@@ -124,7 +125,7 @@ def _as_float(literal: Literal, kind: LiteralKind) -> Literal | None:
     """A number, or a text of one, as a double or a float; None if the text is something else.
 
     Raises:
-        NotUnderstood: A float cannot hold it, or would have to be rounded twice.
+        NotUnderstood: It is too large for a float, or would be rounded twice on the way to one.
     """
     text = str(literal.value).strip(" ")
     if literal.kind == "string":
@@ -148,7 +149,7 @@ _LOW_BITS: Final = (1 << 29) - 1
 
 
 def _is_between_floats(number: float) -> bool:
-    """Whether a double is halfway between two floats: what was rounded to it may not be."""
+    """True if a double is halfway between two floats: the number rounded to it may not be."""
     (bits,) = struct.unpack("<q", struct.pack("<d", number))
     return bool(bits & _LOW_BITS == _HALF_BITS)
 
@@ -190,15 +191,15 @@ _UNITS_US: Final[Mapping[str, int]] = {
 }
 _DAY_TO_SECOND = re.compile(r"([+-])?(\d+) (\d{1,2}):(\d{1,2}):(\d{1,2})(?:\.(\d{1,6}))?", re.ASCII)
 _FIELDS_MAX: Final = (106_751_991, 23, 59, 59)
-"""Days, hours, minutes and seconds of an interval."""
+"""The greatest days, hours, minutes and seconds in an interval's text."""
 _INTERVAL_MAX: Final = (1 << 63) - 1
-"""Microseconds."""
+"""The longest interval, in microseconds."""
 
 
 def _interval(node: exp.Expr) -> Literal | None:
     """`interval '5' hour` and the like, and `interval '1 02:03:04.5' day to second`."""
     unit, number = node.args.get("unit"), node.args.get("this")
-    # A sign may stand before the number, too: then it is no literal.
+    # With a sign before the number the node is not a literal, and Spark's meaning is not checked.
     if kind_of_node(number) != "Literal" or unit is None or number is None:
         return None
     total = _interval_us(unit, str(number.this))
@@ -227,7 +228,7 @@ def _interval_us(unit: exp.Expr, text: str) -> int | None:
 
 
 def _word(node: exp.Expr | None) -> str:
-    """A bare word in upper case; nothing if it is something else."""
+    """A bare word in upper case; empty if the node is anything else."""
     if node is None or kind_of_node(node) != "Var":
         return ""
     return node.this.upper() if isinstance(node.this, str) else ""

@@ -1,19 +1,20 @@
-"""SQL text is parsed to a tree of which every node and every argument is known to its readers.
+"""Parses SQL text to a tree, and refuses every node and argument that readers do not know.
 
     tree = parse_sql("price > 10 and not s like 'a%'")      one expression or query
     arguments_of("Like")                                    {"this", "expression", "negate"}
 
-The parser is another project's. It puts what a text means into arguments of its nodes, and each
-release may add some: `s NOT LIKE 'a%'` was once a Not around a Like, and then a Like with an
-argument `negate`, so that a reader that knew only the first form gave the opposite rows. So there
-is one list of what is read, and one place that compares whole trees with it: a node that is not in
-the list, or an argument of one that is set and not in it, is refused before anybody reads the tree.
+The parser is another project's (sqlglot). It puts the meaning of a text into arguments of its
+nodes, and each release may add some: `s NOT LIKE 'a%'` was once a Not around a Like, and then a
+Like with an argument `negate`, so that a reader that knew only the first form gave the opposite
+rows. So there is one list of what is read (`READ`), and one place that compares whole trees with
+it: a node that is not in the list, or an argument of one that is set and not in it, is refused
+before any reader sees the tree.
 
 Invariants:
-    Whoever reads a tree looks at every argument that the list has for the nodes that it takes, and
-    refuses nodes of other types there: an argument belongs in the list only if all readers do so.
-    What the parser gives the same tree for, and Spark another meaning or none, is refused by its
-    tokens.
+    Every reader of a tree looks at every argument that the list has for the nodes that it accepts,
+    and refuses nodes of other types there: an argument is listed only if all readers do so.
+    Texts for which the parser gives the same tree, and Spark different meanings or an error, are
+    refused by their tokens.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ __all__ = ["READ", "NotUnderstood", "kind_of_node", "parse_sql"]
 
 
 class NotUnderstood(ValueError):
-    """Why a text, or a piece of it, cannot be taken for what Spark would take it for."""
+    """Raised for a text, or a piece of it, whose meaning in Spark is not certain; says why."""
 
 
 _BOTH: Final = frozenset({"this", "expression"})
@@ -85,20 +86,20 @@ READ: Final[Mapping[str, frozenset[str]]] = {
     "Where": _THIS,
     "Limit": frozenset({"expression"}),
 }
-"""The arguments that are read of each node, by the names of the parser's classes: naming the
-classes would load the parser."""
+"""The arguments that are read of each node, by class name of the node: using the classes themselves
+would load the parser."""
 
 
 def kind_of_node(node: object) -> str:
-    """The name of a node's class; some other name for what is no node."""
+    """The name of a node's class; the name of another class if it is not a node."""
     return type(node).__name__
 
 
 def parse_sql(text: str) -> exp.Expr:
-    """The tree of one expression or query in Spark's SQL.
+    """Parse one expression or query in Spark's SQL.
 
     Raises:
-        NotUnderstood: It is none, or has a piece that is not in `READ`.
+        NotUnderstood: It is not one, or has a piece that is not in `READ`.
     """
     # Loading the parser takes a third of a second, which only its users should pay.
     from sqlglot.errors import SqlglotError  # noqa: PLC0415
@@ -131,7 +132,7 @@ def _spark() -> Any:
 
 
 def _check_tokens(tokens: Sequence[Token], text: str) -> None:
-    """Refuse what cannot be seen in the tree any more.
+    """Refuse tokens of which the tree shows no trace.
 
     Raises:
         NotUnderstood: Names the token.
@@ -140,7 +141,7 @@ def _check_tokens(tokens: Sequence[Token], text: str) -> None:
         kind, written = token.token_type.name, text[token.start : token.end + 1]
         following = tokens[place + 1].token_type.name if place + 1 < len(tokens) else ""
         if kind == "UNKNOWN":
-            # Of anything but a boolean Spark makes one first. To the parser it is another NULL.
+            # Spark casts its operand to a boolean first. To the parser it is another NULL.
             raise NotUnderstood("'unknown' is not understood: write is null")
         if kind == "HEX_STRING" and written.startswith("0"):
             raise NotUnderstood(f"'{written}' is no number: write X'…' for bytes")
@@ -149,7 +150,7 @@ def _check_tokens(tokens: Sequence[Token], text: str) -> None:
 
 
 def _check_nodes(tree: exp.Expr) -> None:
-    """Refuse a tree that has more than its readers look at.
+    """Refuse a tree with nodes or arguments that its readers do not look at.
 
     Raises:
         NotUnderstood: Names the piece.
@@ -170,7 +171,7 @@ def _is_default(value: object) -> bool:
 
 
 def _shown(node: exp.Expr) -> str:
-    """The piece as SQL, as far as the parser can write what it has read."""
+    """The piece as SQL if the parser can write it, otherwise the name of its type."""
     try:
         return f"'{node.sql(dialect='spark'):.150}'"
     except Exception:  # noqa: BLE001 - it is refused whatever it looks like

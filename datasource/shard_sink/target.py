@@ -192,7 +192,8 @@ def _check_fits(name: str, rows: ShardSchema, schema: ShardSchema, prefix: str) 
                 )
             continue
         mine = spelt.field(field.name)
-        # Whether nulls are in the data is checked row by row; a frame's schema seldom knows.
+        # Nulls are looked for row by row in the tasks: a frame's schema often says nullable where
+        # the data has none.
         given = Field(field.name, mine.type, field.nullable, field.metadata)
         one, other = (ShardSchema(Record((f,))) for f in (given, field))
         if isinstance(evolve(one, other), Incompatible):

@@ -98,8 +98,8 @@ class ShardBatchReader(DataSourceReader):
 
     def _changes(self, client: ShardClient, states: list[ShardState]) -> list[ShardPartition]:
         start, end = self._options.starting_timestamp, self._options.ending_timestamp
-        # At since itself older updates have been advanced to it: changes at that time cannot be
-        # told apart from changes before it. A since of 0 has nothing before it.
+        # At since itself older updates have been advanced to it, so changes at that time are mixed
+        # with changes before it. A since of 0 has nothing before it.
         firsts = [state.since.time + 1 if state.since.time else 0 for state in states]
         lower = max(firsts) if start is None else start
         for state, first in zip(states, firsts, strict=True):

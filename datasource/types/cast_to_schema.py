@@ -125,7 +125,7 @@ def _checked(column: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array | 
 
 
 def _demands(field: pa.Field) -> bool:
-    """Whether anything inside `field` must not be null."""
+    """True if `field`, or any field inside of it, must not be null."""
     return not field.nullable or any(_demands(child) for child in _children(field.type))
 
 
