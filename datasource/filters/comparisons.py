@@ -236,7 +236,7 @@ def _steps(column: Column) -> tuple[int, int, int]:
 
 
 def _beyond(operator: Operator, value: int, low: int, high: int) -> tuple[bool, bool]:
-    """True if no, and true if every, number from `low` to `high` relates so to `value`."""
+    """Two flags: no number from `low` to `high` relates so to `value`, and every one does."""
     match operator:
         case "=":
             return not low <= value <= high, False

@@ -178,11 +178,15 @@ class _Writer:
     def _append(self, messages: Messages, writer: str | None, sequence: int) -> None:
         """Commit the parts that all tasks of one attempt staged."""
         known = _known(messages)
+        # A task without a message would be a part of the frame that is lost without an error.
         assert len(known) == len(messages), "a commit needs the message of every task"
+        # Of one attempt: `abort` gives up and deletes by attempt, and must hit all or nothing.
         attempts = {message.attempt for message in known}
         assert len(attempts) == 1, attempts
         (attempt,) = attempts
         staged = _together([message.staged for message in known])
+        # The schema of the tasks, not the one that this process found: another writer may have
+        # evolved the shard between the two, and the staged parts have the older columns.
         handle = self._handle(writer, known[0])
         handle.covers = self._covers(known[0], sequence)
         frame = self._target.frame

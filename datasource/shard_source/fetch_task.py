@@ -123,6 +123,7 @@ def fetch_partition(client: ShardClient, partition: ShardPartition) -> Iterator[
     fetched = _rows(contents, partition)
     near = client.location.url.startswith(_NEAR)
     batches = fetched if near else read_ahead(fetched, _AHEAD)
+    # Before the first request as well: the task may have waited for a slot for most of the lease.
     _renew(client, partition)
     try:
         for batch in partition.shape.rows(partition.index, batches):
@@ -185,6 +186,8 @@ def _explained(
     reader, lease_ms = partition.guard.reader, partition.guard.lease_ms
     if isinstance(error, Corrupt):
         return Corrupt(what, code=error.code, hint=error.hint)
+    # The lease decides whose fault it is: under a living one garbage collection deletes nothing of
+    # this plan, so trying again would not help.
     if reader in state.leased:
         return MissingBlob(
             f"{what}, although lease {reader} of this read is alive",

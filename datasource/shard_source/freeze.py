@@ -114,6 +114,7 @@ class Freezer:
         # Any choice that is the same at each call: the status, and with it a record of the shard's
         # log, changes only when the part does.
         key = min(bad)
+        # `since_ms` starts again with another part: the timeout is for the repair of one part.
         if self.frozen is None or self.frozen.part != key:
             self.frozen = Frozen(key, bad[key], self.clock.now_ms())
             _log.warning("%s stands still: part '%s': %s", self.who, key, bad[key])
@@ -149,6 +150,8 @@ class Freezer:
     def _check(self, parts: Sequence[Part]) -> None:
         with ThreadPoolExecutor(min(_CHECKS_AT_ONCE, len(parts))) as pool:
             for part, error in zip(parts, pool.map(self.verify, parts), strict=True):
+                # Good parts are not checked again in this run: blobs never change, and checking
+                # them at each look would read a backlog over and over.
                 if error is None:
                     self._good.add(part.key)
                     self._bad.pop(part.key, None)

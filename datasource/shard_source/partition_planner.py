@@ -156,6 +156,9 @@ def batch_guard(client: ShardClient, shard: str, as_of: int) -> Guard:
         found = _leases.get(key)
         if found is not None:
             lease, taken_ms = found
+            # Tasks start to renew after a quarter of the lease, so an older one is not shared: it
+            # could expire before the first task runs. The state is asked, too, since an admin may
+            # have expired the lease, and a plan under it would have no protection from the start.
             fresh = now_ms - taken_ms < lease_ms / 4
             if fresh and lease.since <= Frontier(as_of) and lease.reader in machine.state().leased:
                 return Guard(lease.reader, lease_ms, taken_ms, renew=True)

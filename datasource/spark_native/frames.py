@@ -128,6 +128,8 @@ class _Build:
     def input(self, partitions: Sequence[ShardPartition]) -> None:
         """Add the partitions of one of the read's inputs."""
         sample = partitions[0]
+        # The filter's timestamps without a zone were bound in the option's time zone, and Spark
+        # would read them in the session's: other rows, so the tasks filter them.
         if sample.where is not None and not self.filters:
             self.others += partitions
             return
@@ -219,6 +221,8 @@ class _Build:
             return
         scans, rest = scanner.split([p for group in taken for p in group.parts], with_ts=False)
         inline = [planned for planned in rest if planned.part.inline is not None]
+        # All groups or none: a part of a group that is fetched elsewhere is not consolidated with
+        # the rest of it.
         if len(inline) < len(rest):
             self.others += taken
             return

@@ -73,6 +73,8 @@ class Keeper:
 
     def beat(self) -> None:
         """Renew the leases that have readers, release the others."""
+        # Requests to the store are made without the lock: `keep` would wait for them, and with it
+        # every read that is being planned.
         for kept in self._ended():
             kept.lease.release()
         with self._lock:
@@ -91,6 +93,8 @@ class Keeper:
         with self._lock:
             for kept in self._kept.values():
                 kept.lives = [life for life in kept.lives if life.alive()]
+            # A plan under way may share a lease (`batch_guard`) for which it has not called `keep`
+            # yet. Released in between, its frame would have no protection.
             if self._planning:
                 return []
             ended = [kept for kept in self._kept.values() if not kept.lives]

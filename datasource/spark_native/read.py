@@ -201,6 +201,8 @@ def _read(
         parsed = replace(parsed, columns=tuple(columns))
     client = open_client(parsed)
     shape = Shape.now(parsed, [current_schema(client.state(name)) for name in parsed.inputs])
+    # Around the plan and the `keep` in `_framed`: a lease that the plan shares with an older frame
+    # must not be released between the two.
     with KEEPER.planning():
         partitions = ShardBatchReader(parsed, shape).partitions()
         frame = _framed(spark, parsed, shape, partitions, by_driver)

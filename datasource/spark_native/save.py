@@ -203,6 +203,7 @@ class Saving:
         attempt = new_id("t", self.client.ids)
         handle = self._handle(attempt)
         sequence = self.options.txn_version or 0
+        # Only saves the job: the append itself refuses a number that was committed meanwhile.
         if handle.durable and handle.committed(sequence) is not None:
             return
         staged = self.stage(attempt)
@@ -217,6 +218,7 @@ class Saving:
             self._write(f"{self.root}/{directory}")
             return self._staged(directory, begun_ms)
         except BaseException:
+            # Safe for any error: nothing was appended yet, so no record can name the files.
             delete_directory(self.frame.sparkSession, f"{self.root}/{directory}")
             raise
 

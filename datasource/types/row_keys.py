@@ -301,7 +301,7 @@ def _encode_list(array: pa.Array, lengths: Offsets, elements: pa.Array) -> pa.Ar
 
 
 def _encode_map(array: pa.Array) -> pa.Array:
-    """As a list of entries, each list sorted by the bytes of its entries."""
+    """Encode each map as the list of its entries, sorted by their bytes."""
     lists = as_lists(array)
     lengths = list_lengths(lists)
     entries = _encode(lists.flatten())
