@@ -64,7 +64,7 @@ class Where:
 
     Attributes:
         text: The SQL that it was made from, for messages and for Spark's own filter.
-        predicate: The same as a predicate. A row passes only if it is true, not if it is null.
+        predicate: The bound form. A row passes only if it is true, not if it is null.
     """
 
     text: str

@@ -176,9 +176,9 @@ class StreamHolds:
         Raises:
             InvalidUsage: History at `since` is gone.
         """
-        # A living lease is not enough: the cached state may be older than it, and garbage
-        # collection keeps the blobs of states from the lease's seqno on only. A state that lists
-        # the lease cannot be older.
+        # A timer that has not failed is not enough: the state may show already that a newer run or
+        # an admin has ended the lease. And a state that lists it is no older than it, so the blobs
+        # of exactly that state are protected.
         if self._lease is not None and self._heart is not None and self._heart.lost is None:
             state = self.machine.cached
             if state is not None and self._lease.reader in state.leased:

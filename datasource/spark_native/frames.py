@@ -113,7 +113,7 @@ class _Build:
         frames: Pieces that are done.
         here: Partitions that this process reads itself: inline parts.
         others: Partitions left to Arrow fetch.
-        tokens: As of `Native`.
+        tokens: Alive while tasks can still fetch the partitions in `others`.
     """
 
     spark: SparkSession
