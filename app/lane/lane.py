@@ -1,26 +1,32 @@
-"""The lane: one thread through which everything goes that starts, changes or ends what runs.
+"""The lane starts, changes and ends everything that runs, on one thread, in one durable order.
+
+If compute and storage each started their own objects, there would be no order between the two, and
+a restart could number dataflows differently than the run before: their checkpoints would be lost.
+Materialize's storage worker orders its own dataflows by an internal command sequencer; here both
+kinds share one, and a shard keeps it.
 
     lane = Lane(log, renderers, host_of, clock=clock, ids=ids)
     lane.start()
     lane.submit("compute", CreateDataflow(description=view, as_of=7))       its position
-    lane.report(Failed(id="delays", epoch=3, error="…"))                    from anywhere, at once
-    lane.stop()                                                             all that runs
+    lane.report(Failed(id="delays", epoch=3, error="…"))                    from any thread
+    lane.stop()                                                             stops all that runs
 
-One round of the lane: take what has arrived; fold completions and reports into the fleet; append
-commands, those of producers and those that follow from the completions, in one go; fold them; hand
-out the effects that are due. What takes long, rendering and stopping, runs in pools and comes back
-as a completion, so that nothing but the store's answer to an append ever holds the lane up.
+One round (`step`): take what has arrived; fold completions and reports into the process state;
+append commands, those of producers and those that follow from the completions, in one append; fold
+them; hand out the effects that are due. Rendering and stopping take long: they run in pools and
+come back as completions, so the only thing that the lane ever waits for is the store's answer to an
+append.
 
 What a caller relies on:
-    When `submit` returns, the command has its position and is durable; what it leads to is told
-    to the observer.
-    After a fence everything is stopped, nothing starts, and `submit` raises what happened.
+    When `submit` returns, the command is durable at its position; the observer is called with what
+    follows from it.
+    After a fence everything is stopped, nothing starts, and `submit` raises the reason.
     A follower runs what the holder's order says, records nothing, and becomes the holder by
     `AllowWrites`, without a stop of what runs.
 
 Invariants:
     Effects follow from records only, and come after them.
-    The fleet, and the table of what runs, belong to the thread that calls `step`.
+    The process state, and the table of what runs, belong to the thread that calls `step`.
 """
 
 from __future__ import annotations
@@ -71,41 +77,45 @@ __all__ = ["Lane", "Observer", "Renderer", "Renderers"]
 _log = logging.getLogger(__name__)
 
 Renderer: TypeAlias = Callable[[Host, Incarnation, Description], Running]
-"""Makes an object run; see `shardline.app.execution.host`."""
+"""Starts an object and returns what runs; if it raises, nothing of the object may run. See
+`shardline.app.execution.host`."""
 
 Renderers: TypeAlias = Mapping[type, Renderer]
-"""How to make each kind of description run, by its class."""
+"""The renderer of each kind of description, by its class."""
 
 
 class Observer(Protocol):
-    """Hears of all that the lane does. Called on the lane's thread: returns at once."""
+    """Is notified of all that the lane does, on the lane's thread; must return at once."""
 
     def on_record(self, record: Record) -> None:
-        """A command has got its position, and is folded."""
+        """Take a command that is durable at its position and folded; in order of positions."""
         ...
 
     def on_phase(self, change: PhaseChange) -> None:
-        """An object has entered a phase."""
+        """Take the phase that an object has entered."""
         ...
 
     def on_end(self, error: ShardError) -> None:
-        """The lane was lost: everything is being stopped."""
+        """Take the reason why the lane was lost; everything is being stopped. At most once."""
         ...
 
 
 class Lane:
-    """Orders commands, and makes objects run accordingly.
+    """Orders commands, and starts and stops objects accordingly.
+
+    The lane is held by one process per location. Losing it (`lost`) means that another runtime owns
+    the location: everything that runs here is stopped, and nothing starts again in this process.
 
     Args:
         journal: The durable order, held or followed.
-        renderers: How to make each kind of description run.
-        host_of: What objects of a kind share.
-        operators_of: How many operator numbers a description needs.
-        observer: Hears of everything.
+        renderers: The renderer of each kind of description.
+        host_of: Returns what all objects of a kind share.
+        operators_of: Returns how many operator numbers a description needs.
+        observer: Is notified of records, phases and the end.
         forget: Removes what a dropped object has left; may take long. Called by the holder only;
             what it could not remove stays.
-        starts: Where rendering runs; None for threads.
-        stops: Where stopping and forgetting run; None for threads.
+        starts: Runs renderers; None for threads.
+        stops: Runs stops and `forget`; None for threads.
     """
 
     def __init__(
@@ -131,8 +141,11 @@ class Lane:
         self._operators_of = operators_of
         self._observer = observer
         self._forget = forget
+        # Two pools: in one, renderers that hang would keep back the stops, and with them the end
+        # after a fence.
         self._starts = starts or EffectPool("lane-start", self._settings.start_threads)
         self._stops = stops or EffectPool("lane-stop", self._settings.stop_threads)
+        # A follower must not restart its objects whenever the holder's own objects fail.
         following: Following = "lives" if journal.role == "holder" else "definitions"
         self._fleet = Fleet(self._settings, ids.jitter, following)
         self._intake = Intake(self._settings.queue_max)
@@ -150,24 +163,24 @@ class Lane:
 
     @property
     def state(self) -> LaneState:
-        """What the order amounts to."""
+        """The fold of all records of the order that are known here."""
         return self._journal.state
 
     @property
     def lost(self) -> ShardError | None:
-        """Why the lane has stopped everything; None while all is well."""
+        """Why the lane has stopped everything; None while it is held or followed."""
         return self._lost
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing runs and no effect is under way."""
+        """True if nothing runs and no effect is under way."""
         return self._fleet.at_rest
 
     def check_fence(self) -> None:
-        """Make sure that no other runtime has taken over, by one look at the store.
+        """Raise if another runtime has taken over, by one look at the store; from any thread.
 
         Raises:
-            Fenced: One has.
+            Fenced: Another runtime has taken over.
             Determinate: The store did not answer.
             Indeterminate: The same.
         """
@@ -176,17 +189,17 @@ class Lane:
     def submit(self, producer: str, command: LaneCommand, sequence: int | None = None) -> int:
         """Give `command` its position and return it; waits for the store, not for effects.
 
-        A store that does not answer delays commands, and loses and reorders none.
+        A store that does not answer delays commands; none is lost or reordered.
 
         Args:
-            producer: Who asks; any name but "lane".
-            command: What.
+            producer: Name of the caller; any but "lane".
+            command: The command.
             sequence: Its number among those of the producer, greater than all before; a repeated
                 one has no effect and gets the position of the first, or that of the newest record
                 if the first is kept no more. None takes the next one.
 
         Raises:
-            InvalidUsage: The lane was stopped; or nothing renders such an object; or this runtime
+            InvalidUsage: The lane was stopped; or no renderer takes such an object; or this runtime
                 only follows another one, and the command would change something.
             Fenced: Another runtime has taken over.
             Indeterminate: The lane has failed; the command may have a position.
@@ -201,19 +214,19 @@ class Lane:
         *,
         wait: bool = True,
     ) -> Future[int]:
-        """As `submit`, but does not wait for the store; waits for room if told to.
+        """Submit without waiting for the store; waits for room in the inbox if `wait` is set.
 
         Returns:
-            What will give the position, or raise what `submit` raises.
+            A future of the position, which raises what `submit` raises.
 
         Raises:
-            Determinate: `LANE_FULL`: too many commands wait, and this one shall not.
+            Determinate: `LANE_FULL`: too many commands wait, and `wait` is not set.
         """
         assert producer != LANE, command
         return self._intake.offer(producer, self._sized(command), sequence, wait=wait)
 
     def report(self, observation: Observation) -> None:
-        """Take what a running object tells; the lane only cares for its end and its hydration.
+        """Take an observation of a running object; all but its end and hydration are ignored.
 
         Returns at once, in any thread, and never raises.
         """
@@ -221,20 +234,22 @@ class Lane:
             self._intake.report(observation)
 
     def start(self) -> None:
-        """Start the lane's thread, and with it all that shall run."""
+        """Start the lane's thread, and with it all objects of the order."""
         self._thread.start()
 
     def stop(self, timeout_ms: float = 60_000) -> bool:
-        """Stop all that runs, without dropping it, and let go of the order.
+        """Stop all that runs, without dropping it, and release the order.
 
         Returns:
-            Whether everything has stopped; what has not by `timeout_ms` ends with the process.
+            True if everything has stopped; what has not by `timeout_ms` ends with the process.
         """
         self._stopping.set()
         self._intake.wake.set()
         rested = True
         if self._thread.ident is not None:
             rested = self._clock.wait(self._rested, timeout_ms)
+        # Not before the rest: it gives up the holder's lease, and the next runtime would start the
+        # same objects while ours still work. (The fence would hold; the work would be wasted.)
         self._journal.close()
         self._starts.close()
         self._stops.close()
@@ -247,14 +262,17 @@ class Lane:
             self._clock.wait(self._intake.wake, self._settings.tick_ms)
             try:
                 self.step()
-            except Exception as error:  # noqa: BLE001 - it is told to everybody
-                # A lane that died in silence would leave everything running and nothing movable.
+            except Exception as error:  # noqa: BLE001 - every producer gets it
+                # If the thread just ended, everything would run on and nothing could stop it. The
+                # loop goes on until all has stopped: stops need rounds, too.
                 _log.error("the lane has failed", exc_info=error)
                 self._lose(_as_told(error))
         self._rested.set()
 
     def step(self) -> None:
-        """One round. Called by the lane's own thread, or by a simulation in its place."""
+        """Do one round. Called by the lane's own thread, or by a simulation in its place."""
+        # Before the inbox is emptied: what arrives between the two then costs a round for nothing;
+        # the other way round it would lie there until the next tick.
         self._intake.wake.clear()
         now_ms = self._clock.now_ms()
         done, reports = self._intake.take()
@@ -264,27 +282,34 @@ class Lane:
             self._take_report(report, now_ms)
         if self._stopping.is_set():
             self._refuse_all(_stopped())
+        # Completions and reports are folded above, so that the restarts and drops that they lead to
+        # share this append; effects are decided below, so that none comes before its record.
         if not self._is_ending():
             self._advance_order()
+        # After the append and before the starts: a record of this round is in force for them.
         self._tune()
         self._fleet.want(self.state.objects)
         self._allow_writes()
-        # A life that the order does not know of yet must not begin: its number could come twice.
+        # `_own` is not empty if the store did not answer: a restart is not recorded yet. If its
+        # incarnation began now and this process died, the next holder would give out the same
+        # epoch again, and epochs are what fences writers. Stops need no record and go on.
         starts: Starts = "held" if self._own else "allowed"
         for effect in self._fleet.advance(now_ms, starts):
             self._hand_out(effect)
         self._tell(now_ms)
 
     def _tune(self) -> None:
-        """Take over what the order says of the lane's own settings."""
+        """Apply the settings that the order has recorded for the lane itself."""
         said = self.state.settings
         if said == self._tuned_by:
             return
+        # Before they are parsed: settings that cannot be applied are logged once, not every round.
         self._tuned_by = said
         try:
             self._fleet.settings = tuned(self._settings, LANE_KNOBS, said)
         except InvalidUsage as error:
-            # Another version has recorded it; what was in force stays.
+            # Ours are checked before they are recorded; another version has recorded these. To fail
+            # here would stop every runtime of the location for good. What was in force stays.
             _log.warning("settings not taken", extra={"context": {"error": str(error)}})
 
     def _is_ending(self) -> bool:
@@ -301,11 +326,13 @@ class Lane:
             case Start(incarnation):
                 self._fleet.start_failed(incarnation.id, incarnation.epoch, error, now_ms)
             case Stop(incarnation) if done.error is not None:
+                # It stays in `_running`: the stop is repeated, and needs it.
                 self._fleet.stop_failed(incarnation.id, incarnation.epoch, error, now_ms)
             case Stop(incarnation):
                 self._running.pop((incarnation.id, incarnation.epoch), None)
                 self._fleet.stopped(incarnation.id, incarnation.epoch, now_ms)
             case Forget(name, life):
+                # Also after an error: a folder that cannot be deleted must not keep the name.
                 self._fleet.forgotten(name, life)
         if isinstance(done.error, Fenced):
             self._look_for_fence()
@@ -322,7 +349,11 @@ class Lane:
                 self._fleet.ended(report.id, report.epoch)
 
     def _look_for_fence(self) -> None:
-        """Somebody was fenced: by another runtime, or only by a later life of the same object."""
+        """Stop everything if an object was fenced by another runtime.
+
+        A `Fenced` of an object may also come from a later incarnation of the same object in this
+        process; then nothing is to be stopped.
+        """
         try:
             self._journal.check_fence()
         except Fenced as error:
@@ -333,6 +364,7 @@ class Lane:
     # the order
 
     def _advance_order(self) -> None:
+        """Append, or follow; a store that does not answer leaves all for the next round."""
         try:
             if self._journal.role == "follower":
                 self._follow()
@@ -342,20 +374,25 @@ class Lane:
         except Fenced as error:
             self._lose(error)
         except (Determinate, Indeterminate) as error:
-            # Nothing is lost: `_pending` and `_own` go first when the store answers again.
+            # Nobody is refused: `_pending` and `_own` go first when the store answers again. To
+            # answer an unresolved append with an error would invite the producer to repeat it.
             _log.warning("the order does not go on", extra={"context": {"error": str(error)}})
 
     def _append(self) -> None:
-        """Put what is offered, and what the fleet has to say, in order; or keep it for later."""
+        """Append what producers offer and what the process state has to record; or keep both."""
+        # Added to, never replaced: the process state hands each command out once.
         self._own += self._fleet.take_commands()
         free = max(self._settings.group_max - len(self._pending), 0)
         offers = [*self._pending, *self._intake.take_offers(free)]
         mine = [Offer(LANE, None, command, Future()) for command in self._own]
         submissions = self._numbered([*offers, *mine])
-        # A number, once given, makes it harmless to try again.
+        # Before the append, which may raise with its outcome unknown: the next try has the same
+        # numbers, and the order leaves out what it has already. `_own` is numbered anew each time;
+        # each of those commands names an epoch, and has no effect when that is over.
         numbered = zip(offers, submissions, strict=False)
         self._pending = [replace(offer, sequence=s.sequence) for offer, s in numbered]
         self._journal.append(submissions)
+        # Only now: an offer is answered when its record is durable.
         done, self._pending, self._own = self._pending, [], []
         for offer in done:
             assert offer.sequence is not None, offer
@@ -363,6 +400,7 @@ class Lane:
             self._intake.answer(offer, self._newest() if place is None else place)
 
     def _numbered(self, offers: Sequence[Offer]) -> list[Submission]:
+        """The offers with a number each, greater than all before of the same producer."""
         following: dict[str, int] = {}
         submissions = []
         for offer in offers:
@@ -376,13 +414,15 @@ class Lane:
         return self.state.next_index - 1
 
     def _follow(self) -> None:
-        """Take in what the holder has added; become the holder if that is what is asked for."""
-        # The order does not record the lives of a follower's own objects.
+        """Fold what the holder has added; become the holder if a command allows writes."""
+        # Thrown away: a follower records nothing, so its restarts are known to nobody but itself.
         self._fleet.take_commands()
         self._journal.poll()
+        # One at a time: what follows an `AllowWrites` is a holder's to append, in the next round.
         for offer in self._pending or self._intake.take_offers(1):
             self._pending = []
             if isinstance(offer.command, AllowWrites):
+                # Pending first: a take-over that fails for now is tried again in the next round.
                 self._pending = [offer]
                 self._promote()
                 self._append()
@@ -392,7 +432,14 @@ class Lane:
                 self._intake.answer(offer, self._newest())
 
     def _promote(self) -> None:
+        """Take the order over, and keep running what runs.
+
+        The take-over records the epochs that our objects have reached, so that the order's next
+        ones are greater.
+        """
         self._journal.take_over("by-force", self._fleet.epochs())
+        # In this order: `adopt` takes what runs for the epochs in the new state. Before `want` it
+        # would take the former ones, and every object would be stopped and started anew.
         self._fleet.want(self.state.objects)
         self._fleet.adopt()
         _log.info("the lane was taken over", extra={"context": {"epoch": self.state.epoch}})
@@ -403,13 +450,16 @@ class Lane:
         pool = self._starts if isinstance(effect, Start) else self._stops
         running = None
         if isinstance(effect, Stop):
+            # Looked up here, not in the pool's thread: `_running` belongs to this one.
             running = self._running[effect.incarnation.id, effect.incarnation.epoch]
         pool.run(lambda: self._intake.done(self._carry_out(effect, running)))
 
     def _carry_out(self, effect: Effect, running: Running | None) -> Done:
-        """Run an effect, in a pool's thread: what became of it."""
+        """Run an effect, in a pool's thread, and return its outcome; never raises."""
         try:
             match effect:
+                # It may have waited in the pool for long. One that begins just before the end is
+                # harmless: its completion finds the process halted, and it is stopped again.
                 case Start() if self._is_ending():
                     return Done(effect, error=self._lost or _stopped())
                 case Start(incarnation, description):
@@ -420,16 +470,18 @@ class Lane:
                     assert running is not None, effect
                     running.stop()
                 case Forget(dropped=dropped):
-                    # It may delete what is shared, which is the holder's to do.
+                    # It gives up holds in shards. A runtime that was fenced without noticing would
+                    # take them from an object of that name that runs elsewhere by now.
                     self._journal.check_fence()
                     self._forget(dropped)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the object has failed by it
+        except Exception as error:  # noqa: BLE001 - any error of an effect is the object's failure
             context = {"effect": type(effect).__name__, "error": repr(error)}
             _log.warning("an effect failed", exc_info=error, extra={"context": context})
             return Done(effect, error=error)
         return Done(effect)
 
     def _allow_writes(self) -> None:
+        # A follower's state says what the holder's objects may do; its own may not write.
         if self._journal.role == "holder" and self._lost is None:
             for kind in self.state.writes:
                 self._host_of(kind).writes.set()
@@ -437,6 +489,7 @@ class Lane:
     # the end
 
     def _lose(self, error: ShardError) -> None:
+        """Stop everything for good; the first reason stays."""
         self._refuse_all(error)
         if self._lost is None:
             self._lost = error
@@ -445,20 +498,23 @@ class Lane:
                 self._observer.on_end(error)
 
     def _refuse_all(self, error: ShardError) -> None:
+        """Start nothing any more, and refuse all commands, those to come too; harmless again."""
         self._fleet.halt()
         self._intake.close(error)
         pending, self._pending = self._pending, []
         self._intake.refuse(pending, error)
 
-    # telling
+    # what observers see
 
     def _tell(self, now_ms: int) -> None:
+        """Pass records and phases to the observer, and log what takes too long."""
         for late in self._fleet.take_overdue(now_ms):
             context = {"id": late.id, "phase": late.phase}
             _log.error("a start or stop takes too long", extra={"context": context})
         first, self._told_to = self._told_to, self.state.next_index
         changes = self._fleet.take_changes()
         if self._observer is not None:
+            # Records first: an observer knows an object before it hears that it starts.
             for record in self._journal.records(first) if first < self._told_to else []:
                 self._observer.on_record(record)
             for change in changes:
@@ -467,10 +523,13 @@ class Lane:
     # what is offered
 
     def _sized(self, command: LaneCommand) -> LaneCommand:
-        """A creation with the number of operators that it needs, decided before it is recorded.
+        """The command, a creation with the number of operators that its description needs.
+
+        Decided before it is recorded, not in the fold: another version may count differently, and
+        a replay has to give the same ids.
 
         Raises:
-            InvalidUsage: Nothing renders such an object.
+            InvalidUsage: `NO_RENDERER`: no renderer takes such an object.
         """
         if not isinstance(command, CreateDataflow):
             return command
@@ -485,7 +544,7 @@ class Lane:
 
 
 def _as_told(error: Exception) -> ShardError:
-    """An error as producers get it; one of our own mistakes may have any class."""
+    """The error that producers get: `error`, or `LANE_FAILED` if it is of no class of ours."""
     if isinstance(error, ShardError):
         return error
     return Indeterminate(f"the lane has failed: {error!r}", code="LANE_FAILED")

@@ -1,26 +1,30 @@
-"""What runs in this process, and what is to be started, stopped or forgotten next; no I/O.
+"""The process state compares the objects that should run with those that do, and picks effects.
 
-    fleet.want(state.objects)          what the order says there shall be
-    fleet.started(id, epoch, now_ms)   what has become of an effect, or is reported by what runs
+    fleet.want(state.objects)          the desired objects, by the order
+    fleet.started(id, epoch, now_ms)   the outcome of an effect, or a report of what runs
     fleet.advance(now_ms)              the effects that are due now
 
-The order says what is wanted, not what to do: each `advance` compares that with what runs. So a
-storm of creations and drops costs what its end is worth, and a start is decided by what is wanted
-at that moment: a restart that a drop has overtaken never happens.
+Commands come faster than Spark starts and stops queries. If each were carried out as it comes, a
+storm of creations and drops would queue up, and a restart could bring back what a drop has removed
+meanwhile. So nothing is carried out by command: each `advance` compares the desired objects with
+what runs now, and the commands in between cost nothing. No I/O, no threads, no clock: a simulation
+calls it as the lane does.
 
-Phases of an object, in this process:
+Steps of an object in this process:
 
-    idle --> starting --> running --> stopping --> idle        a life; `idle` also waits for the end
-    idle --> forgetting --> gone                               of a pause, or for its turn
-                          running --> stopping --> ended       its work is done, for ever
+    idle --> starting --> running --> stopping --> idle     one incarnation, then perhaps the next
+    idle --> forgetting --> gone                            dropped; what it has left is removed
+                          running --> stopping --> ended    finished: there is nothing more to do
+
+An idle object that should run waits for the end of its pause, or for a free hydration slot.
 
 Invariants:
-    At most one effect of an object is under way; so at most one life of it runs.
-    A life is started only when the one before has stopped: a stop that fails is repeated.
+    At most one effect of an object is under way; so at most one incarnation of it runs.
+    An incarnation starts only when the one before has stopped: a stop that fails is repeated.
     Epochs of one object grow with each start, also where the order does not record restarts.
     Completions and reports of another epoch than the present one have no effect.
-    At most `hydration_concurrency` compute objects catch up at a time, first come, first served;
-    one that stops, or has had its patience's worth, gives its turn back.
+    At most `hydration_concurrency` compute objects hydrate at a time, first come, first served;
+    one that stops, or has taken longer than `hydration_patience_ms`, frees its slot.
 """
 
 from __future__ import annotations
@@ -59,21 +63,23 @@ Phase: TypeAlias = Literal[
     "ended",
     "dropped",
 ]
-"""What is told of an object: `waiting` for its turn, `suspended` for the pause after a failure."""
+"""The state of an object as observers see it: `waiting` for a hydration slot, `suspended` for the
+pause after a failure."""
 
 Following: TypeAlias = Literal["lives", "definitions"]
-"""What of the order makes an object start anew: each new life in it, or only a new definition; the
-lives of a runtime that another one only follows are not its own."""
+"""What makes a running object start anew: each new epoch in the order ("lives", for the holder), or
+only a new definition ("definitions", for a follower: the order's epochs are the holder's)."""
 
 Starts: TypeAlias = Literal["allowed", "held"]
-"""Whether objects may be started at the moment; all else goes on."""
+"""Held: no object is started for now; stops and clean-ups go on."""
 
 _Step: TypeAlias = Literal["idle", "starting", "running", "stopping", "ended", "forgetting", "gone"]
+"""The step of an object in this process; see the module."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Render an object."""
+    """The effect of starting an object."""
 
     incarnation: Incarnation
     description: Description
@@ -81,14 +87,14 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End what was rendered."""
+    """The effect of stopping an incarnation."""
 
     incarnation: Incarnation
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Remove what a dropped object has left on this machine. `life` is the one that was dropped."""
+    """The effect of removing what a dropped object has left; `life` is the epoch of the drop."""
 
     id: str
     life: int
@@ -103,13 +109,13 @@ class PhaseChange:
     """An object has entered a phase.
 
     Attributes:
-        id: Its name.
-        kind: Whose it is.
-        phase: Which.
-        incarnation: The life that is meant; None if it had none in this process yet.
-        description: What it is in that life; None as well.
-        at_ms: When, ms since the epoch.
-        error: Why, if something is wrong; "" otherwise.
+        id: The object's name.
+        kind: The controller that it belongs to.
+        phase: The phase.
+        incarnation: The present or last incarnation; None if it had none in this process yet.
+        description: The description of that incarnation; None as well.
+        at_ms: Time of the change, ms since the epoch.
+        error: The reason, if something is wrong; "" otherwise.
     """
 
     id: str
@@ -126,20 +132,24 @@ class _Slot:
     """One object in this process.
 
     Attributes:
-        life: Epoch in the order that the present life satisfies.
-        last_epoch: Of the last life here.
-        failing: Whether the present life has failed, and is to end.
-        finished: Whether the present life has nothing more to do.
-        hydrated: Whether the present life has caught up.
-        failures: In a row; decides how long the next pause is.
-        running_since_ms: When the present life had started.
-        entered_ms: When it came to its step.
-        overdue: Whether it has been told that the step takes too long.
-        due_ms: The next life starts no earlier.
-        stop_again_ms: When a stop that has failed is repeated.
-        ticket: Its place in the queue for a turn; None while it does not wait for one.
-        turn_until_ms: Until when it takes a turn, at most; None if it takes none.
-        told: The last phase that was told.
+        step: Its step; see the module.
+        incarnation: The present or last incarnation.
+        description: The description of that incarnation.
+        life: Epoch of the order that the present incarnation satisfies. Not always the
+            incarnation's own: a follower counts restarts that the order does not know of.
+        last_epoch: Epoch of the last incarnation here.
+        failing: True if the present incarnation has failed, and is to end.
+        finished: True if the present incarnation has nothing more to do.
+        hydrated: True if the present incarnation has hydrated.
+        failures: Failures in a row; decides how long the next pause is.
+        running_since_ms: When the start of the present incarnation had succeeded.
+        entered_ms: When it entered its step.
+        overdue: True if it was logged that the step takes too long.
+        due_ms: The next incarnation starts no earlier.
+        stop_again_ms: When a stop that has failed is repeated; None while a stop is under way.
+        ticket: Its place in the queue of starts; None while it is not in it.
+        turn_until_ms: Until when it counts as hydrating, at most; None if it does not count.
+        told: The phase that was reported last.
     """
 
     kind: Kind
@@ -164,11 +174,12 @@ class _Slot:
 
 @dataclass(slots=True)
 class Fleet:
-    """All objects of this process.
+    """All objects of this process; used by one thread.
 
     Attributes:
-        jitter: Numbers in [0, 1), for pauses.
-        following: What makes an object start anew.
+        settings: Of the lane; may be replaced at any time.
+        jitter: Returns a random number in [0, 1), for pauses.
+        following: What makes a running object start anew.
     """
 
     settings: LaneSettings
@@ -181,47 +192,56 @@ class Fleet:
     _changes: list[PhaseChange] = field(default_factory=list)
     _commands: list[LaneCommand] = field(default_factory=list)
 
-    # -- what is wanted ----------------------------------------------------------------------
+    # -- the desired objects -----------------------------------------------------------------
 
     def want(self, objects: Mapping[str, LaneObject]) -> None:
-        """Say what there shall be, whole."""
+        """Set the desired objects, all of them; `advance` acts on it."""
         self._wanted = objects
 
     def halt(self) -> None:
-        """Stop all that runs, and start nothing any more. It is not dropped."""
+        """Stop all that runs, and start nothing any more; nothing is dropped. There is no way back.
+
+        The lane has stopped or was fenced: another runtime may run these objects already.
+        """
         self._halted = True
 
     def adopt(self) -> None:
-        """Take what runs for the present lives of the order, and follow each new one from here."""
+        """Count what runs as the order's present epochs, and follow each new epoch from here.
+
+        A follower becomes the holder by this, without a stop. `want` must have been called with
+        the state after the take-over: an epoch that is adopted before would be an old one, and
+        everything would restart.
+        """
         self.following = "lives"
         for name, slot in self._slots.items():
             known = self._wanted.get(name)
             if known is not None:
+                # `incarnation` and `last_epoch` stay: reports come with the epoch that runs.
                 slot.life = known.epoch
 
-    # -- what is known -----------------------------------------------------------------------
+    # -- questions ---------------------------------------------------------------------------
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing runs and no effect is under way."""
+        """True if nothing runs and no effect is under way."""
         return all(slot.step in {"idle", "ended", "gone"} for slot in self._slots.values())
 
     def epochs(self) -> dict[str, int]:
-        """The last epoch of each object that has had one here."""
+        """The last epoch of each object that has had an incarnation in this process."""
         return {name: slot.last_epoch for name, slot in self._slots.items() if slot.last_epoch}
 
     def take_changes(self) -> list[PhaseChange]:
-        """Phases entered since the last call, in order."""
+        """Take the phases entered since the last call, in order."""
         changes, self._changes = self._changes, []
         return changes
 
     def take_commands(self) -> list[LaneCommand]:
-        """What is to be recorded of what has happened here since the last call, in order."""
+        """Take the commands that what happened here leads to, since the last call, in order."""
         commands, self._commands = self._commands, []
         return commands
 
     def take_overdue(self, now_ms: int) -> list[PhaseChange]:
-        """Starts and stops that have taken too long by now; each one is given once."""
+        """Take the starts and stops that have taken too long by now; each is returned once."""
         found = []
         for name, slot in self._slots.items():
             late = now_ms - slot.entered_ms > self.settings.stuck_ms
@@ -231,60 +251,71 @@ class Fleet:
                 found.append(_change(name, slot, phase, now_ms))
         return found
 
-    # -- what has happened -------------------------------------------------------------------
+    # -- completions and reports -------------------------------------------------------------
+
+    # What runs reports from threads of its own, so its reports may overtake the completion of its
+    # start: a failure or hydration counts while the object is still `starting`.
 
     def started(self, name: str, epoch: int, now_ms: int) -> None:
-        """A start has succeeded."""
+        """Take the completion of a start that has succeeded."""
         slot = self._current(name, epoch, "starting")
         if slot is not None:
             slot.running_since_ms = now_ms
             self._enter(slot, "running", now_ms)
             self._tell(name, slot, "running", now_ms)
             if slot.hydrated:
+                # Reported earlier, and kept back: observers see `running` first.
                 self._tell(name, slot, "hydrated", now_ms)
 
     def start_failed(self, name: str, epoch: int, error: str, now_ms: int) -> None:
-        """A start has failed: nothing of it runs."""
+        """Take the completion of a start that has failed: nothing of it runs."""
         slot = self._current(name, epoch, "starting")
         if slot is not None:
-            if not slot.failing:  # it may have told of the same failure itself
+            if not slot.failing:
+                # Otherwise it has reported the same failure itself; noted twice, it would be
+                # restarted twice, and its pause would grow twice.
                 self._note_failure(name, slot, error, now_ms)
             self._rest(name, slot, now_ms, error)
 
     def stopped(self, name: str, epoch: int, now_ms: int) -> None:
-        """A stop has succeeded: nothing of this life commits any more."""
+        """Take the completion of a stop: nothing of this incarnation commits any more."""
         slot = self._current(name, epoch, "stopping")
         if slot is not None:
             self._rest(name, slot, now_ms, "")
 
     def stop_failed(self, name: str, epoch: int, error: str, now_ms: int) -> None:
-        """A stop has raised: nobody knows what still runs, so it is repeated."""
+        """Take the completion of a stop that has raised: it is repeated after a pause."""
         slot = self._current(name, epoch, "stopping")
         if slot is not None:
+            # It stays in `stopping`, however often: something of it may still commit, and a next
+            # incarnation beside it would be two writers of one object.
             slot.failures += 1
             slot.stop_again_ms = now_ms + self._pause_ms(slot)
             self._tell(name, slot, "stopping", now_ms, error)
 
     def forgotten(self, name: str, life: int) -> None:
-        """What a dropped object has left is gone."""
+        """Take the completion of the removal of what a dropped object has left."""
         slot = self._slots.get(name)
         if slot is not None and slot.step == "forgetting":
+            # Not `idle`: until `Dropped` is recorded the object is still `dropping` in the order,
+            # and would be forgotten again, and `Dropped` recorded again, in each round.
             slot.step = "gone"
             slot.life = life
             self._commands.append(Dropped(name, life))
 
     def failed(self, name: str, epoch: int, error: str, now_ms: int) -> None:
-        """What runs has reported that it ended by an error."""
+        """Take the report that an incarnation has ended by an error."""
         slot = self._current(name, epoch, "starting", "running")
         if slot is None or slot.failing:
             return
+        # Before the failure is counted, or the first one after a long run would get a long pause.
         if slot.step == "running" and now_ms - slot.running_since_ms >= self.settings.healthy_ms:
             slot.failures = 0
         slot.failing = True
         self._note_failure(name, slot, error, now_ms)
 
     def hydrated(self, name: str, epoch: int, now_ms: int) -> None:
-        """What runs has caught up."""
+        """Take the report that an incarnation has hydrated: its hydration slot is free."""
         slot = self._current(name, epoch, "starting", "running")
         if slot is not None:
             slot.turn_until_ms, slot.hydrated = None, True
@@ -292,31 +323,38 @@ class Fleet:
                 self._tell(name, slot, "hydrated", now_ms)
 
     def ended(self, name: str, epoch: int) -> None:
-        """What runs has nothing more to do, ever."""
+        """Take the report that an incarnation has nothing more to do, ever."""
         slot = self._current(name, epoch, "starting", "running")
         if slot is not None:
+            # Not stopped here: all ends go through `stopping`, the one way out of `running`.
             slot.finished = True
 
-    # -- what is due -------------------------------------------------------------------------
+    # -- effects -----------------------------------------------------------------------------
 
     def advance(self, now_ms: int, starts: Starts = "allowed") -> list[Effect]:
-        """The effects that are due, stops first; each must be answered once it is done."""
+        """Decide which effects are due, stops first; each must be answered by its completion."""
         for name, known in self._wanted.items():
             if name not in self._slots:
                 self._slots[name] = _Slot(known.kind, entered_ms=now_ms)
+        # The three passes are lists, not one lazy chain, and in this order. Stops free hydration
+        # slots, which starts take in the same round. `_settled` removes the slots of objects that
+        # are not in the order any more, and `_starts` relies on that.
         stops = [e for name in list(self._slots) for e in self._ending(name, now_ms)]
         ready = [e for name in list(self._slots) for e in self._settled(name, now_ms)]
         return [*stops, *ready, *(self._starts(now_ms) if starts == "allowed" else [])]
 
     def _ending(self, name: str, now_ms: int) -> Iterator[Effect]:
-        """The stop of an object whose life is to end."""
+        """The stop of an object whose incarnation is to end, or whose stop is to be repeated."""
         slot, known = self._slots[name], self._wanted.get(name)
         again_ms = slot.stop_again_ms if slot.step == "stopping" else None
         if again_ms is not None and again_ms <= now_ms:
             assert slot.incarnation is not None, slot
+            # None while the stop is under way, or the next round would hand out a second one.
             slot.stop_again_ms = None
             yield Stop(slot.incarnation)
         over = self._halted or slot.failing or slot.finished or not self._is_present(slot, known)
+        # An object that is `starting` is not stopped: there is nothing to call `stop` on yet. When
+        # its start is done, this is looked at again.
         if slot.step == "running" and over:
             assert slot.incarnation is not None, slot
             slot.turn_until_ms = None
@@ -325,18 +363,22 @@ class Fleet:
             yield Stop(slot.incarnation)
 
     def _is_present(self, slot: _Slot, known: LaneObject | None) -> bool:
-        """Whether what runs is what is wanted."""
+        """True if the present incarnation is the one that should run."""
         if known is None or known.life != "live" or slot.incarnation is None:
             return False
+        # Numbers, not descriptions: an object that was dropped and created again with the same
+        # description is another one, with a checkpoint of its own.
         same = slot.incarnation.dataflow == known.dataflow
         same = same and slot.incarnation.global_id == known.global_id
         return same and (self.following == "definitions" or known.epoch <= slot.life)
 
     def _settled(self, name: str, now_ms: int) -> Iterator[Effect]:
-        """What becomes of an object of which nothing runs, other than a start."""
+        """The clean-up of an object of which nothing runs; leads it back to `idle` if it may."""
         slot, known = self._slots[name], self._wanted.get(name)
         if slot.step == "ended" and not self._is_present(slot, known):
             slot.step, slot.finished = "idle", False
+        # Created again before its `Dropped` was recorded, which then has no effect: nothing else
+        # would lead it out of `gone`.
         if slot.step == "gone" and known is not None and slot.life != known.epoch:
             slot.step = "idle"
         if slot.step not in {"idle", "gone"}:
@@ -351,7 +393,7 @@ class Fleet:
 
     @property
     def _may_forget(self) -> bool:
-        """Whether this process may remove what dropped objects leave: it must hold the order."""
+        """True if this process may remove what dropped objects leave: it must hold the order."""
         return self.following == "lives" and not self._halted
 
     def _starts(self, now_ms: int) -> Iterator[Effect]:
@@ -363,11 +405,13 @@ class Fleet:
             if slot.step != "idle" or self._wanted[name].life != "live":
                 continue
             if slot.incarnation and slot.incarnation.dataflow != self._wanted[name].dataflow:
-                # Another definition has not failed yet.
+                # Another definition has not failed yet: who corrects a view need not wait out the
+                # pause of the wrong one.
                 slot.due_ms, slot.failures = 0, 0
             if now_ms < slot.due_ms:
                 self._tell(name, slot, "suspended", now_ms)
                 continue
+            # Once only: with a new ticket in each round, late ones could overtake it for ever.
             slot.ticket = next(self._tickets) if slot.ticket is None else slot.ticket
             ready.append((slot.ticket, name, slot))
         turns = self.settings.hydration_concurrency - self._turns_taken(now_ms)
@@ -375,13 +419,19 @@ class Fleet:
             if self._needs_turn(self._wanted[name]):
                 if turns <= 0:
                     self._tell(name, slot, "waiting", now_ms)
+                    # Not `break`: sources and subscriptions behind it need no slot, and a source
+                    # may be what those wait for that have one.
                     continue
                 turns -= 1
+                # With a limit in time: its input may be a view that waits for a slot itself.
                 slot.turn_until_ms = now_ms + self.settings.hydration_patience_ms
             yield self._start(name, slot, now_ms)
 
     def _start(self, name: str, slot: _Slot, now_ms: int) -> Start:
+        """The start of the next incarnation; resets all that the slot knows of the last one."""
         known = self._wanted[name]
+        # The order's epoch alone would do for a holder. A follower's restarts are not recorded,
+        # and two incarnations with one epoch could not tell their reports apart.
         epoch = max(known.epoch, slot.last_epoch + 1)
         incarnation = Incarnation(
             name, known.global_id, known.dataflow, epoch, known.operators, known.as_of
@@ -396,6 +446,10 @@ class Fleet:
 
     @staticmethod
     def _needs_turn(known: LaneObject) -> bool:
+        """True if its hydration is limited: that of views and indexes; a client waits for others.
+
+        Sources have nothing to read from shards.
+        """
         return known.kind == "compute" and not is_transient(known.description)
 
     def _turns_taken(self, now_ms: int) -> int:
@@ -407,26 +461,38 @@ class Fleet:
     # -- bookkeeping -------------------------------------------------------------------------
 
     def _current(self, name: str, epoch: int, *steps: _Step) -> _Slot | None:
+        """The object's slot, if `epoch` is that of its incarnation and it is in one of `steps`.
+
+        Everything from outside passes through here: a late report of an incarnation that has ended
+        must not fail or hydrate the next one.
+        """
         slot = self._slots.get(name)
         if slot is None or slot.incarnation is None or slot.incarnation.epoch != epoch:
             return None
         return slot if slot.step in steps else None
 
     def _note_failure(self, name: str, slot: _Slot, error: str, now_ms: int) -> None:
+        """Count a failure, set the pause after it, and have the restart recorded."""
         slot.failures += 1
         slot.due_ms = now_ms + self._pause_ms(slot)
+        # The greater of the two: after a take-over what runs has an epoch below the order's, and
+        # the order ignores a restart of an epoch that is over.
         self._commands.append(
             SuspendAndRestart(name, max(slot.last_epoch, slot.life), error or "it has failed")
         )
 
     def _rest(self, name: str, slot: _Slot, now_ms: int, error: str) -> None:
-        """Nothing of the object runs any more."""
+        """Note that nothing of the object runs any more."""
         slot.turn_until_ms, slot.failing = None, False
+        # An object that has finished an older definition is to start with the new one.
         ended = slot.finished and self._is_present(slot, self._wanted.get(name))
         self._enter(slot, "ended" if ended else "idle", now_ms)
         self._tell(name, slot, "ended" if ended else "stopped", now_ms, error)
 
     def _pause_ms(self, slot: _Slot) -> int:
+        """The pause after a failure: doubles with each in a row, times 0.5 to 1.5 at random."""
+        # Objects that fail together, by one broken input, must not come back together. The shift
+        # is bounded: a number of thousands of bits would be computed before `min` cuts it.
         grown = self.settings.restart_base_ms << min(slot.failures - 1, 30)
         return round(min(grown, self.settings.restart_max_ms) * (0.5 + self.jitter()))
 
@@ -435,7 +501,7 @@ class Fleet:
         slot.step, slot.entered_ms, slot.overdue = step, now_ms, False
 
     def _tell(self, name: str, slot: _Slot, phase: Phase, now_ms: int, error: str = "") -> None:
-        """Tell of a phase, once: a wait that goes on is no news."""
+        """Report a phase, once: `advance` finds the same `waiting` in every round."""
         if slot.told != phase or error:
             slot.told = phase
             self._changes.append(_change(name, slot, phase, now_ms, error))
