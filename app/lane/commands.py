@@ -1,13 +1,14 @@
-"""What the lane puts in order: commands of both kinds, each with its position once it has one.
+"""Lane commands are the vocabulary of the order; a record is a command at its position.
 
-A command says what is wanted of an object, never what became of it. It is decided before it is
-recorded: a record holds all that the fold needs (the number of operators, the holder), so that a
-replay by another version, on another machine, gives the same ids.
+A command says what is desired of an object, not what became of it; the exceptions are those that
+the lane submits itself (`Dropped`, `SuspendAndRestart`, `Hold`, `Opened`). All is decided before it
+is recorded: a record holds everything that the fold needs (the number of operators, the holder), so
+that a replay by another version, on another machine, gives the same ids.
 
 Invariants:
     A record is never changed. Its JSON is read for ever: fields are only ever added, with defaults.
-    `(producer, sequence)` occurs at most once in the order; a repetition is answered with what the
-    first one got.
+    `(producer, sequence)` occurs at most once in the order; a repetition gets the position of the
+    first.
 """
 
 from __future__ import annotations
@@ -45,27 +46,27 @@ __all__ = [
 ]
 
 Kind: TypeAlias = Literal["compute", "storage"]
-"""Which controller an object belongs to."""
+"""The controller that an object belongs to."""
 
 KINDS: Final[tuple[Kind, ...]] = ("compute", "storage")
 
 LANE: Final = "lane"
-"""The producer of what the lane submits to itself."""
+"""The producer of the commands that the lane submits itself."""
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
     """A process that holds the lane, or held it.
 
     Attributes:
-        token: Unlike that of any other holder.
+        token: Random; no other holder has it.
         host: Name of its machine.
-        boot: Id of the machine's run, and of the container: what its process id is valid in.
+        boot: Id of the machine's run, and of the container: the scope of its process id.
         pid: Its process id there.
         started: When that process began, in the machine's own ticks; tells it from a later process
             with the same id. 0 where the machine does not say.
-        application: What it calls itself.
-        since_ms: Since when it holds the lane, ms since the epoch.
-        lease: The leased reader of the lane's shard that says that it lives.
+        application: Name of the application.
+        since_ms: When it took the lane, ms since the epoch.
+        lease: Its leased reader of the lane's shard, which ends when it does not renew it.
     """
 
     token: str
@@ -79,11 +80,11 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Opened(msgspec.Struct, frozen=True, tag="opened"):
-    """A runtime has taken the lane: all that lives begins a new epoch, and nothing older may go on.
+    """A runtime has taken the lane: all objects begin a new epoch, and nothing older may go on.
 
     Attributes:
-        holder: Who.
-        epochs: Epochs that its objects have reached without the lane, as a read-only runtime.
+        holder: The new holder.
+        epochs: Epochs that its objects have reached as a follower's, which are not in the order.
     """
 
     holder: Holder
@@ -91,17 +92,18 @@ class Opened(msgspec.Struct, frozen=True, tag="opened"):
 
 
 class Hold(msgspec.Struct, frozen=True, tag="hold"):
-    """The holder says anew how it can be seen that it lives; it goes on as it was."""
+    """The holder has taken another lease; it stays the holder, and no epoch changes."""
 
     holder: Holder
 
 
 class CreateDataflow(msgspec.Struct, frozen=True, kw_only=True, tag="create_dataflow"):
-    """There shall be an object with this description; of that name there is no other.
+    """Create an object, or change the one of that name to this description.
 
     Attributes:
-        description: What.
-        as_of: The first time at which its output is to be right; None where that is the source's.
+        description: The definition.
+        as_of: The first time at which its output must be right; None for a source, which sets its
+            own.
         operators: How many operator numbers it needs; at least 1.
     """
 
@@ -116,17 +118,17 @@ class CreateDataflow(msgspec.Struct, frozen=True, kw_only=True, tag="create_data
 
 
 class DropDataflow(msgspec.Struct, frozen=True, tag="drop_dataflow"):
-    """The object shall be gone. The first of two phases: it is stopped, and nothing starts it."""
+    """Drop an object. The first of two phases: it is stopped, and nothing starts it."""
 
     id: str
 
 
 class Dropped(msgspec.Struct, frozen=True, tag="dropped"):
-    """The second phase: nothing of the object runs any more, and what it left behind is gone.
+    """The second phase of a drop: nothing of the object runs any more, its leftovers are removed.
 
     Attributes:
         id: The object's name.
-        epoch: The life that ended; without effect if it has another one by now.
+        epoch: Epoch of the drop; without effect if the object has another one by now.
     """
 
     id: str
@@ -134,12 +136,12 @@ class Dropped(msgspec.Struct, frozen=True, tag="dropped"):
 
 
 class SuspendAndRestart(msgspec.Struct, frozen=True, tag="suspend_and_restart"):
-    """This life of the object shall end and the next one begin.
+    """End this incarnation of an object and begin the next one.
 
     Attributes:
         id: The object's name.
-        epoch: The life that is meant; without effect if it is over already.
-        reason: Why, in a sentence.
+        epoch: Epoch of the incarnation; without effect if that is over already.
+        reason: The failure, in a sentence.
     """
 
     id: str
@@ -148,16 +150,16 @@ class SuspendAndRestart(msgspec.Struct, frozen=True, tag="suspend_and_restart"):
 
 
 class AllowWrites(msgspec.Struct, frozen=True, tag="allow_writes"):
-    """Objects of a kind may write from here on, in this runtime and in those that follow it."""
+    """Let objects of a kind write from here on, in this runtime and in all that come after it."""
 
     kind: Kind
 
 
 class UpdateConfiguration(msgspec.Struct, frozen=True, tag="update_configuration"):
-    """Settings for what starts from here on; what is not named stays.
+    """Change settings; those that are not named stay.
 
     Attributes:
-        settings: By name.
+        settings: Values by name.
     """
 
     settings: dict[str, str]
@@ -179,9 +181,9 @@ class Submission(msgspec.Struct, frozen=True):
     """A command that has no position yet.
 
     Attributes:
-        producer: Who asks for it.
+        producer: Name of the caller.
         sequence: Its number among those of the producer; greater than all before.
-        command: What.
+        command: The command.
     """
 
     producer: str
@@ -194,11 +196,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         index: The position: 0, 1, 2, …
-        producer: Who asked for it.
+        producer: Name of the caller.
         sequence: Its number among those of the producer.
-        epoch: Which runtime recorded it, counted from 1.
-        at_ms: When, ms since the epoch by that runtime's clock; may go back.
-        command: What.
+        epoch: Number of the runtime that recorded it, from 1.
+        at_ms: Time of the record, ms since the epoch by that runtime's clock; may go back.
+        command: The command.
     """
 
     index: int
@@ -210,12 +212,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def kind_of(description: Description) -> Kind:
-    """Whose object this is."""
+    """The controller that an object with this description belongs to."""
     return "storage" if isinstance(description, SourceDescription | SinkDescription) else "compute"
 
 
 def is_transient(description: Description) -> bool:
-    """Whether an object ends with the runtime that it was made in: it serves a connection of it."""
+    """True if the object ends with the runtime that created it: it serves one connection of it."""
     return isinstance(description, SubscribeDescription)
 
 

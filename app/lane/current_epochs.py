@@ -1,13 +1,13 @@
-"""Whose reports count: the one life of each object that a controller is to hear of.
+"""The current epochs decide which incarnation's reports are passed on to a controller.
 
-Between the moment when a controller asks for another definition and the one when the lane has
-started it, what ran before still reports. That is about another object of the same name, and must
-not be told as if it were about this one.
+Between the command for another definition and the moment when the lane has started it, what ran
+before still reports. Those reports are about another object of the same name; passed on, they would
+show a new view with the frontier of the old one.
 
 Invariants:
-    Reports count from the moment on when the lane starts a life with the description that is
-    expected, and only those of that life or of a later one with the same description.
-    A life that was forgotten never counts again, whatever is expected after it.
+    Reports count from the moment on when the lane starts an incarnation with the expected
+    description, and only those of that incarnation or of a later one with the same description.
+    An incarnation that was forgotten never counts again, whatever is expected after it.
 """
 
 from __future__ import annotations
@@ -22,27 +22,28 @@ __all__ = ["Lives"]
 
 @dataclass(slots=True)
 class Lives:
-    """Expected objects, and the life of each that has begun."""
+    """Expected objects, and the epoch of each that has begun."""
 
     _expected: dict[str, Description] = field(default_factory=dict)
     _epochs: dict[str, int] = field(default_factory=dict)
     _floors: dict[str, int] = field(default_factory=dict)
 
     def expect(self, description: Description) -> None:
-        """Reports about this object count once a life with this very description begins."""
+        """Expect an object: its reports count once an incarnation of this description begins."""
         if self._expected.get(description.name) != description:
             self._end(description.name)
             self._expected[description.name] = description
 
     def forget(self, name: str) -> None:
-        """Nothing about the object counts any more."""
+        """Let no report about the object count any more."""
         self._expected.pop(name, None)
         self._end(name)
 
     def on_phase(self, change: PhaseChange) -> bool:
-        """Take in what the lane tells; whether it is about an expected object's present life."""
+        """Take a phase of the lane; True if it is about an expected object's present incarnation."""
         if change.phase == "dropped":
-            # Nothing of it is left, and what gets the name is numbered anew.
+            # Nothing of it is left, and the next object of the name counts epochs from 1: with the
+            # floor its reports would never count.
             self._floors.pop(change.id, None)
         expected = self._expected.get(change.id)
         if expected is None or change.incarnation is None or change.description != expected:
@@ -54,14 +55,16 @@ class Lives:
         return True
 
     def admits(self, name: str, epoch: int) -> bool:
-        """Whether a report of this life counts."""
+        """True if a report of this epoch counts."""
         return self._epochs.get(name) == epoch
 
     def epoch(self, name: str) -> int | None:
-        """The present life of an object; None if none has begun."""
+        """The present epoch of an object; None if none has begun."""
         return self._epochs.get(name)
 
     def _end(self, name: str) -> None:
         epoch = self._epochs.pop(name, None)
         if epoch is not None:
+            # A late phase of the incarnation must not bring it back, should the same description be
+            # expected again.
             self._floors[name] = epoch + 1

@@ -1,11 +1,12 @@
-"""Threads for what takes long: effects run side by side, up to a bound, and nobody waits for them.
+"""An effect pool runs what takes long, starts and stops of objects, beside the lane's thread.
 
-Threads are started when they are needed, and end with the process whatever they do: a stop that
-never returns keeps its thread, not the process.
+The standard library's executor joins its threads when the interpreter ends: one stop of Spark that
+hangs would keep the process for ever. These threads are daemons, are started when they are needed,
+and end with the process: a stop that never returns keeps its thread, not the process.
 
 Invariants:
-    What was handed over first begins first.
-    An effect never raises into the pool: it tells of its outcome itself.
+    Effects begin in the order in which they were handed over.
+    An effect never raises into the pool: it reports its outcome itself.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ _log = logging.getLogger(__name__)
 
 
 class Pool(Protocol):
-    """Runs effects, some time later."""
+    """Runs effects later; a simulation decides when."""
 
     def run(self, effect: Callable[[], None]) -> None:
-        """Take `effect`; returns at once."""
+        """Accept `effect`; returns at once."""
         ...
 
     def close(self) -> None:
-        """Let threads that are at rest end; those that work end with the process."""
+        """Let idle threads end; those that work end with the process."""
         ...
 
 

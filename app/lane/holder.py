@@ -1,12 +1,15 @@
-"""Who holds the lane: a process describes itself, is judged by others, and says that it lives.
+"""The holder describes the process that holds the lane, and tells others whether it still lives.
 
-A holder is alive for as long as the leased reader that it has named is in the state of the lane's
-shard. On its own machine that need not be waited for: a process that is gone is gone.
+A runtime that starts while another one holds the location must not fence it by mistake, and must
+not wait for one that has crashed. A holder lives for as long as the leased reader that it has named
+is in the state of the lane's shard. On the holder's own machine nobody has to wait for the lease:
+a process that has ended is seen at once.
 
 Invariants:
-    A verdict of "gone" is about that very process: it was on this machine, in its present run and
-    in this container, and no process with its id began when it did.
-    Whoever is wrongly believed dead is fenced by the next append all the same.
+    "gone" is a verdict about that very process: it was on this machine, in the machine's present
+    run and in this container, and no process with its id began when it did.
+    Safety does not rest on the verdict: a holder that is wrongly taken for dead is fenced by the
+    next append.
 """
 
 from __future__ import annotations
@@ -31,15 +34,15 @@ __all__ = ["Liveness", "Pulse", "held_error", "judge", "this_process"]
 _log = logging.getLogger(__name__)
 
 Liveness: TypeAlias = Literal["alive", "gone", "silent"]
-"""What is known of a holder: it lives; its process has ended; or it has not been heard of."""
+"""Alive: its lease is renewed. Gone: its process has ended. Silent: its lease has run out."""
 
 
 def this_process(application: str, clock: Clock, ids: IdGenerator) -> Holder:
-    """This process, as a holder from now on.
+    """Describe this process as a holder from now on.
 
     Args:
-        application: What it calls itself, for people.
-        clock: Says since when.
+        application: Name of the application, for people.
+        clock: Gives the time from which it holds.
         ids: Makes its token.
     """
     return Holder(
@@ -54,14 +57,16 @@ def this_process(application: str, clock: Clock, ids: IdGenerator) -> Holder:
 
 
 def judge(holder: Holder, state: ShardState, now_ms: int) -> Liveness:
-    """Whether `holder` lives, as far as this machine and the lane's shard can say.
+    """Judge if `holder` lives, as far as this machine and the lane's shard can tell.
 
     Args:
-        holder: Who.
+        holder: The holder by the order.
         state: Of the lane's shard.
         now_ms: By this machine's clock; a lease is judged as if the holder's clock agreed.
     """
     here = holder.host == socket.gethostname() and holder.boot == _boot()
+    # Before the lease, which outlives a crash by up to `lease_ms`. The start of the process is
+    # compared, not only its id: ids are given to other processes again.
     if here and holder.started and _started(holder.pid) != holder.started:
         return "gone"
     lease = state.leased.get(holder.lease)
@@ -83,10 +88,13 @@ def held_error(holder: Holder, url: str, now_ms: int) -> InvalidUsage:
 
 
 class Pulse:
-    """Says from a thread of its own that the holder lives, twice per lease.
+    """Renews the holder's lease from a thread of its own, twice per lease.
+
+    Losing the lease (a pause longer than it, a store that was away) does not end the holder: others
+    take it for silent, and may take over without force. `LaneLog.keep` takes another one.
 
     Attributes:
-        lost: Whether the lease turned out to be gone: the holder must take another one.
+        lost: True once the lease is gone.
     """
 
     def __init__(self, machine: Machine, clock: Clock, lease_ms: int, purpose: str) -> None:
@@ -106,18 +114,19 @@ class Pulse:
         return self._lease.reader
 
     def start(self) -> None:
-        """Start beating."""
+        """Start the heartbeats."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop beating, and give the lease up: the next holder need not wait."""
+        """Stop the heartbeats, and give the lease up: the next holder need not wait."""
         self._stop.set()
         if self._thread.ident is not None:
+            # A heartbeat that came after the release would find its lease gone.
             self._thread.join()
         self._lease.release()
 
     def beat(self) -> None:
-        """One heartbeat; gives up what of the log's past nobody reads any more.
+        """Renew the lease once; lets go of the log's past, which the holder does not read again.
 
         Raises:
             LeaseExpired: The lease is gone.
@@ -138,14 +147,17 @@ class Pulse:
                 self.lost = True
                 return
             except ShardError as error:
-                # The store did not answer. A whole pause from here the lease would be over.
+                # The store did not answer. After another pause of half a lease it would be over.
                 context = {"error": str(error)}
                 _log.warning("a heartbeat of the lane failed", extra={"context": context})
                 pause_ms = self._lease.lease_ms / 16
 
 
 def _boot() -> str:
-    """What process ids here are valid in: the machine's present run, and the container of it."""
+    """The scope of process ids here: the machine's present run, and the container in it.
+
+    "" if the system does not say.
+    """
     try:
         run = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{run}/{Path('/proc/self/ns/pid').readlink()}"
@@ -156,7 +168,7 @@ def _boot() -> str:
 def _started(pid: int) -> int | None:
     """When process `pid` began, in ticks since the machine did; None if there is no such process.
 
-    A process that has ended and was not yet waited for is none.
+    A process that has ended and whose parent has not waited for it yet (a zombie) counts as none.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")

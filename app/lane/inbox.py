@@ -1,9 +1,10 @@
-"""What has arrived for the lane and was not taken yet: commands, completions, reports.
+"""The lane's inbox holds commands, completions and reports until the lane takes them.
 
-Anybody may put in, from any thread; only the lane takes out.
+Any thread may put in; only the lane takes out. It must be bounded without ever blocking an object
+that reports its failure: that report is what frees resources.
 
 Invariants:
-    A command that was taken in is answered, exactly once: with its position or with an error.
+    A command that was accepted is answered exactly once: with its position or with an error.
     Commands wait for room; completions and reports never do. There is one completion per effect
     under way, and a report is kept once however often it is made, so both are bounded by what runs.
 """
@@ -26,7 +27,7 @@ from shardline.datasource.errors import Determinate, ShardError
 __all__ = ["Done", "Intake", "Offer", "Report"]
 
 Report: TypeAlias = Failed | Hydrated | Ended
-"""Observations that the lane cares for."""
+"""The observations that the lane acts on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """An effect has come to its end: something runs, or an error, or it just has."""
+    """The completion of an effect: with what runs now, with an error, or with neither."""
 
     effect: Effect
     running: Running | None = None
@@ -67,10 +68,10 @@ class Intake:
     def offer(
         self, producer: str, command: LaneCommand, sequence: int | None, *, wait: bool = True
     ) -> Future[int]:
-        """Put a command in, as soon as there is room; what will give its position.
+        """Put a command in, as soon as there is room, and return the future of its position.
 
         Raises:
-            Determinate: `LANE_FULL`: there is no room, and it shall not wait.
+            Determinate: `LANE_FULL`: there is no room, and `wait` is not set.
         """
         offer = Offer(producer, sequence, command, Future())
         if not self._room.acquire(blocking=wait):
@@ -83,6 +84,7 @@ class Intake:
             closed = self._closed
             if closed is None:
                 self._offers.append(offer)
+        # Outside of the lock: a future's callbacks run in this thread, and may offer again.
         if closed is not None:
             self.refuse([offer], closed)
         self.wake.set()
@@ -95,39 +97,41 @@ class Intake:
         self.wake.set()
 
     def report(self, report: Report) -> None:
-        """Put a report in; of equal ones about one life the first is kept."""
+        """Put a report in; of equal ones about one incarnation the first is kept."""
         with self._lock:
             self._reports.setdefault((type(report), report.id, report.epoch), report)
         self.wake.set()
 
     def take(self) -> tuple[list[Done], list[Report]]:
-        """All completions and reports, in the order of their arrival."""
+        """Take all completions and reports, in the order of their arrival."""
         with self._lock:
             done, self._done = self._done, []
             reports, self._reports = list(self._reports.values()), {}
         return done, reports
 
     def take_offers(self, count: int) -> list[Offer]:
-        """The first `count` commands; each is to be answered."""
+        """Take the first `count` commands; the caller must answer or refuse each."""
         with self._lock:
             taken = [self._offers.popleft() for _ in range(min(len(self._offers), count))]
+            # What is left would otherwise wait for the next arrival, or the next tick.
             if self._offers:
                 self.wake.set()
         return taken
 
     def answer(self, offer: Offer, position: int) -> None:
-        """Tell whoever waits for it the position of a command."""
+        """Answer a command with its position."""
+        # First: whoever is woken by the answer finds room for the next command.
         self._room.release()
         offer.ticket.set_result(position)
 
     def refuse(self, offers: Iterable[Offer], error: ShardError) -> None:
-        """Tell whoever waits for them that commands have no position, and why."""
+        """Answer commands with an error."""
         for offer in offers:
             self._room.release()
             offer.ticket.set_exception(error)
 
     def close(self, error: ShardError) -> None:
-        """Refuse what waits, and all that comes from here on. The first error stays."""
+        """Refuse the commands that wait, and all later ones. The first error stays."""
         with self._lock:
             self._closed = self._closed or error
             offers, self._offers = list(self._offers), deque()

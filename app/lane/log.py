@@ -1,22 +1,26 @@
-"""The order itself: a shard with one row per record, where position and time are the same number.
+"""The lane's log keeps the order in a shard: one row per record, at the time of its position.
+
+The order must outlive the process, and must end for a process that another one has replaced: a
+paused runtime that wakes up would otherwise start objects that run elsewhere by now.
 
     log = LaneLog.open(client, this_process(…), settings, how="if-free")
     log.append([Submission("compute", 1, command)])
 
 An append names the upper that it expects, which is the position of its first record: nobody else
-can have added anything in between. This is the fence. A runtime that takes over appends `Opened`,
-and from then on every append of the former one is refused, and every look at the shard's upper
+can have added anything in between. This is the fence. A runtime that takes over appends `Opened`;
+from then on every append of the former holder is refused, and every look at the shard's upper
 (`check_fence`) shows it.
 
 The past is bounded. After `snapshot_every` records the whole state is recorded, and in the same
-append rows older than `keep_records`, and the state before, are retracted. Reading the lane is one
-snapshot of the shard: a state, and what came after it.
+append the rows older than `keep_records`, and the state before, are retracted. Reading the lane is
+one snapshot of the shard: a state, and the records after it (Delta: a checkpoint and the commits
+after it).
 
 Invariants:
     Rows of positions `[0, upper)` were there once, without a gap, each at the time of its position.
     The newest state and all records after it are there.
-    A record is folded when it is durable, and only then. One whose append has no known outcome is
-    neither repeated under another position nor forgotten: it is settled before anything else.
+    A record is folded when it is durable, and only then. An append whose outcome is unknown is
+    neither repeated under another position nor dropped: it is resolved before anything else.
 """
 
 from __future__ import annotations
@@ -54,7 +58,7 @@ LANE_SHARD: Final = "_lane"
 
 _SNAPSHOT: Final = "snapshot"
 _TAKEOVERS_MAX: Final = 64
-"""How often a take-over is tried while somebody else keeps adding to the order."""
+"""Most tries of a take-over while another runtime keeps adding to the order."""
 
 _COLUMNS: Final = pa.schema(
     [
@@ -84,7 +88,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """An append, as it can be repeated: the new rows, the retracted ones, and its number."""
+    """An append in the form in which it can be repeated: its new and retracted rows, its number.
+
+    The number makes the repetition recognisable: with another one the same rows would be a second
+    append.
+    """
 
     added: tuple[Row, ...]
     retracted: tuple[Row, ...]
@@ -100,7 +108,7 @@ class _Attempt:
 
 
 def read_lane(client: ShardClient) -> tuple[LaneState, list[Record]]:
-    """What a location's lane amounts to, and the records that are kept; without taking part.
+    """Read the state of a location's lane, and the records that are kept; writes nothing.
 
     Raises:
         InvalidUsage: There is no lane at this location.
@@ -110,10 +118,16 @@ def read_lane(client: ShardClient) -> tuple[LaneState, list[Record]]:
 
 
 class LaneLog:
-    """The order of one location. Its methods may be called from any thread."""
+    """The order of one location. Its methods may be called from any thread.
+
+    As a holder it has two capabilities. The position at the end of the order: losing it (another
+    runtime has appended) is final, `Fenced`, and this process can only stop. A leased reader, which
+    tells other processes that this one lives: losing it costs nothing but that a start elsewhere
+    takes the lane without being asked for force; `keep` takes a new lease.
+    """
 
     def __init__(self, client: ShardClient, holder: Holder, settings: LaneSettings) -> None:
-        """Read the order, as a follower; `open` is the usual way."""
+        """Read the order, as a follower; `open` returns a holder."""
         client.create(
             LANE_SHARD,
             ShardSchema.from_arrow(_COLUMNS),
@@ -145,12 +159,12 @@ class LaneLog:
         *,
         how: Takeover = "if-free",
     ) -> LaneLog:
-        """The order of `client`'s location, held by this process.
+        """Open the order of `client`'s location, and become its holder.
 
         Raises:
             InvalidUsage: `LOCATION_HELD`: another runtime lives, and `how` is not "by-force".
             Determinate: The lane was not taken.
-            Indeterminate: Nobody can tell whether it was.
+            Indeterminate: It may have been taken.
         """
         log = cls(client, holder, settings or LaneSettings())
         log.take_over(how, {})
@@ -180,7 +194,10 @@ class LaneLog:
     def append(self, submissions: Sequence[Submission]) -> None:
         with self._lock:
             self._check_held()
+            # First: the unresolved append may have these very submissions in it, and the state
+            # that `unrepeated` compares them with is the one after it.
             self._settle()
+            # An append of its own: its state is the fold of everything before its position.
             if self._snapshot_due():
                 self._commit(self._snapshot())
             fresh = unrepeated(self._state, submissions)
@@ -190,17 +207,21 @@ class LaneLog:
     def take_over(self, how: Takeover, epochs: Mapping[str, int]) -> None:
         with self._lock:
             assert self._role == "follower", self._role
-            # If an earlier try did land, then under this holder's name.
+            # Not resolved: if an earlier try of ours did land, `_load` finds this process as the
+            # holder, and it takes the lane once more, with another epoch.
             self._doubt = None
             self._load()
             self._refuse_if_held(how)
             purpose = f"the runtime '{self._holder.application}'"
+            # The lease comes before the record that names it: a holder without one would look
+            # silent to others, and could be replaced without force.
             pulse = Pulse(self._machine, self._client.clock, self._settings.lease_ms, purpose)
             try:
                 self._open(pulse, how, dict(epochs))
             except BaseException:
                 pulse.stop()
                 raise
+            # Not before `Opened` is durable: a follower that failed here goes on as one.
             self._pulse, self._role = pulse, "holder"
             pulse.start()
 
@@ -209,6 +230,7 @@ class LaneLog:
             if self._pulse is None or not self._pulse.lost:
                 return
             self._check_held()
+            # Before the position of `Hold` is taken: an unresolved append may stand there.
             self._settle()
             purpose = f"the runtime '{self._holder.application}'"
             pulse = Pulse(self._machine, self._client.clock, self._settings.lease_ms, purpose)
@@ -225,6 +247,7 @@ class LaneLog:
     def close(self) -> None:
         with self._lock:
             pulse, self._pulse = self._pulse, None
+        # Outside of the lock: it waits for a heartbeat that is under way.
         if pulse is not None:
             pulse.stop()
 
@@ -237,10 +260,13 @@ class LaneLog:
                 self._load()
 
     def check_fence(self) -> None:
+        # Every object looks before each of its commits; together they cost one read of the store.
         if self._role == "holder":
             self._fence_look.fresh()
 
     def _look_at_fence(self) -> None:
+        # Under the lock: an append of our own between the read and the comparison would look like
+        # somebody else's. For the same reason an unresolved append is resolved first.
         with self._lock:
             self._check_held()
             self._settle()
@@ -256,6 +282,7 @@ class LaneLog:
             raise self._fence
 
     def _fenced(self, why: str) -> Fenced:
+        """The error of a holder that was replaced; kept, since a fence is final."""
         self._fence = Fenced(
             f"another runtime has taken over {self._client.location.url}: of its lane {why}",
             code="RUNTIME_FENCED",
@@ -264,6 +291,7 @@ class LaneLog:
         return self._fence
 
     def _refuse_if_held(self, how: Takeover) -> None:
+        """Raise if another holder lives, unless it is to be replaced by force."""
         holder, now_ms = self._state.holder, self._client.clock.now_ms()
         ours = holder is not None and holder.token == self._holder.token
         if holder is None or ours or how == "by-force":
@@ -272,7 +300,7 @@ class LaneLog:
             raise held_error(holder, self._client.location.url, now_ms)
 
     def _open(self, pulse: Pulse, how: Takeover, epochs: dict[str, int]) -> None:
-        """Append `Opened`, after whatever others append meanwhile."""
+        """Append `Opened`; if others append first, read again and try at the next position."""
         for _ in range(_TAKEOVERS_MAX):
             former = self._state.holder
             self._holder = msgspec.structs.replace(
@@ -283,12 +311,15 @@ class LaneLog:
             try:
                 self._commit(self._attempt([submission], self._state.epoch + 1))
             except Fenced:
+                # Refused, but not fenced: this process does not hold the lane yet. Somebody who has
+                # taken it meanwhile lives, so that is asked again.
                 self._fence = None
                 self._load()
                 self._refuse_if_held(how)
                 continue
             if former is not None:
                 # Its lease would hold back the lane's past for as long as it is believed to live.
+                # Only after `Opened`: in a race that we lose it would be a living holder's.
                 self._machine.apply(partial(expire_leased, reader=former.lease))
             return
         raise Determinate(
@@ -299,6 +330,7 @@ class LaneLog:
         )
 
     def _attempt(self, submissions: Sequence[Submission], epoch: int | None = None) -> _Attempt:
+        """An append of `submissions` at the next positions; nothing is written yet."""
         now_ms = self._client.clock.now_ms()
         rows = tuple(
             Row(
@@ -320,6 +352,10 @@ class LaneLog:
         return self._state.next_index - last > self._settings.snapshot_every
 
     def _snapshot(self) -> _Attempt:
+        """An append of the whole state, which retracts what nobody needs after it.
+
+        Both in one append: between the two the order would have two states, or a gap.
+        """
         state, index = self._state, self._state.next_index
         oldest = index - self._settings.keep_records
         text = msgspec.json.encode(state).decode()
@@ -330,19 +366,31 @@ class LaneLog:
         return _Attempt((row,), gone, self._attempts)
 
     def _commit(self, attempt: _Attempt) -> None:
-        """Make `attempt` durable, and fold it."""
+        """Make `attempt` durable, and fold it.
+
+        Raises:
+            Fenced: Somebody else has appended at its position; it is not in the order.
+            Determinate: It is not in the order.
+            Indeterminate: It may be; kept as `_doubt`, for `_settle`.
+        """
         lower, upper = Frontier(attempt.lower), Frontier(attempt.upper)
         try:
             outcome = self._writer.compare_and_append(
                 _table(attempt), lower, upper, sequence=attempt.sequence
             )
+            # A mismatch alone does not prove a fence: the upper may have been moved by an earlier
+            # try of this very append, whose answer was lost.
             if isinstance(outcome, UpperMismatch) and not self._has_landed(attempt):
                 self._doubt = None
                 raise self._fenced(f"the upper is {outcome.current}, not {lower}")
         except Indeterminate:
+            # Kept whole: another append at this position could be a second copy of its commands, or
+            # take the success of this one for a fence.
             self._doubt = attempt
             raise
         self._doubt = None
+        # Nothing is folded above this line: effects follow the state, and must not come before the
+        # record that they follow from.
         gone = set(attempt.retracted)
         self._kept = deque(row for row in [*self._kept, *attempt.added] if row not in gone)
         state = self._state
@@ -353,18 +401,24 @@ class LaneLog:
         self._state = msgspec.structs.replace(state, next_index=attempt.upper)
 
     def _settle(self) -> None:
-        """Find out, or bring about, the outcome of the append that nobody knows."""
+        """Resolve an append whose outcome is unknown: repeat it, which changes nothing if done."""
         if self._doubt is not None:
             self._commit(self._doubt)
 
     def _has_landed(self, attempt: _Attempt) -> bool:
-        """Whether exactly these rows are in the shard: the store's answer was lost for long."""
+        """True if exactly these rows are in the shard.
+
+        The shard recognises a repeated append by its number only for a while; after that the rows
+        themselves are the proof.
+        """
+        # An attempt that was never in doubt has been refused; no need to read the whole lane.
         if self._doubt is None:
             return False
         found = {row.index: row for row in _rows(self._client)}
         return all(found.get(row.index) == row for row in attempt.added)
 
     def _load(self) -> None:
+        """Replace what is known by what the shard has."""
         rows = _rows(self._client)
         self._state, _ = _fold(rows)
         self._kept = deque(rows)
@@ -416,8 +470,9 @@ def _record(row: Row) -> Record:
 
 
 def _table(attempt: _Attempt) -> pa.Table:
-    """The rows of an append, those that it takes back included."""
+    """The updates of an append, retractions included."""
     rows = [(row, row.index, 1) for row in attempt.added]
+    # At the append's own time, not at that of the row: that time is below the upper.
     rows += [(row, attempt.lower, -1) for row in attempt.retracted]
     columns: dict[str, list[Any]] = {
         name: [getattr(row, name) for row, _, _ in rows] for name in _COLUMNS.names

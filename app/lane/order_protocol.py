@@ -1,6 +1,7 @@
-"""What the lane needs of a durable order, whoever keeps it: the seam for simulations.
+"""The order's protocol is what the lane needs of a durable order: the seam for simulations.
 
-`LaneLog` (`shardline.app.lane.log`) keeps it in a shard.
+`LaneLog` (`shardline.app.lane.log`) keeps the order in a shard; simulations keep it in memory and
+script its failures.
 """
 
 from __future__ import annotations
@@ -14,18 +15,22 @@ from shardline.app.lane.state import LaneState
 __all__ = ["Journal", "Role", "Takeover"]
 
 Role: TypeAlias = Literal["holder", "follower"]
-"""Whether this runtime makes the order, or only follows it, without writing anything."""
+"""The holder adds to the order; a follower reads it, and writes nothing."""
 
 Takeover: TypeAlias = Literal["if-free", "by-force"]
-"""Whether a holder that lives is a reason not to take the lane."""
+"""If-free: a holder that lives is a reason not to take the lane. By-force: it is fenced."""
 
 
 class Journal(Protocol):
-    """A durable order of commands, with at most one process that adds to it."""
+    """A durable order of commands, with at most one process that adds to it.
+
+    Losing the role of the holder (`Fenced`, from any method) is final: another runtime owns the
+    location, and nothing of this one may go on.
+    """
 
     @property
     def role(self) -> Role:
-        """What this runtime is to the order."""
+        """Holder or follower; a follower becomes the holder by `take_over`."""
         ...
 
     @property
@@ -52,7 +57,7 @@ class Journal(Protocol):
         ...
 
     def poll(self) -> None:
-        """Fold what the holder has added since the last look; for a follower.
+        """Fold what the holder has added since the last poll; for a follower.
 
         Raises:
             Determinate: The store did not answer.
@@ -61,21 +66,21 @@ class Journal(Protocol):
         ...
 
     def take_over(self, how: Takeover, epochs: Mapping[str, int]) -> None:
-        """Become the holder: whoever was cannot add anything any more.
+        """Become the holder: the former one cannot add anything any more.
 
         Args:
-            how: Whether a holder that lives is fenced.
-            epochs: Those that this runtime's objects have reached as a follower's.
+            how: "by-force" fences a holder that lives.
+            epochs: Epochs that this runtime's objects have reached as a follower's.
 
         Raises:
             InvalidUsage: `LOCATION_HELD`: it lives, and `how` is not "by-force".
             Determinate: The lane was not taken.
-            Indeterminate: Nobody can tell whether it was.
+            Indeterminate: It may have been taken; another call finds out.
         """
         ...
 
     def keep(self) -> None:
-        """See to it that others can tell that the holder lives.
+        """Take another lease if the holder's has run out: others see by it that the holder lives.
 
         Raises:
             Fenced: Another runtime has taken over.
@@ -85,15 +90,17 @@ class Journal(Protocol):
         ...
 
     def check_fence(self) -> None:
-        """Make sure that nobody has taken over, by one look at the store.
+        """Raise if another runtime has taken over, by one look at the store; from any thread.
+
+        Does nothing for a follower.
 
         Raises:
-            Fenced: Somebody has.
+            Fenced: Another runtime has taken over.
             Determinate: The store did not answer.
             Indeterminate: The same.
         """
         ...
 
     def close(self) -> None:
-        """Let go of the lane: the next runtime can take it at once."""
+        """Give the holder's lease up: the next runtime can take the lane at once."""
         ...

@@ -446,10 +446,7 @@ class Fleet:
 
     @staticmethod
     def _needs_turn(known: LaneObject) -> bool:
-        """True if its hydration is limited: that of views and indexes; a client waits for others.
-
-        Sources have nothing to read from shards.
-        """
+        """True if it counts as hydrating: views and indexes; a subscription's client waits."""
         return known.kind == "compute" and not is_transient(known.description)
 
     def _turns_taken(self, now_ms: int) -> int:

@@ -1,4 +1,4 @@
-"""Bounds and pauses of the lane, as one frozen value.
+"""The lane's settings are one frozen value: bounds and pauses.
 
 Those that `LANE_KNOBS` names are settings of section `[runtime]` and may change while it runs;
 `start_threads` and `lease_ms` are settings too. The others are constants: they follow from how the
@@ -22,17 +22,16 @@ class LaneSettings:
     """Settings of the lane. All times are milliseconds.
 
     Attributes:
-        start_threads: How many objects are rendered side by side. More start a large project
-            sooner and load the driver more. 4: rendering is mostly waiting for the driver's one
-            JVM.
-        stop_threads: How many stops are waited for side by side. A stop that hangs keeps its
-            thread, so this is how many may hang before others wait. 32.
+        start_threads: How many objects are rendered at a time. More start a large project sooner
+            and load the driver more. 4: rendering is mostly waiting for the driver's one JVM.
+        stop_threads: How many stops are waited for at a time. A stop that hangs keeps its thread,
+            so this is how many may hang before others wait. 32.
         queue_max: Commands that wait for their position; beyond it a producer waits. 10,000.
         group_max: Most commands in one append. Larger groups go faster and are lost together. 256.
-        hydration_concurrency: How many compute objects catch up side by side. More hydrate a few
-            small views sooner; many large ones only take memory from each other. 4.
-        hydration_patience_ms: An object that has not caught up by then gives its turn to the next
-            one and goes on: its input may be what waits for a turn. 60 s.
+        hydration_concurrency: How many compute objects hydrate at a time. More hydrate a few small
+            views sooner; many large ones only take memory from each other. 4.
+        hydration_patience_ms: An object that has not hydrated by then frees its slot for the next
+            one and goes on: its input may be what waits for a slot. 60 s.
         restart_base_ms: Pause before an object that has failed is started again; doubles with each
             failure in a row, give or take half. 1 s.
         restart_max_ms: The longest such pause. 30 s, as Materialize.
@@ -91,4 +90,5 @@ LANE_KNOBS: Final[Knobs] = {
     "restart_pause_max": Knob("restart_max_ms", positive_ms),
     "restart_healthy": Knob("healthy_ms", positive_ms),
 }
-"""What may change while the lane runs; the order keeps it."""
+"""The settings that may change while the lane runs, by their names in `[runtime]`; the order records
+their values."""

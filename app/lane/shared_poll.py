@@ -1,11 +1,14 @@
-"""One look at the store for all who ask for one at the same time.
+"""A shared look reads the store once for all threads that ask at the same time.
 
-    look = SharedLook(lambda: …)       what it does; an error is an answer too
-    look.fresh()                       done by one of those who wait, for all of them
+Every object checks the fence before each of its commits; with a read of the store each, hundreds of
+views would mostly read. (The same idea as a group commit in a database, for a read.)
+
+    look = SharedLook(lambda: …)       the read; an error is an answer, too
+    look.fresh()                       one of the waiting threads reads, for all of them
 
 Invariants:
-    An answer is no older than the question: it is that of a look which has begun after the call.
-    One look is under way at a time, and nobody waits for more than two.
+    An answer is no older than the question: it is that of a read which began after the call.
+    One read is under way at a time, and nobody waits for more than two.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ class SharedLook:
     """See the module. Safe to use from any thread."""
 
     def __init__(self, look: Callable[[], None]) -> None:
-        """Nothing is looked at yet."""
+        """Make a look that was not taken yet; `look` reads, and raises if that fails."""
         self._look = look
         self._changed = threading.Condition()
         self._begun = 0
@@ -30,12 +33,13 @@ class SharedLook:
         self._error: ShardError | None = None
 
     def fresh(self) -> None:
-        """Look, or take the answer of somebody's look that has begun since.
+        """Read, or wait for the answer of another thread's read that began after this call.
 
         Raises:
-            ShardError: What the look has raised.
+            ShardError: The error of the read.
         """
         with self._changed:
+            # Not the read that is under way: it may have seen the store before this call.
             wanted = self._begun + 1
             while self._done < wanted and self._begun > self._done:
                 self._changed.wait()
@@ -44,6 +48,8 @@ class SharedLook:
                     raise self._error
                 return
             self._begun += 1
+        # For the others, if what is raised below is no `ShardError`: they must not take it for good
+        # news that there was none.
         error: ShardError | None = Indeterminate("a look at the store broke off")
         try:
             self._look()

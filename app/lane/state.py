@@ -1,25 +1,25 @@
-"""What the order amounts to: ids, descriptions and lives of objects, as a pure fold of records.
+"""The lane's state is a pure fold of its records: ids, descriptions and epochs of all objects.
 
     state = apply(state, record)
 
 The one allocator is here: global ids, numbers of dataflows and ranges of operator numbers follow
-from the records alone, so a replay gives the same ones, on any machine.
+from the records alone. Checkpoints and metrics are filed under these ids, so a replay after a
+crash, on any machine, has to give the same ones.
 
-What runs at the moment is not here (`shardline.app.lane.process_state`). Started, Stopped, Hydrated
-and their like are facts about threads of one process: after its death none of them holds, so to
-record them
-would only mean to read them back as lies. One completion *is* recorded, `Dropped`: it ends a name's
-claim to its ids, which decides what a later creation of the same name gets; it must not depend on
-who was faster.
+What runs at the moment is not here (`shardline.app.lane.process_state`). Started, stopped and
+hydrated are facts about threads of one process: after its death none of them holds, and whoever
+read them back would believe them. One completion *is* recorded, `Dropped`: it ends a name's claim
+to its ids, which decides what a later creation of the same name gets; that must not depend on which
+of the two was faster.
 
 Invariants:
     Ids are unique for ever: counters never go back.
     An object keeps its global id until `Dropped`; its dataflow number and operators for as long as
-    its description stays, also if it is dropped and made again before it has stopped. A transient
-    one that is made again is another one: it goes on from nothing.
-    Its epoch only grows, and grows with each life that the order knows of.
-    `apply` refuses nothing: what does not apply (any more) has no effect, so that replays never
-    fail. What is refused is refused before it is recorded.
+    its description stays, also if it is dropped and created again before it has stopped. A
+    transient object that is created again is another one, and begins from nothing.
+    Its epoch only grows, and grows with each incarnation that the order knows of.
+    `apply` refuses nothing: a command that does not apply (any more) has no effect, so that replays
+    never fail. What is refused is refused before it is recorded.
 """
 
 from __future__ import annotations
@@ -61,24 +61,25 @@ __all__ = [
 ]
 
 Life: TypeAlias = Literal["live", "dropping"]
+"""Live: the object should run. Dropping: it is stopped, and its leftovers are removed."""
 
 _PRODUCERS_MAX: Final = 256
-"""How many producers' numbers are remembered. A connection is one; a producer that so many others
-came after has been gone for long, and its repetitions with it."""
+"""Most producers whose last numbers are remembered. Each connection is a producer; one that so many
+others came after has been gone for long, and repeats nothing any more."""
 
 
 class LaneObject(msgspec.Struct, frozen=True, kw_only=True):
-    """An object, as the order has it.
+    """An object by the order.
 
     Attributes:
-        description: What it is.
-        as_of: As of its creation.
-        global_id: Its id: `u7`, or `t3` if it is transient.
+        description: The definition.
+        as_of: As in the command that created it.
+        global_id: The id: `u7`, or `t3` if it is transient.
         dataflow: Number of its dataflow, from 1.
         operators: First number of its operators, and how many there are.
-        epoch: Number of its present life, from 1.
+        epoch: Number of its present incarnation, from 1; a higher one fences.
         created: Index of the record that gave it its description.
-        life: Whether it is to run, or to go.
+        life: "live" if it should run, "dropping" if it is on its way out.
     """
 
     description: Description
@@ -92,7 +93,7 @@ class LaneObject(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> Kind:
-        """Whose object it is."""
+        """The controller that the object belongs to."""
         return kind_of(self.description)
 
 
@@ -101,16 +102,16 @@ class LaneState(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         next_index: Position of the next record.
-        epoch: How many runtimes have held the lane.
+        epoch: Number of the runtime that holds the lane: how many have held it.
         holder: The last one of them; None before the first.
         next_user: Next number of a global id `u…`.
         next_transient: Next number of a global id `t…`.
         next_dataflow: Next number of a dataflow.
         next_operator: Next number of an operator.
         writes: Kinds whose objects may write, sorted.
-        settings: By name.
+        settings: Values of `UpdateConfiguration`, by name.
         objects: By name, in the order of their creation.
-        producers: Last sequence of each producer, the least recent one first.
+        producers: Last sequence of each producer, the least recently used one first.
     """
 
     next_index: int = 0
@@ -134,10 +135,12 @@ EMPTY_STATE: Final = LaneState()
 
 
 def apply(state: LaneState, record: Record) -> LaneState:
-    """The state after `record`, which is the next one."""
+    """The state after `record`, which must be the next one."""
     assert record.index == state.next_index, (record.index, state.next_index)
+    # Taken out and put in again at the end: the dict's order is the order of last use.
     producers = {p: s for p, s in state.producers.items() if p != record.producer}
     if len(producers) >= _PRODUCERS_MAX:
+        # Never the lane itself: its numbers would begin at 1 again, and name other records.
         producers.pop(next(p for p in producers if p != LANE))
     producers[record.producer] = record.sequence
     changed = _changed(state, record.command, record.index)
@@ -145,7 +148,7 @@ def apply(state: LaneState, record: Record) -> LaneState:
 
 
 def would_change(state: LaneState, command: LaneCommand) -> bool:
-    """Whether `command` as the next record would change anything but its producer's number."""
+    """True if `command` as the next record would change more than its producer's number."""
     return _changed(state, command, state.next_index) != state
 
 
@@ -174,6 +177,8 @@ def _changed(state: LaneState, command: LaneCommand, index: int) -> LaneState:
 
 
 def _opened(state: LaneState, command: Opened) -> LaneState:
+    """A new holder: all objects begin a new epoch; transient ones belonged to the old one."""
+    # Above those that the new holder has reached as a follower, too, which the order never saw.
     objects = {
         name: msgspec.structs.replace(
             known,
@@ -188,13 +193,15 @@ def _opened(state: LaneState, command: Opened) -> LaneState:
 
 
 def _created(state: LaneState, command: CreateDataflow, index: int) -> LaneState:
+    """An object with this description: allocated, kept, brought back, or changed."""
     known = state.objects.get(command.id)
     if known is None:
         return _allocated(state, command, index)
     if known.description == command.description and known.life == "live":
         return state
     if known.description == command.description and not is_transient(known.description):
-        # Made again before it has gone: a new life of what it was.
+        # Created again before its drop was complete: it keeps its ids, and with them its checkpoint
+        # and its shard. The epoch makes the `Dropped` that is under way ineffective.
         again = msgspec.structs.replace(
             known, life="live", epoch=known.epoch + 1, as_of=command.as_of
         )
@@ -213,6 +220,7 @@ def _created(state: LaneState, command: CreateDataflow, index: int) -> LaneState
 
 
 def _allocated(state: LaneState, command: CreateDataflow, index: int) -> LaneState:
+    """A new object, with a new global id."""
     transient = is_transient(command.description)
     global_id = f"t{state.next_transient}" if transient else f"u{state.next_user}"
     fresh = LaneObject(
@@ -242,6 +250,7 @@ def _numbered(state: LaneState, command: CreateDataflow) -> LaneState:
 
 def _dropped(state: LaneState, name: str, epoch: int) -> LaneState:
     known = state.objects.get(name)
+    # The epoch: the drop of an earlier object of this name may be complete only now.
     if known is None or known.life != "dropping" or known.epoch != epoch:
         return state
     left = {n: o for n, o in state.objects.items() if n != name}
@@ -250,6 +259,8 @@ def _dropped(state: LaneState, name: str, epoch: int) -> LaneState:
 
 def _restarted(state: LaneState, name: str, epoch: int) -> LaneState:
     known = state.objects.get(name)
+    # A restart never brings back what a drop has overtaken, and one that is recorded twice counts
+    # once: the second names an epoch that is over.
     if known is None or known.life != "live" or epoch < known.epoch:
         return state
     return _with_object(state, name, msgspec.structs.replace(known, epoch=epoch + 1))
@@ -267,7 +278,7 @@ def _with_object(state: LaneState, name: str, changed: LaneObject) -> LaneState:
 
 
 def unrepeated(state: LaneState, submissions: Sequence[Submission]) -> list[Submission]:
-    """Those whose number is new to `state`; of equal ones the first."""
+    """The submissions whose numbers are new to `state`; of equal ones the first."""
     last = dict(state.producers)
     fresh = []
     for submission in submissions:
@@ -278,7 +289,7 @@ def unrepeated(state: LaneState, submissions: Sequence[Submission]) -> list[Subm
 
 
 def check_state(state: LaneState) -> None:
-    """Assert what holds in every state: for tests and simulations.
+    """Assert the invariants of a state: for tests and simulations.
 
     Raises:
         AssertionError: Two objects share a number, or one has a number that was not given out.
