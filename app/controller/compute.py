@@ -1,12 +1,13 @@
-"""The compute controller: which views and indexes there should be; peeks and subscriptions.
+"""The compute controller holds the desired dataflows, and passes on peeks and subscriptions.
 
-Before a dataflow is created a *hold* is taken on each of its inputs at its `as_of`, so that they
-can be read there until it reads them under holds of its own: it has said so by an input frontier
-beyond the `as_of`. (Materialize's read holds, with the shard's since holds.)
+Before a dataflow is created a *hold* is taken on each of its inputs at its `as_of`: otherwise
+compaction could pass that time before the dataflow reads. It is given up when the dataflow reads
+under holds of its own, which an input frontier beyond the `as_of` shows. (Materialize's read holds,
+made of the shard's since holds.)
 
 Invariants:
     From its creation on, a dataflow's inputs can be read at its `as_of` or its own frontier.
-    Each peek that is asked for is answered, once: by the runtime, or by an error when it was lost.
+    Each peek is answered, once: by the runtime, or by an error when the answer was lost.
     A subscription goes on over lost connections, and ends once: no reader waits for ever.
 """
 
@@ -51,16 +52,20 @@ _LOOK_MS: Final = 200.0
 
 
 class Hold(Protocol):
-    """What keeps an input readable."""
+    """A capability that keeps an input readable at a dataflow's as_of.
+
+    Losing it before the dataflow has its own means that the dataflow may not be able to begin. One
+    that is never given up keeps the input's history for ever.
+    """
 
     def expire(self) -> bool:
-        """Give it up."""
+        """Give it up; False if it was gone already."""
         ...
 
 
 @dataclass(slots=True)
 class _Wanted:
-    """A dataflow that should be there, and the holds that its beginning needs."""
+    """A desired dataflow, and the holds that its start needs; none once it has its own."""
 
     command: CreateDataflow
     holds: list[Hold]
@@ -68,7 +73,7 @@ class _Wanted:
 
 @dataclass(slots=True)
 class _Waiting:
-    """Somebody who waits for a peek."""
+    """A caller of `peek` that waits for the answer."""
 
     peek: Peek
     done: threading.Event = field(default_factory=threading.Event)
@@ -77,11 +82,11 @@ class _Waiting:
 
 
 class ComputeController(Controller[ComputeCommand, ComputeResponse]):
-    """Says what should be there, over one connection at a time.
+    """Sends the desired dataflows, over one connection at a time.
 
     Attributes:
-        frontiers: The newest frontiers of each object, as far as they were told.
-        hydrated: Whether each object has caught up.
+        frontiers: The newest frontiers of each object that were reported.
+        hydrated: By object: True once it has hydrated.
     """
 
     def __init__(
@@ -94,14 +99,14 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
         writes: bool = True,
         vacant: Callable[[], bool] | None = None,
     ) -> None:
-        """A controller of nothing yet.
+        """Make a controller without objects.
 
         Args:
             connect: As of `Link`.
             clock: Of the process.
             ids: Source of the names of peeks and subscriptions.
             hold: Takes holds on the inputs of a dataflow at its `as_of`.
-            writes: Whether to allow writes at once; otherwise with `allow_writes`.
+            writes: Allow writes at once; otherwise `allow_writes` does.
             vacant: As of `Link`.
         """
         self.frontiers: dict[str, Frontiers] = {}
@@ -116,7 +121,7 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
 
     @override
     def stop(self) -> None:
-        """Disconnect; everything runs on, and who waits for a peek is told."""
+        """Disconnect; objects run on, peeks that wait end with an error, subscriptions end."""
         super().stop()
         with self._link.lock:
             for waiting in self._waiting.values():
@@ -127,7 +132,7 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
                 _release(wanted)
 
     def wanted(self) -> Mapping[str, Dataflow]:
-        """What should be there, by name; subscriptions apart."""
+        """The desired dataflows by name, without subscriptions."""
         with self._link.lock:
             found = {name: one.command.dataflow for name, one in self._wanted.items()}
         return {n: d for n, d in found.items() if not isinstance(d, SubscribeDescription)}
@@ -138,6 +143,9 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
             known = self._wanted.get(dataflow.name)
             if known is not None and known.command.dataflow == dataflow:
                 return
+            # New handles before the old ones go. On an input of both definitions the new handle
+            # takes the hold over, and the old one's release changes nothing; released first, the
+            # input would be unprotected in between.
             holds = self._hold(dataflow, as_of)
             if known is not None:
                 _release(known)
@@ -174,10 +182,10 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
         Args:
             query: SQL.
             inputs: Objects that it reads.
-            as_of: At which time.
+            as_of: The time at which it reads.
             limit_bytes: Largest result.
-            timeout_ms: How long to wait; it is cancelled then.
-            cancelled: May be set to cancel it, which is seen soon.
+            timeout_ms: How long to wait; the peek is cancelled then.
+            cancelled: May be set to cancel it, which is seen within 200 ms.
 
         Raises:
             Determinate: There was no answer in time; or a newer controller is connected.
@@ -212,7 +220,7 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
     def _given_up(
         self, waiting: _Waiting, timeout_ms: float, cancelled: threading.Event | None
     ) -> bool:
-        """Wait for an answer, not for longer than somebody wants it; whether nobody does."""
+        """Wait for an answer, the time-out, or `cancelled`; True if it was cancelled."""
         deadline = self._clock.elapsed_ms() + timeout_ms
         while cancelled is None or not cancelled.is_set():
             left = deadline - self._clock.elapsed_ms()
@@ -235,7 +243,7 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
         return subscription
 
     def knows(self, subscription: str) -> bool:
-        """Whether a subscription is one of this controller's."""
+        """True if a subscription is one of this controller's, by its present name."""
         with self._link.lock:
             return subscription in self._wanted
 
@@ -254,7 +262,11 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
             self.drop([subscription.name])
 
     def _resume(self) -> None:
-        """Let each subscription go on behind its last batch, under a new name."""
+        """Create each subscription again after its last batch, under a new name.
+
+        A new name, because batches of the old one may still be under way: under the same name they
+        could not be told from those that are to come.
+        """
         for name, subscription in list(self._subscriptions.items()):
             described, as_of = subscription.beginning(self._fresh_name())
             holds: list[Hold] = []
@@ -273,7 +285,7 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
 
     @override
     def _on_replaced(self) -> None:
-        """Nothing more is heard: whoever waits is told."""
+        """End all peeks and subscriptions with an error: no response will come any more."""
         error = replaced_error("compute")
         with self._link.lock:
             for waiting in self._waiting.values():
@@ -317,7 +329,7 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
             if subscription is None:
                 return
             subscription.put(response)
-            # It has read under a hold of its own, or never will.
+            # The first batch shows that it has read, so it has a hold of its own.
             _release(self._wanted[response.id])
             if subscription.ended:
                 self._unsubscribe(subscription)
@@ -341,6 +353,7 @@ def _release(wanted: _Wanted) -> None:
         try:
             hold.expire()
         except ShardError:
-            # Another controller has it now, or the store is away: it ends with the dataflow's.
+            # Another controller has the hold by now, or the store is away. Nothing is lost: it is
+            # named under the dataflow's prefix, and ends with the dataflow's own holds.
             context = {"id": wanted.command.id}
             _log.info("a hold was not given up", exc_info=True, extra={"context": context})

@@ -1,9 +1,10 @@
-"""What both controllers have in common: a link, whether anything may write, and settings.
+"""The controller base class holds what both controllers share: a link, settings, and writing.
 
 Invariants:
-    A connection begins with what there is before all objects, then settings, then the objects; what
-    may write is told so last. Settings are said to what may write only: they are part of the order
-    of commands then, and no other runtime says other ones.
+    A connection begins with the commands that come before all objects, then settings, then the
+    objects, then `InitializationComplete`; `AllowWrites` comes last.
+    Settings are sent only by a controller that allows writes: the runtime records them in the
+    lane's order, which a follower cannot do.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _Common: TypeAlias = UpdateConfiguration | InitializationComplete | AllowWrites
 
 
 class Controller(ABC, Generic[K, S]):
-    """Says what should be there, over one connection at a time."""
+    """Sends the desired objects of one kind, over one connection at a time."""
 
     def __init__(
         self,
@@ -37,10 +38,10 @@ class Controller(ABC, Generic[K, S]):
         writes: bool,
         vacant: Callable[[], bool] | None,
     ) -> None:
-        """A controller of nothing yet; arguments as of `Link`.
+        """Make a controller without objects; arguments as of `Link`.
 
         Args:
-            writes: Whether to allow writes at once; otherwise with `allow_writes`.
+            writes: Allow writes at once; otherwise `allow_writes` does.
         """
         self._writes = writes
         self._settings: dict[str, str] = {}
@@ -63,16 +64,18 @@ class Controller(ABC, Generic[K, S]):
         self._link.stop()
 
     def allow_writes(self) -> None:
-        """Let everything write, from here on and for ever."""
+        """Let all objects write, from here on and for ever; there is no way back."""
         with self._link.lock:
             if not self._writes:
+                # `AllowWrites` first: it makes a follower the holder, and only a holder can record
+                # settings.
                 self._writes = True
                 self._link.send(AllowWrites())
                 for command in self._configuring():
                     self._link.send(command)
 
     def configure(self, settings: Mapping[str, str]) -> None:
-        """Change settings of all that runs; once it may write, as they become part of the order."""
+        """Change settings of running objects; kept until writes are allowed."""
         with self._link.lock:
             self._settings |= settings
             if self._writes:
@@ -83,7 +86,7 @@ class Controller(ABC, Generic[K, S]):
         self._link.check_in_charge()
 
     def _opening(self) -> list[K | _Common]:
-        """All that a connection begins with."""
+        """All commands that a connection begins with."""
         before, objects = self._saying()
         commands: list[K | _Common] = [*before]
         commands += self._configuring() if self._writes else ()
@@ -92,16 +95,16 @@ class Controller(ABC, Generic[K, S]):
         return [*commands, AllowWrites()] if self._writes else commands
 
     def _configuring(self) -> list[UpdateConfiguration]:
-        """The command that says all settings; none where there are none."""
+        """The command with all settings, if there are any."""
         return [UpdateConfiguration(dict(self._settings))] if self._settings else []
 
     @abstractmethod
     def _saying(self) -> tuple[Iterable[K], Iterable[K]]:
-        """What must be said before all objects, and of each of them; under the link's lock."""
+        """The commands before all objects, and those of the objects; under the link's lock."""
 
     @abstractmethod
     def _on_response(self, response: S) -> None:
-        """Take a response; in the link's thread, so that it must not block."""
+        """Take a response; in the link's thread, so it must not block."""
 
     def _on_replaced(self) -> None:
-        """Nothing more is heard; in the link's thread."""
+        """Release whoever waits for responses: none will come. In the link's thread."""

@@ -1,15 +1,19 @@
-"""A controller's connection to the runtime, made again whenever it is lost.
+"""A link keeps a controller connected to the runtime: it connects again whenever that is lost.
+
+A queue of unsent commands would have to be deduplicated against what the runtime did before the
+connection broke. So there is none: each connection begins with the complete desired state.
 
     link = Link(connect, opening, on_response, clock, "compute")
-    with link.lock:                  change what should be there …
-        link.send(command)           … and say so
+    with link.lock:                  change the desired state …
+        link.send(command)           … and send the change
 
-What is sent while there is no connection is not kept: the next one begins with `opening()`, all
-that should be there by then. Both happen under `lock`, so no change is ever in neither.
+A command that is sent while there is no connection is not kept: the next connection begins with
+`opening()`, the complete desired state by then. Both happen under `lock`, so each change is in the
+opening or sent after it.
 
 Invariants:
     A connection begins with `Hello` (the client's own) and `opening()`, and nothing comes between.
-    A controller that was replaced by a newer one stays away while that one is there.
+    A controller that was replaced by a newer one stays away while that one is connected.
 """
 
 from __future__ import annotations
@@ -32,8 +36,8 @@ _RECEIVE_MS: Final = 200.0
 _AGAIN_MS: Final = 500.0
 _CLOSE_MS: Final = 5000.0
 _VACANT_LOOKS: Final = 20
-"""So many looks in a row, a pause of `_AGAIN_MS` between, find nobody: the newer controller has
-gone, and is not only connecting again."""
+"""Checks in a row, `_AGAIN_MS` apart, that must find nobody connected before a replaced controller
+comes back: the newer one has gone, and is not only connecting again."""
 
 K = TypeVar("K")
 S = TypeVar("S")
@@ -43,7 +47,7 @@ class Link(Generic[K, S]):
     """Keeps one connection; its thread receives.
 
     Attributes:
-        lock: Held while what should be there changes, and while it is said anew.
+        lock: Held while the desired state changes, and while a connection is opened with it.
     """
 
     def __init__(
@@ -57,17 +61,17 @@ class Link(Generic[K, S]):
         vacant: Callable[[], bool] | None = None,
         on_replaced: Callable[[], None] = lambda: None,
     ) -> None:
-        """A link that `start` brings up.
+        """Make a link that `start` connects.
 
         Args:
-            connect: Makes a connection; a `ShardError` or `OSError` says that it cannot now.
-            opening: All commands that a connection begins with, up to and with
+            connect: Makes a connection; raises a `ShardError` or `OSError` if it cannot now.
+            opening: Returns all commands that a connection begins with, up to and with
                 `InitializationComplete` and, where it is allowed, `AllowWrites`.
             on_response: Called for each response, in the link's thread; must not block.
             clock: Of the process.
             name: For people.
-            vacant: Whether nobody is connected; None if that cannot be known: one that was replaced
-                then stays away for ever.
+            vacant: True if no controller is connected; None if that cannot be known: a controller
+                that was replaced then stays away for ever.
             on_replaced: Called, in the link's thread, when a newer controller has taken over.
         """
         self.lock = threading.RLock()
@@ -99,11 +103,11 @@ class Link(Generic[K, S]):
             raise replaced_error(self._name)
 
     def start(self) -> None:
-        """Connect, and go on connecting until `stop`."""
+        """Connect, and connect again after each loss until `stop`."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Close the connection; what runs is left to run."""
+        """Close the connection; objects run on."""
         self._stop.set()
         with self.lock:
             if self._open is not None:
@@ -112,11 +116,11 @@ class Link(Generic[K, S]):
             self._thread.join(_CLOSE_MS / 1000)
 
     def send(self, command: K) -> None:
-        """Pass `command` on if there is a connection."""
+        """Send `command` if there is a connection; otherwise the next opening contains it."""
         with self.lock:
             if self._open is not None:
-                # One that has ended is found by the thread, which begins the next one with all
-                # there is.
+                # The result is ignored: if the connection has ended, the link's thread finds that
+                # and opens the next one with the complete state.
                 self._open.send(command)
 
     def wait_ready(self, timeout_ms: float) -> None:
@@ -142,9 +146,11 @@ class Link(Generic[K, S]):
             self._clock.wait(self._stop, _AGAIN_MS)
 
     def _serve(self) -> bool:
-        """One connection from beginning to end; whether to make another."""
+        """Keep one connection from beginning to end; True if another one is to be made."""
         connection = self._connect()
         try:
+            # Under one lock: a command between the last of the opening and `_open` would be in
+            # neither, and the runtime would lack that object until the next connection.
             with self.lock:
                 for command in self._opening():
                     connection.send(command)
@@ -166,7 +172,10 @@ class Link(Generic[K, S]):
         return not self._stop.is_set()
 
     def _stay_away(self) -> bool:
-        """Wait until the newer controller has gone; whether it has."""
+        """Wait until the newer controller has gone; False if the link was stopped first.
+
+        Two controllers that both connected again at once would replace each other for ever.
+        """
         with self.lock:
             self._replaced = True
         self._on_replaced()
@@ -192,7 +201,7 @@ class Link(Generic[K, S]):
 
 
 def replaced_error(name: str) -> Determinate:
-    """What is said to who asks a controller that a newer one has replaced."""
+    """The error of a request to a controller that a newer one has replaced."""
     return Determinate(
         f"a newer {name} controller has taken over from this one",
         code="CONTROLLER_REPLACED",

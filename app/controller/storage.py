@@ -1,4 +1,8 @@
-"""The storage controller: which sources and sinks there should be, and what is heard of them."""
+"""The storage controller holds the desired sources and sinks, and their last known statuses.
+
+A source chooses its own times, so nothing is held for its start. A sink's as_of is chosen once,
+when it is created; after a restart the sink goes on from its own progress, not from there.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +31,11 @@ __all__ = ["StorageController"]
 
 
 class StorageController(Controller[StorageCommand, StorageResponse]):
-    """Says what should be there, over one connection at a time.
+    """Sends the desired sources and sinks, over one connection at a time.
 
     Attributes:
         statuses: The newest status of each object.
-        uppers: How far each object is.
+        uppers: The newest upper of each object; None for the empty frontier.
     """
 
     def __init__(
@@ -43,13 +47,13 @@ class StorageController(Controller[StorageCommand, StorageResponse]):
         writes: bool = True,
         vacant: Callable[[], bool] | None = None,
     ) -> None:
-        """A controller of nothing yet.
+        """Make a controller without objects.
 
         Args:
             connect: As of `Link`.
             clock: Of the process.
-            as_of: Where a sink begins that has not begun yet.
-            writes: Whether to allow writes at once; otherwise with `allow_writes`.
+            as_of: Chooses the time at which a new sink begins.
+            writes: Allow writes at once; otherwise `allow_writes` does.
             vacant: As of `Link`.
         """
         self.statuses: dict[str, StatusUpdate] = {}
@@ -59,7 +63,7 @@ class StorageController(Controller[StorageCommand, StorageResponse]):
         super().__init__(connect, clock, "storage", writes=writes, vacant=vacant)
 
     def wanted(self) -> Mapping[str, SourceDescription | SinkDescription]:
-        """What should be there, by name."""
+        """The desired sources and sinks, by name."""
         with self._link.lock:
             return {name: _description(command) for name, command in self._wanted.items()}
 

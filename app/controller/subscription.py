@@ -1,17 +1,17 @@
-"""A subscription as its reader has it: over lost connections without a gap and without a repeat.
+"""A subscription gives its reader every change once, over lost connections.
 
-    for batch in subscription: ...          until one says that nothing more will come
+The runtime forgets a subscription with its connection, so the reader's place is kept here. At each
+new connection the controller creates the subscription again, from the last batch that has come:
+without a snapshot, at `upper - 1`, under another name, because batches of the old name may still be
+under way. (`shardline.app.compute.subscribe.subscription` says why that loses and repeats nothing.)
 
-The controller says a subscription anew at each connection, behind the last batch that has come:
-without snapshot at `upper - 1`, under another name, because batches of the name before may still be
-on their way. (`shardline.app.compute.subscribe.subscription` says why that loses and repeats
-nothing.)
+    for batch in subscription: ...          until the last one: an error, an end or a drop
 
 A batch is acknowledged when the reader takes it, so no more than the runtime's window ever waits.
 
 Invariants:
     Batches are contiguous: each begins where the one before it has ended.
-    After a batch that says so nothing comes: an error, an end, a drop. Each reader gets one.
+    After a last batch (an error, an end, a drop) nothing comes. Each reader gets one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from shardline.datasource.errors import InvalidUsage, ShardError
 __all__ = ["SubscribeBatch", "Subscription", "is_last"]
 
 _BATCHES: Final = 256
-"""Batches that wait for the reader, from a runtime that does not wait for acknowledgements."""
+"""Most batches that wait for the reader; reached only if a runtime ignores acknowledgements."""
 
 _LOOK_MS: Final = 200.0
 
@@ -38,15 +38,15 @@ SubscribeBatch: TypeAlias = SubscribeResponse | SubscribeDropped
 
 
 def is_last(batch: SubscribeBatch) -> bool:
-    """Whether nothing comes after this one."""
+    """True if nothing comes after this batch: it is an error, the end, or a drop."""
     return isinstance(batch, SubscribeDropped) or batch.upper is None or bool(batch.error)
 
 
 class Subscription:
-    """The batches of one subscription, in order; close it.
+    """The batches of one subscription, in order; the reader must close it.
 
     Attributes:
-        name: By which the runtime knows it at present.
+        name: Its present name in the runtime; another one after each connection.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class Subscription:
         taken: Callable[[Subscription, int], None],
         close: Callable[[Subscription], None],
     ) -> None:
-        """An open subscription.
+        """Make an open subscription.
 
         Args:
-            described: What of.
-            as_of: Where it begins.
-            taken: Is told to where the reader has taken its batches.
-            close: Ends it.
+            described: Its description at its first connection.
+            as_of: The time at which it begins.
+            taken: Called with the upper of each batch that the reader takes.
+            close: Called once, when the reader closes it.
         """
         self.name = described.name
         self._described = described
@@ -77,22 +77,22 @@ class Subscription:
 
     @property
     def ended(self) -> bool:
-        """Whether the last batch has come."""
+        """True if the last batch has come; the reader may not have taken it yet."""
         return self._ended
 
     def beginning(self, name: str) -> tuple[SubscribeDescription, int]:
-        """What goes on, called `name`, behind the last batch that has come; and its `as_of`."""
+        """Describe what follows the last batch that has come, under `name`; and its as_of."""
         with self._lock:
             if self._upper is None:
                 return replace(self._described, name=name), self._as_of
-            # Nothing of the time right before is in what comes
-            # (`shardline.app.compute.subscribe.subscription`).
+            # `upper - 1`: the as_of itself is left out without a snapshot, so the first change is
+            # that at `upper` (`shardline.app.compute.subscribe.subscription`).
             return replace(self._described, name=name, snapshot=False), self._upper - 1
 
     def put(self, batch: SubscribeBatch) -> None:
-        """Add what the runtime says; what has come already, and what comes after the end, is not.
+        """Add a batch of the runtime, without what has come before; nothing after the end.
 
-        If the reader is too far behind, it gets an error instead, and nothing more.
+        A gap, or a reader that is `_BATCHES` behind, ends the subscription with an error.
         """
         with self._lock:
             fits = self._following(batch)
@@ -108,21 +108,21 @@ class Subscription:
             self._batches.put(fits)
 
     def fail(self, error: ShardError) -> None:
-        """End it by an error, unless it has ended."""
+        """End it with an error, unless it has ended."""
         with self._lock:
             if not self._ended:
                 self._ended = True
                 self._batches.put(self._failure(error))
 
     def drop(self) -> None:
-        """End it where its last batch has, unless it has ended."""
+        """End it after its last batch, unless it has ended."""
         with self._lock:
             if not self._ended:
                 self._ended = True
                 self._batches.put(SubscribeDropped(self.name, self._reached))
 
     def take(self, timeout_ms: float) -> SubscribeBatch | None:
-        """The next batch; None if there was none in time."""
+        """Take and acknowledge the next batch; None if there was none in time."""
         try:
             batch = self._batches.get(timeout=timeout_ms / 1000)
         except queue.Empty:
@@ -132,13 +132,13 @@ class Subscription:
         return batch
 
     def close(self) -> None:
-        """End it; again does nothing."""
+        """End it; harmless to repeat."""
         if not self._closed.is_set():
             self._closed.set()
             self._close(self)
 
     def __iter__(self) -> Iterator[SubscribeBatch]:
-        """All batches, until one says that nothing more will come, or it is closed."""
+        """Yield all batches up to the last one, or until it is closed."""
         while not self._closed.is_set():
             batch = self.take(_LOOK_MS)
             if batch is None:
@@ -148,7 +148,7 @@ class Subscription:
                 return
 
     def _following(self, batch: SubscribeBatch) -> SubscribeBatch | None:
-        """What of a batch the reader does not have; None if it has it all."""
+        """The part of a batch that the reader does not have; None if it has it all."""
         if isinstance(batch, SubscribeDropped) or self._upper is None:
             return batch
         if batch.upper is not None and batch.upper <= self._upper:

@@ -1,4 +1,8 @@
-"""What a project wants and what a lane has, in the same words, so that they can be compared."""
+"""The desired state puts the objects of a project and those of a lane into one form.
+
+A deployment is the difference of the two. It is only right if equal objects have equal
+descriptions: an unset retention on one side would make every source and view look changed.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ __all__ = ["check_unread", "complete", "living"]
 
 
 def living(state: LaneState) -> dict[str, Kept]:
-    """What a lane says should be there, by name; subscriptions apart."""
+    """The objects that a lane keeps running, by name, without subscriptions and dropped ones."""
     return {
         name: found
         for name, known in state.objects.items()
@@ -30,7 +34,7 @@ def living(state: LaneState) -> dict[str, Kept]:
 
 
 def complete(resolved: Resolved, retain_ms: int) -> dict[str, Kept]:
-    """What a project says should be there, with `retain_ms` where it does not say how long."""
+    """The objects of a project, by name, with `retain_ms` where it sets no retention itself."""
     found: dict[str, Kept] = {}
     for name, description in resolved.descriptions.items():
         match description:
@@ -42,10 +46,10 @@ def complete(resolved: Resolved, retain_ms: int) -> dict[str, Kept]:
 
 
 def check_unread(names: Collection[str], wanted: Mapping[str, Kept]) -> None:
-    """Make sure that nothing that is to stay reads what is to go.
+    """Refuse to drop `names` if an object that stays reads one of them.
 
     Raises:
-        InvalidUsage: `STILL_READ`.
+        InvalidUsage: `STILL_READ`: names the reader and its input.
     """
     for other, description in wanted.items():
         read = [name for name in inputs_of(description) if name in names]

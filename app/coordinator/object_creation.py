@@ -1,8 +1,12 @@
-"""What should be there is told to the controllers, each object once its inputs have begun.
+"""Object creation passes each object to its controller once its inputs have begun.
+
+A view over a source that has written nothing has no time to begin at: its as_of would be chosen
+before the source's first snapshot, and the view would show an empty world. So objects wait for
+their inputs, and are tried again.
 
     starter = Starter(client, compute, storage, beginnings)
-    starter.run(descriptions)      what can be created is; what cannot waits
-    starter.again()                what waits is tried again
+    starter.run(descriptions)      creates what can be created; the rest waits
+    starter.again()                tries again what waits
 
 Invariants:
     One object that cannot be created keeps no other one from it.
@@ -39,7 +43,7 @@ _Reader: TypeAlias = ViewDescription | IndexDescription | SinkDescription
 
 @dataclass(slots=True)
 class _Waits:
-    """What is not created yet, and why it could not be; None if its inputs have not begun."""
+    """An object that is not created yet; `error` is None while its inputs have not begun."""
 
     reader: _Reader
     error: Exception | None = None
@@ -55,7 +59,7 @@ class Starter:
         storage: StorageController,
         beginnings: Beginnings,
     ) -> None:
-        """Nothing is wanted yet."""
+        """Make one without objects."""
         self._client = client
         self._compute = compute
         self._storage = storage
@@ -64,7 +68,7 @@ class Starter:
         self._left: dict[str, set[str]] = {}
 
     def waiting(self) -> dict[str, str]:
-        """What is not created yet, and why it could not be; "" if its inputs have not begun."""
+        """The objects that are not created yet, with the error; "" if inputs have not begun."""
         return {name: str(one.error or "") for name, one in self._waiting.items()}
 
     def awaited(self) -> frozenset[str]:
@@ -77,7 +81,7 @@ class Starter:
         return bool(self._left)
 
     def unclear(self) -> set[str]:
-        """What could not be created because something did not answer."""
+        """Names of the objects whose creation failed by an error that may pass."""
         return {
             name
             for name, one in self._waiting.items()
@@ -85,11 +89,11 @@ class Starter:
         }
 
     def readers(self) -> Mapping[str, Kept]:
-        """What is not created yet, by name."""
+        """The objects that are not created yet, by name."""
         return {name: one.reader for name, one in self._waiting.items()}
 
     def keep(self, names: Iterable[str]) -> None:
-        """Drop all but these objects, and forget what waits."""
+        """Drop all but these objects, and give up those that wait."""
         self._waiting.clear()
         self.drop((self._storage.wanted().keys() | self._compute.wanted().keys()) - set(names))
 
@@ -101,7 +105,7 @@ class Starter:
         self._compute.drop(given)
 
     def run(self, wanted: Iterable[Kept]) -> None:
-        """Create objects, inputs first, or change them."""
+        """Create objects, inputs first, or change them; those that are the same stay untouched."""
         for description in wanted:
             if isinstance(description, SourceDescription):
                 self._storage.run(description)
@@ -112,7 +116,11 @@ class Starter:
                 self._try(description.name)
 
     def leave(self, before: Mapping[str, Kept], after: Mapping[str, Kept]) -> None:
-        """Let go of the inputs that views read by their former definitions only."""
+        """Give up the holds on inputs that views read by their former definitions only.
+
+        A changed view takes holds on its new inputs; nobody else knows of those on the old ones,
+        and they would keep history for ever.
+        """
         for name, now in after.items():
             was = before.get(name)
             if isinstance(was, ViewDescription) and was != now:
@@ -120,7 +128,7 @@ class Starter:
         self._leave()
 
     def again(self) -> None:
-        """Try again what could not be done before."""
+        """Try again what could not be created, and what could not be given up."""
         for name in list(self._waiting):
             self._try(name)
         self._leave()
@@ -134,8 +142,9 @@ class Starter:
                 self._storage.run(waits.reader)
             else:
                 self._compute.run(waits.reader, self._beginnings.as_of(waits.reader))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the others are to go on
+        except Exception as error:  # noqa: BLE001 - any error of one must not keep back the others
             before, waits.error = waits.error, error
+            # It is tried again about every second: the same error is logged once.
             if repr(before) != repr(error):
                 _log.warning("not created yet", exc_info=True, extra={"context": {"id": name}})
         else:

@@ -1,12 +1,15 @@
-"""The timestamp oracle: at which time a read is made.
+"""The timestamp oracle chooses the time at which a query reads (Materialize: timestamp oracle).
+
+Without it a user could write a row and not find it, because the view that is queried lags behind
+its source; or could see a later state first and an earlier one after it.
 
     strict serializable   a read sees every write that was complete before it began, and no read
                           goes back behind one that ended before it began, whatever either reads
     serializable          a read sees one time, the latest that needs no waiting
 
 A write to a source is complete once the source's upper is beyond its time. So a strict read is made
-at the latest complete time of all sources that the objects rest on, or of the last read if that
-was later; and waits until what it reads has got there.
+at the latest complete time of all sources that its objects depend on, or at that of the last strict
+read if that was later; and it waits until what it reads has got there.
 
 Invariants:
     Times given to strict reads never decrease.
@@ -23,10 +26,10 @@ __all__ = ["Oracle"]
 
 
 class Oracle:
-    """Gives read times; shared between threads."""
+    """Chooses read times, for any thread. The last one is in memory only: see `Reads.begin`."""
 
     def __init__(self, last: int = TIME_MIN) -> None:
-        """Begin at `last`: no strict read is made before it."""
+        """Begin at `last`: no strict read is made at an earlier time."""
         self._lock = threading.Lock()
         self._last = last
 
@@ -34,11 +37,12 @@ class Oracle:
         """A time at which everything that was written before this call is seen.
 
         Args:
-            roots: Uppers of all sources that the read rests on, no older than this call.
+            roots: Uppers of all sources that the read depends on, fetched after the query came:
+                an older one could miss a write that was complete before it.
         """
         complete = [_latest(upper) for upper in roots]
         with self._lock:
-            # A source that has ended says nothing about now.
+            # A source that has ended (empty upper, None) has no latest time, and waits for nothing.
             self._last = max([self._last, *(time for time in complete if time is not None)])
             return self._last
 
@@ -50,4 +54,5 @@ class Oracle:
 
 
 def _latest(upper: Frontier) -> int | None:
+    """The last time that is complete below `upper`; None if all times are."""
     return None if upper.time is None else max(upper.time - 1, TIME_MIN)

@@ -1,13 +1,15 @@
-"""What can be asked of an application: a query once, an object's changes.
+"""The reads of an application answer queries once (peeks) and follow changes (subscriptions).
+
+They choose the time of each read, and leave its execution to the compute controller.
 
     reads = Reads(catalog, compute, limit_bytes=…, timeout_ms=…)
     reads.sql("SELECT * FROM delays AS OF 1700000000000")     a pyarrow.Table
-    reads.sql("EXPLAIN SELECT * FROM delays")                 how that is answered, and why
+    reads.sql("EXPLAIN SELECT * FROM delays")                 the strategy, and the reason for it
     reads.subscribe("SUBSCRIBE delays WITHOUT SNAPSHOT")      its batches, in order
 
 Invariants:
-    A query without `AS OF` sees everything that was written before it was asked, and never goes
-    back behind an earlier one, whoever asked that (strict serializable).
+    A query without `AS OF` sees everything that was written before it was made, and never goes back
+    behind an earlier one of any client (strict serializable).
 """
 
 from __future__ import annotations
@@ -53,16 +55,16 @@ class Reads:
         zone: Callable[[], str],
         shard_bytes: Callable[[], int],
     ) -> None:
-        """Reads of one application.
+        """Make the reads of one application.
 
         Args:
             client: Of its location.
-            compute: Passes queries and subscriptions on.
-            running: What there is, by name.
+            compute: Executes queries and subscriptions.
+            running: Returns the descriptions of all objects, by name.
             limit_bytes: Largest result of a query.
-            timeout_ms: How long a query may take that does not say so itself.
-            zone: Gives the time zone of the session.
-            shard_bytes: Gives the `direct_read_limit` in force.
+            timeout_ms: Time-out of a query that sets none itself.
+            zone: Returns the time zone of the session.
+            shard_bytes: Returns the `direct_read_limit` in force.
         """
         self._client = client
         self._compute = compute
@@ -74,11 +76,13 @@ class Reads:
         self._oracle = Oracle()
 
     def begin(self, sources: Iterable[Frontier]) -> None:
-        """Take over from who has answered before: no strict read is made before its last.
+        """Begin after the reads of an earlier process: no strict read goes back behind its last.
 
         Args:
             sources: Uppers of all sources that it may have read, no older than its last read.
         """
+        # No time of the oracle is stored. None was beyond the sources' uppers of then, and uppers
+        # do not go back.
         self._oracle.strict(sources)
 
     def sql(
@@ -88,7 +92,7 @@ class Reads:
         timeout_ms: float | None = None,
         cancelled: threading.Event | None = None,
     ) -> pa.Table:
-        """What a query gives; see `Application.sql`."""
+        """Answer a query; see `Application.sql`."""
         explained = parse_explain(text)
         if isinstance(explained, str):
             return self._explain_view(explained)
@@ -145,7 +149,11 @@ class Reads:
         return pa.table({"strategy": [found.strategy], "reason": [found.reason]})
 
     def _known(self, names: Iterable[str]) -> Mapping[str, Description]:
-        """What there is, with all of `names` among it as something that can be read."""
+        """Return all objects; `names` must be sources or views among them.
+
+        Raises:
+            InvalidUsage: One is not; the nearest name is suggested.
+        """
         running = self._running()
         readable = [
             name
@@ -158,7 +166,7 @@ class Reads:
         return running
 
     def _roots(self, names: Iterable[str], running: Mapping[str, Description]) -> list[Frontier]:
-        """Uppers of the sources that objects rest on."""
+        """Uppers of the sources that objects depend on, directly or through views."""
 
         def edges(name: str) -> tuple[str, ...]:
             return inputs_of(running[name]) if name in running else ()
@@ -169,5 +177,5 @@ class Reads:
 
 
 def _objects(selected: Selected) -> list[str]:
-    """What it reads that has times: relations are as they are now."""
+    """The objects of a query that have times; introspection relations only have a present."""
     return [name for name in selected.inputs if not name.startswith(f"{DATABASE}.")]

@@ -1,4 +1,7 @@
-"""Where objects begin: the time, and what keeps their inputs readable until they read them.
+"""The start holds keep inputs readable at an object's as_of until the object reads them itself.
+
+Between the choice of an as_of and the first step of the dataflow, compaction could advance the
+inputs' sinces beyond it; the object could not begin. (Materialize: the coordinator's read holds.)
 
 Invariants:
     A hold that is taken here ends: its controller gives it up, or the object's end does, or the
@@ -31,14 +34,19 @@ _log = logging.getLogger(__name__)
 
 
 class Beginnings:
-    """See the module; of one location, for any thread."""
+    """Chooses as_ofs, and takes and sweeps start holds, in one location; for any thread.
+
+    Losing a start hold before the object has holds of its own means that its inputs may not be
+    readable at its as_of: the object cannot begin there. One that is never given up keeps history
+    for ever; `sweep` is against that.
+    """
 
     def __init__(self, client: ShardClient) -> None:
-        """Nothing is read yet."""
+        """Make one; nothing is read yet."""
         self._client = client
 
     def as_of(self, dataflow: Dataflow) -> int:
-        """The first time at which a dataflow's output is to be right.
+        """Choose the first time at which a dataflow's output must be right.
 
         Raises:
             InvalidUsage: `HISTORY_GONE`: an input can never be read again.
@@ -56,22 +64,23 @@ class Beginnings:
         return chosen
 
     def sink_as_of(self, sink: SinkDescription) -> int:
-        """Where a sink begins that has not begun yet."""
+        """Choose the as_of of a sink that has not begun yet."""
         chosen = choose_as_of([self._readable(sink.on)], None)
         return 0 if chosen is None else chosen
 
     def has_begun(self, reader: Dataflow | SinkDescription) -> bool:
-        """Whether there is something in all that an object reads."""
+        """True if each of an object's inputs has an upper above the least time."""
         return all(self._readable(name).upper != MINIMUM for name in inputs_of(reader))
 
     def hold(self, dataflow: Dataflow, as_of: int) -> list[Hold]:
-        """Holds on a dataflow's inputs until it has its own.
+        """Take holds on a dataflow's inputs, until it has its own; the caller gives them up.
 
         Raises:
             InvalidUsage: History at `as_of` is gone.
         """
         purpose = f"the beginning of {dataflow.name}"
-        # Under the object's own prefix: whatever ends its holds, after a crash too, ends these.
+        # Under the object's own prefix: what ends the object's holds, after a crash too, ends
+        # these.
         name = beginning_name(dataflow.name)
         return [
             self._client.hold(one, name, since=as_of, purpose=purpose)
@@ -85,12 +94,12 @@ class Beginnings:
         is_ours: Callable[[str], bool],
         ending: Callable[[], bool] = lambda: False,
     ) -> None:
-        """End the holds of subscriptions that a runtime has left which died while it took them.
+        """Give up the start holds of subscriptions whose runtime died before it recorded them.
 
         Args:
-            objects: Names in the lane: what it knows ends by its drop.
-            is_ours: Whether a subscription is one of this runtime's controllers.
-            ending: Whether to leave the rest to the next start.
+            objects: Names in the lane: holds of these are given up when the object is dropped.
+            is_ours: True for a subscription of this runtime's controllers.
+            ending: True if the runtime ends: the rest is left to the next start.
         """
         for shard in self._client.shards():
             if ending():
@@ -106,7 +115,7 @@ class Beginnings:
                 )
 
     def latest(self, running: Collection[object]) -> list[Frontier]:
-        """Uppers of all sources among what runs."""
+        """Uppers of all sources among the descriptions of `running`."""
         names = [one.name for one in running if isinstance(one, SourceDescription)]
         there = [name for name in names if self._client.exists(name)]
         return [state.upper for state in self._client.readable(*there)] if there else []

@@ -40,7 +40,7 @@ class Lives:
         self._end(name)
 
     def on_phase(self, change: PhaseChange) -> bool:
-        """Take a phase of the lane; True if it is about an expected object's present incarnation."""
+        """Take a phase of the lane; True if it is of an expected object's present incarnation."""
         if change.phase == "dropped":
             # Nothing of it is left, and the next object of the name counts epochs from 1: with the
             # floor its reports would never count.

@@ -90,5 +90,4 @@ LANE_KNOBS: Final[Knobs] = {
     "restart_pause_max": Knob("restart_max_ms", positive_ms),
     "restart_healthy": Knob("healthy_ms", positive_ms),
 }
-"""The settings that may change while the lane runs, by their names in `[runtime]`; the order records
-their values."""
+"""The settings that may change while the lane runs, by name; the order records their values."""

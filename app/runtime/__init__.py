@@ -9,6 +9,6 @@ May use: `compute`, `storage`, `introspection`, `lane`, `transport`, `execution`
 Never: changes what runs in another way than through a command that has a place in the lane's order.
 
     runtime    the loop
-    settings   bounds and pauses of all that it does
-    cleanup    what a dropped object has left: checkpoints, holds
+    settings   bounds and pauses of lane, peeks, subscriptions, indexes and connections
+    cleanup    removes what a dropped object has left: checkpoints, holds
 """

@@ -1,4 +1,9 @@
-"""What a dropped object has left: checkpoints on this machine, holds on what it read."""
+"""The cleanup removes what a dropped object has left: checkpoints here, holds on what it read.
+
+A hold outlives every process until it is given up: one that is left behind keeps the history of its
+shard for ever. The lane calls this in the second phase of a drop, when nothing of the object runs.
+The object's own shard stays: dropping data is a command of its own.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +25,15 @@ __all__ = ["forget"]
 
 
 def forget(client: ShardClient, checkpoints: Path, dropped: LaneObject) -> None:
-    """Remove what an object has left of which nothing runs any more; harmless again.
+    """Remove what a dropped object has left. Nothing of it may run any more; harmless to repeat.
 
     Args:
         client: Of the location.
         checkpoints: Folder of the runtime's checkpoints.
         dropped: The object.
     """
+    # By the global id, for all of the object's dataflow numbers: an object that was changed has a
+    # folder for each definition.
     for folder in checkpoints.glob(f"{dropped.global_id}-*"):
         shutil.rmtree(folder, ignore_errors=True)
     match dropped.description:

@@ -1,8 +1,12 @@
-"""Bounds and pauses of all that a runtime does, and which of them may change while it runs.
+"""The runtime's settings gather the bounds and pauses of its parts, and say which may change.
 
-    bounds = bounds_of(settings)                          as section `[runtime]` says
+A setting can be written in section `[runtime]`, sent by a controller, and be recorded in the lane's
+order, where the next runtime reads it. A value that cannot be applied has to be refused before it
+is recorded: afterwards every start would meet it again.
+
+    bounds = bounds_of(settings)                          from section `[runtime]`
     bounds.changed({"index_limit": "1g"})                 with other values
-    check_configuration({"index_limit": "1g"}, bounds)    refuses what no runtime would take over
+    check_configuration({"index_limit": "1g"}, bounds)    refuses values that cannot be applied
 
 Invariants:
     A name means the same in `[runtime]`, in `UpdateConfiguration` and in the lane's order.
@@ -42,19 +46,19 @@ CHANGEABLE: Final = (*LANE_KNOBS, *PEEK_KNOBS, *SUBSCRIBE_KNOBS, *INDEX_KNOBS)
 """Names of the settings that may change while a runtime runs."""
 
 _HEARTBEATS: Final = 3
-"""How often a controller's silence is asked about before it is taken to be gone."""
+"""Heartbeats of a connection per `controller_silence`: so many are missed before it is closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of one runtime.
+    """The settings of one runtime.
 
     Attributes:
-        lane: Of starts, stops, restarts and hydration.
-        peeks: Of queries.
-        subscribes: Of each subscription.
-        indexes: Of each index.
-        connections: Of each controller's connection.
+        lane: Settings of starts, stops, restarts and hydration.
+        peeks: Settings of queries.
+        subscribes: Settings of each subscription.
+        indexes: Settings of each index.
+        connections: Bounds of each controller's connection; cannot change while it runs.
     """
 
     lane: LaneSettings = field(default_factory=LaneSettings)
@@ -64,10 +68,10 @@ class Bounds:
     connections: Limits = field(default_factory=Limits)
 
     def changed(self, given: Mapping[str, str]) -> Bounds:
-        """These with other values; names that are not `CHANGEABLE` are passed over.
+        """A copy with other values; names that are not `CHANGEABLE` are ignored.
 
         Raises:
-            InvalidUsage: A value is none, or does not go with the others.
+            InvalidUsage: A value cannot be parsed, or does not go with the others.
         """
         return Bounds(
             lane=tuned(self.lane, LANE_KNOBS, given),
@@ -78,7 +82,10 @@ class Bounds:
         )
 
     def heeding(self, said: Mapping[str, str]) -> Bounds:
-        """As `changed`, of what the lane's order says; these, if another version has said it."""
+        """A copy with the values of the lane's order; `self` if they cannot be applied.
+
+        Another version may have recorded them. To fail would stop this runtime at each start.
+        """
         try:
             return self.changed(said)
         except InvalidUsage as error:
@@ -106,23 +113,24 @@ class RuntimeOptions:
 
 
 def check_commands(commands: Iterable[object], said: Mapping[str, str], bounds: Bounds) -> None:
-    """Refuse settings of `UpdateConfiguration`s that cannot be taken over, before any is recorded.
+    """Refuse `UpdateConfiguration`s that cannot be applied, before any of them is recorded.
 
     Args:
-        commands: Of a controller.
-        said: What the lane's order says so far.
-        bounds: What a runtime does without that.
+        commands: Commands of a controller; others than `UpdateConfiguration` pass.
+        said: The settings that the lane's order has recorded so far.
+        bounds: The runtime's settings without those.
 
     Raises:
-        InvalidUsage: Names the setting.
+        InvalidUsage: A setting is unknown, may not change, or has no such value; it is named.
     """
+    # With what the order has recorded: two values may be right alone and not go together.
     for command in commands:
         if isinstance(command, UpdateConfiguration):
             check_configuration(command.settings, bounds.changed({**said, **command.settings}))
 
 
 def bounds_of(settings: RuntimeSettings) -> Bounds:
-    """What section `[runtime]` says.
+    """The settings of section `[runtime]`.
 
     Raises:
         InvalidUsage: Values do not go together.
@@ -146,10 +154,10 @@ def configuration_of(settings: RuntimeSettings) -> dict[str, str]:
 
 
 def check_configuration(given: Mapping[str, str], bounds: Bounds) -> Bounds:
-    """What `bounds` become by `given`.
+    """Return `bounds` with the values of `given`, all of which must be changeable settings.
 
     Raises:
-        InvalidUsage: There is no such setting that may change, or a value cannot be.
+        InvalidUsage: There is no such setting that may change, or it cannot have this value.
     """
     for name in given:
         if name not in CHANGEABLE:
