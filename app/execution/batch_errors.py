@@ -1,12 +1,12 @@
-"""An error of a micro-batch, short enough for Spark.
+"""Batch errors leave a `foreachBatch` function short enough for Spark, and recognisable as a stop.
 
 Spark 4.3 looks for an interruption in the text of a `Py4JJavaError` with a regular expression that
-overflows the stack of a query's thread when the text is long, as stack traces are. So what leaves a
-function of `foreachBatch` is an error of our own class, with the one line that says what happened.
+overflows the stack of a query's thread when the text is long, as stack traces are. So the error
+that leaves the function is of our own class, with one line.
 
-By the same expression Spark tells the end of a query that was stopped from a failure, which it logs
-with a stack trace. A query that we stop is meant to end, whatever its function was doing just then:
-so it says what Spark looks for.
+By the same expression Spark tells a query that was stopped from one that failed, which it logs with
+a stack trace. A query that we stop is meant to end, whatever its function was doing just then: so
+its error contains the text that Spark looks for.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ _INTERRUPTED: Final = (
 
 
 class MicroBatchFailed(Exception):
-    """A micro-batch failed; whoever started the query has the error itself."""
+    """A micro-batch failed; the object that started the query keeps the error itself."""
 
 
 def briefly(error: BaseException, *, stopping: bool) -> MicroBatchFailed:
-    """What to raise in the place of `error`, with `from None`.
+    """Make the error to raise in the place of `error`, with `from None`.
 
     Args:
-        stopping: Whether the query is being stopped; Spark asks itself, too, before it believes it.
+        error: The error of the micro-batch.
+        stopping: True if the query is being stopped. Spark checks its own state as well before it
+            takes the error for a stop.
     """
     return MicroBatchFailed(_INTERRUPTED if stopping else gist(error)[:_LENGTH])

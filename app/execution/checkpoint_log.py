@@ -1,9 +1,9 @@
-"""What the checkpoint of a streaming query says, as Spark writes it on this machine's disk.
+"""The checkpoint log is read here as Spark writes it on local disk, without asking the JVM.
 
-    <checkpoint>/offsets/7      v1, metadata, then a line for each source: where micro-batch 7 ends
+    <checkpoint>/offsets/7      v1, metadata, then a line for each source: its end in micro-batch 7
 
-Spark writes it before the micro-batch runs, and the text is an interface of its own: checkpoints
-outlive versions. To read it costs nothing of the JVM.
+Spark writes this file before the micro-batch runs. Its format is stable across versions of Spark,
+since checkpoints outlive them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ VERSION: Final = "v1"
 
 
 def planned_offset(folder: Path, number: int) -> str | None:
-    """Where micro-batch `number` of a query with one source ends, as the source wrote it.
+    """The end offset of micro-batch `number` of a query with one source, as the source wrote it.
 
-    None if the log has none that can be read, or several.
+    None if there is no such file, it is of another version, or it has several sources.
     """
     path = folder / "offsets" / str(number)
     if not path.is_file():

@@ -1,22 +1,22 @@
-"""How often sources commit: as often as views can follow.
+"""Commit pacing lets sources commit only as often as views can follow: backpressure.
+
+A view that is recomputed at each time at which an input changes can fall behind for ever: with more
+views than cores a step takes longer than the interval it covers, and every view waits for longer
+and longer. No time may be skipped, since a view is right at every time. But the sources decide how
+many times there are. So when a view that had caught up falls behind, all sources commit half as
+often, with twice as much at once. When all views follow easily, sources speed up again, as far as
+the steps' durations allow: a step takes about as long whatever is in it, so the load at a shorter
+interval can be computed beforehand.
 
     pace = Pace(clock, interval_ms=1000, most_ms=10_000)
-    pace.behind("delays", 4200)       a view: how far it is behind what its inputs have
-    pace.rest_ms()                    a source, after a commit: how long it takes no news now
-
-A view that is run anew at each time at which an input changes can fall behind for ever: with more
-views than cores a step takes longer than the time it is for, and every view waits for longer and
-longer. Nothing may be left out, since a view is right at every time. But how many times there are
-is for the sources to say. So when a view that had caught up falls behind, all sources commit half
-as often, with twice as much at once. When all follow easily they come back, as far as the time that
-steps take allows: a step takes about as long whatever is in it, so how busy steps would be at a
-shorter distance is known beforehand.
+    pace.behind("delays", 4200)       by a view: its distance behind its inputs' uppers
+    pace.rest_ms()                    by a source after a commit: how long to wait for the next
 
 While nothing changes uppers still move at every interval: idle views cost no Spark job.
 
 Invariants:
-    Between two commits of a source there are never more than `most_ms` because of this.
-    A view that stands still slows nobody down: only one that has moved since it was last slow.
+    Pacing never puts more than `most_ms` between two commits of a source.
+    A view that stands still slows no source down: only one that has moved since it was last slow.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ __all__ = ["Pace"]
 _log = logging.getLogger(__name__)
 
 _SLOW: Final = 2.0
-"""A view is slow when it is behind by more than so many intervals, and one more."""
+"""A view is slow when it is behind by more than so many present intervals and one base interval."""
 
 _SETTLE: Final = 3.0
-"""How many intervals a change of the pace needs before its effect is judged."""
+"""Intervals that a change of the pace needs before its effect is judged."""
 
 _DRAINS: Final = 0.9
 """A view that is behind by less than this share of what it was is catching up."""
 
 _RUNGS: Final = (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64)
-"""Distances to choose from, in intervals."""
+"""Distances between commits to choose from, in intervals."""
 
 _FITS: Final = 0.85
-"""Sources come back to a distance at which steps would take less than this share of all turns: what
-else there is to do makes them take longer."""
+"""Sources speed up to a distance at which steps would take less than this share of all slots; the
+rest is for other work, which makes steps slower."""
 
 _PATIENCE_MS: Final = 10_000.0
 _PATIENCE_MOST_MS: Final = 120_000.0
-"""How long everybody must have followed easily before sources commit more often: longer after each
-attempt that failed."""
+"""How long all views must have followed easily before sources commit more often: doubles with each
+attempt that failed, from the first value to the second."""
 
 _STANDS_MS: Final = 30_000.0
 """A view whose distance has only grown for so long does not follow at all: it is blocked or fails,
@@ -62,7 +62,7 @@ and slower sources would not help it."""
 
 @dataclass(slots=True)
 class _Seen:
-    """A view as it was last seen: how far behind, and when that has last not grown."""
+    """The last report of a view: its distance, and when that distance has last not grown."""
 
     behind_ms: int
     moved_ms: float
@@ -81,10 +81,10 @@ class Pace:
         """Begin at full speed.
 
         Args:
-            clock: Of the driver.
+            clock: The driver's clock.
             interval_ms: The least distance of commits.
             most_ms: The greatest: with `interval_ms` itself the pace never changes.
-            busy_ms: For how long, until a time of the clock, steps have kept all cores busy.
+            busy_ms: Returns how long steps have kept all cores busy, up to a time of the clock.
         """
         self._clock = clock
         self._base_ms = interval_ms
@@ -106,7 +106,7 @@ class Pace:
         return self._interval_ms
 
     def behind(self, view: str, ms: int) -> None:
-        """Note how far a view that has caught up once is behind its inputs."""
+        """Report the distance of a hydrated view behind its inputs, and judge the pace by it."""
         with self._lock:
             now_ms = self._clock.elapsed_ms()
             before = self._views.get(view)
@@ -116,16 +116,16 @@ class Pace:
             self._judge(now_ms)
 
     def forget(self, view: str) -> None:
-        """The view has stopped; harmless if it is not known."""
+        """Forget a view that has stopped; harmless if it is not known."""
         with self._lock:
             self._views.pop(view, None)
 
     def rest_ms(self) -> float:
-        """How long a source that has just committed takes no news, in milliseconds.
+        """How long a source that has just committed waits for its next data, in milliseconds.
 
-        Sources rest until the same moments, multiples of the interval, at which Spark starts
-        micro-batches without a rest, too: what they commit soon after has one time, and a view of
-        several takes one step for all. Nobody that commits before the next one is up twice.
+        All sources wait until the same moments, multiples of the interval, as Spark's trigger does:
+        commits soon after such a moment have one time, and a view of several sources takes one step
+        for all of them. A source that commits before the next moment does not wake up twice.
         """
         interval_ms = self._interval_ms
         if interval_ms == self._base_ms:
@@ -141,7 +141,8 @@ class Pace:
         if now_ms - self._judged_ms < _SETTLE * self._interval_ms:
             return
         slow = worst_ms > _SLOW * self._interval_ms + self._base_ms
-        # What was left over from a faster pace is being made up: that is the effect hoped for.
+        # A backlog from the faster pace that shrinks is the effect hoped for: no reason to slow
+        # down once more.
         drains = worst_ms < _DRAINS * self._worst_ms
         self._judged_ms, self._worst_ms = now_ms, worst_ms
         if slow and not drains and self._interval_ms < self._rungs[-1]:

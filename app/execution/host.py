@@ -1,10 +1,13 @@
-"""How the lane makes an object run, and makes it stop: the one seam between bookkeeping and Spark.
+"""The host is the one seam between the lane's bookkeeping and Spark: a renderer gets it and runs.
+
+The lane must be able to start and stop any object without knowing what it is, and tests must be
+able to run the lane without Spark.
 
     render(host, incarnation, description) -> Running      starts it; may take seconds
     running.stop()                                          ends it; may take as long
 
-Both are called from threads that may wait, never from the lane's own, and for one object never side
-by side: an incarnation is started when the one before it has stopped.
+Both are called from threads that may wait, never from the lane's own, and for one object never at
+the same time: an incarnation is started when the one before it has stopped.
 
 Invariants:
     When `stop` has returned nothing of this incarnation commits anything any more.
@@ -34,22 +37,22 @@ __all__ = ["Host", "Incarnation", "Running"]
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What every object that runs shares.
+    """The resources that all running objects of a kind share.
 
     Attributes:
         spark: The session of the object's kind; the same one for all in a unified runtime.
-        client: Of the persist location.
+        client: Client of the location.
         storage: Options of the location's store, for reads and writes through Spark.
-        report: Takes what running objects tell.
-        clock: Of the driver.
+        report: Takes the observations of running objects.
+        clock: The driver's clock.
         ids: Source of everything random.
         checkpoints: Folder of the checkpoints, on this machine.
         writes: Set once writing is allowed; never cleared.
         check_fence: Raises `Fenced` if another runtime has taken over the location. Called before
             every commit and after every one that was refused.
         interval_ms: Distance of the times that sources give to data, and of their ticks.
-        pool: Scheduler pool of the object's kind.
-        pace: How often sources commit; None for at each interval.
+        pool: Spark's scheduler pool of the object's kind.
+        pace: Slows sources' commits down; None for a commit at each interval.
     """
 
     spark: SparkSession
@@ -68,15 +71,16 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """One life of an object, as the lane has numbered it.
+    """One life of an object, from its start to its end, as the lane has numbered it.
 
     Attributes:
         id: The object's name.
         global_id: Its id for ever: `u7`, `t3`.
-        dataflow: Number of the dataflow: new whenever the definition is.
-        epoch: Number of this start of it, from 1.
+        dataflow: Number of the dataflow: a new one for each definition.
+        epoch: Number of this start of it, from 1; a higher one fences.
         operators: First number of its operators, and how many there are.
-        as_of: The first time at which its output is to be right; None where that is the source's.
+        as_of: The first time at which its output must be right; None for a source, which sets its
+            own.
     """
 
     id: str
@@ -88,17 +92,25 @@ class Incarnation:
 
     @property
     def query_name(self) -> str:
-        """Name of its streaming query: no two that run at once have the same."""
+        """Name of its streaming query, unique among those that run at once."""
         return f"{self.id}:{self.global_id}:{self.epoch}"
 
     def checkpoint(self, folder: Path) -> Path:
-        """Its checkpoint: that of the incarnation before, while the definition stays."""
+        """Folder of its checkpoint: that of the incarnation before, while the definition stays.
+
+        Without the epoch, so that a restart continues the query; with the dataflow, since Spark
+        cannot continue another query from it.
+        """
         return folder / f"{self.global_id}-{self.dataflow}"
 
 
 class Running(Protocol):
-    """Something that runs for an object."""
+    """A running incarnation of an object."""
 
     def stop(self) -> None:
-        """End it, and wait until nothing of it commits any more; again does nothing."""
+        """End it, and wait until nothing of it commits any more; harmless to repeat.
+
+        Raises:
+            Exception: It may still run; the lane calls again.
+        """
         ...

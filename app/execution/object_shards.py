@@ -1,8 +1,8 @@
-"""The shards of objects: there before anything reads them.
+"""Object shards are created as soon as their objects are, before anything reads or writes them.
 
-A source or view has its contents in the shard of its name. It is made as soon as the object is
-wanted, so that what reads it can be created at once, in any order. What becomes of a shard that is
-there already is decided by whoever writes it, when it starts: the definition may have changed.
+A source or view has its contents in the shard of its name. Because the shard is there at once,
+objects that read it can be created in any order. A shard that is there already stays as it is: its
+writer decides at its start what a changed definition means for it.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ __all__ = ["make_shard", "schema_of"]
 
 
 def schema_of(ddl: str) -> ShardSchema:
-    """The schema that columns in Spark's DDL describe; needs a session."""
+    """Parse columns in Spark's DDL; needs a session."""
     return ShardSchema.parse(StructType.fromDDL(ddl).json())
 
 
 def make_shard(
     client: ShardClient, description: SourceDescription | ViewDescription, columns: str
 ) -> None:
-    """Make the shard of an object, unless there is one; set how far back it stays readable.
+    """Create the shard of an object, unless there is one, and set its retention.
 
     Args:
-        client: Of the location.
+        client: Client of the location.
         description: The object.
-        columns: Of its contents, in Spark's DDL.
+        columns: Columns of its contents, in Spark's DDL.
 
     Raises:
         InvalidUsage: The columns, or the key, cannot be those of a shard.

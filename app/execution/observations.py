@@ -1,10 +1,9 @@
-"""What running objects tell of themselves: small values, put into a queue and forgotten.
+"""Observations are the small values by which running objects report progress, health and failure.
 
     report(Progress("delays", epoch=3, write=1700000001000))
 
-`Report` never blocks and never raises, so that it can be called from a micro-batch. What arrives
-from an earlier incarnation of an object than the one that runs is thrown away by whoever reads the
-queue: `epoch` says which one it is from.
+`Report` never blocks and never raises, so that a micro-batch can call it. The reader of the queue
+drops observations of an earlier incarnation than the one that runs: `epoch` tells them apart.
 
 Missing is not zero: a field that is UNSET was not observed. A time of None is the empty frontier.
 """
@@ -49,10 +48,12 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """How far an object is, after a commit: see `Frontiers` of the compute protocol.
+    """The frontiers of an object after a commit; see `Frontiers` of the compute protocol.
 
     Attributes:
-        inputs: By input: what of it has been read.
+        write: Upper of its output.
+        read: Frontier up to which all inputs have been read.
+        inputs: By input: the frontier up to which it has been read.
     """
 
     id: str
@@ -63,10 +64,10 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Hydrated(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """An object has caught up with its `as_of` for the first time in this incarnation.
+    """An object has computed its output up to its `as_of`, for the first time in this incarnation.
 
     Attributes:
-        took_ms: Since it was started.
+        took_ms: Time since its start.
     """
 
     id: str
@@ -75,13 +76,13 @@ class Hydrated(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What one part of an object says of its state.
+    """The state of one component of an object.
 
     Attributes:
-        namespace: Which part: generator, decode, upsert, kafka, sink, compute, internal.
+        namespace: The component: generator, decode, upsert, kafka, sink, compute, internal.
         status: running, stalled, frozen or ceased.
-        error: What is wrong; "" if nothing is.
-        hint: What to do about it.
+        error: The problem; "" if there is none.
+        hint: The remedy.
     """
 
     id: str
@@ -96,8 +97,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Statistics of one micro-batch: names and meanings are those of `introspection`.
 
     Attributes:
-        added: Counters: to be added to what there is.
-        now: Gauges: replace what there is.
+        added: Counters: are added to the values so far.
+        now: Gauges: replace the values so far.
     """
 
     id: str
@@ -107,12 +108,13 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What ran for an object has ended by an error: it is to be suspended and started again.
+    """An incarnation has ended by an error: it is suspended and started again.
 
     Attributes:
-        error: In a sentence.
-        hint: What to do about it.
-        fenced: Whether another runtime has taken over: then nothing of this one may go on.
+        error: The error, in a sentence.
+        hint: The remedy.
+        fenced: True if the error is `Fenced`: if another runtime has taken over, nothing of this
+            one may go on.
     """
 
     id: str
@@ -123,7 +125,7 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What ran for an object has come to its end: there is nothing more to do, ever."""
+    """An incarnation has come to its end: there is nothing more to do, ever."""
 
     id: str
     epoch: int

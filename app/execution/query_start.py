@@ -1,13 +1,13 @@
-"""Starting streaming queries: a few at a time.
+"""The query start limits how many streaming queries start at a time.
+
+A query over a Python source starts Python processes, and Spark gives up on one that does not answer
+within ten seconds, which no setting changes. If fifty objects started at once, all would miss that;
+a few at a time none does, and the last is ready sooner. `start()` itself returns long before the
+processes are up, so the slot is kept until the query is initialised.
 
     with start_slot(clock, stopping):
         query = writer.start()
         until_initialised(query, clock, stopping)
-
-A query over a Python source brings up processes of its own, and Spark gives up on one that does not
-answer within ten seconds, which has no setting. A project of fifty objects that starts all of them
-at once would make every one of them miss that; started in turn none does, and the whole is there
-sooner. `start()` itself returns long before that, so the turn lasts until the query has begun.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 __all__ = ["start_slot", "until_initialised"]
 
 _SLOTS: Final = threading.BoundedSemaphore(2)
-"""Starts under way in this process."""
+"""Slots for starts of this process: two at a time."""
 
 _POLL_MS: Final = 50.0
 _PATIENCE_MS: Final = 30_000.0
-"""A start that takes longer gives up its turn and goes on."""
+"""A start that takes longer frees its slot and goes on."""
 
 _BEGINNING: Final = ("Initializing", "Starting")
-"""Beginnings of Spark's status messages of a query whose sources are not there yet."""
+"""Prefixes of Spark's status message while a query's sources are not initialised."""
 
 
 @contextmanager
 def start_slot(clock: Clock, stopping: threading.Event) -> Iterator[None]:
-    """A turn to start a query; waits for one, but not for longer than until `stopping` is set."""
+    """Wait for a slot to start a query, and keep it; without one once `stopping` is set."""
     while not (taken := _SLOTS.acquire(blocking=False)) and not clock.wait(stopping, _POLL_MS):
         pass
     try:
@@ -48,7 +48,7 @@ def start_slot(clock: Clock, stopping: threading.Event) -> Iterator[None]:
 
 
 def until_initialised(query: StreamingQuery, clock: Clock, stopping: threading.Event) -> None:
-    """Wait until a query's sources are there, it has ended, or `stopping` is set."""
+    """Wait until a query is initialised, has ended, has taken 30 s, or `stopping` is set."""
     deadline = clock.elapsed_ms() + _PATIENCE_MS
     while query.isActive and query.status["message"].startswith(_BEGINNING):
         if clock.wait(stopping, _POLL_MS) or clock.elapsed_ms() > deadline:

@@ -1,13 +1,13 @@
-"""What to tell a person when Spark fails: our own error inside it, or its first line.
+"""Spark errors are reduced to one sentence for people: our own error inside of Spark's, or a line.
 
-    told(error)               printed as a sentence; the exit status of a job
-    explain(error)            a sentence, and an exit status
-    sentence(error, "CODE")   a sentence with a code, for who asked; `CODE` where it has none
-    gist(error)               the one line of a foreign error that says what went wrong
+An error of a shard crosses from Python to the JVM and back as text inside a stack trace of hundreds
+of lines; the code in brackets at its head is what survives (`shardline.datasource.errors`).
+
+    told(error)               prints a sentence; returns the exit status of a job
+    explain(error)            an exit status and a sentence; logs the whole error
+    sentence(error, "CODE")   a sentence with a code, `CODE` if the error has none
+    gist(error)               the one line of a foreign error that names the cause
     unreadable_part(error)    a sentence, if a part of a shard is missing or damaged
-
-An error of a shard crosses from Python to the JVM and back as text inside a stack trace; the code
-in brackets at its head is what survives (`shardline.datasource.errors`).
 """
 
 from __future__ import annotations
@@ -44,14 +44,17 @@ _FILE = re.compile(r"\[FAILED_READ_FILE\.(\w+)\] [^\n]*?((?:file|[\w.+-]+):/[^\n
 _LEASE_LOST = "LEASE_LOST"
 
 UNREADABLE_HINT: Final = "put the part back, or repair the shard with fsck: nothing was skipped"
-"""What to do about a part that cannot be read."""
+"""Hint for a part that cannot be read."""
 
 LOGGED_HINT: Final = "the log has all of it"
-"""Where to look if one line does not say enough."""
+"""Hint for an error that was cut to one line."""
 
 
 def told(error: BaseException) -> int:
-    """Print what ended a job, in a sentence; its exit status: 130 for Ctrl-C, else as `explain`."""
+    """Print the error that ended a job, in a sentence, and return the job's exit status.
+
+    The status is 130 for Ctrl-C, and that of `explain` otherwise.
+    """
     if isinstance(error, KeyboardInterrupt):
         sys.stdout.write("\nStopped. Start again to go on.\n")
         sys.stdout.flush()
@@ -65,9 +68,9 @@ def told(error: BaseException) -> int:
 
 
 def unreadable_part(error: BaseException) -> str | None:
-    """Which part of a shard a read could not read, in a sentence; None for every other error.
+    """Name the part of a shard that could not be read, in a sentence; None for any other error.
 
-    A read whose lease was lost is another one: done again, it finds other parts.
+    A read whose lease was lost does not count: repeated, it plans other parts.
     """
     if isinstance(error, MissingBlob | Corrupt):
         return None if error.code == _LEASE_LOST else error.detail
@@ -83,10 +86,10 @@ def unreadable_part(error: BaseException) -> str | None:
 
 
 def explain(error: BaseException) -> tuple[int, str]:
-    """An exit status and one sentence for `error`, which is logged in full.
+    """Return an exit status and one sentence for `error`, and log it in full.
 
     Returns:
-        2 if what was asked for cannot work, otherwise 1; and the sentence.
+        2 if the request cannot work as it is, otherwise 1; and the sentence.
     """
     _log.error("the job failed", exc_info=error)
     found = _OURS.findall(str(error))
@@ -97,7 +100,7 @@ def explain(error: BaseException) -> tuple[int, str]:
 
 
 def sentence(error: BaseException, code: str) -> str:
-    """One sentence with a code in brackets: our own error's, Spark's, or else `code`."""
+    """Return one sentence with a code in brackets: our own error's, Spark's, or else `code`."""
     if isinstance(error, ShardError):
         return str(error)
     text = str(error)
@@ -109,11 +112,11 @@ def sentence(error: BaseException, code: str) -> str:
 
 
 def gist(error: BaseException) -> str:
-    """Class and message of a foreign error, in one line.
+    """Return class and message of a foreign error, in one line.
 
-    What a Python function has raised in a worker of Spark's is at the end of a stack trace, and
-    the line before it says only that something was raised; so does Py4J's first line, with a
-    number that is another one each time.
+    The error of a Python function in one of Spark's workers is at the end of a stack trace; the
+    lines before it only say that something was raised. So does Py4J's first line, with a number
+    that is another one each time, which would make equal errors look different.
     """
     text = str(error)
     raised = _PYTHON.findall(text)

@@ -1,18 +1,18 @@
-"""Steps of views take turns: as many at once as there are cores, the shortest first.
+"""The step scheduler runs as many view steps at once as there are cores, the shortest first.
+
+Views of one source all get new data at the same moment. Run at the same time on two cores, eight of
+them all end late; one after the other, most end early and the last no later, the more so if long
+ones come last (shortest job first). A blocked step must not block others: one that has run for
+longer than `_PATIENCE_MS` is no longer counted, and one that has waited for so long goes on without
+a slot.
 
     with TURNS.turn(clock, threading.Event(), expected_ms=120):
         …                                  a step
-    TURNS.busy_ms(clock.elapsed_ms())      for how long steps have kept all cores busy
-
-Views of one source all have news at the same moment. Run side by side on two cores, eight of them
-all end late; one after the other, most end early and the last no later, the more so if those that
-take long come last. So a step waits for its turn. What is blocked must not block others: a step
-that has run for longer than `_PATIENCE_MS` is no longer counted, and one that has waited for so
-long goes on without a turn.
+    TURNS.busy_ms(clock.elapsed_ms())      how long steps have kept all cores busy
 
 Invariants:
-    Nobody waits for longer than `_PATIENCE_MS`, whatever others do.
-    Of those that expect to take as long, turns are given in the order of asking.
+    No step waits for longer than `_PATIENCE_MS`, whatever others do.
+    Among steps of the same expected length, slots are given in the order of asking.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from shardline.datasource.clock import Clock
 __all__ = ["TURNS", "Turns"]
 
 _PATIENCE_MS: Final = 1_000.0
-"""Longer than nearly all steps of little data, for which alone the order matters."""
+"""Longer than nearly all steps with little data; only for those does the order matter."""
 
 
 class Turns:
-    """Who may go ahead. May be shared between threads."""
+    """Slots for steps. May be shared between threads."""
 
     def __init__(self, at_once: int) -> None:
-        """Let so many go ahead at once."""
+        """Make a scheduler with `at_once` slots."""
         self._at_once = at_once
         self._lock = threading.Lock()
         self._waiting: dict[threading.Event, float] = {}
@@ -46,18 +46,19 @@ class Turns:
     def turn(
         self, clock: Clock, given: threading.Event, expected_ms: float = 0.0
     ) -> Iterator[None]:
-        """A turn, or the end of patience.
+        """Wait for a slot, for at most `_PATIENCE_MS`, and keep it for the block.
 
         Args:
-            clock: Measures patience.
-            given: New; is set when it is this one's turn. Who sets it ends the waiting.
-            expected_ms: About how long the step takes.
+            clock: Clock of the wait.
+            given: A new event; set when the slot is given. The caller may set it to end the wait.
+            expected_ms: Expected duration of the step.
         """
         with self._lock:
             self._waiting[given] = expected_ms
             self._hand_out(clock.elapsed_ms())
         clock.wait(given, _PATIENCE_MS)
         with self._lock:
+            # Still in the queue: it goes on without a slot, but its time counts like any other.
             if self._waiting.pop(given, None) is not None:
                 self._since[given] = clock.elapsed_ms()
         try:
@@ -69,12 +70,12 @@ class Turns:
                 self._hand_out(now_ms)
 
     def busy_ms(self, now_ms: float) -> float:
-        """How long all turns have been taken so far: two of two for a second are a second.
+        """Time for which all slots have been taken so far; half of them for 2 s count as 1 s.
 
-        Of a step that may be blocked only what it was counted for.
+        A step that may be blocked counts for at most `_PATIENCE_MS`.
 
         Args:
-            now_ms: By the clock of the turns.
+            now_ms: Elapsed time of the clock that the steps use.
         """
         with self._lock:
             going = (_counted_ms(now_ms - since_ms) for since_ms in self._since.values())
@@ -96,4 +97,4 @@ def _counted_ms(took_ms: float) -> float:
 
 
 TURNS: Final = Turns(max(os.cpu_count() or 1, 2))
-"""Those of all steps of this process, whose cores they share."""
+"""The one scheduler of this process: all its steps share the same cores."""

@@ -1,17 +1,17 @@
-"""The controller's side of a connection, whatever carries it.
+"""A client is the controller's side of one connection, in process or over a socket.
 
     client.send(command)                 hands it over; never waits for the runtime
     client.receive(timeout_ms)           the next response, or None
-    client.closed                        how it has ended; None while it is open
+    client.closed                        the reason of the end; None while it is open
 
-There is no acknowledgement of commands: what was sent to a connection that ends may be lost, or
-may have been done. A controller that loses its connection connects again, and says anew what
-should be there.
+Commands are not acknowledged: one that was sent to a connection that ends may be lost, or may have
+been done. A controller that loses its connection connects again, and sends its complete desired
+state.
 
 Invariants:
     Commands arrive in the order in which they were sent, responses in the order of the runtime.
-    `Hello` is said by the client itself, once.
-    A client is of one connection; nothing connects it again.
+    The client itself sends `Hello`, once.
+    A client is one connection; nothing connects it again.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ class Client(Protocol[Command_contra, Response_co]):
 
     @property
     def nonce(self) -> str:
-        """Names the connection."""
+        """The connection's name."""
         ...
 
     @property
     def closed(self) -> Closed | None:
-        """How the connection has ended, once that is known; None before."""
+        """The reason for which the connection has ended; None before that is known."""
         ...
 
     def send(self, command: Command_contra) -> bool:
-        """Hand a command over; False if the connection has ended, or ends by it."""
+        """Hand a command over; False if the connection has ended, or the command ends it."""
         ...
 
     def receive(self, timeout_ms: float = 0) -> Response_co | None:
-        """The next response.
+        """Take the next response.
 
         Args:
-            timeout_ms: How long to wait for one; not longer than until the connection ends.
+            timeout_ms: How long to wait for one; the end of the connection ends the wait.
 
         Returns:
             None if none has come, or none will: see `closed`.
@@ -55,5 +55,5 @@ class Client(Protocol[Command_contra, Response_co]):
         ...
 
     def close(self) -> None:
-        """End the connection; again does nothing."""
+        """End the connection; harmless to repeat."""
         ...

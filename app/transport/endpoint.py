@@ -1,12 +1,15 @@
-"""The runtime's side of a protocol: controllers come and go, the runtime takes what they say.
+"""An endpoint is the runtime's side of a protocol: controllers come and go, the runtime runs on.
+
+The runtime's loop must never wait for a controller, and must never mix two of them: a command of a
+connection that has been replaced would undo what the new controller has just asked for.
 
     endpoint = Endpoint(wake)                    made once; lives as long as the runtime
     session = endpoint.connect(nonce)            by a transport; ends the session before
     session.push(command)                        by the transport, as commands come in
 
     match endpoint.take():                       by the runtime's loop; never waits
-        case Reconcile(commands=commands): ...   all that a new controller wants, once
-        case Received(command=command): ...      what it says after that
+        case Reconcile(commands=commands): ...   a new controller's desired state, once
+        case Received(command=command): ...      each command after that
         case None: ...                           nothing, for now
     endpoint.respond(response)                   by the runtime's loop; never waits
 
@@ -15,12 +18,13 @@
 
 Invariants:
     At most one session is current. A session has queues of its own, and `connect` puts a new one in
-    the place of the old in one step: nothing that the old one still holds is ever taken after that,
-    and nothing that is answered after that goes to it.
+    the place of the old in one step: no command that the old one still holds is taken after that,
+    and no response goes to it.
     `Hello` is never taken; it is an argument of `connect`.
     Nothing of a session is taken before its `InitializationComplete`, which is never taken itself;
-    what came before is then taken at once, what comes behind one by one, in order. If a session
-    ends before, it is as if it had never been. If it ends later, what it has said is still taken.
+    the commands before it are then taken at once, those behind it one by one, in order. If a
+    session ends before, it is as if it had never been. If it ends later, its commands are still
+    taken.
     A response goes to the current session if its `Reconcile` has been taken, or nowhere.
     No queue grows without bound, and nothing waits: a session that would is ended with a reason.
 """
@@ -43,14 +47,14 @@ Response = TypeVar("Response")
 
 
 class Endpoint(Generic[Command, Response]):
-    """Where the controllers of one protocol connect.
+    """The place where controllers of one protocol connect to the runtime.
 
     Attributes:
         limits: Bounds of each connection.
     """
 
     def __init__(self, wake: Callable[[], None], limits: Limits | None = None) -> None:
-        """`wake` must return at once, and is called by any thread."""
+        """Make an endpoint; `wake` must return at once, and is called by any thread."""
         self.limits = limits or Limits()
         self._wake = wake
         self._lock = threading.Lock()
@@ -63,7 +67,7 @@ class Endpoint(Generic[Command, Response]):
     ) -> Session[Command, Response]:
         """Begin a session in the place of the one before, which ends as REPLACED.
 
-        One that connects to a runtime that ends gets a session that has ended.
+        A controller that connects while the runtime is ending gets a session that has ended.
 
         Args:
             nonce: Names the connection; from its `Hello`.
@@ -85,18 +89,18 @@ class Endpoint(Generic[Command, Response]):
 
     @property
     def listening(self) -> bool:
-        """Whether there is a controller to respond to: one that is open, and has been taken up."""
+        """True if responses reach a controller: its session is open and reconciled."""
         session = self._current
         return session is not None and session.reconciled
 
     @property
     def vacant(self) -> bool:
-        """Whether no controller is connected."""
+        """True if no controller is connected."""
         session = self._current
         return session is None or session.closed is not None
 
     def take(self) -> Reconcile[Command] | Received[Command] | None:
-        """What is next to be done for a controller; None if there is nothing now."""
+        """Take the next step for the current controller; None if there is nothing now."""
         with self._lock:
             step = self._current.take() if self._current else None
             if step is not None:
@@ -104,22 +108,23 @@ class Endpoint(Generic[Command, Response]):
             return step
 
     def respond(self, response: Response) -> bool:
-        """Answer the current controller; False if there is none to be answered.
+        """Send a response to the current controller; False if there is none, or it was ended now.
 
-        One that does not read what it is told is disconnected, and gets nothing of this.
+        A controller that does not read its responses is disconnected, and does not get this one.
         """
         session = self._current
         return session is not None and session.respond(response)
 
     def refuse(self, detail: str) -> None:
-        """End the session that the last step was taken from: it cannot be done.
+        """End the session that the last step was taken from, because the step cannot be done.
 
-        What else the session has said is not taken any more.
+        Nothing else of the session is taken.
 
         Args:
-            detail: Why, as a sentence for the controller's log.
+            detail: The reason, as a sentence for the controller's log.
         """
         with self._lock:
+            # Not the current one: a newer controller may have connected since the step was taken.
             session, self._taken = self._taken, None
             if session is self._current:
                 self._current = None
@@ -127,7 +132,7 @@ class Endpoint(Generic[Command, Response]):
             session.close(Closed(CloseCode.REFUSED, detail))
 
     def shut(self) -> None:
-        """End the session, and every one to come: the runtime ends."""
+        """End the session, and every later one: the runtime ends."""
         with self._lock:
             self._shut = True
             session, self._current = self._current, None

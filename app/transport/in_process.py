@@ -1,8 +1,9 @@
-"""A controller in the runtime's own process: values are handed over as they are.
+"""The in-process client connects a controller in the runtime's own process, without a codec.
 
     client = InProcessClient(endpoint, nonce, clock)
 
-It behaves as a socket does, without one: what does not keep up is disconnected, and is told why.
+It has the same bounds as a socket: a controller that does not keep up is disconnected with a
+reason. So what works in process works over a socket, too.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ Response = TypeVar("Response")
 
 
 class InProcessClient(Client[Command, Response], Generic[Command, Response]):
-    """A connection to an endpoint of this process; made, it is connected."""
+    """A connection to an endpoint of this process, open from its construction on."""
 
     def __init__(self, endpoint: Endpoint[Command, Response], nonce: str, clock: Clock) -> None:
-        """Connect, in the place of whoever is connected.
+        """Connect; a controller that is connected is replaced.
 
         Args:
             endpoint: The runtime's side.
-            nonce: Names the connection: the hex digits of a fresh token.
-            clock: To wait with.
+            nonce: The connection's name: the hex digits of a fresh token.
+            clock: For waits.
         """
         self._clock = clock
         self._session = endpoint.connect(nonce)

@@ -1,4 +1,7 @@
-"""One connection as its transport sees it: two bounded queues, a stage, and a reason to end.
+"""A session is one connection as its transport sees it: two bounded queues, a stage, an end.
+
+It decouples the two sides: neither a slow controller nor a slow runtime may block the other, and
+neither may fill the memory of the process.
 
 A transport pushes commands and pulls responses; the `Endpoint` that made the session takes and
 responds. None of the four ever waits. `wake` is called when there is something to take, `notify`
@@ -6,10 +9,11 @@ when there is something to pull or the session has ended; both by whichever thre
 under a lock.
 
 Invariants:
-    The stages follow one another: buffering, complete (all has been said), reconciled (taken).
+    The stages follow one another: buffering (until `InitializationComplete`), complete, reconciled
+    (the runtime has taken the desired state).
     Commands leave in the order in which they came; none leaves before the session is complete.
     Only a session that is reconciled and open gets responses; those that it has can be pulled after
-    its end too.
+    its end, too.
     The first reason to end stays.
 """
 
@@ -37,12 +41,12 @@ Response = TypeVar("Response")
 
 
 class CloseCode(IntEnum):
-    """Why a connection has ended: close codes of a WebSocket, also where there is none."""
+    """Reasons for the end of a connection: close codes of a WebSocket, used in process as well."""
 
     DONE = 1000
     """The controller has closed it."""
     LOST = 1006
-    """The other side is gone, without a word or for longer than it may be silent."""
+    """The other side is gone: without closing, or silent for longer than the limit."""
     TOO_LARGE = 1009
     """A message is larger than the limit."""
     SHUTDOWN = 4000
@@ -54,19 +58,19 @@ class CloseCode(IntEnum):
     OVERRUN = 4003
     """More commands than the limit wait to be taken."""
     PROTOCOL_ERROR = 4004
-    """A message that is none, or not one of this stage."""
+    """A message that cannot be decoded, or does not belong to this stage."""
     REFUSED = 4005
-    """The runtime cannot do what the controller says should be there."""
+    """The runtime cannot do what the controller asks for."""
     PROTOCOL_VERSION = 4006
     """One side is newer than the other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """How a connection has ended.
+    """The end of a connection.
 
     Attributes:
-        code: Why.
+        code: The reason.
         detail: The same as a sentence, with the values.
     """
 
@@ -79,13 +83,13 @@ class Limits:
     """Bounds of a connection.
 
     Attributes:
-        commands: So many may wait to be taken, in either stage.
-        responses: So many may wait to be read.
-        response_bytes: And so many bytes of rows in them; one response may be larger.
+        commands: Most commands that wait to be taken, in either stage.
+        responses: Most responses that wait to be read.
+        response_bytes: Most bytes of rows in those responses; a single one may be larger.
         message_bytes: Largest message of a controller over a socket.
-        opening_ms: How long a socket may take to say `Hello`.
-        heartbeat_ms: How often each side of a socket asks whether the other one is there.
-        silence_ms: How long the answer may take before the other side is taken to be gone.
+        opening_ms: How long a socket may take to send `Hello`.
+        heartbeat_ms: How often each side of a socket pings the other one.
+        silence_ms: How long the answer to a ping may take before the other side counts as gone.
     """
 
     commands: int = 65_536
@@ -99,10 +103,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Reconcile(Generic[Command]):
-    """All that a new controller has said up to `InitializationComplete`.
+    """A new controller's desired state: its commands up to `InitializationComplete`.
 
     Attributes:
-        nonce: Names the connection.
+        nonce: The connection's name.
         commands: In order, without `Hello` and `InitializationComplete`.
     """
 
@@ -124,7 +128,7 @@ class Session(Generic[Command, Response]):
     """One connection, as its transport sees it. Made by `Endpoint.connect`.
 
     Attributes:
-        nonce: Names the connection.
+        nonce: The connection's name.
     """
 
     def __init__(
@@ -149,11 +153,11 @@ class Session(Generic[Command, Response]):
 
     @property
     def closed(self) -> Closed | None:
-        """How it has ended; None while it is open."""
+        """The reason for which it has ended; None while it is open."""
         return self._closed
 
     def push(self, command: Command) -> bool:
-        """Hand over a command; False if the session has ended, or ends by this one.
+        """Hand over a command; False if the session has ended, or this command ends it.
 
         A second `Hello`, a second `InitializationComplete` and one command too many end it.
         """
@@ -171,9 +175,10 @@ class Session(Generic[Command, Response]):
         return fault is None
 
     def pull(self) -> Response | None:
-        """The next response; None if there is none now. Also after the end, until all are read."""
+        """Take the next response, after the end, too; None if there is none now."""
         with self._lock:
             if not self._responses:
+                # Stays set after the end, so that nobody waits for what cannot come.
                 if not self._closed:
                     self._readable.clear()
                 return None
@@ -182,22 +187,23 @@ class Session(Generic[Command, Response]):
             return response
 
     def wait(self, clock: Clock, timeout_ms: float) -> None:
-        """Wait until there may be something to pull, or the session has ended, or for so long."""
+        """Wait until there may be something to pull, the session has ended, or the time is over."""
         clock.wait(self._readable, timeout_ms)
 
     def close(self, closed: Closed) -> None:
-        """End it, for this reason if it is the first one; again does nothing."""
+        """End it for this reason; a session that has ended keeps its first one."""
         with self._lock:
             if self._closed:
                 return
             self._closed = closed
+            # Half of a desired state would look like drops of the other half.
             if self._stage == "buffering":
                 self._commands.clear()
             self._readable.set()
         self._notify()
 
     def take(self) -> Reconcile[Command] | Received[Command] | None:
-        """The runtime's next step with this session; see `Endpoint.take`."""
+        """Take the runtime's next step with this session; see `Endpoint.take`."""
         with self._lock:
             if self._stage == "complete":
                 self._stage = "reconciled"
@@ -228,7 +234,7 @@ class Session(Generic[Command, Response]):
 
     @property
     def reconciled(self) -> bool:
-        """Whether it is open, and what its controller wants has been taken."""
+        """True if it is open, and the runtime has taken its desired state."""
         return self._stage == "reconciled" and self._closed is None
 
     def _accept(self, command: Command) -> None:
@@ -240,7 +246,7 @@ class Session(Generic[Command, Response]):
             self._commands.append(command)
 
     def _fault(self, command: Command) -> Closed | None:
-        """Why a command ends the session; None for one that is in order."""
+        """The reason for which a command ends the session; None if it does not."""
         if isinstance(command, Hello):
             return Closed(CloseCode.PROTOCOL_ERROR, "Hello came a second time")
         if isinstance(command, InitializationComplete):

@@ -1,11 +1,11 @@
-"""The controller's side of a socket: `Client` over a WebSocket.
+"""The WebSocket client connects a controller to a runtime in another process.
 
     client = connect("ws://127.0.0.1:8080/v1/compute", COMPUTE, nonce, token=token)
 
 Invariants:
     A client that `connect` returns is the runtime's current controller, or was for a moment.
-    A runtime that is silent for longer than the limits allow is gone: `closed` says so.
-    Only the given address is spoken to: no proxy, whatever the environment says.
+    A runtime that is silent for longer than the limits allow counts as gone: `closed` is LOST.
+    Only the given address is connected to: proxies of the environment are ignored.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Command = TypeVar("Command")
 Response = TypeVar("Response")
 
 _CLOSING_S = 1.0
-"""For saying goodbye."""
+"""How long the close handshake may take."""
 
 
 def connect(
@@ -42,20 +42,20 @@ def connect(
     token: str = "",
     limits: Limits | None = None,
 ) -> WebSocketClient[Command, Response]:
-    """Connect to a runtime, in the place of whoever is connected.
+    """Connect to a runtime; a controller that is connected is replaced.
 
     Args:
         url: `ws://…` or `wss://…`, with the path of the protocol.
-        codec: Of that protocol.
-        nonce: Names the connection: the hex digits of a fresh token.
-        token: What the server asks for; "" for none.
-        limits: `opening_ms`, `heartbeat_ms` and `silence_ms` are those of this side too.
+        codec: Codec of that protocol.
+        nonce: The connection's name: the hex digits of a fresh token.
+        token: The server's token; "" for none.
+        limits: `opening_ms`, `heartbeat_ms` and `silence_ms` apply to this side as well.
 
     Raises:
-        Determinate: With code RUNTIME_UNAVAILABLE if nobody answers, or the runtime is ending.
+        Determinate: With code RUNTIME_UNAVAILABLE if nothing answers, or the runtime is ending.
         InvalidUsage: With code UNAUTHORIZED for a wrong token, NOT_AN_ENDPOINT for an address where
             there is no such protocol, PROTOCOL_VERSION for a runtime of another version, and other
-            codes for what the runtime does not accept.
+            codes for messages that the runtime does not accept.
     """
     limits = limits or Limits()
     stack = ExitStack()

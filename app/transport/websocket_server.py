@@ -1,17 +1,17 @@
-"""The runtime's side of a socket: a route of the application's HTTP server for each protocol.
+"""The WebSocket server lets controllers connect over HTTP: one route for each protocol.
 
     routes = [websocket_route("/v1/compute", compute, COMPUTE, token_check),
               websocket_route("/v1/storage", storage, STORAGE, token_check)]
     uvicorn.Config(Starlette(routes=routes), **server_options(compute.limits))
 
 A controller sends an opening, is answered with a welcome, and then both send one message per value
-(`shardline.app.protocol.codec`), as text. Whatever ends the connection is told in the close frame:
-a code of `CloseCode`, and the reason as far as it fits.
+(`shardline.app.protocol.codec`), as text. The close frame carries the reason of the end: a code of
+`CloseCode`, and the detail as far as it fits.
 
 Invariants:
-    Nothing of the socket waits for the runtime, and nothing of the runtime for a socket.
-    Nobody is accepted without the token, and no page in a browser at all.
-    A socket whose session has ended is closed, whoever ended it; and the other way round.
+    The socket never waits for the runtime, and the runtime never waits for a socket.
+    No connection is accepted without the token, and none from a page in a browser at all.
+    When a session has ended its socket is closed, and the other way round, whichever side began.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ Command = TypeVar("Command")
 Response = TypeVar("Response")
 
 _REASON_BYTES_MAX = 123
-"""Of a close frame (RFC 6455, section 5.5)."""
+"""Longest reason in a close frame (RFC 6455, section 5.5)."""
 
 _CLOSING_S = 1.0
-"""For saying goodbye to a peer that may not read."""
+"""How long the close handshake may take: the peer may not read."""
 
 _TOO_LARGE = "MESSAGE_TOO_LARGE"
 _GOOD_BYES = (1000, 1001)
@@ -52,21 +52,21 @@ def websocket_route(
     codec: Codec[Command, Response],
     token_check: Callable[[str], bool] | None = None,
 ) -> WebSocketRoute:
-    """A route by which controllers connect to `endpoint`.
+    """Make the route by which controllers connect to `endpoint`.
 
     Args:
-        path: Of the address, `/v1/compute`.
+        path: Path of the address, `/v1/compute`.
         endpoint: The runtime's side.
-        codec: Of the endpoint's protocol.
-        token_check: Whether a token from `Authorization: Bearer …` is the right one ("" if none
-            was given); None to accept everybody who reaches the server.
+        codec: Codec of the endpoint's protocol.
+        token_check: Returns True for the right token of `Authorization: Bearer …` ("" if there is
+            none); None to accept all connections that reach the server.
     """
     door = _Door(endpoint, codec, token_check)
     return WebSocketRoute(path, door.serve)
 
 
 def server_options(limits: Limits) -> dict[str, Any]:
-    """Options of `uvicorn.Config` that sockets need: heartbeats and the size of messages."""
+    """Return the options of `uvicorn.Config` that sockets need: heartbeats and message size."""
     return {
         "ws": "websockets-sansio",
         "ws_ping_interval": limits.heartbeat_ms / 1000,
@@ -88,7 +88,7 @@ class _Door(Generic[Command, Response]):
         self._token_check = token_check
 
     async def serve(self, socket: WebSocket) -> None:
-        """One connection, from its first byte to its last."""
+        """Serve one connection, from its first byte to its last."""
         if not self._is_welcome(socket.headers):
             await socket.close()  # before it is accepted: the answer is HTTP's 403
             return
@@ -102,7 +102,8 @@ class _Door(Generic[Command, Response]):
                 await socket.close(int(closed.code), _reason(closed.detail))
 
     def _is_welcome(self, headers: Headers) -> bool:
-        # A page in a browser can reach loopback as well; it cannot leave out its origin.
+        # Any page in a browser can connect to loopback, whatever its origin: the same-origin policy
+        # does not hold for WebSockets. But a browser always sends the origin.
         if "origin" in headers:
             return False
         if self._token_check is None:
@@ -165,7 +166,7 @@ class _Door(Generic[Command, Response]):
             session.close(_gone(error))
 
     async def _message(self, socket: WebSocket) -> bytes:
-        """The next message; one that is text or not is JSON or not."""
+        """Receive the next message, text or binary."""
         message = await socket.receive()
         if message["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(message["code"], message.get("reason") or "")
@@ -180,7 +181,7 @@ class _Door(Generic[Command, Response]):
 
 
 class _Signals:
-    """What a session tells, brought from whichever thread into the event loop."""
+    """A session's notifications, carried from any thread into the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.readable = asyncio.Event()
@@ -189,12 +190,15 @@ class _Signals:
         self._session: Session[Any, Any] | None = None
 
     def watch(self, session: Session[Any, Any]) -> None:
-        """Say whose signals these are; in the step of the loop in which they were given away."""
+        """Set the session; in the same step of the loop in which `notify` was handed out.
+
+        So no notification is handled before the session is known.
+        """
         self._session = session
 
     def notify(self) -> None:
-        """Something can be pulled, or the session has ended. Called by any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
+        """Signal that something can be pulled, or the session has ended. Called by any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing is left to signal
             self._loop.call_soon_threadsafe(self._tell)
 
     def _tell(self) -> None:
@@ -209,7 +213,7 @@ def _faulty(error: InvalidUsage) -> Closed:
 
 
 def _gone(error: WebSocketDisconnect) -> Closed:
-    """How a connection has ended that the other side, or the server, has closed."""
+    """The reason of an end that came from the other side, or from the server."""
     if error.code in _GOOD_BYES:
         return Closed(CloseCode.DONE, "the controller has closed it")
     if error.code == _SERVER_RESTARTS:
@@ -220,5 +224,5 @@ def _gone(error: WebSocketDisconnect) -> Closed:
 
 
 def _reason(detail: str) -> str:
-    """As much of a sentence as fits into a close frame."""
+    """The beginning of a sentence, as far as it fits into a close frame."""
     return detail.encode()[:_REASON_BYTES_MAX].decode(errors="ignore")
