@@ -1,10 +1,20 @@
 """The two protocols between controllers and the runtime: values and pure functions, no Spark.
 
-Reading order:
-    objects      what can be asked for: sources, sinks, views, indexes, subscriptions
+Owns the vocabulary of both sides: descriptions of objects, commands and responses, the reduction of
+a list of commands, and the difference between two lists (Materialize: compute and storage protocol,
+`CommandHistory`, reconciliation).
+
+May use: `datasource.errors`. Start at `objects`, then `compute`.
+
+Never: does I/O, keeps a clock or a thread, or depends on what has happened since a command was
+sent. So both sides, and tests, get the same result from the same commands.
+
+    objects      descriptions of sources, sinks, views, indexes, subscriptions
     compute      commands and responses of the compute protocol
     storage      the same of the storage protocol
-    history      what a list of commands amounts to
-    reconcile    what is to be done when a controller says anew what should be there
+    history      reduces a list of commands to the shortest one of the same meaning
+    reconcile    the difference between what a runtime has and what a new controller wants
     codec        all of them as JSON, and back
+    graph        order, cycles and reachability of objects
+    redaction    options of objects without their secrets
 """

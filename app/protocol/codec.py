@@ -1,21 +1,21 @@
-"""Commands and responses as JSON, and back: what travels between a controller and the runtime.
+"""The codec turns commands and responses into JSON and back, for connections over a socket.
 
     COMPUTE.encode_command(Schedule("delays"))      b'{"type":"schedule","id":"delays"}'
     COMPUTE.decode_command(data)                    the value, or InvalidUsage
 
-One message is one JSON object; `type` says which. Times are numbers, an empty frontier is null,
-what is unset is left out, bytes are base64. The first message of a connection is an *opening*,
-which carries a `Hello` and says which protocol in which version the rest is; the answer to it is
-the same without a `Hello`:
+One message is one JSON object with its `type`. Times are numbers, an empty frontier is null, unset
+fields are left out, bytes are base64. The first message of a connection is an *opening* with a
+`Hello`, and the protocol and version of the rest; the answer to it, the welcome, is the same
+without a `Hello`:
 
     {"protocol":"compute","version":1,"hello":{"type":"hello","nonce":"…"}}
     {"protocol":"compute","version":1}
 
 Invariants:
     Decoding what was encoded gives an equal value; the golden file keeps each of them readable.
-    Nothing is skipped: an unknown type, an unknown field, a missing one, a number for a string are
-    refused with the place. So a version is raised whenever anything is added.
-    Only the first message may be of another version, and is refused with both versions told.
+    Nothing is skipped: an unknown type, an unknown or missing field, a number for a string are
+    refused, and the error names the place. So the version is raised whenever anything is added.
+    Only the first message may be of another version; it is refused, and the error names both.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from shardline.datasource.errors import InvalidUsage
 __all__ = ["COMPUTE", "PROTOCOL_VERSION", "STORAGE", "Codec"]
 
 PROTOCOL_VERSION: Final = 1
-"""Of both protocols; raised with every change of what travels."""
+"""Version of both protocols; raised with every change of a message."""
 
 Command = TypeVar("Command")
 Response = TypeVar("Response")
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class _Version(msgspec.Struct, frozen=True):
-    """What every version ever has in its opening, whatever else is there."""
+    """The fields that an opening of any version has, past or future; others are ignored here."""
 
     protocol: str
     version: int
@@ -58,29 +58,29 @@ class _Welcome(Value, frozen=True):
 
 
 class Codec(Generic[Command, Response]):
-    """One protocol as JSON. Used by any number of threads.
+    """The codec of one protocol; for any number of threads.
 
     Attributes:
         protocol: Its name: "compute" or "storage".
     """
 
     def __init__(self, protocol: str, command: Any, response: Any) -> None:
-        """`command` and `response` are the unions themselves."""
+        """Make a codec; `command` and `response` are the unions of the protocol."""
         self.protocol = protocol
         self._encoder = msgspec.json.Encoder(order="deterministic")
         self._command: msgspec.json.Decoder[Any] = msgspec.json.Decoder(command)
         self._response: msgspec.json.Decoder[Any] = msgspec.json.Decoder(response)
 
     def encode_command(self, command: Command) -> bytes:
-        """A command as one message."""
+        """Encode a command as one message."""
         return self._encoder.encode(command)
 
     def encode_response(self, response: Response) -> bytes:
-        """A response as one message."""
+        """Encode a response as one message."""
         return self._encoder.encode(response)
 
     def decode_command(self, data: bytes) -> Command:
-        """A command from one message.
+        """Decode one message as a command.
 
         Raises:
             InvalidUsage: With code MALFORMED_MESSAGE.
@@ -89,7 +89,7 @@ class Codec(Generic[Command, Response]):
         return command
 
     def decode_response(self, data: bytes) -> Response:
-        """A response from one message.
+        """Decode one message as a response.
 
         Raises:
             InvalidUsage: With code MALFORMED_MESSAGE.
@@ -98,11 +98,11 @@ class Codec(Generic[Command, Response]):
         return response
 
     def encode_opening(self, hello: Hello) -> bytes:
-        """The first message of a controller."""
+        """Encode the first message of a controller."""
         return self._encoder.encode(_Opening(self.protocol, PROTOCOL_VERSION, hello))
 
     def decode_opening(self, data: bytes) -> Hello:
-        """The `Hello` of a controller's first message.
+        """Decode a controller's first message, and return its `Hello`.
 
         Raises:
             InvalidUsage: With code PROTOCOL_VERSION for another version, WRONG_PROTOCOL for another
@@ -112,7 +112,7 @@ class Codec(Generic[Command, Response]):
         return self._decoded(_OPENING, data, "opening").hello
 
     def encode_welcome(self) -> bytes:
-        """The runtime's answer to an opening."""
+        """Encode the runtime's answer to an opening."""
         return self._encoder.encode(_Welcome(self.protocol, PROTOCOL_VERSION))
 
     def check_welcome(self, data: bytes) -> None:
@@ -125,6 +125,8 @@ class Codec(Generic[Command, Response]):
         self._decoded(_WELCOME, data, "answer to an opening")
 
     def _check_version(self, data: bytes, peer: str, here: str) -> None:
+        # Before the whole message is decoded: one of another version may have other fields, and
+        # "unknown field" would hide the reason.
         said = self._decoded(_VERSION, data, "opening")
         if said.protocol != self.protocol:
             raise InvalidUsage(

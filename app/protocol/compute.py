@@ -1,13 +1,15 @@
-"""The compute protocol: commands from a controller, responses to it.
+"""The compute protocol lets a controller create views and indexes, and read: commands, responses.
 
 A connection goes through three stages (Materialize's compute protocol):
 
     creation         `Hello`, which the connection itself takes, then `CreateInstance`
-    initialization   any commands that say what should be there, then `InitializationComplete`:
-                     until then nothing is done, and everything is then done as one difference
+    initialization   commands of the complete desired state, then `InitializationComplete`: until
+                     then nothing is executed, and then only the difference to what runs
     computation      any commands; nothing is written until `AllowWrites`, which is never undone
 
-Times are frontiers as one number: None is the empty frontier, nothing more ever.
+Without the second stage, a controller that connects again would stop and start everything.
+
+Frontiers are one number: None is the empty frontier, nothing more ever.
 
 Rules of responses: frontiers never go back; after the empty frontier nothing comes about an object;
 each `Peek` has exactly one `PeekResponse`; the batches of a subscription are contiguous.
@@ -43,56 +45,56 @@ __all__ = [
 ]
 
 PeekStrategy: TypeAlias = Literal["constant", "index", "shard", "standard"]
-"""How a query is answered: without reading, from an index, from one shard's parts, by Spark."""
+"""The way a query is answered: without reading, from an index, from one shard's parts, by Spark."""
 
 # --- commands --------------------------------------------------------------------------------
 
 
 class Hello(Value, frozen=True, tag="hello"):
-    """Identifies a connection; never reaches a worker."""
+    """Open a connection named `nonce`; never reaches a worker."""
 
     nonce: str
 
 
 class CreateInstance(Value, frozen=True, tag="create_instance"):
-    """Settings of the whole; one that was sent before must be the same.
+    """Create the compute instance, with settings that can never change while objects run.
 
-    A connection that says anything else is refused: this cannot be changed while objects run.
+    A connection with other settings than the one before is refused.
 
     Attributes:
-        settings: By name.
+        settings: Values by name.
     """
 
     settings: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class InitializationComplete(Value, frozen=True, tag="initialization_complete"):
-    """What should be there has been said."""
+    """End the initialization: the desired state is complete, and is reconciled now."""
 
 
 class AllowWrites(Value, frozen=True, tag="allow_writes"):
-    """From here on shards may be written."""
+    """Let objects write their shards from here on; never undone."""
 
 
 class UpdateConfiguration(Value, frozen=True, tag="update_configuration"):
-    """Settings that take effect at once, for everything; what is not named stays.
+    """Change settings at once, for all objects; those that are not named stay.
 
     Attributes:
-        settings: By name.
+        settings: Values by name.
     """
 
     settings: dict[str, str]
 
 
 class CreateDataflow(Value, frozen=True, kw_only=True, tag="create_dataflow"):
-    """Make a view, an index or a subscription; it starts when it is scheduled.
+    """Create a view, an index or a subscription; it starts when it is scheduled.
 
-    What is there by the name already goes on if it is the same and can be read at `as_of`, and it
-    is no subscription; otherwise it is dropped and made anew.
+    A dataflow of that name goes on if it is the same, can be read at `as_of`, and is no
+    subscription; otherwise it is dropped and created anew.
 
     Attributes:
-        dataflow: What.
-        as_of: The first time at which its output is right; all inputs are readable there.
+        dataflow: The description.
+        as_of: The first time at which its output must be right; all inputs are readable there.
     """
 
     dataflow: Dataflow
@@ -111,12 +113,12 @@ class Schedule(Value, frozen=True, tag="schedule"):
 
 
 class AllowCompaction(Value, frozen=True, tag="allow_compaction"):
-    """Nobody reads an object at times before `frontier` any more; None: drop it.
+    """Allow an object's history before `frontier` to be merged; None drops the object.
 
-    Of a subscription: its batches before that time were taken, which makes room for more. It never
-    takes a frontier back. A peek that still reads before it may get an error; a drop cancels the
-    peeks that read what is dropped. For what has been dropped it does nothing; for what was never
-    there it is an error.
+    The controller does not read the object at earlier times any more. For a subscription it
+    acknowledges the batches before that time, which makes room for more. A frontier never goes
+    back. A peek that still reads before it may get an error; a drop cancels the peeks that read the
+    object. For a dropped object it does nothing; for one that never was it is an error.
     """
 
     id: str
@@ -124,13 +126,13 @@ class AllowCompaction(Value, frozen=True, tag="allow_compaction"):
 
 
 class Peek(Value, frozen=True, kw_only=True, tag="peek"):
-    """Run a query once.
+    """Run a query once, at one time.
 
     Attributes:
-        uuid: Names the peek.
+        uuid: Name of the peek.
         query: SQL over objects and `introspection` relations.
-        inputs: Objects that it reads.
-        as_of: At which time; before the upper of all of them at some point.
+        inputs: Names of the objects that it reads.
+        as_of: The time; the answer waits until the upper of each input is beyond it.
         limit_bytes: Largest result, in bytes of Arrow.
     """
 
@@ -142,9 +144,9 @@ class Peek(Value, frozen=True, kw_only=True, tag="peek"):
 
 
 class CancelPeek(Value, frozen=True, tag="cancel_peek"):
-    """The answer is not needed any more, or it has come; it may come all the same.
+    """Cancel a peek; its answer may come all the same.
 
-    Controllers send it after each answer too: it takes the peek out of the history.
+    Controllers send it after each answer, too: it takes the peek out of the history.
     """
 
     uuid: str
@@ -167,13 +169,13 @@ ComputeCommand: TypeAlias = (
 
 
 class Frontiers(Value, frozen=True, kw_only=True, tag="frontiers"):
-    """How far an object is. UNSET is "as before", None the empty frontier.
+    """The frontiers of an object. UNSET is "as before", None the empty frontier.
 
     Attributes:
-        id: The object's.
+        id: The object's name.
         write: Upper of its output.
-        input: What of its inputs it has read: holds on them may follow.
-        output: What of the work is done; greater than `as_of` once it is hydrated.
+        input: Frontier up to which it has read its inputs: holds on them may advance to it.
+        output: Frontier up to which its work is done; greater than `as_of` once it is hydrated.
     """
 
     id: str
@@ -186,10 +188,10 @@ class PeekResponse(Value, frozen=True, kw_only=True, tag="peek_response"):
     """The one answer to a peek.
 
     Attributes:
-        uuid: The peek's.
+        uuid: Name of the peek.
         rows: An Arrow IPC stream; None after an error or a cancellation.
-        error: Why not; "" if there is none.
-        cancelled: Whether it was cancelled before it was done.
+        error: The error; "" if there is none.
+        cancelled: True if it was cancelled before it was done.
     """
 
     uuid: str
@@ -202,11 +204,11 @@ class SubscribeResponse(Value, frozen=True, kw_only=True, tag="subscribe_respons
     """The changes of one interval, consolidated.
 
     Attributes:
-        id: The subscription's.
+        id: Name of the subscription.
         lower: First time of the interval.
         upper: First time after it; None if nothing more will come.
         updates: An Arrow IPC stream with `_ts` and `_diff`; None after an error.
-        error: An error that poisons the rest; "" if there is none.
+        error: An error, after which nothing comes; "" if there is none.
     """
 
     id: str
@@ -224,7 +226,7 @@ class SubscribeDropped(Value, frozen=True, tag="subscribe_dropped"):
 
 
 class Hydration(Value, frozen=True, tag="hydration"):
-    """Whether an object has caught up with its `as_of`; for people, nothing relies on it."""
+    """Reports if an object has hydrated; for people, nothing relies on it."""
 
     id: str
     hydrated: bool

@@ -1,11 +1,11 @@
-"""Who is made from whom: order, cycles, and what lies above and below an object.
+"""The dependency graph orders objects, finds cycles, and reaches what is above or below an object.
 
     graph = Graph({"flights": (), "delays": ("flights",)})
     graph.order()     graph.cycles()     graph.above("delays")     graph.below("flights")
 
 Invariants:
-    The order is the one in which objects were given, except where a dependency demands otherwise;
-    equal graphs have equal orders. Names that nobody gave are ignored.
+    The order is that of the mapping, except where a dependency demands otherwise; equal graphs have
+    equal orders. Inputs that are not in the mapping are ignored.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Graph", "reached"]
 
 
 class Graph:
-    """A graph of names."""
+    """A graph of names, made of the inputs of each."""
 
     def __init__(self, inputs: Mapping[str, Iterable[str]]) -> None:
         self._inputs = {
@@ -30,7 +30,7 @@ class Graph:
                 self._outputs[other].append(name)
 
     def order(self) -> list[str]:
-        """Every name, inputs first; names on a cycle, and what is below them, are left out."""
+        """Sort all names, inputs first; names on a cycle, and what is below them, are left out."""
         position = {name: number for number, name in enumerate(self._inputs)}
         missing = {name: len(others) for name, others in self._inputs.items()}
         ready = [(position[name], name) for name, count in missing.items() if count == 0]
@@ -46,10 +46,10 @@ class Graph:
         return order
 
     def cycles(self) -> list[list[str]]:
-        """One cycle for each group of names that depend on each other.
+        """Find one cycle for each group of names that depend on each other.
 
-        Each starts with the name that was given first, follows the inputs and ends before it would
-        come back to where it started.
+        Each starts with the first name of the mapping that is on it, follows the inputs, and ends
+        before it would return to its start.
         """
         left = set(self._inputs) - set(self.order())
         cycles = []
@@ -60,11 +60,11 @@ class Graph:
         return cycles
 
     def above(self, name: str) -> set[str]:
-        """Everything that it is made from, directly or not; itself only if it is on a cycle."""
+        """All names that it depends on, directly or not; itself only if it is on a cycle."""
         return reached(name, self._inputs.__getitem__)
 
     def below(self, name: str) -> set[str]:
-        """Everything that is made from it, directly or not."""
+        """All names that depend on it, directly or not."""
         return reached(name, self._outputs.__getitem__)
 
     def _way_back(self, start: str) -> list[str]:
@@ -82,11 +82,11 @@ class Graph:
 
 
 def reached(name: str, edges: Callable[[str], Iterable[str]]) -> set[str]:
-    """Every name that is reached from `name`, which is among them only if it is on a cycle.
+    """All names that are reached from `name`, which is among them only if it is on a cycle.
 
     Args:
-        name: Where to begin.
-        edges: What a name leads to.
+        name: The start.
+        edges: Returns the names that a name leads to.
     """
     found: set[str] = set()
     ahead = list(edges(name))

@@ -1,25 +1,28 @@
-"""What a list of commands amounts to: the shortest list that a fresh runtime makes the same of.
+"""The history reduces commands to the shortest list that a fresh runtime makes the same state of.
+
+A list of all commands ever would grow without end, and its replay would create and drop what nobody
+wants any more (Materialize: `CommandHistory`).
 
     history = ComputeHistory()
-    history.append(command)             folds it in; an error if it is about what never was there
-    history.commands()                  the shortest list, to be said to a runtime that is new
-    reduce_compute(commands)            the same of a list, where nothing is refused
+    history.append(command)             folds it in; refuses a command about an unknown object
+    history.commands()                  the shortest list, for a new runtime
+    reduce_compute(commands)            the same for a list, without refusals
 
-A controller keeps one to say everything anew after a reconnect; a runtime keeps one to know what it
-was told before, for `reconcile`. What is kept is what `commands` gives, never the list that came:
-a history is as large as what is there.
+A controller keeps one to send everything again after a new connection; a runtime keeps one to know
+what it was sent before, for `reconcile`. Only the reduced form is kept: a history is as large as
+the state it describes.
 
 Invariants:
-    Reducing never changes what a replica comes to, at any point and any number of times; and
-    reduced twice is reduced once.
-    What was dropped is gone, with the peeks that read it: no peek ever reads another thing that
-    has got the name. Any other peek is there until it is cancelled.
+    Reducing never changes the state that a replica reaches, at any point and any number of times;
+    to reduce twice is to reduce once.
+    A dropped object is gone, with the peeks that read it: no peek ever reads another object that
+    has got the name. Any other peek stays until it is cancelled.
     A frontier is folded into the `as_of` of its dataflow, also beyond a time that a peek still
-    reads at: inputs may be gone at that time, and a view must not fail for a peek. So who lets a
-    time go does not wait for rows of that time any more.
+    reads at: inputs may be gone at that time, and a view must not fail for a peek. So a controller
+    that allows compaction beyond a time does not wait for rows of that time any more.
     A definition that comes again replaces; a frontier or an `as_of` of a sink never goes back.
 
-The order of what is given; within one kind that of their arrival:
+The order of `commands`; within one kind that of their arrival:
     compute     Hello, CreateInstance, UpdateConfiguration, CreateDataflow, Schedule, Peek,
                 InitializationComplete, AllowWrites
     storage     Hello, UpdateConfiguration, RunIngestion, RunSink, RunOneshotIngestion,
@@ -69,17 +72,17 @@ __all__ = [
 ]
 
 GONE_MAX = 4096
-"""So many dropped names a history knows: what is said of an older one is taken for a mistake."""
+"""Most dropped names that a history remembers: a command about an older one counts as a mistake."""
 
 
 @dataclass(slots=True)
 class HeldDataflow:
-    """A dataflow as its commands have left it.
+    """The state of a dataflow after its commands.
 
     Attributes:
-        create: The command that made it.
+        create: The command that created it.
         since: Nobody reads it before this time.
-        scheduled: Whether it may start.
+        scheduled: True if it may start.
     """
 
     create: CreateDataflow
@@ -87,9 +90,10 @@ class HeldDataflow:
     scheduled: bool = False
 
     def goes_on_as(self, other: CreateDataflow, as_of: int) -> bool:
-        """Whether this one serves who asks for `other`, and reads it from `as_of` on.
+        """True if this dataflow can be kept for `other`, which is read from `as_of` on.
 
-        A subscription never does: the one who asks has not seen what was told to somebody else.
+        A subscription never can: its earlier batches went to the connection before, and the new one
+        would miss them.
         """
         if isinstance(other.dataflow, SubscribeDescription):
             return False
@@ -98,11 +102,11 @@ class HeldDataflow:
 
 @dataclass(slots=True)
 class HeldObject:
-    """A source or sink as its commands have left it.
+    """The state of a source or sink after its commands.
 
     Attributes:
         run: The newest definition; a sink's `as_of` is never before `since`.
-        since: Nobody reads it before this time; None if nothing has been said.
+        since: Nobody reads it before this time; None if no command has set it.
     """
 
     run: RunIngestion | RunSink
@@ -110,7 +114,7 @@ class HeldObject:
 
 
 class _History:
-    """What both kinds have in common."""
+    """The part of a history that both protocols share."""
 
     __slots__ = ("_gone", "hello", "initialized", "settings", "writes")
 
@@ -149,26 +153,26 @@ class _History:
 
 
 class ComputeHistory(_History):
-    """What a list of compute commands amounts to. Used by one thread.
+    """The reduced form of a list of compute commands. Used by one thread.
 
     Attributes:
         hello: The newest `Hello`; None if there was none.
         instance: The `CreateInstance`; None if there was none.
         settings: Of all `UpdateConfiguration`s together.
-        dataflows: By name, in the order in which they were made.
+        dataflows: By name, in the order in which they were created.
         peeks: Those that are not cancelled, by uuid.
-        initialized: Whether `InitializationComplete` has come.
-        writes: Whether `AllowWrites` has come.
+        initialized: True once `InitializationComplete` has come.
+        writes: True once `AllowWrites` has come.
     """
 
     __slots__ = ("dataflows", "instance", "peeks")
 
     def __init__(self, commands: Iterable[ComputeCommand] = (), gone: Iterable[str] = ()) -> None:
-        """Fold `commands`, which are taken as they are: nothing in them is refused but an instance.
+        """Fold `commands`; none is refused, except a `CreateInstance` with other settings.
 
         Args:
             commands: In the order in which they came.
-            gone: Names that were dropped before: what is said of them is no mistake.
+            gone: Names that were dropped before: a command about one of them is no mistake.
         """
         super().__init__(gone)
         self.instance: CreateInstance | None = None
@@ -178,22 +182,22 @@ class ComputeHistory(_History):
             self._apply(command)
 
     def append(self, command: ComputeCommand) -> None:
-        """Fold one more command in.
+        """Fold one more command.
 
         Raises:
-            InvalidUsage: With code UNKNOWN_OBJECT for something that never was there, with code
-                INCOMPATIBLE_INSTANCE for other settings of the whole. The history is as before.
+            InvalidUsage: With code UNKNOWN_OBJECT for an object that never was, with code
+                INCOMPATIBLE_INSTANCE for other settings of the instance. The history is as before.
         """
         if isinstance(command, (Schedule, AllowCompaction)):
             _known(command.id, self.dataflows, self._gone)
         self._apply(command)
 
     def as_of(self, name: str) -> int:
-        """The first time at which somebody may still read a dataflow."""
+        """The first time at which a dataflow may still be read."""
         return self.dataflows[name].since
 
     def commands(self) -> list[ComputeCommand]:
-        """The shortest list that amounts to the same."""
+        """The shortest list that leads to the same state."""
         flows = self.dataflows
         return [
             *([self.hello] if self.hello else []),
@@ -232,7 +236,9 @@ class ComputeHistory(_History):
             there.since = command.as_of
             return
         self._drop(command.id)
-        self._cancel_readers(command.id)  # what they read was something else
+        # Also if there was none to drop: a peek of this name that came before it was created, or
+        # after an earlier drop, would read another object than it was made for.
+        self._cancel_readers(command.id)
         self._gone.pop(command.id, None)
         self.dataflows[command.id] = HeldDataflow(command, command.as_of)
 
@@ -253,25 +259,25 @@ class ComputeHistory(_History):
 
 
 class StorageHistory(_History):
-    """What a list of storage commands amounts to. Used by one thread.
+    """The reduced form of a list of storage commands. Used by one thread.
 
     Attributes:
         hello: The newest `Hello`; None if there was none.
         settings: Of all `UpdateConfiguration`s together.
-        objects: Sources and sinks by name, in the order in which they were made.
+        objects: Sources and sinks by name, in the order in which they were created.
         oneshots: Those that are not cancelled, by uuid.
-        initialized: Whether `InitializationComplete` has come.
-        writes: Whether `AllowWrites` has come.
+        initialized: True once `InitializationComplete` has come.
+        writes: True once `AllowWrites` has come.
     """
 
     __slots__ = ("objects", "oneshots")
 
     def __init__(self, commands: Iterable[StorageCommand] = (), gone: Iterable[str] = ()) -> None:
-        """Fold `commands`, which are taken as they are: nothing in them is refused.
+        """Fold `commands`; none is refused.
 
         Args:
             commands: In the order in which they came.
-            gone: Names that were dropped before: what is said of them is no mistake.
+            gone: Names that were dropped before: a command about one of them is no mistake.
         """
         super().__init__(gone)
         self.objects: dict[str, HeldObject] = {}
@@ -280,18 +286,18 @@ class StorageHistory(_History):
             self._apply(command)
 
     def append(self, command: StorageCommand) -> None:
-        """Fold one more command in.
+        """Fold one more command.
 
         Raises:
-            InvalidUsage: With code UNKNOWN_OBJECT for something that never was there; the history
-                is as before.
+            InvalidUsage: With code UNKNOWN_OBJECT for an object that never was; the history is as
+                before.
         """
         if isinstance(command, AllowCompaction):
             _known(command.id, self.objects, self._gone)
         self._apply(command)
 
     def commands(self) -> list[StorageCommand]:
-        """The shortest list that amounts to the same."""
+        """The shortest list that leads to the same state."""
         runs = [held.run for held in self.objects.values()]
         return [
             *([self.hello] if self.hello else []),
@@ -352,21 +358,21 @@ def _later(since: int | None, frontier: int) -> int:
 
 
 def reduce_compute(commands: Iterable[ComputeCommand]) -> list[ComputeCommand]:
-    """The shortest list of compute commands that amounts to the same.
+    """Reduce a list of compute commands to the shortest one that leads to the same state.
 
     Raises:
-        InvalidUsage: With code INCOMPATIBLE_INSTANCE if they disagree on the settings of the whole.
+        InvalidUsage: With code INCOMPATIBLE_INSTANCE if two `CreateInstance`s differ.
     """
     return ComputeHistory(commands).commands()
 
 
 def reduce_storage(commands: Iterable[StorageCommand]) -> list[StorageCommand]:
-    """The shortest list of storage commands that amounts to the same."""
+    """Reduce a list of storage commands to the shortest one that leads to the same state."""
     return StorageHistory(commands).commands()
 
 
 def same_instance(before: CreateInstance | None, now: CreateInstance | None) -> None:
-    """Check that settings of the whole that were said are not said differently.
+    """Refuse a `CreateInstance` whose settings differ from those of the one before.
 
     Raises:
         InvalidUsage: With code INCOMPATIBLE_INSTANCE.

@@ -1,10 +1,11 @@
-"""What the runtime keeps: descriptions of sources, sinks, views, indexes and subscriptions.
+"""Descriptions define objects: sources, sinks, views, indexes and subscriptions.
 
-A description says everything that decides an object's contents. Two objects are the same when their
-descriptions are equal; where a definition was written is not part of it.
+A description contains everything that decides an object's contents, and nothing else, such as the
+file it was written in. So two objects are the same exactly if their descriptions are equal: that is
+how a deployment, and a runtime after a new connection, decide what may run on.
 
-Names are those of the project: unique, and, for what has contents, the name of the shard that they
-are in. `Envelope` and the keys mean what they mean for `format("shard")`.
+Names are those of the project: unique, and, for objects with contents, the name of their shard.
+`Envelope` and the keys mean what they mean for `format("shard")`.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ __all__ = [
 ]
 
 Envelope: TypeAlias = Literal["none", "diff", "upsert", "debezium"]
+"""The meaning of a row that comes in or goes out; see `shardline.app.storage.envelope`."""
 
 Strategy: TypeAlias = Literal["linear", "recompute"]
-"""How a view follows its inputs: from their change alone, or by its query run anew."""
+"""Linear: a view's change is computed from its inputs' changes. Recompute: its query runs anew."""
 
 
 _TIME: Final = msgspec.Meta(ge=-(2**63), le=2**63 - 1)
@@ -45,24 +47,24 @@ Time: TypeAlias = Annotated[int, _TIME]
 
 
 class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What every description, command and response is: immutable, and read back as it was written.
+    """Base of all descriptions, commands and responses: immutable, and equal after a round trip.
 
-    A field that nobody knows is refused: it would mean something that the reader does not do.
+    An unknown field is refused: to ignore it would be to do something else than was asked for.
     """
 
 
 class SourceDescription(Value, frozen=True, kw_only=True, tag="source"):
-    """Something outside that is taken in.
+    """A source: data from outside that is ingested into a shard.
 
     Attributes:
-        name: The source's and its shard's.
+        name: Name of the source and of its shard.
         format: As `spark.readStream.format` takes it, or a load generator: `counter`, `auction`,
             `nexmark`.
-        options: Of the format.
+        options: Options of the format.
         schema: Columns in Spark's DDL, `year INT, carrier STRING`; "" for those of the format.
-        envelope: What a row says.
+        envelope: The meaning of a row.
         key: Columns that identify a row; for upsert and debezium.
-        retain_ms: How far back the contents stay readable; None for no promise.
+        retain_ms: Retention: how far back contents stay readable; None for no promise.
     """
 
     name: str
@@ -75,15 +77,16 @@ class SourceDescription(Value, frozen=True, kw_only=True, tag="source"):
 
 
 class ViewDescription(Value, frozen=True, kw_only=True, tag="view"):
-    """A query whose result is kept in a shard.
+    """A materialized view: a query whose result is kept in a shard.
 
     Attributes:
-        name: The view's and its shard's.
+        name: Name of the view and of its shard.
         query: SQL in Spark's dialect, as the analyzer has accepted it.
-        inputs: Names that it reads, sorted; each is a source or a view.
+        inputs: Names of the sources and views that it reads, sorted.
         schema: Columns of the result in Spark's DDL.
-        strategy: How it is kept up to date, and `reason` why not in a better way ("" if it is).
-        retain_ms: As of a source.
+        strategy: The way it is maintained.
+        reason: Why no better strategy is possible; "" for the best one.
+        retain_ms: Retention, as of a source.
     """
 
     name: str
@@ -96,12 +99,12 @@ class ViewDescription(Value, frozen=True, kw_only=True, tag="view"):
 
 
 class IndexDescription(Value, frozen=True, kw_only=True, tag="index"):
-    """A source's or view's contents kept in memory.
+    """An index: a source's or view's contents kept in memory, by key.
 
     Attributes:
-        name: The index's.
-        on: Whose contents.
-        key: Columns that look-ups give; () for all of them.
+        name: Name of the index.
+        on: Name of the source or view.
+        key: Columns by which it is looked up; () for all of them.
     """
 
     name: str
@@ -110,12 +113,12 @@ class IndexDescription(Value, frozen=True, kw_only=True, tag="index"):
 
 
 class SubscribeDescription(Value, frozen=True, kw_only=True, tag="subscribe"):
-    """A client that follows an object's changes.
+    """A subscription: every change of an object, for one client.
 
     Attributes:
-        name: Unique, `t` and something random.
-        on: Whose changes.
-        snapshot: Whether the contents at `as_of` come first.
+        name: Unique: `t` and a random token.
+        on: Name of the source or view.
+        snapshot: True if the contents at `as_of` come first.
         up_to: Changes before this time only; None for all.
     """
 
@@ -126,17 +129,17 @@ class SubscribeDescription(Value, frozen=True, kw_only=True, tag="subscribe"):
 
 
 class SinkDescription(Value, frozen=True, kw_only=True, tag="sink"):
-    """Something outside that is kept up to date with an object.
+    """A sink: something outside that is kept up to date with an object.
 
     Attributes:
-        name: The sink's.
-        on: Whose contents.
+        name: Name of the sink.
+        on: Name of the source or view.
         format: As `DataFrameWriter.format` takes it.
-        options: Of the format.
+        options: Options of the format.
         envelope: "none" for added rows only, "diff" for rows with `_ts` and `_diff`, "upsert" for
             the newest row of each key, "debezium" for `before` and `after`.
         key: Columns that identify a row; for upsert and debezium.
-        snapshot: Whether the contents at the start go out first.
+        snapshot: True if the contents at the start are written first.
     """
 
     name: str
@@ -149,17 +152,17 @@ class SinkDescription(Value, frozen=True, kw_only=True, tag="sink"):
 
 
 Dataflow: TypeAlias = ViewDescription | IndexDescription | SubscribeDescription
-"""What the compute protocol creates."""
+"""An object of the compute protocol."""
 
 Description: TypeAlias = SourceDescription | SinkDescription | Dataflow
 
 
 _PACING: Final = frozenset({"interval"})
-"""Options of a sink that say how often it writes, and nothing of what."""
+"""Options of a sink that decide how often it writes, and not its contents."""
 
 
 def fingerprint(description: Description) -> str:
-    """16 hex digits that differ when two descriptions do, but for how often a sink writes."""
+    """Return 16 hex digits that differ if descriptions do; a sink's `interval` is left out."""
     if isinstance(description, SinkDescription):
         options = {k: v for k, v in description.options.items() if k not in _PACING}
         description = msgspec.structs.replace(description, options=options)

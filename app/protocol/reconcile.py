@@ -1,25 +1,29 @@
-"""What is to be done when a controller says anew what should be there.
+"""Reconciliation computes the difference between what a runtime has and what a controller wants.
+
+A controller that has crashed or lost its connection sends its complete desired state. To start
+everything anew would cost a hydration of every object; to trust that nothing has changed would be
+wrong. So objects that are equal run on, and only the difference is executed (Materialize:
+reconciliation).
 
     done = reconcile_compute(history.commands(), commands)
-    for command in done.todo: ...                   all that is to be done, in this order
+    for command in done.todo: ...                   all that must be done, in this order
     history = ComputeHistory(commands, gone=done.dropped)
 
-Both functions are pure: the result follows from what was said before and what is said now, and from
+Both functions are pure: the result follows from the commands before and the commands now, and from
 nothing that has happened since (a peek that is answered, a query that failed). It is a difference
-of two states, no replay: what a list makes and drops again is as if it had never been named.
+of two states, not a replay: an object that a list creates and drops again does not occur in it.
 
 Invariants:
-    What is equal goes on untouched: nothing of it is in `todo` but a later frontier, and the
-    permission to start if it had none. Equal are descriptions; times may differ as long as nothing
-    is asked for that is compacted already.
-    Drops come first, readers before what they read. Each name is in one of kept, replaced, dropped
-    at most, and in none if it is new.
-    `todo` holds neither `Hello` nor `InitializationComplete`, and `AllowWrites` once.
-    Times of what goes on are let go (`AllowCompaction`) after the peeks of the same list. What goes
-    on is not made anew for a peek at a time that it has let go already.
-    A permission that was given stays given: writes, the start of what goes on, and settings that
-    are not named now.
-    Doing it for the same commands again drops and makes nothing but subscriptions.
+    Equal objects run on untouched: nothing of them is in `todo` but a later frontier, and the
+    permission to start if they had none. Descriptions are compared; times may differ as long as no
+    time is asked for that is compacted already.
+    Drops come first, readers before their inputs. Each name is in at most one of kept, replaced,
+    dropped, and in none if it is new.
+    `todo` holds neither `Hello` nor `InitializationComplete`, and `AllowWrites` at most once.
+    `AllowCompaction` of objects that run on comes after the peeks of the same list. An object is
+    not created anew for a peek at a time that it has compacted already.
+    Permissions stay: writes, the start of objects that run on, and settings that are not named now.
+    To reconcile the same commands again drops and creates nothing but subscriptions.
 """
 
 from __future__ import annotations
@@ -59,14 +63,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ComputeReconciliation:
-    """What a new list of compute commands comes to.
+    """The difference that a new list of compute commands makes.
 
     Attributes:
-        todo: What is to be done, in this order.
-        kept: Dataflows that go on untouched.
-        replaced: Dataflows that are dropped and made anew under the same name.
-        dropped: Dataflows that are dropped; nothing about them is told to the new controller.
-        lower: For all that is there afterwards: from which time on its frontiers are told anew.
+        todo: The commands to execute, in this order.
+        kept: Dataflows that run on untouched.
+        replaced: Dataflows that are dropped and created anew under the same name.
+        dropped: Dataflows that are dropped; the new controller gets no response about them.
+        lower: For each dataflow afterwards: the time from which its frontiers are reported anew.
         forgotten: Peeks of the connection before: end them and answer none. A peek of the same
             uuid in `todo` is another one.
     """
@@ -81,13 +85,13 @@ class ComputeReconciliation:
 
 @dataclass(frozen=True, slots=True)
 class StorageReconciliation:
-    """What a new list of storage commands comes to.
+    """The difference that a new list of storage commands makes.
 
     Attributes:
-        todo: What is to be done, in this order.
-        kept: Sources and sinks that go on untouched.
+        todo: The commands to execute, in this order.
+        kept: Sources and sinks that run on untouched.
         replaced: Those with another definition; changed in place, unless a source becomes a sink.
-        dropped: Those that are dropped; nothing about them is told to the new controller.
+        dropped: Those that are dropped; the new controller gets no response about them.
     """
 
     todo: tuple[StorageCommand, ...]
@@ -99,7 +103,7 @@ class StorageReconciliation:
 def reconcile_compute(
     old: Sequence[ComputeCommand], new: Sequence[ComputeCommand]
 ) -> ComputeReconciliation:
-    """What is to be done so that a replica that was told `old` is as one that was told `new`.
+    """Compute the difference from a replica after `old` to one after `new`.
 
     Args:
         old: Commands so far, reduced or not; empty for a fresh replica.
@@ -107,7 +111,7 @@ def reconcile_compute(
 
     Raises:
         InvalidUsage: With code UNKNOWN_OBJECT for a name that is in neither, with code
-            INCOMPATIBLE_INSTANCE for other settings of the whole. Nothing is to be done then.
+            INCOMPATIBLE_INSTANCE for other settings of the instance. Nothing must be done then.
     """
     was = ComputeHistory(old)
     now = ComputeHistory(gone=was.dataflows)
@@ -123,6 +127,9 @@ def reconcile_compute(
     )
     replaced = tuple(n for n in now.dataflows if n in was.dataflows and n not in kept)
     dropped = tuple(n for n in was.dataflows if n not in now.dataflows)
+    # Drops first: a name is free before it is created again; in reverse, readers go before inputs.
+    # Peeks before compaction, or a peek could find its time gone by this very list. Writes last:
+    # until then nothing that is replaced has written under its new definition.
     todo = (
         *(AllowCompaction(n, None) for n in reversed(was.dataflows) if n not in kept),
         *_what_is_made(was, now, kept),
@@ -160,18 +167,20 @@ def _what_is_let_go(
 def reconcile_storage(
     old: Sequence[StorageCommand], new: Sequence[StorageCommand]
 ) -> StorageReconciliation:
-    """What is to be done so that a replica that was told `old` is as one that was told `new`.
+    """Compute the difference from a replica after `old` to one after `new`.
 
     Args:
-        old: Commands so far, reduced or not; empty for a fresh replica. A oneshot ingestion whose
-            end was told to a controller is to be cancelled in it, or it is taken to run still.
+        old: Commands so far, reduced or not; empty for a fresh replica. A one-shot ingestion whose
+            end was reported must be cancelled in it, or it counts as running.
         new: Commands of a new connection up to `InitializationComplete`.
 
     Raises:
-        InvalidUsage: With code UNKNOWN_OBJECT for a name that is in neither. Nothing is to be done
+        InvalidUsage: With code UNKNOWN_OBJECT for a name that is in neither. Nothing must be done
             then.
     """
-    was = StorageHistory(reduce_storage(old))  # in the order of a reduced one, whatever it was
+    # Reduced first: then sources come before sinks, whatever the order of `old`, and the reversed
+    # drops below take sinks before the sources that they read.
+    was = StorageHistory(reduce_storage(old))
     now = StorageHistory(gone=was.objects)
     for command in new:
         now.append(command)
@@ -193,7 +202,7 @@ def reconcile_storage(
 
 
 def _goes_on(before: HeldObject | None, held: HeldObject) -> bool:
-    """Whether the definition is the same; a sink that has begun goes on from where it is."""
+    """True if the definition is the same; a sink that has begun goes on from its progress."""
     if before is None:
         return False
     match before.run, held.run:
@@ -206,7 +215,7 @@ def _goes_on(before: HeldObject | None, held: HeldObject) -> bool:
 
 
 def _in_the_way(name: str, was: StorageHistory, now: StorageHistory) -> bool:
-    """Whether an object is to be dropped: nobody wants it, or its name is for the other kind."""
+    """True if an object must be dropped: it is not wanted, or its name is now of the other kind."""
     held = now.objects.get(name)
     return held is None or type(held.run) is not type(was.objects[name].run)
 

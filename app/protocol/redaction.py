@@ -1,4 +1,4 @@
-"""Options as they may be shown: without what lets somebody in.
+"""Redaction replaces secrets in the options of sources and sinks before anybody sees them.
 
     shown("password", "x")                              "(secret)"
     shown("url", "jdbc:x://me:pw@host/db")              "jdbc:x://(secret)@host/db"
@@ -6,8 +6,8 @@
     bare(description)                                   a source or sink with such options
 
 Invariants:
-    Whatever leaves the process to be looked at (plans, relations, logs) has gone through here.
-    What is shown says that there is a secret, and is the same for each.
+    All options that leave the process to be looked at (plans, relations, logs) went through here.
+    Every secret becomes the same text, so that not even its length is shown.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = ["HIDDEN", "bare", "shown"]
 T = TypeVar("T", bound=Description)
 
 HIDDEN: Final = "(secret)"
-"""What stands where a secret was."""
+"""The text in place of a secret."""
 
 _WORDS: Final = r"secret|password|passwd|pwd|token|access[._-]?key|account[._-]?key|credential"
 _SECRET: Final = re.compile(_WORDS, re.IGNORECASE)
-"""Options whose values are shown to nobody: Spark's own rule, and some words more."""
+"""Names of options whose whole value is a secret: Spark's own rule, and some words more."""
 
 _INSIDE: Final = re.compile(
     rf"""((?:{_WORDS})[\w.-]*["']?\s*[=:]\s*)("[^"]*"|'[^']*'|[^\s;,&"']+)""", re.IGNORECASE
@@ -36,11 +36,11 @@ _INSIDE: Final = re.compile(
 """`password=…` in a value, such as that of `sasl.jaas.config`, a connection string or JSON."""
 
 _LOGIN: Final = re.compile(r"(://)[^/?#\s@]*:[^/?#\s]*@")
-"""`user:password@` of a URL."""
+"""`user:password@` in a URL."""
 
 
 def shown(option: str, value: str) -> str:
-    """The value of an option, without secrets."""
+    """Return the value of an option, without secrets."""
     if not value:
         return value
     if _SECRET.search(option):
@@ -49,7 +49,7 @@ def shown(option: str, value: str) -> str:
 
 
 def bare(description: T) -> T:
-    """A description without secrets."""
+    """Return a description without secrets in its options."""
     if isinstance(description, SourceDescription | SinkDescription):
         options = {key: shown(key, value) for key, value in description.options.items()}
         return replace(description, options=options)

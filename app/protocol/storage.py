@@ -1,9 +1,10 @@
-"""The storage protocol: commands from a controller, responses to it.
+"""The storage protocol lets a controller create sources and sinks: commands, responses.
 
-The stages are those of `compute`; there is no creation stage. Times as there.
+The stages are those of `shardline.app.protocol.compute`, without the creation stage; frontiers are
+written as there.
 
-External commands change what is known about objects, nothing else. What runs is changed by the
-lane only (`shardline.app.lane`).
+These commands only change the worker's bookkeeping. Only the lane starts and stops what runs
+(`shardline.app.lane`).
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ __all__ = [
 
 
 class RunIngestion(Value, frozen=True, tag="run_ingestion"):
-    """Create a source, or change one: the same name again with another description.
+    """Create a source, or change the one of that name to this description.
 
     Attributes:
-        ingestion: What.
+        ingestion: The description.
     """
 
     ingestion: SourceDescription
@@ -55,11 +56,11 @@ class RunIngestion(Value, frozen=True, tag="run_ingestion"):
 
 
 class RunSink(Value, frozen=True, kw_only=True, tag="run_sink"):
-    """Create a sink, or change one.
+    """Create a sink, or change the one of that name to this description.
 
     Attributes:
-        sink: What.
-        as_of: Where it begins if it has not begun yet.
+        sink: The description.
+        as_of: The time at which it begins; without effect on a sink that has begun.
     """
 
     sink: SinkDescription
@@ -72,13 +73,13 @@ class RunSink(Value, frozen=True, kw_only=True, tag="run_sink"):
 
 
 class RunOneshotIngestion(Value, frozen=True, kw_only=True, tag="run_oneshot_ingestion"):
-    """Stage what a batch read gives, for one append that the controller decides about.
+    """Read data once in batch mode, and stage it for one append that the controller decides about.
 
     Attributes:
-        uuid: Names it.
+        uuid: Name of the ingestion.
         into: The source or table whose columns the rows have.
         format: As `spark.read.format` takes it.
-        options: Of the format.
+        options: Options of the format.
     """
 
     uuid: str
@@ -88,9 +89,9 @@ class RunOneshotIngestion(Value, frozen=True, kw_only=True, tag="run_oneshot_ing
 
 
 class CancelOneshotIngestion(Value, frozen=True, tag="cancel_oneshot_ingestion"):
-    """It is not needed any more, or its end has been told; nothing comes about it any more.
+    """Cancel a one-shot ingestion: no response about it comes any more.
 
-    Controllers send it after each `StagedBatches` too: it takes the ingestion out of the history.
+    Controllers send it after each `StagedBatches`, too: it takes the ingestion out of the history.
     """
 
     uuid: str
@@ -116,14 +117,14 @@ Status: TypeAlias = Literal[
 
 
 class FrontierUpper(Value, frozen=True, tag="frontier_upper"):
-    """The upper of a source's shard, or how far a sink's target is; never goes back."""
+    """The upper of a source's shard, or that of a sink's progress; never goes back."""
 
     id: str
     upper: Time | None
 
 
 class DroppedId(Value, frozen=True, tag="dropped_id"):
-    """Nothing more comes about this object."""
+    """The object was dropped: no response about it comes any more."""
 
     id: str
 
@@ -132,9 +133,9 @@ class StagedBatches(Value, frozen=True, kw_only=True, tag="staged_batches"):
     """The end of a oneshot ingestion.
 
     Attributes:
-        uuid: Its name.
-        rows: How many were appended.
-        error: Why not; "" if they were.
+        uuid: Name of the ingestion.
+        rows: Number of rows that were appended.
+        error: The error, if none were; "" otherwise.
     """
 
     uuid: str
@@ -143,7 +144,7 @@ class StagedBatches(Value, frozen=True, kw_only=True, tag="staged_batches"):
 
 
 class StatisticsUpdates(Value, frozen=True, tag="statistics_updates"):
-    """Statistics by object and name; what is not known is left out."""
+    """Statistics by object and name; unknown ones are left out."""
 
     sources: dict[str, dict[str, float]]
     sinks: dict[str, dict[str, float]]
@@ -153,12 +154,12 @@ class StatusUpdate(Value, frozen=True, kw_only=True, tag="status_update"):
     """A status that has changed.
 
     Attributes:
-        id: The object's.
-        status: What it is now.
-        at_ms: When it changed, ms since the epoch.
-        error: What is wrong; "" if nothing is.
-        hints: What to do about it.
-        namespaced: Errors by where they come from: decode, upsert, kafka, internal.
+        id: The object's name.
+        status: The new status.
+        at_ms: Time of the change, ms since the epoch.
+        error: The problem; "" if there is none.
+        hints: Remedies.
+        namespaced: Errors by component: decode, upsert, kafka, internal.
     """
 
     id: str
