@@ -1,8 +1,11 @@
-"""The application: the unified runtime, what a project says, and what people see of it.
+"""The application: the unified runtime, projects of SQL or Python, and the server over both.
 
     from shardline.app import Project          a project from SQL files or from Python
 
-Imported when it is asked for: a command that only asks the application does not pay for Spark.
+Start at `coordinator.application` for the whole, at `runtime` and `lane` for how objects run.
+
+`Application` and `Project` are imported at their first use: a command that only asks a running
+application over HTTP does not load Spark.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Logging: JSON lines with the field names of Spark's own structured log.
+"""The log is written as JSON lines with the field names of Spark's own structured log.
 
     {"ts": "2026-11-20T12:00:00.000Z", "level": "INFO", "logger": "shardline.app.demo",
      "msg": "landed", "context": {"day": "2013-01-05"}}
@@ -24,7 +24,7 @@ from shardline.datasource.errors import InvalidUsage
 __all__ = ["JsonLines", "log_to", "start_log"]
 
 _CAUSES = 10
-"""Causes of causes that are told, at most."""
+"""Longest chain of causes in a message."""
 
 _OURS = "shardline"
 
@@ -63,7 +63,7 @@ class JsonLines(logging.Formatter):
 
 
 def _message(error: BaseException) -> str:
-    """What an exception says, and what its causes say, a line each."""
+    """The messages of an exception and of its causes, a line each."""
     said = [str(error)]
     while len(said) < _CAUSES and (cause := error.__cause__ or error.__context__) is not None:
         said.append(f"caused by {type(cause).__name__}: {cause}")
@@ -72,11 +72,11 @@ def _message(error: BaseException) -> str:
 
 
 def log_to(file: Path, level: str) -> logging.Handler:
-    """Send what this project logs, from `level` on, to `file`; closing the handler ends it.
+    """Append this project's log to `file`; returns the handler, which the caller closes.
 
     Args:
-        file: Appended to; its folder is made if need be.
-        level: Name of a level of the standard library.
+        file: The file; its folder is made if need be.
+        level: Least level that is written, by its name in the standard library.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(file, encoding="utf-8")
@@ -84,18 +84,18 @@ def log_to(file: Path, level: str) -> logging.Handler:
     logger = logging.getLogger(_OURS)
     logger.setLevel(level)
     logger.addHandler(handler)
-    # What is in the file is not on the terminal as well.
+    # Or the root logger's handlers would write every line to the terminal as well.
     logger.propagate = False
     return handler
 
 
 def start_log(file: str, folder: Path, level: str) -> logging.Handler:
-    """Log as the settings say: to `file`, or if that is empty to `log.jsonl` in the job's folder.
+    """Start the log in `file`, or if that is empty in `log.jsonl` of the job's folder.
 
     Makes the folder.
 
     Raises:
-        InvalidUsage: It cannot be written.
+        InvalidUsage: `FOLDER_NOT_WRITABLE`: the log cannot be written.
     """
     path = Path(file) if file else folder / "log.jsonl"
     try:

@@ -1,10 +1,10 @@
-"""The one SparkSession of a driver, started the same way everywhere.
+"""The Spark session of a driver is opened the same way by all jobs, commands and tests.
 
-    spark-submit job.py      the JVM is there already, with `conf/spark-defaults.conf`
+    spark-submit job.py      the JVM runs already, with `conf/spark-defaults.conf`
     python job.py            the JVM is started here, with the same file
 
 What a caller relies on: executors and Spark's helper processes run this very Python; Ctrl-C is
-this process's to handle, the JVM does not die of it before its queries have been stopped.
+handled by this process, and does not end the JVM before its queries have been stopped.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ __all__ = ["open_session"]
 
 
 def open_session(name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """The session, started if it is not there.
+    """Return the session, and start it if there is none.
 
     Args:
-        name: Of the application, as Spark's pages show it.
+        name: Name of the application on Spark's pages.
         settings: Spark settings that win over files and the command line.
     """
     # Read by the launcher that starts a JVM, and not at all when there is one. Its Python is chosen

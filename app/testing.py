@@ -1,20 +1,20 @@
-"""Tests of views, without files, streams or waiting: push rows at times, advance, look.
+"""A lab tests the views of a project without files, streams or waiting: push rows, advance, look.
 
     with Lab(spark, "CREATE SOURCE … CREATE MATERIALIZED VIEW …") as lab:
         lab.push("orders", [(1, 10), (2, 60)], at=1000)
         lab.advance(2000)
         assert_df_equality(lab.contents("large"), expected, ignore_row_order=True)
 
-The project is checked as every project is, and views are kept by the very code that keeps them in
-a runtime, the change alone or the query run anew; only the streams that drive it are left out. Time
-is the test's: what is pushed takes effect when the test says, and nothing else moves.
+The project is checked like every project, and views are maintained by the very code of the runtime,
+linear or by recomputation; only the streams that drive it are left out. The test sets the time:
+rows take effect at the time they are pushed at, and nothing else moves.
 
 Shards are in memory where the machine has a file system there, else in a temporary folder; they
-are gone when the block ends.
+are removed when the block ends.
 
 Invariants:
     Time never goes back.
-    After `advance(to)` every view holds what its query gives at every time before `to`.
+    After `advance(to)` the contents of every view at each time before `to` equal its query's.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ Rows: TypeAlias = DataFrame | pa.Table | Iterable[Sequence[Any] | Mapping[str, A
 """Rows of a source: a frame, an Arrow table, or tuples or dicts."""
 
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - its own folder in it is made safely
-"""A file system in memory, where there is one."""
+"""A file system in memory, on systems that have one."""
 
 
 class LabClock(SystemClock):
-    """The clock of a lab: wall-clock time is what the test has advanced to."""
+    """The clock of a lab: its wall-clock time is the time that the test has advanced to."""
 
     def __init__(self) -> None:
         """Begin at 0."""
@@ -70,7 +70,7 @@ class LabClock(SystemClock):
         return self._now_ms
 
     def move(self, to_ms: int) -> None:
-        """Let time be `to_ms`, unless it is later already."""
+        """Set the time to `to_ms`, unless it is later already."""
         self._now_ms = max(self._now_ms, to_ms)
 
 
@@ -78,8 +78,8 @@ class Lab:
     """One project under test. Use it as a context manager.
 
     Attributes:
-        clock: Its time.
-        client: Of its shards.
+        clock: The lab's clock.
+        client: The client of its shards.
     """
 
     def __init__(self, spark: SparkSession, project: Project | str) -> None:
@@ -139,17 +139,17 @@ class Lab:
         """Remove the shards."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    # -- what a test does ------------------------------------------------------------------------
+    # -- for tests -------------------------------------------------------------------------------
 
     def push(self, source: str, rows: Rows, at: int, *, diff: int = 1) -> None:
-        """Let rows arrive at a source at time `at`; they are there after the next `advance`.
+        """Push rows to a source at time `at`; they are readable after the next `advance`.
 
         Args:
-            source: Its name.
+            source: Name of the source.
             rows: Columns by name; tuples have the source's columns in order. Rows of an upsert
                 source replace those of their key.
-            at: When they take effect: not before what has been advanced to.
-            diff: How many copies come; -1 takes the rows away, from an upsert source by their keys.
+            at: The time at which they take effect; not before the last `advance`.
+            diff: Number of copies; -1 removes the rows, those of an upsert source by their keys.
 
         Raises:
             InvalidUsage: There is no such source, the rows do not fit it, or `at` is in the past.
@@ -167,10 +167,10 @@ class Lab:
         self._pending.append((at, source, self._table(found, rows), diff))
 
     def advance(self, to: int) -> None:
-        """Let time pass: everything before `to` is settled in all sources, and views follow.
+        """Advance all sources to `to`, and let the views follow.
 
         Raises:
-            InvalidUsage: `to` is not after what has been advanced to.
+            InvalidUsage: `to` is not after the last `advance`.
         """
         if to <= self._reached:
             raise InvalidUsage(
@@ -189,11 +189,11 @@ class Lab:
         self._reached = to
 
     def contents(self, name: str, as_of: int | None = None) -> DataFrame:
-        """What a source or view holds at a time, by default right before the last `advance`.
+        """The contents of a source or view at a time, by default right before the last `advance`.
 
         Raises:
             InvalidUsage: There is no such object, or it cannot be read at that time.
-            Determinate: The view's query fails at that time; says how.
+            Determinate: The view's query fails at that time; the error has its message.
         """
         if name not in self._resolved.schemas:
             raise unknown_name("object", name, self._resolved.schemas)
@@ -228,7 +228,7 @@ class Lab:
     def _append(
         self, source: SourceDescription, due: list[tuple[int, pa.Table, int]], to: int
     ) -> None:
-        """Append what arrives at a source before `to`, and settle it until there."""
+        """Append the rows of a source before `to`, and advance its upper to there."""
         held = self._held(source) if source.envelope == "upsert" else []
         updates = []
         for at, rows, diff in due:
@@ -250,7 +250,7 @@ class Lab:
             return held
 
     def _table(self, source: SourceDescription, rows: Rows) -> pa.Table:
-        """Rows with the source's columns and types."""
+        """Convert rows to the source's columns and types."""
         schema = schema_of(self._resolved.schemas[source.name])
         if isinstance(rows, pa.Table):
             rows = self._spark.createDataFrame(rows)
@@ -262,7 +262,7 @@ class Lab:
 def _replaced(
     key: Sequence[str], rows: list[dict[str, Any]], diff: int, held: list[dict[str, Any]]
 ) -> tuple[list[tuple[dict[str, Any], int]], list[dict[str, Any]]]:
-    """The changes by which rows replace those of their keys, and what is held then."""
+    """The changes by which rows replace those of their keys, and the contents after them."""
     keys = {tuple(row[name] for name in key) for row in rows}
     gone = [row for row in held if tuple(row[name] for name in key) in keys]
     come = rows if diff > 0 else []

@@ -90,7 +90,7 @@ class Link(Generic[K, S]):
 
     @property
     def replaced(self) -> bool:
-        """Whether a newer controller is connected in the place of this one."""
+        """True while a newer controller is connected in the place of this one."""
         return self._replaced
 
     def check_in_charge(self) -> None:

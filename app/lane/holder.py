@@ -1,4 +1,4 @@
-"""The holder describes the process that holds the lane, and tells others whether it still lives.
+"""The holder module describes the process that holds the lane, and judges if it still lives.
 
 A runtime that starts while another one holds the location must not fence it by mistake, and must
 not wait for one that has crashed. A holder lives for as long as the leased reader that it has named

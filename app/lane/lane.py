@@ -168,7 +168,7 @@ class Lane:
 
     @property
     def lost(self) -> ShardError | None:
-        """Why the lane has stopped everything; None while it is held or followed."""
+        """The reason why the lane has stopped everything; None while it is held or followed."""
         return self._lost
 
     @property

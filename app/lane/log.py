@@ -120,10 +120,10 @@ def read_lane(client: ShardClient) -> tuple[LaneState, list[Record]]:
 class LaneLog:
     """The order of one location. Its methods may be called from any thread.
 
-    As a holder it has two capabilities. The position at the end of the order: losing it (another
-    runtime has appended) is final, `Fenced`, and this process can only stop. A leased reader, which
-    tells other processes that this one lives: losing it costs nothing but that a start elsewhere
-    takes the lane without being asked for force; `keep` takes a new lease.
+    As a holder it has two capabilities. The end of the order, where it may append: losing it
+    (another runtime has appended) is final, `Fenced`, and this process can only stop. A leased
+    reader, by which other processes see that this one lives: losing it stops nothing, but until
+    `keep` has taken another one, a runtime that starts elsewhere may take over without force.
     """
 
     def __init__(self, client: ShardClient, holder: Holder, settings: LaneSettings) -> None:

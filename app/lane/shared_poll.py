@@ -48,8 +48,8 @@ class SharedLook:
                     raise self._error
                 return
             self._begun += 1
-        # For the others, if what is raised below is no `ShardError`: they must not take it for good
-        # news that there was none.
+        # The answer for the other threads if an error of another class is raised below: without it
+        # they would take a read that broke off for one that succeeded.
         error: ShardError | None = Indeterminate("a look at the store broke off")
         try:
             self._look()

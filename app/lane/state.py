@@ -7,10 +7,10 @@ from the records alone. Checkpoints and metrics are filed under these ids, so a 
 crash, on any machine, has to give the same ones.
 
 What runs at the moment is not here (`shardline.app.lane.process_state`). Started, stopped and
-hydrated are facts about threads of one process: after its death none of them holds, and whoever
-read them back would believe them. One completion *is* recorded, `Dropped`: it ends a name's claim
-to its ids, which decides what a later creation of the same name gets; that must not depend on which
-of the two was faster.
+hydrated are facts about threads of one process: after its death none of them holds, and a replay
+would take them for true. One completion *is* recorded, `Dropped`: it ends a name's claim to its
+ids, which decides if a later creation of the same name gets new ones; that must not depend on which
+of the two a process happened to see first.
 
 Invariants:
     Ids are unique for ever: counters never go back.

@@ -128,8 +128,7 @@ def reconcile_compute(
     replaced = tuple(n for n in now.dataflows if n in was.dataflows and n not in kept)
     dropped = tuple(n for n in was.dataflows if n not in now.dataflows)
     # Drops first: a name is free before it is created again; in reverse, readers go before inputs.
-    # Peeks before compaction, or a peek could find its time gone by this very list. Writes last:
-    # until then nothing that is replaced has written under its new definition.
+    # Peeks before compaction, or a peek could find its time gone by this very list.
     todo = (
         *(AllowCompaction(n, None) for n in reversed(was.dataflows) if n not in kept),
         *_what_is_made(was, now, kept),

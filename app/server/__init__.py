@@ -1,8 +1,19 @@
-"""What the application serves over HTTP: relations as JSON, metrics for Prometheus, SQL.
+"""The server offers an application over HTTP: relations as JSON, metrics for Prometheus, SQL.
 
-metrics    the numbers of the relations in Prometheus' text format
-access     who may ask what: token, Host, Origin, sizes
-openapi    the description of the interface, made of the declared relations
-api        the routes
-serving    a server in a thread
+Owns the routes, their protection, and the file by which other commands find a running application;
+and the client that those commands use.
+
+May use: `coordinator`, `controller`, `introspection`, `transport`, `protocol`, `settings`. Start at
+`api`, then `application_server`.
+
+Never: changes anything by a GET, or answers a request that `access` has refused.
+
+    access               protects the routes: token, Host, Origin, sizes
+    api                  the routes of any set of services
+    application_server   the routes of an application, and its announcement
+    http_server          a server in a thread of its own
+    discovery            the file that says where the running application answers
+    client               requests of other commands to the running application
+    metrics              the numbers of the relations in Prometheus' text format
+    openapi              the description of the interface, made of the declared relations
 """

@@ -1,12 +1,13 @@
-"""Who may ask what: the token, where requests may come from, and how large they may be.
+"""Access control decides which requests are served: by token, Host, Origin and content type.
 
-On loopback, reading is free: whoever can connect is on this machine. Everything that is sent with
-another method than GET needs the token. Bound elsewhere, everything needs it, apart from health.
+On loopback, reading needs no token: a client that can connect is on this machine. All methods but
+GET, HEAD and OPTIONS need the token. Bound to another address, everything needs it but health.
 
-A page of another site must not reach us through a visitor's browser. It cannot name us: on loopback
-the Host must be a name of loopback, so a name that its owner points at 127.0.0.1 is refused. It
-cannot send a form: a body must be JSON, which a browser asks us about first, and we never agree. An
-Origin that is not our own is refused in any case.
+A page of another site must not reach the server through a visitor's browser. Three rules prevent
+that. On loopback the Host must be a name of loopback, so a foreign name that resolves to 127.0.0.1
+is refused (DNS rebinding). A body must be JSON, for which a browser asks with a preflight request
+first, and that is never granted; so a form cannot be sent. An Origin that is not our own is refused
+in any case.
 
 Invariants:
     A request that is refused reaches no route.
@@ -36,22 +37,22 @@ _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What is asked for before a request is served.
+    """The rules that a request must meet.
 
     Attributes:
         token: The one token; it must not be empty.
-        bound: Whether the server listens on loopback only, or elsewhere too.
+        bound: "loopback" if the server listens on loopback only.
     """
 
     token: str
     bound: Literal["loopback", "elsewhere"] = "loopback"
 
     def __post_init__(self) -> None:
-        """A token that is empty would be no token."""
+        """Refuse an empty token: a request without one would match it."""
         assert self.token, "an empty token"
 
     def refused(self, path: str, method: str, headers: Headers) -> JSONResponse | None:
-        """Why a request is not served; None if it is."""
+        """The answer to a request that is refused; None if it may be served."""
         host = urlsplit(f"//{headers.get('host', '')}")
         if self.bound == "loopback" and host.hostname not in _LOOPBACK:
             return refusal(403, "FOREIGN_HOST", "this name is not one of ours", "use 127.0.0.1")
@@ -70,14 +71,14 @@ class Access:
 
 
 class Guard:
-    """Lets those requests through that `access` does not refuse."""
+    """Middleware that passes on the requests that `access` does not refuse."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
         self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request, or say why not."""
+        """Serve a request, or answer with the refusal."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -103,6 +104,6 @@ _HEADERS: Final = (
 
 
 def refusal(status: int, code: str, message: str, hint: str) -> JSONResponse:
-    """An error as this interface gives it: a code that stays, a sentence, what to do."""
+    """Make an error in the form of this interface: a stable code, a sentence, a hint."""
     error = {"code": code, "message": message, "hint": hint}
     return JSONResponse({"error": error}, status_code=status)

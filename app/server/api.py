@@ -1,10 +1,10 @@
-"""The routes: relations, objects, SQL, actions, metrics and health, over HTTP.
+"""The API serves relations, objects, SQL, actions, metrics and health over HTTP.
 
     app = create_app(Services(relations, run_sql, actions, ready), Access(token))
 
-Answers are JSON, errors `{"error": {"code", "message", "hint"}}`. What takes long runs in threads,
-of which there are few, and for a bounded time; a query whose client has gone or has waited long
-enough is told so through its event.
+Answers are JSON, errors `{"error": {"code", "message", "hint"}}`. Queries and actions run in a few
+threads, for a bounded time; the event of a query is set when its client has gone or has waited long
+enough, so that it ends early.
 
 Invariants:
     GET changes nothing.
@@ -45,30 +45,30 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 RunSql = Callable[[str, threading.Event], pa.Table]
-"""Runs a query: the result, of bounded size. Ends early when the event is set.
+"""Runs a query and returns its result, of bounded size. Ends early when the event is set.
 
-Raises `ShardError` for what is wrong with the query or the system.
+Raises `ShardError` for a problem of the query or the system.
 """
 
 Action = Callable[[str], object]
-"""Does something to what is named; the result as JSON can say it. Raises `ShardError`."""
+"""Does something to the named target, and returns what JSON can encode. Raises `ShardError`."""
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
-"""The result of a query with its types, for whoever says that he accepts it; JSON otherwise."""
+"""Media type of a query's result with its types, for clients that accept it; JSON otherwise."""
 
 _QUERIES: Final = 8
-"""Queries and actions that run side by side; more wait."""
+"""Queries and actions that run at a time; more wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What the routes ask.
+    """The services that the routes use.
 
     Attributes:
-        relations: Of the one sink.
+        relations: The relations of the introspection sink.
         run_sql: Runs a query.
-        actions: By name.
-        ready: Why the application cannot serve queries yet; "" if it can.
+        actions: Actions by name.
+        ready: Returns the reason why the application cannot serve queries yet; "" if it can.
         timeout_s: How long a query or an action may take.
         routes: More routes, such as those of controllers' connections; each checks its own token.
     """
@@ -82,7 +82,7 @@ class Services:
 
 
 class Query(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a request that asks something in SQL."""
+    """The body of a request with a statement in SQL."""
 
     query: str
 
@@ -92,7 +92,7 @@ class _Target(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def create_app(services: Services, access: Access) -> Starlette:
-    """The application that answers for `services`, to those that `access` lets through."""
+    """Make the ASGI application that serves `services` to the requests that `access` allows."""
     routes = _Routes(services)
     return Starlette(
         routes=[
@@ -119,7 +119,7 @@ def create_app(services: Services, access: Access) -> Starlette:
 
 
 class _Routes:
-    """The routes, on `services`."""
+    """The handlers of the routes."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -197,7 +197,12 @@ class _Routes:
         return _json({"result": await self._run(partial(actions[name], target))})
 
     async def _run(self, work: Callable[[], T]) -> T:
-        """Do work in a thread; not for longer than may be waited."""
+        """Do work in a thread, and give up waiting after `timeout_s`.
+
+        Raises:
+            ShardError: `TIMEOUT`. The thread is abandoned, not ended: the work has to see its
+                event.
+        """
         if self._limit is None:
             self._limit = anyio.CapacityLimiter(_QUERIES)
         seconds = self._services.timeout_s
@@ -215,7 +220,7 @@ class _Routes:
 
 
 async def _disconnected(request: Request, given_up: threading.Event) -> None:
-    """Tell when the client of a request, whose body was read, is gone."""
+    """Set `given_up` when the client of a request, whose body was read, has disconnected."""
     while not given_up.is_set():
         message = await request.receive()
         if message["type"] == "http.disconnect":
@@ -235,21 +240,22 @@ def _about(relations: Relations, name: str) -> dict[str, object]:
 
 
 def _rows(table: pa.Table) -> list[dict[str, Any]]:
-    # Two columns may have one name: positions are as good a key.
+    # Two columns may have the same name, and a dict would keep one of them: keys are positions.
     return list(table.rename_columns([str(i) for i in range(table.num_columns)]).to_pylist())
 
 
 async def read_body(request: Request, kind: type[T], bytes_max: int = BODY_MAX) -> T:
-    """The body of a request, decoded.
+    """Read and decode the body of a request.
 
     Args:
-        request: Whose.
-        kind: What it is to be.
-        bytes_max: How large it may be.
+        request: The request.
+        kind: The type of the body.
+        bytes_max: Largest body, in bytes.
 
     Raises:
-        InvalidUsage: It is too large, or not what it is to be.
+        InvalidUsage: It is too large, or not of that type.
     """
+    # Counted while it is read: a Content-Length may be missing, or wrong.
     read = bytearray()
     async for chunk in request.stream():
         read += chunk

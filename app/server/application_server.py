@@ -1,13 +1,13 @@
-"""An application as others on the machine see it: its HTTP server, and the file that says where.
+"""The application server serves a running application, and announces its address in a file.
 
     with serving(application, settings, folder) as whereabouts:
         …
 
-Besides what `shardline.app.server` offers: `POST /api/v1/subscribe`, a line of JSON for each
-interval for as long as the client listens; `POST /api/v1/project`, which makes a project run, or,
-with `dry_run`,
-only says what that would do; the actions `drop`, `allow_writes` and `configure` (`NAME=VALUE`); and
-the two sockets by which controllers elsewhere may connect, `/v1/compute` and `/v1/storage`.
+Besides the routes of `shardline.app.server.api` there are `POST /api/v1/subscribe`, a line of JSON
+for each interval for as long as the client listens; `POST /api/v1/project`, which applies a
+project, or, with `dry_run`, only plans it; the actions `drop`, `allow_writes` and `configure`
+(`NAME=VALUE`); and the two sockets by which controllers elsewhere may connect, `/v1/compute` and
+`/v1/storage`.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 def serving(
     application: Application, settings: RuntimeSettings, folder: Path
 ) -> Iterator[Whereabouts]:
-    """Answer for `application` until the block ends.
+    """Serve `application` until the block ends.
 
     Args:
-        application: Started, and watched.
-        settings: Where to listen, and the token.
-        folder: Where others look for it.
+        application: A started application with introspection.
+        settings: The address and the token.
+        folder: The folder in which other commands look for it.
 
     Raises:
-        InvalidUsage: The address is none, or is taken; or nothing watches the application.
+        InvalidUsage: The address is invalid or taken; or the application has no introspection.
     """
     if application.observing is None:
         raise InvalidUsage(
@@ -104,7 +104,7 @@ def serving(
 
 
 def routes_of(application: Application, token: str) -> list[BaseRoute]:
-    """What is answered besides what `shardline.app.server` offers; the sockets want `token`."""
+    """The routes besides those of `shardline.app.server.api`; the sockets check `token`."""
     compute, storage = application.runtime.compute, application.runtime.storage
     return [
         Route("/api/v1/subscribe", _subscribe(application), methods=["POST"]),
@@ -115,7 +115,7 @@ def routes_of(application: Application, token: str) -> list[BaseRoute]:
 
 
 def batch_line(batch: SubscribeResponse | SubscribeDropped) -> str:
-    """A batch of a subscription as a line of JSON."""
+    """Encode a batch of a subscription as a line of JSON."""
     if isinstance(batch, SubscribeDropped):
         return json.dumps({"dropped_at": batch.upper}) + "\n"
     head: dict[str, object] = {"lower": batch.lower, "upper": batch.upper}
@@ -152,7 +152,7 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _subscribe(application: Application) -> Callable[[Request], Awaitable[Response]]:
-    """The route that streams a subscription; it is closed when its client is gone."""
+    """Make the route that streams a subscription, and closes it when its client is gone."""
 
     async def subscribe(request: Request) -> Response:
         query = (await read_body(request, Query)).query
@@ -170,9 +170,9 @@ class _Texts(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _project(application: Application) -> Callable[[Request], Awaitable[Response]]:
-    """The route by which a project is planned and applied.
+    """Make the route by which a project is planned and applied.
 
-    What is applied is applied to its end, whether or not its client waits so long.
+    A project is applied to its end, even if its client stops waiting.
     """
 
     async def project(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""What the other commands ask of the running application, over HTTP.
+"""The HTTP client sends the requests of other commands to the running application.
 
     where = find(folder)
     table = ask_sql(where, "SELECT …", timeout_ms=60_000)
@@ -6,7 +6,7 @@
     act(where, "drop", "delays")
     plan_from(send_project(where, files, dry_run=True, timeout_ms=60_000)["plan"])
 
-An answer that says what is wrong becomes the same error here, with its code and hint.
+An error in an answer is raised here as the same error, with its code and hint.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from shardline.datasource.errors import Determinate, InvalidUsage
 __all__ = ["act", "ask_sql", "follow", "get", "send_project"]
 
 _MORE_MS: Final = 5000.0
-"""The application gives up first, and says why."""
+"""Added to each time-out: the application gives up first, and its answer has the reason."""
 
 _CLIENT_ERROR: Final = 400
 _SERVER_ERROR: Final = 500
 
 
 def ask_sql(where: Whereabouts, query: str, timeout_ms: float) -> pa.Table:
-    """The result of a query.
+    """Run a query and return its result.
 
     Raises:
         InvalidUsage: The query cannot be run, or nothing answers there.
@@ -47,7 +47,7 @@ def ask_sql(where: Whereabouts, query: str, timeout_ms: float) -> pa.Table:
 
 
 def follow(where: Whereabouts, query: str) -> Iterator[dict[str, Any]]:
-    """The intervals of a subscription, as `POST /api/v1/subscribe` gives them, until it ends.
+    """Yield the intervals of a subscription, as `POST /api/v1/subscribe` sends them, to its end.
 
     Raises:
         InvalidUsage: There is no such object, or nothing answers there.
@@ -58,7 +58,7 @@ def follow(where: Whereabouts, query: str) -> Iterator[dict[str, Any]]:
 
 
 def act(where: Whereabouts, action: str, target: str, timeout_ms: float = 60_000) -> Any:
-    """Have something done; what came of it.
+    """Run an action and return its result.
 
     Raises:
         InvalidUsage: It cannot be done, or nothing answers there.
@@ -70,20 +70,20 @@ def act(where: Whereabouts, action: str, target: str, timeout_ms: float = 60_000
 def send_project(
     where: Whereabouts, files: Mapping[str, str], *, dry_run: bool, timeout_ms: float
 ) -> Mapping[str, Any]:
-    """Make a project run there, or only ask what that would do.
+    """Apply a project, or only plan it.
 
     Args:
         where: The application.
-        files: The project's texts by file name, variables put in.
-        dry_run: Whether to change nothing.
-        timeout_ms: How long to wait; what is being applied goes on all the same.
+        files: The project's texts by file name, with variables replaced.
+        dry_run: Plan only; change nothing.
+        timeout_ms: How long to wait; a project is applied to its end all the same.
 
     Returns:
-        In `plan` what is done, for `shardline.app.project.plan.plan_from`.
+        In `plan` the plan, for `shardline.app.project.plan.plan_from`.
 
     Raises:
-        InvalidUsage: Something is wrong with the project, every problem that was found is told; or
-            nothing answers there.
+        InvalidUsage: The project has problems, all of which are in the error; or nothing answers
+            there.
         Determinate: There was no answer in time, or it failed.
     """
     body = {"files": dict(files), "dry_run": dry_run}
@@ -135,7 +135,7 @@ def _answered(request: Request, url: str, timeout_s: float | None) -> Iterator[H
 
 
 def get(url: str, token: str, path: str, timeout_ms: float = 10_000) -> Any:
-    """What `GET /api/v1/…` gives.
+    """Return the answer of `GET /api/v1/{path}`.
 
     Raises:
         InvalidUsage: It is refused, or nothing answers there.
@@ -148,7 +148,7 @@ def get(url: str, token: str, path: str, timeout_ms: float = 10_000) -> Any:
 
 
 def _told(error: HTTPError) -> InvalidUsage | Determinate:
-    """What the application says is wrong."""
+    """The error of an answer; one that is not of our form becomes `HTTP_ERROR`."""
     try:
         told = json.loads(error.read())["error"]
         code, message, hint = told["code"], told["message"], told["hint"]

@@ -1,9 +1,9 @@
-"""How the other commands find the running application: a file that only its user can read.
+"""Discovery lets other commands find the running application: by a file that only its user reads.
 
     <data>/application.json      {"url": "http://127.0.0.1:4200", "token": "…", "pid": 4711, …}
 
-The file is written whole or not at all, and removed when the application ends. One that a killed
-application left behind leads nowhere, which whoever tries it is told.
+The file is written whole or not at all, and removed when the application ends. A file that a killed
+application has left leads to an address where nothing answers; the client reports that.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _FILE = "application.json"
 
 
 class Whereabouts(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an application answers.
+    """The address of a running application.
 
     Attributes:
-        url: Of its HTTP server, without a slash at the end.
-        token: What it wants to see with every request that changes something.
-        pid: Its process, for people.
-        location: Identity of the location that it runs; "" if it is not said.
+        url: URL of its HTTP server, without a slash at the end.
+        token: Token of requests that change something.
+        pid: Its process id, for people.
+        location: Identity of its location; "" if it is not known.
     """
 
     url: str
@@ -39,6 +39,8 @@ class Whereabouts(msgspec.Struct, frozen=True, kw_only=True):
 
 def announce(folder: Path, whereabouts: Whereabouts) -> None:
     """Write the file; only this user may read it, because of the token."""
+    # Created with its mode and then renamed: written in place it would be readable by others, or
+    # half written, for a moment.
     fresh = folder / f"{_FILE}.{os.getpid()}"
     fresh.unlink(missing_ok=True)
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -54,10 +56,10 @@ def withdraw(folder: Path, whereabouts: Whereabouts) -> None:
 
 
 def find(folder: Path) -> Whereabouts:
-    """Where the application of this folder answers, if it still runs.
+    """Return the address of the folder's application; it may have been killed since.
 
     Raises:
-        InvalidUsage: No application runs here, as far as the folder knows.
+        InvalidUsage: `NOT_RUNNING`: the folder has no such file.
     """
     found = _read(folder)
     if found is None:

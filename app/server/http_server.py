@@ -1,9 +1,10 @@
-"""An HTTP server in a thread of its own, that ends when it is told to.
+"""The HTTP server runs an ASGI application in a thread of its own, until it is closed.
 
     with serve(app, "127.0.0.1", 0) as served:
         served.url
 
-The port is taken before the thread starts: an address that cannot be had is an error of the caller.
+The port is bound before the thread starts: an address that is taken is an error of the caller, not
+a line in the log of a thread that has ended.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
 __all__ = ["Served", "serve"]
 
 _GRACE_S: Final = 5
-"""How long requests that are under way may take once it is to end."""
+"""How long requests that are under way may take after `close`."""
 
 
 class Served:
     """A running server. Close it, or use it as a context manager."""
 
     def __init__(self, app: ASGIApp, listening: socket.socket, sockets: Mapping[str, Any]) -> None:
-        """Serve `app` on a socket that listens."""
+        """Serve `app` on a socket that listens already; `sockets` are options for WebSockets."""
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -65,7 +66,7 @@ class Served:
         self.close()
 
     def close(self) -> None:
-        """Take no more requests, wait a little for those under way, and end."""
+        """Take no more requests, wait up to 10 s for those under way, and end."""
         self._server.should_exit = True
         self._thread.join(2 * _GRACE_S)
         self._socket.close()
@@ -77,16 +78,16 @@ def serve(
     port: int = 0,
     sockets: Mapping[str, Any] = MappingProxyType({}),
 ) -> Served:
-    """Serve `app`.
+    """Start a server for `app`.
 
     Args:
-        app: What answers.
+        app: The ASGI application.
         host: Address to listen on.
-        port: 0 for any that is free.
+        port: Port to listen on; 0 for any that is free.
         sockets: Options of uvicorn for WebSockets.
 
     Raises:
-        InvalidUsage: The address cannot be had.
+        InvalidUsage: The address cannot be bound.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

@@ -1,4 +1,4 @@
-"""The numbers of the relations in Prometheus' text format.
+"""The metrics are the numbers of the introspection relations in Prometheus' text format.
 
     exposition(relations)    -> bytes, with CONTENT_TYPE
 
@@ -32,7 +32,7 @@ CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
 _STATUSES: Final = ("created", "starting", "running", "stalled", "frozen", "paused", "ceased")
 _TIMED: Final = ("Dataflow", *PHASES)
-"""Operators whose time is that of the clock."""
+"""Operators whose time is wall-clock time; that of the others is the time of Spark's tasks."""
 
 _COUNTED: Final = frozenset(
     {
@@ -88,13 +88,13 @@ _PROGRESS: Final = {
         ("errors", "count", 1.0, "Errors that the object's contents have now."),
     ),
 }
-"""Of an object: relations with the column of its name, and the families that are made of each."""
+"""Families of an object: by relation and the column of the object's name, in this relation."""
 
 _Value = Callable[[Mapping[str, object]], float | None]
 
 
 def exposition(relations: Relations) -> bytes:
-    """All families, as text."""
+    """Encode all families as text."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(RelationCollector(relations))
     return generate_latest(registry)
@@ -362,7 +362,7 @@ def _object(home: Mapping[str, object]) -> str:
 def _buckets(
     rows: Iterable[Mapping[str, object]], column: str
 ) -> dict[object, list[tuple[str, float]]]:
-    """Buckets of histograms, cumulative as Prometheus wants them, by what `column` says."""
+    """Buckets of histograms, cumulative as Prometheus wants them, by the value of `column`."""
     counts: dict[object, dict[float, float]] = {}
     for row in rows:
         bound, count = _number(row["duration_ns"], _NS), _number(row["count"])

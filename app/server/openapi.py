@@ -1,4 +1,7 @@
-"""The description of the JSON interface, made of the declared relations and of what is routed."""
+"""The OpenAPI description is made of the declared relations and of the routes that are served.
+
+A relation that is added is described by its own columns; a path that is not served is left out.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,11 @@ _ERROR: Final = {
 
 
 def openapi(relations: Mapping[str, Relation], routed: Iterable[str]) -> dict[str, Any]:
-    """The description, as OpenAPI 3.1.
+    """Make the description in OpenAPI 3.1.
 
     Args:
-        relations: Each is described by itself, with its columns.
-        routed: Paths that are answered; what is known of others is left out.
+        relations: Declared relations by name; each has a path of its own with its columns.
+        routed: Paths that are served; descriptions of others are left out.
     """
     served = set(routed)
     paths = {path: item for path, item in _paths().items() if path in served}
@@ -49,7 +52,7 @@ def openapi(relations: Mapping[str, Relation], routed: Iterable[str]) -> dict[st
 
 
 def _paths() -> dict[str, Any]:
-    """Everything that an application may answer, besides its relations."""
+    """All paths that an application may serve, besides its relations."""
     name = [_parameter("name", "path")]
     return {
         "/api/v1/openapi.json": {"get": _get("This description")},
@@ -152,7 +155,7 @@ def _post(
 
 
 def _socket(summary: str) -> dict[str, Any]:
-    """A path that a WebSocket is opened on."""
+    """The description of a path on which a WebSocket is opened."""
     return {
         "summary": f"{summary}, over a WebSocket",
         "security": [{"token": []}],

@@ -1,13 +1,17 @@
-"""Settings: one frozen tree, from `conf/app.toml` and the command line, refused if not understood.
+"""The configuration is one frozen tree, loaded from `conf/app.toml` and the command line.
 
-    settings = load(file, overrides)      the file's keys, then the overrides, then the defaults
+A misspelt key that is ignored silently is found weeks later; so unknown keys and values that are
+not allowed are errors at the start.
+
+    settings = load(file, overrides)      overrides win over the file, and the file over defaults
 
 Every key is explained where it is set, in `conf/app.toml`; the fields here say what code relies on.
 Relative paths of the file count from the folder above the one it is in (the repository's root; the
 working directory for the file of an installed package), those given on a command line from the
 working directory.
 
-Nothing reads the file, or the environment, after start.
+Invariants:
+    Nothing reads the file, or the environment, after start.
 """
 
 from __future__ import annotations
@@ -75,13 +79,13 @@ class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class DemoSettings(_Section, frozen=True):
-    """The main job.
+    """Section `[demo]`: the main job.
 
     Attributes:
         data: Folder for everything that it writes on this machine.
-        location: URL of the persist location; empty for `shards` inside `data`.
-        days: How many days of 2013 arrive.
-        days_per_second: How fast they arrive.
+        location: URL of the location; empty for `shards` inside `data`.
+        days: Number of days of 2013 that arrive.
+        days_per_second: Rate at which they arrive.
         lock_timeout_ms: How long to wait for an earlier run that is still ending.
     """
 
@@ -93,39 +97,39 @@ class DemoSettings(_Section, frozen=True):
 
     @property
     def url(self) -> str:
-        """The persist location."""
+        """URL of the location."""
         return self.location or str(self.data / "shards")
 
 
 class RuntimeSettings(_Section, frozen=True):
-    """The unified runtime.
+    """Section `[runtime]`: the unified runtime.
 
     Attributes:
         interval_ms: Distance of the times that sources give to data, and of their ticks.
         interval_max: The most that sources wait between two commits when views cannot follow.
-        retain_history: How far back objects stay readable that do not say so themselves.
-        hydration_concurrency: How many dataflows may catch up side by side.
-        hydration_patience: How long one that catches up keeps others waiting.
-        start_concurrency: How many objects are started side by side.
+        retain_history: Retention of objects that set none themselves.
+        hydration_concurrency: Dataflows that may hydrate at a time.
+        hydration_patience: How long a dataflow that hydrates may keep others waiting.
+        start_concurrency: Objects that are started at a time.
         restart_pause: Pause before an object that has failed is started again; doubles each time.
         restart_pause_max: The longest such pause.
-        restart_healthy: How long an object runs until its earlier failures are forgotten.
-        lease: How long a runtime is believed to live after its last sign.
-        controller_silence: How long a controller's answer may take before it is taken to be gone.
-        unified: Whether compute and storage share one session.
-        introspection: Whether what runs is observed.
-        maintenance: Whether shards are merged and collected by the application itself.
+        restart_healthy: An object that ran for so long starts again without its earlier failures.
+        lease: How long a runtime counts as alive after its last heartbeat.
+        controller_silence: How long a controller may be silent before it counts as gone.
+        unified: True if compute and storage share one session.
+        introspection: True if running objects are observed.
+        maintenance: True if the application itself compacts and collects shards.
         listen: Address and port of the HTTP server; port 0 for any that is free.
-        token: What requests that change something must bring; empty for a new one at each start.
+        token: Token of requests that change something; empty for a new one at each start.
         result_limit: Largest result of a query.
         query_timeout: How long a query waits for its answer.
-        query_concurrency: How many queries are answered side by side.
-        queries_waiting: How many more may wait for their turn.
-        direct_read_limit: How much of a shard a query reads itself instead of asking Spark.
+        query_concurrency: Queries that are answered at a time.
+        queries_waiting: Queries that may wait besides those.
+        direct_read_limit: Most bytes of a shard that a query reads itself, without Spark.
         subscribe_batch_limit: Largest batch of a subscription.
         subscribe_patience: How long a subscription waits for a client that reads nothing.
         index_limit: Most memory of one index.
-        index_history: How far back an index answers.
+        index_history: How far back an index can answer.
     """
 
     hidden: ClassVar[tuple[str, ...]] = ("token",)
@@ -158,11 +162,11 @@ class RuntimeSettings(_Section, frozen=True):
 
 
 class LogSettings(_Section, frozen=True):
-    """The log: JSON lines in a file.
+    """Section `[log]`: JSON lines in a file.
 
     Attributes:
         level: Least level that is written.
-        file: Where; empty for `log.jsonl` in the job's own folder.
+        file: The file; empty for `log.jsonl` in the job's own folder.
     """
 
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
@@ -190,15 +194,15 @@ class Settings(_Section, frozen=True):
 def load(
     file: Path | None = None, overrides: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Settings:
-    """The settings in force.
+    """Load and validate the settings.
 
     Args:
         file: A TOML file; None for `conf/app.toml`, or the defaults where there is none.
         overrides: By section and key; win over the file.
 
     Raises:
-        InvalidUsage: The file cannot be read, a key is unknown, or a value is not allowed; names
-            the key, and the nearest known one.
+        InvalidUsage: The file cannot be read, a key is unknown, or a value is not allowed; the
+            error names the key, and the nearest known one.
     """
     tree = _read(file)
     for section, values in (overrides or {}).items():
@@ -249,7 +253,7 @@ def _read(file: Path | None) -> Tree:
 
 
 def _anchor(tree: Tree, root: Path) -> None:
-    """Make the folder that the file names independent of where the job is started."""
+    """Make the file's data folder absolute, so that it does not depend on the working directory."""
     demo = tree.get("demo")
     if isinstance(demo, dict) and isinstance(demo.get("data", "data"), str):
         demo["data"] = str(root / demo.get("data", "data"))

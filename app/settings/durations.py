@@ -1,4 +1,4 @@
-"""Durations on a command line, written as in the options of `format("shard")`."""
+"""Durations in settings and on command lines are written as in the options of `format("shard")`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ __all__ = ["duration_ms"]
 
 
 def duration_ms(text: str, *others: str) -> int:
-    """Milliseconds of `7d`, `36h`, `90min`, `10s`, `500` or `'7 days'`.
+    """Parse `7d`, `36h`, `90min`, `10s`, `500` or `'7 days'` to milliseconds.
 
     Args:
-        text: As written.
-        others: What the caller takes besides, for the error to name.
+        text: The duration.
+        others: Other values that the caller accepts, named in the error's hint.
 
     Raises:
-        InvalidUsage: It is no duration.
+        InvalidUsage: `INVALID_DURATION`: it is no duration.
     """
     try:
         return parse_duration(text)

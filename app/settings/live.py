@@ -1,13 +1,15 @@
-"""Settings that a running runtime takes over: those of the protocols' `UpdateConfiguration`.
+"""Live settings can change while a runtime runs, by the protocols' `UpdateConfiguration`.
 
-    KNOBS: Final = {"index_limit": Knob("limit_bytes", size_bytes)}      beside what they are of
-    tuned(IndexSettings(), KNOBS, {"index_limit": "1g"})                 with the new values
+Each part of the runtime declares its own beside its settings; this module applies new values.
+
+    KNOBS: Final = {"index_limit": Knob("limit_bytes", size_bytes)}      beside `IndexSettings`
+    tuned(IndexSettings(), KNOBS, {"index_limit": "1g"})                 a copy with the new values
 
 Names are those of section `[runtime]` of `conf/app.toml`, and values are written as there.
 
 Invariants:
-    Names of other knobs are passed over: each part of the runtime takes its own.
-    What comes out is valid as a whole; nothing is taken over of what is not.
+    Names of other knobs are ignored: each part of the runtime applies its own.
+    The result is valid as a whole, or nothing is applied.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ class Knob:
     """A setting that may change.
 
     Attributes:
-        field: Of the settings that it is in.
-        read: Reads a value; `InvalidUsage` if it is none.
+        field: The field of the settings class.
+        read: Parses a value; raises `InvalidUsage` if it cannot.
     """
 
     field: str
@@ -43,14 +45,14 @@ class Knob:
 
 
 Knobs: TypeAlias = Mapping[str, Knob]
-"""By the name that people know."""
+"""Knobs by their names in section `[runtime]`."""
 
 
 def tuned(settings: S, knobs: Knobs, given: Mapping[str, str]) -> S:
-    """`settings` with the values that are given.
+    """Return `settings` with the values of `given`.
 
     Raises:
-        InvalidUsage: One of them is none; names it.
+        InvalidUsage: A value cannot be parsed, or does not go with the others; it is named.
     """
     changes: dict[str, int] = {}
     for name, knob in knobs.items():
@@ -67,7 +69,7 @@ def tuned(settings: S, knobs: Knobs, given: Mapping[str, str]) -> S:
 
 
 def count(text: str) -> int:
-    """A whole number of at least 1."""
+    """Parse a whole number from 1 to 100,000."""
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= _COUNT_MAX:
         raise InvalidUsage(
             f"'{text}' is no number",
@@ -78,7 +80,7 @@ def count(text: str) -> int:
 
 
 def positive_ms(text: str) -> int:
-    """Milliseconds of a duration that is not 0."""
+    """Parse a duration that is not 0 to milliseconds."""
     found = duration_ms(text)
     if found < 1:
         raise InvalidUsage(
@@ -88,7 +90,7 @@ def positive_ms(text: str) -> int:
 
 
 def size_bytes(text: str) -> int:
-    """Bytes of `64m`, `1g`."""
+    """Parse a size, `64m` or `1g`, to bytes."""
     try:
         return parse_size(text)
     except Hint as hint:

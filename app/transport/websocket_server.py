@@ -96,7 +96,7 @@ class _Door(Generic[Command, Response]):
         closed = await self._open(socket)
         if closed.code in (CloseCode.LOST, CloseCode.DONE):
             return
-        # A peer that is gone, or does not read, cannot be told.
+        # The peer may be gone, or not read: then the close frame is lost.
         with contextlib.suppress(TimeoutError, RuntimeError, WebSocketDisconnect):
             async with asyncio.timeout(_CLOSING_S):
                 await socket.close(int(closed.code), _reason(closed.detail))
