@@ -144,7 +144,7 @@ class Starter:
                 self._compute.run(waits.reader, self._beginnings.as_of(waits.reader))
         except Exception as error:  # noqa: BLE001 - any error of one must not keep back the others
             before, waits.error = waits.error, error
-            # It is tried again about every second: the same error is logged once.
+            # It is tried again several times a second: the same error is logged once.
             if repr(before) != repr(error):
                 _log.warning("not created yet", exc_info=True, extra={"context": {"id": name}})
         else:

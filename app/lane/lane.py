@@ -290,9 +290,9 @@ class Lane:
         self._tune()
         self._fleet.want(self.state.objects)
         self._allow_writes()
-        # `_own` is not empty if the store did not answer: a restart is not recorded yet. If its
-        # incarnation began now and this process died, the next holder would give out the same
-        # epoch again, and epochs are what fences writers. Stops need no record and go on.
+        # `_own` is not empty if the append failed: a restart is not recorded yet. If the next
+        # incarnation began now and this process died, the next holder would give out the same epoch
+        # again, and epochs are what fences writers. Stops need no record and go on.
         starts: Starts = "held" if self._own else "allowed"
         for effect in self._fleet.advance(now_ms, starts):
             self._hand_out(effect)
@@ -416,6 +416,7 @@ class Lane:
     def _follow(self) -> None:
         """Fold what the holder has added; become the holder if a command allows writes."""
         # Thrown away: a follower records nothing, so its restarts are known to nobody but itself.
+        # `_promote` takes their epochs over.
         self._fleet.take_commands()
         self._journal.poll()
         # One at a time: what follows an `AllowWrites` is a holder's to append, in the next round.

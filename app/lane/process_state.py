@@ -439,6 +439,7 @@ class Fleet:
         slot.incarnation, slot.life, slot.last_epoch = incarnation, known.epoch, epoch
         slot.kind, slot.ticket, slot.stop_again_ms = known.kind, None, None
         slot.description = known.description
+        # `failures` stays: only a run of `healthy_ms` or another definition ends the row.
         slot.failing = slot.finished = slot.hydrated = False
         self._enter(slot, "starting", now_ms)
         self._tell(name, slot, "starting", now_ms)
