@@ -77,7 +77,8 @@ class Incarnation:
         id: The object's name.
         global_id: Its id for ever: `u7`, `t3`.
         dataflow: Number of the dataflow: a new one for each definition.
-        epoch: Number of this start of it, from 1; a higher one fences.
+        epoch: Number of this start of it, from 1. Reports and statistics of a lower one are
+            ignored; the lane's order, not this number, fences writers.
         operators: First number of its operators, and how many there are.
         as_of: The first time at which its output must be right; None for a source, which sets its
             own.

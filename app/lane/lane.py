@@ -291,8 +291,9 @@ class Lane:
         self._fleet.want(self.state.objects)
         self._allow_writes()
         # `_own` is not empty if the append failed: a restart is not recorded yet. If the next
-        # incarnation began now and this process died, the next holder would give out the same epoch
-        # again, and epochs are what fences writers. Stops need no record and go on.
+        # incarnation began now and this process died, the next holder would give the same epoch to
+        # another one: reports, statistics and query names of the two could not be told apart. Stops
+        # need no record and go on.
         starts: Starts = "held" if self._own else "allowed"
         for effect in self._fleet.advance(now_ms, starts):
             self._hand_out(effect)

@@ -77,7 +77,7 @@ class LaneObject(msgspec.Struct, frozen=True, kw_only=True):
         global_id: The id: `u7`, or `t3` if it is transient.
         dataflow: Number of its dataflow, from 1.
         operators: First number of its operators, and how many there are.
-        epoch: Number of its present incarnation, from 1; a higher one fences.
+        epoch: Number of its present incarnation, from 1; what comes from a lower one is ignored.
         created: Index of the record that gave it its description.
         life: "live" if it should run, "dropping" if it is on its way out.
     """
