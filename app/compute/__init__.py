@@ -1,13 +1,22 @@
-"""The compute side of the runtime: views, indexes, subscriptions and peeks.
+"""The compute side of the runtime: runs views, indexes and subscriptions, and answers peeks.
 
-A view, from the inside out:
+Owns every dataflow from its start to its end, and every query that is run once. Materialize's
+compute worker and its `render`, with Spark in the place of timely dataflow.
 
-    maintain/                      which step is next, when inputs change, queries over changes
-    evaluate, correction, errors   a query over frames, a difference, an error that is data
-    view_sink                      the output and its errors, written as one
-    view                           the steps, taken
-    dataflow, constant             a streaming query that drives them; a view of nothing
-    advancer, holds                what idles and what is held
+    worker           bookkeeping between a controller's connection and the lane; no I/O
+    render           starts any dataflow: the one entry for the lane
+    view/            an output shard that follows its inputs
+    index/           an object's contents in memory, by key
+    subscribe/       every change of an object, in order, to one client
+    peek/            one query, over all of its objects at one time
+    shard_follower   one shard, read under a lease by plain Python
+    holds            names and ends of the holds that dataflows have on their inputs
+    errors           which errors of Spark are data; reports of all others
+    user_functions   errors that a user's Python function has raised at a row
 
-`render` starts any dataflow. Peeks, subscriptions and indexes are modules of their own beside them.
+May use: `execution`, `lane`, `protocol`, `settings`, `sql`, and the public face of `datasource`.
+
+Start at `render`, then `view/maintained_view` and `view/next_step`.
+
+Never: reads an input at a time that nothing holds, or appends after `stop` has returned.
 """

@@ -1,14 +1,20 @@
-"""Errors of a view: which are data and how they are kept, and what is told of all others.
+"""Errors of a view's query are classified here: caused by rows, or of the moment.
 
-A query that fails because of what is in a row (a division by zero, text that is no number, an
-overflow) fails for everybody who runs it over these rows, and works again when they are gone. That
-is part of the view's contents: a row in the view's errors shard, from the time at which it fails
-to the first one at which it works. All other failures are of the moment: the view is restarted.
+A query that fails because of a value in a row (a division by zero, text that is no number, an
+overflow) fails for everybody who runs it over these rows, and works again when they are gone.
+Restarting it would change nothing. So the error is data: a row in the view's errors shard, from the
+time at which the query fails to the first at which it works (Materialize's `err` collection). All
+other failures are of the moment, and the view is restarted.
 
-Spark tells them apart by SQLSTATE: class 22 is about data, 21 about the number of rows (a scalar
-subquery with several), P0 is what a query raises itself. Some that depend on rows have a state that
-others share, and are known by name. What a Python function raises has one condition with whatever
-else ends its process: its stack trace decides (`shardline.app.compute.user_functions`).
+Spark distinguishes them by SQLSTATE: class 22 is about data, 21 about the number of rows (a scalar
+subquery that returns several), P0 is raised by the query itself. Some conditions that depend on
+rows share their SQLSTATE with others that do not, and are listed by name. An exception of a Python
+function has one condition with everything else that ends its process: there the stack trace decides
+(`shardline.app.compute.user_functions`).
+
+Invariants:
+    The kept text of an error is the same for the same rows, wherever and whenever the query runs.
+    An error of the moment is never kept as data: it would stay although no row is wrong.
 """
 
 from __future__ import annotations
@@ -27,13 +33,13 @@ from shardline.datasource.types.spark_types import Atomic, Field, Record
 __all__ = ["ERRORS_SCHEMA", "data_error", "failure"]
 
 ERRORS_SCHEMA: Final = ShardSchema(Record((Field("error", Atomic("string"), nullable=False),)))
-"""Of the errors shard of a view: one row for the reason for which its query fails."""
+"""Columns of a view's errors shard; it has one row, the reason, while the query fails."""
 
 _CLASSES: Final = ("22", "21", "P0")
 
 _BY_NAME: Final = frozenset(
     {
-        "COLLECTION_SIZE_LIMIT_EXCEEDED",  # an array as long as a row says
+        "COLLECTION_SIZE_LIMIT_EXCEEDED",  # an array whose length is a value of a row
         "DUPLICATED_MAP_KEY",
         "EXCEED_LIMIT_LENGTH",
         "FAILED_EXECUTE_UDF",  # a function of the JVM
@@ -43,18 +49,18 @@ _BY_NAME: Final = frozenset(
         "WINDOW_FUNCTION_PARTITION_SIZE_EXCEEDS_LIMIT",
     }
 )
-"""Conditions that rows decide although their SQLSTATE does not say so."""
+"""Conditions that depend on rows although their SQLSTATE is not of `_CLASSES`."""
 
 _OF_THE_MOMENT: Final = re.compile(r"failed due to: java\.(?:io|net|nio)\.|OutOfMemoryError")
-"""What a function of the JVM lacks: says nothing about rows."""
+"""Resources that a function of the JVM lacked: nothing about rows follows from that."""
 
 _PYTHON: Final = "PYTHON_EXCEPTION"
 
 _OURS: Final = ("[NEGATIVE_MULTIPLICITY]", "[DIFF_OVERFLOW]", "[NULL_VALUE]", "[REFRESHED]")
-"""What reads and writes of shards raise inside of Spark: damage, and nothing that a query did."""
+"""Errors of our own reads and writes inside of Spark: damage or a race, not caused by the query."""
 
 _LENGTH_MAX: Final = 1000
-"""Characters of an error that are kept: a message can quote whole rows."""
+"""Longest kept text of an error, in characters: a message can quote whole rows."""
 
 _CONDITION: Final = re.compile(
     r"\[(?P<code>[A-Z_0-9.]+)\] (?P<text>.*?)\s*SQLSTATE: (?P<state>\w{5})", re.DOTALL
@@ -62,11 +68,13 @@ _CONDITION: Final = re.compile(
 
 
 def data_error(error: BaseException) -> str | None:
-    """What to keep of an error of Spark that is about data; None if it is of another kind.
+    """The text to keep of an error that rows have caused; None for any other error.
 
-    The same for the same rows: without the place in the query and the stack, which Spark adds.
+    It is the same for the same rows: the place in the query and the stack, which Spark adds, are
+    left out.
     """
     text = str(error)
+    # Before the conditions: a trace may quote one in a message of the user's own.
     raised = raised_at_rows(text)
     if raised is not None:
         return _kept(_PYTHON, raised)
@@ -88,7 +96,7 @@ def _kept(code: str, said: str) -> str:
 
 
 def failure(incarnation: Incarnation, error: BaseException | None) -> Failed:
-    """What to report of an incarnation that has ended by `error`; None if nobody knows by what."""
+    """The report of an incarnation that has ended by `error`; None for an unknown cause."""
     if error is None:
         sentence = "the streaming query has ended"
     elif isinstance(error, ShardError):

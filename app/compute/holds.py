@@ -1,14 +1,24 @@
-"""Names of the holds that dataflows have on their inputs, and their end.
+"""Holds keep the inputs of dataflows readable; this module names them, and ends them.
+
+A hold (Materialize's critical since) belongs to a streaming query and outlives its process, so that
+the query, started again, finds the history that it needs. The price: it never ends by itself. A
+hold that nobody ends keeps history for ever; one that is ended too early lets the inputs be
+compacted beyond the query's checkpoint, and the view is hydrated anew.
 
     view:<name>:<number of the dataflow>:<where>
 
-The hold of whoever has chosen the as_of, until the dataflow has its own, is called so too, with the
-number 0: it ends with the others if its owner dies.
+`where` is a hash of machine and checkpoint folder. It tells apart the holds of two runtimes that
+run the same view side by side, one to write and one to take over.
 
-A hold belongs to a streaming query, and outlives it: whoever starts the query again finds what it
-needs. It is of one runtime: `where` tells those of two that run the same view side by side, one to
-write and one to take over, apart. So it never ends by itself. It ends when the definition goes
-(`forget_holds`), or when another runtime has taken over for good (`end_other_holds`).
+The hold that the coordinator takes when it chooses an as_of, until the dataflow has its own, is
+named in the same way with the number 0: if the coordinator dies it ends together with the others.
+
+A hold ends when the definition goes (`forget_holds`), when another runtime has taken over for good
+(`end_other_holds`), or when its checkpoint is gone (`end_hold`).
+
+Invariants:
+    Every function that ends holds may be repeated: ending one that is gone changes nothing.
+    A hold of another view is never ended: prefixes end with the colon behind the view's name.
 """
 
 from __future__ import annotations
@@ -38,25 +48,25 @@ __all__ = [
 ]
 
 _SUBSCRIPTION: Final = re.compile(r"view:(t[0-9a-f]{32}):0:begin")
-"""The hold of a subscription, which is called by a token of its controller."""
+"""The hold of a subscription that has not begun; its name is a token of its controller."""
 
 
 def beginning_name(view: str) -> str:
-    """The hold that keeps a dataflow's beginning readable until it has its own."""
+    """Name of the hold that keeps a dataflow's as_of readable until it has its own hold."""
     return f"view:{view}:0:begin"
 
 
 def first_time(client: ShardClient, as_of: int, inputs: Sequence[str], output: str = "") -> int:
-    """Where a dataflow begins that has no checkpoint to go on from.
+    """The first time of a dataflow that has no checkpoint to go on from.
 
-    That is the as_of that was chosen for it, unless the history there is gone since (an input was
-    made anew, a checkpoint lost after months), or its output is further already.
+    It is the as_of that was chosen for it, unless history there is gone by now (an input was made
+    anew, a checkpoint was lost after months) or its output is already further.
 
     Args:
-        client: Of the location.
-        as_of: What was chosen when the dataflow was created.
-        inputs: All that it reads.
-        output: The shard that it writes; "" for none.
+        client: Client of the location.
+        as_of: The time that was chosen when the dataflow was created.
+        inputs: Names of all shards that it reads.
+        output: Name of the shard that it writes; "" for none.
 
     Raises:
         InvalidUsage: An input can never be read again.
@@ -70,15 +80,19 @@ def first_time(client: ShardClient, as_of: int, inputs: Sequence[str], output: s
             )
         as_of = max(as_of, state.since.time)
     if output and client.exists(output):
+        # One before the upper: changes at the upper itself are not in the output yet, and must come
+        # as changes. In a snapshot at the upper they could not be told apart any more.
         as_of = max(as_of, (client.readable(output)[0].upper.time or 0) - 1)
     return as_of
 
 
 def hold_name(incarnation: Incarnation, checkpoints: Path) -> str:
-    """The hold of an incarnation, the same after each restart of the same definition.
+    """Name of an incarnation's hold, the same after each restart of the same definition.
 
     Args:
-        checkpoints: Folder of the runtime's checkpoints, which no two share.
+        incarnation: The object's life; its epoch is no part of the name, or a restart would not
+            find the hold that protects its checkpoint.
+        checkpoints: Folder of the runtime's checkpoints, which no two runtimes share.
     """
     place = f"{platform.node()}:{checkpoints.resolve()}"
     where = hashlib.blake2b(place.encode(), digest_size=4).hexdigest()
@@ -86,16 +100,20 @@ def hold_name(incarnation: Incarnation, checkpoints: Path) -> str:
 
 
 def forget_holds(client: ShardClient, view: str, inputs: Sequence[str]) -> None:
-    """End all holds of a view that is dropped, or no longer reads these inputs; harmless again."""
+    """End all holds of a view that is dropped or no longer reads these inputs; may be repeated."""
     _expire(client, inputs, lambda name: name.startswith(f"view:{view}:"))
 
 
 def end_other_holds(client: ShardClient, own: str, inputs: Sequence[str]) -> None:
     """End the holds that other runtimes, and other definitions, left for the same view.
 
+    Only a runtime that may write calls this: one that warms up would take the holds away from the
+    one that is still writing.
+
     Args:
+        client: Client of the location.
         own: The hold that stays.
-        inputs: Where to look.
+        inputs: Shards that may have such holds.
     """
     view = own.rsplit(":", 2)[0]
     _expire(client, inputs, lambda name: name != own and name.startswith(f"{view}:"))
@@ -104,12 +122,12 @@ def end_other_holds(client: ShardClient, own: str, inputs: Sequence[str]) -> Non
 def end_beginnings(
     client: ShardClient, shards: Sequence[str], abandoned: Callable[[str], bool]
 ) -> None:
-    """End the holds of subscriptions that nobody will ever begin; harmless again.
+    """End the holds of subscriptions that nobody will ever begin; may be repeated.
 
     Args:
-        client: Of the location.
-        shards: Where to look.
-        abandoned: Whether a subscription, by its name, is one of those.
+        client: Client of the location.
+        shards: Shards that may have such holds.
+        abandoned: True for the name of a subscription that will never begin.
     """
 
     def ended(hold: str) -> bool:
@@ -120,7 +138,7 @@ def end_beginnings(
 
 
 def end_hold(client: ShardClient, own: str, inputs: Sequence[str]) -> None:
-    """End one hold, whose checkpoint is gone; harmless if it is not there."""
+    """End one hold whose checkpoint is gone; does nothing if the hold is not there."""
     _expire(client, inputs, own.__eq__)
 
 

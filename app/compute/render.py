@@ -1,4 +1,7 @@
-"""How the lane makes a dataflow run: a view, an index or a subscription.
+"""Rendering starts the dataflow of a view, an index or a subscription for the lane.
+
+The lane knows descriptions and incarnations, and nothing of Spark; this is the one function by
+which a description becomes something that runs. Materialize's `render` has the same place.
 
     render(host, incarnation, description) -> Running
 
@@ -38,12 +41,12 @@ def render(
     """Start a dataflow at the incarnation's as_of; may take seconds.
 
     Args:
-        host: What all share.
-        incarnation: Its life.
-        description: What it is.
-        catalog: Knows what objects are made of: their errors end a subscription.
-        indexes: Bounds of an index; None for the defaults.
-        subscribes: Bounds of a subscription; None for the defaults.
+        host: Shared by all objects that run.
+        incarnation: The life of the object that begins here.
+        description: Its definition.
+        catalog: The inputs of objects, direct and indirect: their errors end a subscription.
+        indexes: Settings of an index; None for the defaults.
+        subscribes: Settings of a subscription; None for the defaults.
 
     Raises:
         InvalidUsage: An input is not there, or the definition cannot be kept.

@@ -1,17 +1,22 @@
-"""One shard as readers inside the runtime follow it: under a lease, by plain Python, no Spark job.
+"""A shard follower reads one shard under a lease, by plain Python and without a Spark job.
 
-    with closing(Followed.open(client, "delays", since=as_of)) as shard:
+Indexes, subscriptions and peeks need small reads within milliseconds, and a Spark job costs more
+than most of them. Each would otherwise take its lease, check the shard's columns and release what
+it has read in its own way.
+
+    with closing(Followed.open(client, "delays", since=as_of, purpose="…")) as shard:
         state = shard.look()
         shard.contents(state, as_of)          updates at `as_of`: each row once, with its copies
         shard.changes(state, lower, upper)    updates in between
         shard.release_before(upper - 1, state)
 
-`watch` waits for something with an end and a way out; `live_errors` says what is wrong with the
-inputs of a read.
+`watch` waits for a value with a timeout and a way to cancel; `live_errors` finds the errors that
+forbid a read.
 
 Invariants:
-    What is read is read from a state that knows the lease and is readable at the times asked for.
-    A listener at frontier F holds the since at F - 1, never at F (see `shardline.datasource.read`).
+    Every read is from a state that contains the lease and is readable at the times asked for.
+    A follower at frontier F holds the since at F - 1, never at F (see `shardline.datasource.read`):
+    contents at F - 1 and the changes from F on must both stay readable.
     Every wait ends: at its timeout, or when the event that cancels it is set.
 """
 
@@ -61,15 +66,15 @@ _POLL_FIRST_MS: Final = 1.0
 
 
 class Catalog(Protocol):
-    """What reads need to know of the objects that there are."""
+    """The dependencies of objects, as far as reads need them."""
 
     def inputs_of(self, name: str) -> Collection[str]:
-        """Names of all objects that `name` is made of, directly or through others."""
+        """Names of all inputs of object `name`, direct and indirect."""
         ...
 
 
 class _Unconnected(Catalog):
-    """A catalog of objects that are made of nothing else."""
+    """A catalog of objects without inputs."""
 
     @override
     def inputs_of(self, name: str) -> Collection[str]:
@@ -77,7 +82,7 @@ class _Unconnected(Catalog):
 
 
 UNCONNECTED: Final[Catalog] = _Unconnected()
-"""For who knows no catalog: errors are then those of the object's own error shard."""
+"""A catalog for reads that have none: only errors of the object itself forbid the read."""
 
 
 def watch(
@@ -88,18 +93,19 @@ def watch(
     timeout_ms: float,
     poll_ms: float,
 ) -> T | None:
-    """What `look` gives once it gives something; None after `timeout_ms`, or when cancelled.
+    """Call `look` until it returns a value; None after `timeout_ms`, or when cancelled.
 
     Args:
-        look: Asked at once and then again and again, at first often.
+        look: Called at once, then after pauses that double from 1 ms up to `poll_ms`.
         clock: Measures and waits.
         cancelled: Ends the waiting when it is set.
-        timeout_ms: How long to wait.
-        poll_ms: Longest pause between two looks.
+        timeout_ms: Longest wait.
+        poll_ms: Longest pause between two calls.
     """
     deadline = clock.elapsed_ms() + timeout_ms
     pause = _POLL_FIRST_MS
     while not cancelled.is_set():
+        # Before the deadline is compared: a timeout of 0 means one look, not none.
         found = look()
         if found is not None:
             return found
@@ -113,12 +119,17 @@ def watch(
 
 @dataclass(slots=True)
 class Followed:
-    """A shard under a lease of its own.
+    """A shard, read under a lease of its own.
+
+    The lease is a capability: while it lives, history from its since on stays readable. When it is
+    lost (`LeaseExpired`), parts that are still to be read may be deleted, and nothing more may be
+    read through it: the reader starts again from a new one. One that is never closed holds back the
+    shard's since until it expires.
 
     Attributes:
-        name: The shard's.
-        schema: Of the rows that come out; fixed when it was opened.
-        key: The shard's.
+        name: Name of the shard.
+        schema: Columns of the rows that are returned; fixed when the follower was opened.
+        key: Key columns of the shard.
     """
 
     name: str
@@ -138,6 +149,8 @@ class Followed:
         """
         handle = client.reader(name, since=since, purpose=purpose)
         try:
+            # After the lease is taken: columns of an older state need not be those of what the
+            # lease protects.
             state = client.state(name)
         except BaseException:
             handle.close()
@@ -145,7 +158,7 @@ class Followed:
         return cls(name, current_schema(state), state.key, client, handle)
 
     def close(self) -> None:
-        """Give the lease up."""
+        """Give up the lease."""
         self._handle.close()
 
     def look(self) -> ShardState:
@@ -154,10 +167,12 @@ class Followed:
         Raises:
             InvalidUsage: The shard was dropped.
             LeaseExpired: The lease is gone.
-            Determinate: The columns are others than when it was opened.
+            Determinate: The columns have changed since it was opened.
         """
         state = self._client.door.state(self.name)
         if is_tombstone(state):
+            # Before the lease: "lease expired, start again" would send the reader after a shard
+            # that is gone for good.
             raise history_gone(state, None, state.since)
         self._handle.lease.check(state)
         if current_schema(state) != self.schema:
@@ -169,9 +184,9 @@ class Followed:
         return state
 
     def contents(self, state: ShardState, as_of: int) -> Iterator[pa.RecordBatch]:
-        """What is there at `as_of`: each row once, `_ts` as_of and its number of copies in `_diff`.
+        """The contents at `as_of` as updates: `_ts` is `as_of`, `_diff` the number of copies.
 
-        Rows of parts that retract nothing may come more than once; their diffs add up.
+        A row of parts without retractions may come in several updates; their diffs add up.
 
         Raises:
             InvalidUsage: History at `as_of` is gone.
@@ -186,7 +201,7 @@ class Followed:
             yield from reader.group(group, as_of)
 
     def plan(self, state: ShardState, as_of: int, where: Where | None) -> SnapshotPlan:
-        """What must be read for the rows at `as_of` that pass `where`.
+        """The parts that must be read for the rows at `as_of` that pass `where`.
 
         Raises:
             InvalidUsage: History at `as_of` is gone.
@@ -198,7 +213,7 @@ class Followed:
     def rows(
         self, state: ShardState, plan: SnapshotPlan, columns: Sequence[str], where: Where | None
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a plan, each as often as it is there: `columns` of those that pass."""
+        """The rows of a plan that pass `where`, with `columns`; a row comes once for each copy."""
         reader = contents_of(self._handle.machine, state, columns)
         reader = replace(reader, fetcher=replace(reader.fetcher, where=where))
         for planned in plan.plain:
@@ -218,11 +233,11 @@ class Followed:
             yield from reader.changes(planned)
 
     def release_before(self, time: int, state: ShardState) -> None:
-        """Give up reads before `time`, soon.
+        """Let history before `time` be compacted; takes effect within about two seconds.
 
         Args:
-            time: The last time before the frontier that has been read.
-            state: What was read last; earlier states are not needed any more.
+            time: The last time before the frontier up to which the shard was read.
+            state: The last state that was read; earlier ones are no longer needed.
 
         Raises:
             LeaseExpired: The lease is gone.
@@ -246,9 +261,9 @@ class LiveErrors:
     """Errors of one object that are live at a time.
 
     Attributes:
-        object: Whose.
-        at: When.
-        count: How many.
+        object: Name of the object.
+        at: The time.
+        count: Number of errors.
         first: The text of one of them.
     """
 
@@ -258,7 +273,7 @@ class LiveErrors:
     first: str
 
     def error(self) -> InvalidUsage:
-        """What a read that meets them says."""
+        """The error for a read that needs this object at this time."""
         many = "1 live error" if self.count == 1 else f"{self.count} live errors"
         return InvalidUsage(
             f"'{self.object}' has {many} at {self.at}, the first of them: {self.first:.500}",
@@ -269,19 +284,19 @@ class LiveErrors:
 
 
 def error_shards(client: ShardClient, objects: Iterable[str]) -> dict[str, str]:
-    """The error shards that there are, by the object whose errors they have."""
+    """Names of the error shards that exist, by object."""
     named = {name: errors_shard(name) for name in sorted(set(objects))}
     return {name: shard for name, shard in named.items() if client.exists(shard)}
 
 
 def live_errors(shard: Followed, of: str, state: ShardState, as_of: int) -> LiveErrors | None:
-    """What is live in an error shard at `as_of`; None if nothing is.
+    """The errors of an object that are live at `as_of`; None if there are none.
 
     Args:
         shard: The error shard.
-        of: The object.
-        state: Settled at `as_of`.
-        as_of: When.
+        of: Name of the object.
+        state: State of the error shard, settled at `as_of`.
+        as_of: The time.
     """
     count, first = 0, ""
     for batch in shard.contents(state, as_of):

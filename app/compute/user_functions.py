@@ -1,16 +1,16 @@
-"""Tells what a user's Python function has raised at a row from what has befallen its process.
+"""Exceptions of a user's Python function at a row are told apart from failures of its process.
 
-    raised_at_rows(str(error)) -> "ValueError: no such city"     None: it is of another kind
+    raised_at_rows(str(error)) -> "ValueError: no such city"     None: an error of another kind
 
-Spark runs Python in processes beside its tasks: functions of the user's, but also our own fetches
-and writes of parts where Spark cannot do them. Whatever ends there reaches the driver as one
-condition with a stack trace. A function that raises at a row does so for everybody who calls it
-with this row; a process that was killed, a part that is missing or a package that is not installed
-says nothing about rows, and is tried again.
+Spark runs Python in processes beside its tasks: the user's functions, but also our own fetches and
+writes of parts where Spark cannot do them. Every failure there reaches the driver as one condition
+with a stack trace. A function that raises at a row does so for everybody who calls it with this
+row, and that is data; a process that was killed, a part that is missing or a package that is not
+installed says nothing about rows, and is tried again.
 
 Invariants:
-    What is raised by our own code, by Spark's while it loads a function or talks to the JVM, or by
-    what a process lacks (memory, files, network, modules) is never taken for a property of rows.
+    An exception of our own code, of Spark's while it loads a function or talks to the JVM, or for
+    want of memory, files, network or modules is never taken for a property of rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from shardline import datasource
 __all__ = ["raised_at_rows"]
 
 _END: Final = r"SQLSTATE: 38000|\n\s*at [\w.$]+\(|\n(?:JVM|Driver) stacktrace:|\nCaused by: |\Z"
-"""What stands behind the text of a process, depending on the way by which it has come."""
+"""The end of the Python process's own text, by the way on which it has reached the driver."""
 
 _THROWN: Final = re.compile(
     rf"An exception was thrown from the Python worker:\s*(?P<trace>.*?)\s*(?={_END})", re.DOTALL
@@ -46,17 +46,17 @@ _OF_THE_MOMENT: Final = (
     OSError,
     SystemExit,
 )
-"""What a process lacks, or what ends it: the same row may pass the next time."""
+"""Exceptions of a process that lacks a resource or is ended: the same row may pass next time."""
 
 _EVALUATION: Final = "process"
-"""The function of Spark's worker below which rows go through functions, and not before."""
+"""The function of Spark's worker in whose frames rows are evaluated; before it nothing is a row."""
 
 
 def raised_at_rows(text: str) -> str | None:
-    """The class and message of what a user's function has raised at a row; None if none has.
+    """The class and message of an exception that a user's function raised at a row, or None.
 
     Args:
-        text: An error of Spark, with all that it says.
+        text: The whole text of an error of Spark, with its stack traces.
     """
     for thrown in _THROWN.finditer(text):
         raised = _at_rows(thrown["trace"])
@@ -68,6 +68,7 @@ def raised_at_rows(text: str) -> str | None:
 def _at_rows(trace: str) -> str | None:
     frames = [(found["file"], found["function"]) for found in _FRAME.finditer(trace)]
     raised = list(_exceptions(trace))
+    # Any exception of the chain, not only the last: a user's function may wrap a lost connection.
     if not raised or any(_is_of_the_moment(kind) for kind, _ in raised):
         return None
     if any(kind.startswith("shardline.datasource.") for kind, _ in raised):
@@ -79,9 +80,9 @@ def _at_rows(trace: str) -> str | None:
 
 
 def _exceptions(trace: str) -> Iterator[tuple[str, str]]:
-    """Class and first line of each exception of a chain, the last one last.
+    """Class and first line of each exception of a chain, in the order of the text.
 
-    What is raised stands behind the frames, at the beginning of a line; its message may go on.
+    An exception follows its frames, at the beginning of a line; its message may have more lines.
     """
     for piece in trace.split("Traceback (most recent call last):"):
         frames = list(_FRAME.finditer(piece))
@@ -91,9 +92,9 @@ def _exceptions(trace: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_of_the_moment(kind: str) -> bool:
-    """Whether a class, by its name, is one of those that say nothing about rows.
+    """True if the class of this name is one of those that say nothing about rows.
 
-    Classes of modules that are not loaded here are not known: they are taken for a user's.
+    Classes of modules that are not loaded in this process are unknown, and taken for a user's.
     """
     module, _, name = kind.rpartition(".")
     owner = sys.modules.get(module) if module else builtins
@@ -102,14 +103,14 @@ def _is_of_the_moment(kind: str) -> bool:
 
 
 def _is_ours(file: str) -> bool:
-    """Whether a file is one of our package, wherever that is on the machine of the process."""
+    """True if a file is of our package, wherever that is installed on the executor's machine."""
     package = Path(datasource.__file__).parent
     _, inside, rest = file.rpartition(f"/{package.name}/")
     return bool(inside) and (package / rest).is_file()
 
 
 def _is_of_worker(frames: list[tuple[str, str]], kind: str) -> bool:
-    """Whether Spark's own part of the process has failed: before it had rows, or at its socket."""
+    """True if Spark's own part of the process has failed: before it had rows, or at its socket."""
     if not frames:
         return False
     if frames[0][0].startswith("<frozen importlib") or any("pyarrow/ipc" in f for f, _ in frames):

@@ -1,26 +1,31 @@
-"""Compute's bookkeeping between a connection and the lane; no I/O, no threads, no Spark.
+"""The compute worker translates between a controller's connection and the lane.
+
+A controller speaks of dataflows by name and may reconnect at any time; the lane knows durable
+incarnations. Without a place that remembers both, a new controller would restart everything that
+already runs, and would take the frontiers of an old definition for those of the new one.
+Materialize's `compute_state` and `ActiveComputeState`, without the dataflows.
 
     done = worker.on_reconcile(commands)     all up to `InitializationComplete`, at once
-    done = worker.on_command(command)        one behind it
-    done = worker.on_observation(report)     what a running object tells
-    done = worker.on_phase(change)           what the lane tells
+    done = worker.on_command(command)        one command after it
+    done = worker.on_observation(report)     a report of a running object
+    done = worker.on_phase(change)           a phase that an object has reached in the lane
 
-Each gives what is to be done about it: commands for the lane, requests for whoever answers peeks,
-responses for the controller. The caller submits commands in order, under the same lock or on the
-same thread under which it calls.
+Each returns a `ComputeDone`: commands for the lane, requests for the server of peeks and the holder
+of holds, responses for the controller. There is no I/O, no thread and no Spark in here. The caller
+submits the commands in order, under the lock or on the thread under which it made the call.
 
-What becomes of a failure is the lane's business: it hears of it from the same reports.
+Restarts after failures are the lane's business: it receives the same reports.
 
 Invariants:
-    A dataflow comes into the lane when it is scheduled, not when it is created.
-    Frontiers are told of objects only that this controller has created, from their `as_of` on, and
-    only when they advance. What it has not named, or dropped by leaving it out, it hears nothing
-    about.
-    The empty frontier, or `SubscribeDropped`, of what was dropped comes once, when nothing of it
-    runs any more. If the name was taken again before that, it does not come: it would be taken for
-    the new one's.
-    Reports of any life but the present one are ignored.
-    A peek of this connection is answered once; those of earlier ones never are.
+    A dataflow enters the lane when it is scheduled, not when it is created.
+    Frontiers are reported only for objects that this controller has created, from their `as_of`
+    on, and only when they advance. Nothing is reported about objects that it has not named, or has
+    dropped by leaving them out.
+    The empty frontier, or `SubscribeDropped`, of a dropped dataflow is reported once, when nothing
+    of it runs any more. If the name was taken again before that, it is not reported: it would be
+    taken for the new one's.
+    Reports of any incarnation but the present one are ignored.
+    A peek of this connection is answered once; those of earlier connections never are.
 """
 
 from __future__ import annotations
@@ -60,7 +65,7 @@ from shardline.app.protocol.reconcile import reconcile_compute
 __all__ = ["ComputeDone", "ComputeRequest", "ComputeWorker"]
 
 ComputeRequest: TypeAlias = Peek | CancelPeek | AllowCompaction
-"""What is answered or heeded outside the lane: by the server of peeks and the holder of holds."""
+"""A command that is carried out outside the lane: by the server of peeks or the holder of holds."""
 
 _Time: TypeAlias = int | None
 
@@ -70,13 +75,14 @@ _BEFORE: Final = -(2**63)
 
 @dataclass(frozen=True, slots=True)
 class ComputeDone:
-    """What follows from something that has happened.
+    """The effects that the caller must carry out after one call of the worker.
 
     Attributes:
         commands: For the lane, in this order.
-        requests: For those who answer peeks and let go of the past, after the commands.
+        requests: For the server of peeks and the holder of holds, after the commands.
         responses: For the controller, in this order.
-        forgotten: Peeks that are to end without an answer, before the requests.
+        forgotten: Ids of peeks to end without an answer, before the requests: a request may bring
+            a peek of the same id again.
     """
 
     commands: tuple[lane.LaneCommand, ...] = ()
@@ -87,11 +93,11 @@ class ComputeDone:
 
 @dataclass(slots=True)
 class _Seen:
-    """What the present definition of an object has reported, whoever is told.
+    """The latest reports of an object's present definition, whichever controller is connected.
 
     Attributes:
         frontiers: The newest ones, by their names in `Frontiers`.
-        hydrated: Whether it has caught up with its `as_of`.
+        hydrated: True once it has caught up with its `as_of`.
     """
 
     frontiers: dict[str, _Time] = field(default_factory=dict)
@@ -100,13 +106,13 @@ class _Seen:
 
 @dataclass(slots=True)
 class _Told:
-    """What the present controller knows of an object that it has named.
+    """The reports that the present controller has received of an object that it has named.
 
     Attributes:
-        lower: No frontier before this time is told.
-        frontiers: Those that were told, by their names in `Frontiers`.
-        upper: Of the last batch of a subscription; None after the last one ever.
-        hydrated: Whether it knows that.
+        lower: No frontier before this time is reported.
+        frontiers: The last ones reported, by their names in `Frontiers`.
+        upper: Of the last batch of a subscription; None once nothing can follow.
+        hydrated: True once hydration was reported.
     """
 
     lower: int
@@ -116,11 +122,11 @@ class _Told:
 
 
 class ComputeWorker:
-    """What is known of dataflows, and what the present controller knows. For one thread at a time.
+    """The state of all dataflows, and of the present controller's view. For one thread at a time.
 
     Args:
-        objects: What the lane has found when it was opened: what the first controller does not name
-            is dropped.
+        objects: Objects that the lane had when it was opened; those that the first controller does
+            not name are dropped.
     """
 
     def __init__(self, objects: Mapping[str, LaneObject]) -> None:
@@ -135,16 +141,20 @@ class ComputeWorker:
     # -- from the controller -----------------------------------------------------------------
 
     def on_reconcile(self, commands: Sequence[ComputeCommand]) -> ComputeDone:
-        """A new controller has said what there should be; the one before is not heard any more.
+        """Take over the commands of a new controller; the one before is no longer heard.
 
         Raises:
-            InvalidUsage: It speaks of what never was there; nothing has changed then.
+            InvalidUsage: A command names an object that never existed; nothing has changed then.
         """
+        # May raise: so it comes before anything of the old state is given up.
         found = reconcile_compute(self._history.commands(), commands)
         self._history = ComputeHistory(commands, gone=(*found.dropped, *found.replaced))
+        # Ends of what an earlier controller dropped would be news of objects that this one has
+        # never named.
         self._dropping = {}
         for name in (*found.dropped, *found.replaced):
             self._forget(name)
+        # Everything is reported anew, also of what goes on: this controller has heard nothing yet.
         self._told = {name: _Told(lower) for name, lower in found.lower.items()}
         for name in found.lower:
             self._expect(name, self._history.dataflows[name])
@@ -156,11 +166,12 @@ class ComputeWorker:
         )
 
     def on_command(self, command: ComputeCommand) -> ComputeDone:
-        """A command behind `InitializationComplete`.
+        """Take one command that follows `InitializationComplete`.
 
         Raises:
-            InvalidUsage: It speaks of what never was there; nothing has changed then.
+            InvalidUsage: It names an object that never existed; nothing has changed then.
         """
+        # The history forgets a dropped dataflow at once, and its end must still be reported.
         before = dict(self._history.dataflows)
         self._history.append(command)
         match command:
@@ -176,10 +187,11 @@ class ComputeWorker:
                 return ComputeDone(tuple(self._for_the_lane(command)))
 
     def catch_up(self, objects: Mapping[str, LaneObject]) -> ComputeDone:
-        """What the lane lacks of what the controller has said; it may have refused some of it.
+        """The commands that bring the lane to the controller's wishes; it may have refused some.
 
         Args:
-            objects: What the lane has. Commands that are on their way to it do no harm.
+            objects: Objects that the lane has. Repeating commands that are still on their way to it
+                does no harm.
         """
         there = {c.id: c for c in _as_said(objects) if isinstance(c, CreateDataflow)}
         wanted = {n: held for n, held in self._history.dataflows.items() if held.scheduled}
@@ -190,6 +202,7 @@ class ComputeWorker:
         }
         return ComputeDone(
             (
+                # Readers before what they read, and all drops before a name is made anew.
                 *(lane.DropDataflow(name) for name in reversed(there) if name not in same),
                 *(c for n in wanted if n not in same for c in self._for_the_lane(Schedule(n))),
             )
@@ -198,7 +211,10 @@ class ComputeWorker:
     def _created(self, command: CreateDataflow, before: HeldDataflow | None) -> ComputeDone:
         held = self._history.dataflows[command.id]
         if held is before:
+            # The history kept the object it had: the same command again. Forgetting here would
+            # make the controller hear every frontier twice.
             return ComputeDone()
+        # An end of the old one under this name would be taken for the new one's.
         self._dropping.pop(command.id, None)
         self._forget(command.id)
         self._told[command.id] = _Told(command.as_of)
@@ -212,8 +228,9 @@ class ComputeWorker:
         told = self._told[name]
         self._forget(name)
         if not before.scheduled:
-            # The lane has never heard of it.
+            # The lane has never known it: no phase will come that ends it.
             return ComputeDone(responses=_end(before, told))
+        # Its end is reported by `on_phase`: until then it still reads, and may still write.
         self._dropping[name] = before, told
         return ComputeDone((lane.DropDataflow(name),))
 
@@ -238,7 +255,7 @@ class ComputeWorker:
     # -- from what runs ----------------------------------------------------------------------
 
     def on_observation(self, observation: Observation) -> ComputeDone:
-        """Something that runs, or answers a peek, has told something."""
+        """Take a report of a running object, or the answer to a peek."""
         match observation:
             case PeekResponse(uuid=uuid):
                 return ComputeDone(responses=self._answered(uuid, observation))
@@ -253,7 +270,7 @@ class ComputeWorker:
                 return ComputeDone()
 
     def on_phase(self, change: PhaseChange) -> ComputeDone:
-        """The lane has told of a phase."""
+        """Take a change of phase from the lane; the end of a dropped dataflow is reported here."""
         self._lives.on_phase(change)
         if change.phase != "dropped" or change.id not in self._dropping:
             return ComputeDone()
@@ -262,6 +279,7 @@ class ComputeWorker:
     def _answered(self, uuid: str, response: PeekResponse) -> tuple[ComputeResponse, ...]:
         if uuid not in self._history.peeks:
             return ()
+        # An answered peek leaves the history, or the next reconciliation would run it again.
         self._history.append(CancelPeek(uuid))
         return (response,)
 
@@ -272,6 +290,7 @@ class ComputeWorker:
         if isinstance(response, SubscribeDropped):
             told.upper = None
         elif response.lower < told.upper:
+            # The client has it already: of an earlier start of the same subscription.
             return ()
         else:
             told.upper = response.upper
@@ -282,6 +301,7 @@ class ComputeWorker:
         match observation:
             case Progress():
                 for name, time in _frontiers(observation):
+                    # Reports come from several threads: a later one may be of an earlier time.
                     if name not in seen.frontiers or _later(time, seen.frontiers[name]):
                         seen.frontiers[name] = time
             case Hydrated():
@@ -294,7 +314,7 @@ class ComputeWorker:
                 assert_never(observation)
 
     def _news(self, name: str) -> tuple[ComputeResponse, ...]:
-        """What the controller does not know yet of an object."""
+        """The responses that bring the controller's knowledge of an object up to date."""
         told, held = self._told.get(name), self._history.dataflows.get(name)
         if told is None or held is None:
             return ()
@@ -326,7 +346,7 @@ class ComputeWorker:
 
 
 def _as_said(objects: Mapping[str, LaneObject]) -> Iterator[ComputeCommand]:
-    """What a controller must have said, for the lane to have these objects."""
+    """The commands by which a controller would have made these objects of the lane."""
     for name, known in objects.items():
         description = known.description
         if isinstance(description, SourceDescription | SinkDescription) or known.life != "live":
@@ -336,14 +356,14 @@ def _as_said(objects: Mapping[str, LaneObject]) -> Iterator[ComputeCommand]:
 
 
 def _is_request(command: ComputeCommand) -> TypeGuard[ComputeRequest]:
-    """Whether a command is for others than the lane."""
+    """True if a command is carried out outside the lane."""
     if isinstance(command, AllowCompaction):
         return command.frontier is not None
     return isinstance(command, Peek | CancelPeek)
 
 
 def _end(held: HeldDataflow, told: _Told) -> tuple[ComputeResponse, ...]:
-    """That nothing more comes about a dropped dataflow, unless that was said already."""
+    """The last response about a dropped dataflow, unless the controller has had it already."""
     name = held.create.id
     if isinstance(held.create.dataflow, SubscribeDescription):
         upper = told.upper
@@ -354,7 +374,7 @@ def _end(held: HeldDataflow, told: _Told) -> tuple[ComputeResponse, ...]:
 
 
 def _frontiers(progress: Progress) -> Iterator[tuple[str, _Time]]:
-    """A report in the terms of `Frontiers`."""
+    """The frontiers of a report, by their names in `Frontiers`."""
     write, read = progress.write, progress.read
     if not isinstance(write, UnsetType):
         yield "write", write
