@@ -1,6 +1,6 @@
 """Views: an output shard that follows its inputs, one step at a time.
 
-Owns the maintained view: when its inputs change, what the next step is, how the step is computed by
+Owns the maintained view: when its inputs change, which step is next, how the step is computed by
 Spark (anew, or from the changes only), and how its rows and errors are written as one.
 
 May use: `compute.errors`, `compute.holds`, `sql`, `execution`, `datasource`. Start at
@@ -8,18 +8,18 @@ May use: `compute.errors`, `compute.holds`, `sql`, `execution`, `datasource`. St
 
 Never: writes a time twice, or lets an output's upper pass an input that has not been read up to it.
 
-    streaming_query    the streaming query that tells when there is something to do
-    maintained_view    the steps taken
-    next_step          which step is next: pure decisions
-    input_changes      when inputs change, read off the states of their shards
-    linear_check       may the change be computed from changes only; the last look, at run time
-    evaluate           a query over frames, in the session of its own query
-    correction         what must change so that one collection becomes another
+    streaming_query    the streaming query that triggers the steps and owns the checkpoint
+    maintained_view    takes the steps
+    next_step          chooses the next step: pure decisions
+    input_changes      times at which inputs change, read off the states of their shards
+    linear_check       the last check, at run time, that changes suffice to compute the change
+    evaluate           a query over frames, in the session of its own streaming query
+    correction         the updates that turn one collection into another
     output             the view's shard and its errors shard, written as one
-    output_contents    a small output, in memory
-    constant           a view that reads nothing
-    idle_advancer      outputs follow the clock while nothing happens
-    one_task           little input is read by one task
+    output_contents    the contents of a small output, in memory
+    constant           a view without inputs
+    idle_advancer      uppers of outputs follow those of inputs while nothing changes
+    one_task           small inputs are read by one task
     cached_frames      frames in Spark's cache such that filters on them find every row
     session_settings   settings of a session that decide what a query means
 """

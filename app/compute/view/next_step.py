@@ -1,17 +1,21 @@
-"""The next step of a view: pure decisions, from the output's frontier and the times of changes.
+"""The next step of a view is chosen here, from the output's frontier and the times of changes.
+
+A view must be right at every time, but may run its query only where something changes. The choice
+is a pure function, so that all its cases can be tested without Spark: a step that is too long makes
+the contents wrong at times in its middle, and nothing would notice.
 
     Done         the output has reached the end
     Quiet        nothing changes in [lower, upper): the upper moves, and no query is run
     Linear       the query over the changes of [lower, upper)
-    Recompute    the query at `at`, less what the output holds, as [lower, upper)
+    Recompute    the query at `at`, minus the output's contents, as [lower, upper)
 
-What a caller relies on: taking each step and asking again reaches the end, and the contents at each
-time from `floor` on are then those of the query at that time.
+A caller that takes each step and asks again reaches the end, and the contents at each time from
+`floor` on are then those of the query at that time.
 
 Invariants:
-    A step starts at the output's upper: it is refused if somebody else was faster.
+    A step starts at the output's upper: its append is refused if another writer was first.
     An output that this definition did not write last is never extended: it is recomputed first.
-    No time at which an input changes lies inside of a step, but for a linear one and at `at`.
+    No time at which an input changes lies inside of a step, except in a linear one and at `at`.
 """
 
 from __future__ import annotations
@@ -28,12 +32,12 @@ __all__ = ["Done", "Linear", "Output", "Quiet", "Recompute", "Step", "next_step"
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What is known of a view's output.
+    """The progress of a view's output.
 
     Attributes:
-        upper: Of its shard; None once it is finished.
-        ours: Whether this very definition, over these very inputs, appended last.
-        failing: Whether the query fails at the last time before the upper.
+        upper: Upper of its shard; None once it is finished.
+        ours: True if this very definition, over these very inputs, appended last.
+        failing: True if the query fails at the last time before the upper.
     """
 
     upper: int | None
@@ -48,7 +52,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Quiet:
-    """Nothing changes from `lower` on and before `upper`."""
+    """The output stays as it is in `[lower, upper)`: no input changes there."""
 
     lower: int
     upper: int | None
@@ -56,7 +60,7 @@ class Quiet:
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """The output changes as the query over the changes in `[lower, upper)` says."""
+    """The output changes by the query over the inputs' changes in `[lower, upper)`."""
 
     lower: int
     upper: int | None
@@ -66,7 +70,7 @@ class Linear:
 class Recompute:
     """The output becomes the query's result at `at`, and stays that until `upper`.
 
-    Before `at`, from `lower` on, it stays what it was.
+    From `lower` until `at` it stays as it was.
     """
 
     at: int
@@ -83,29 +87,38 @@ def next_step(
     """The next step towards `end`.
 
     Args:
-        output: As it is now.
-        times: When some input changes, ascending, each once; all of those from the later of the
-            output's upper and `floor` on and before `end`. Of them a linear view needs to know only
-            whether there are any.
-        floor: Inputs are readable, and the output is to be right, from this time on.
-        end: All inputs are settled before it; None: for ever.
-        strategy: How the view is kept.
+        output: The output as it is now.
+        times: Times at which some input changes, ascending, each once: all of those from
+            `max(output.upper, floor)` until before `end`. For a linear view it suffices that there
+            are some if anything changes.
+        floor: The first time at which inputs are readable and the output must be right.
+        end: All inputs are settled before it; None if they are finished.
+        strategy: The view's.
     """
     upper = output.upper
     if upper is None or (end is not None and end <= max(upper, floor)):
         return Done()
+    # Before any look at `times`. An output of another definition may rest over inputs that rest: a
+    # quiet step would sign its old contents as ours, and they would never be corrected. And of
+    # changes between `upper` and `floor` nothing is known: they are no longer readable.
     if not output.ours or upper < floor:
         at = max(upper, floor)
         return Recompute(at, upper, _after(times, at, end))
+    # Left: the upper is exclusive, so a change at the upper itself is not in the output yet.
     first = bisect_left(times, upper)
     if first == len(times):
         return Quiet(upper, end)
+    # While the query fails the output stands still, and lacks every change since then. A linear
+    # step would add only those from the upper on; a recomputation adds what is missing.
     if strategy == "linear" and not output.failing:
         return Linear(upper, end)
+    # One step for each time of a change, although only the last one's contents stay: readers may
+    # ask for the times in between, and views above this one see each of them.
     return Recompute(times[first], upper, _after(times, times[first], end))
 
 
 def _after(times: Sequence[int], time: int, end: int | None) -> int | None:
     """The first change after `time`, or the end."""
+    # Right: the change at `time` is what the step itself computes.
     later = bisect_right(times, time)
     return times[later] if later < len(times) else end

@@ -1,18 +1,26 @@
-"""The output of a view: its shard and its errors shard, written as one.
+"""The view's sink writes a view's contents and its errors, two shards, as if they were one.
 
-    look()            how far the output is, whether this definition wrote it last
+    look()            how far the output is, and whether this definition wrote it last
     append(step, …)   a step of the view, as one compare-and-append on each of the two
     follow(step)      the same without rows
 
-The errors come first: they are settled at a time before the contents are, so that whoever sees that
-the contents are settled can know whether they count. Both are written by a durable writer whose
-name is made of the definition: the query, the columns, the settings that decide what the query
-means, and the very shards that it reads. So the
-output itself says, for ever and to anybody, whether what it holds is of this definition; its number
-is the upper that it appends up to, so that a step is taken once, whoever tries it.
+Two shards cannot be appended to at once without a transaction, which a step each second would make
+dear. Instead the order is fixed: errors first. They are settled at a time before the contents are,
+so a reader who sees that contents are settled at a time can know whether they count there.
+
+Both are written by a durable writer whose name is a hash of the definition: the query, the columns,
+the settings that decide what the query means, and the ids of the shards that it reads. So the
+output itself shows, for ever and to anybody, whether its contents are of this definition. The
+writer's number of an append is the upper that it appends up to, so a step is taken once, however
+often it is tried.
+
+    crash before the errors           nothing has happened
+    crash between errors and rows     errors are ahead: the next step corrects them from their upper
+                                      on, or finds that they are right, and appends the rows
+    crash after the rows              `look` shows a later upper: the step is not taken again
 
 Invariants:
-    The errors shard's upper is never behind the output's, but for a moment of a first start.
+    The errors shard's upper is never behind the output's, except for a moment of a first start.
     Nothing is appended before `gate` has let it pass.
 """
 
@@ -50,9 +58,10 @@ def writer_name(
     """Name of the durable writer of a definition.
 
     Args:
-        description: How the view is kept, and for how long, does not count: contents are the same.
-        shards: Ids of the inputs' shards, in the order of `description.inputs`.
-        meaning: What the session's settings make of the query
+        description: The view. Its strategy and retention do not count: contents are the same.
+        shards: Ids of the inputs' shards, in the order of `description.inputs`. Ids, not names: an
+            input that was dropped and made again has other contents.
+        meaning: Settings that decide what the query means
             (`shardline.app.compute.view.session_settings`).
     """
     parts = (description.query, description.schema, *description.inputs, *shards, *meaning)
@@ -61,7 +70,11 @@ def writer_name(
 
 
 class ViewSink:
-    """Writes the output of one rendering of a view. Used by one thread at a time."""
+    """Writes the output of one rendering of a view. Used by one thread at a time.
+
+    Its durable writer is a capability: as long as it was the last to append, the output may be
+    extended. When another writer appends, it is lost, and the next step recomputes the output.
+    """
 
     def __init__(
         self,
@@ -87,11 +100,11 @@ class ViewSink:
         self._failing: tuple[int, frozenset[str]] = (0, frozenset())
 
     def make(self) -> None:
-        """Let both shards be there with their columns.
+        """Make both shards, or bring their columns up to date.
 
         Columns that a definition adds or widens are evolved. A shard with other columns cannot hold
-        the new contents beside the old ones: it is dropped and made again, whoever reads it. Views
-        of it find that their checkpoint belongs to another shard, and are hydrated anew.
+        the new contents beside the old ones: it is dropped and made again, even if it has readers.
+        Views of it find that their checkpoint belongs to another shard, and are hydrated anew.
         """
         self._gate()
         client, name = self._client, self._name
@@ -105,7 +118,7 @@ class ViewSink:
         self._handles = {shard: self._handle(shard) for shard in (name, self._errors)}
 
     def _fits(self, wanted: ShardSchema) -> bool:
-        """Whether the shard has the wanted columns, or has them now."""
+        """True if the shard has the wanted columns, or was evolved to have them."""
         if current_schema(self._client.state(self._name)) == wanted:
             return True
         try:
@@ -120,7 +133,8 @@ class ViewSink:
         return handle
 
     def look(self) -> Output:
-        """What there is, no older than this call; nothing at all if it was not made yet."""
+        """The output's progress, no older than this call; upper 0 if it was not made yet."""
+        # Both: a first start may have ended between the two.
         if not self._client.exists(self._name) or not self._client.exists(self._errors):
             return Output(0, ours=False, failing=False)
         output, errors = self._client.readable(self._name, self._errors)
@@ -130,18 +144,24 @@ class ViewSink:
     def append(
         self, step: Linear | Recompute, rows: StagedInterval | None, error: str | None
     ) -> bool:
-        """Take a step; False if somebody else was faster, and it must be looked at again.
+        """Take a step; False if another writer was first, and the output must be looked at again.
 
         Args:
             step: Starts at the output's upper.
-            rows: Updates of the output, those of a recomputation without times; None for none.
+            rows: Updates of the output, those of a recomputation without times; None for none. They
+                are taken over: appended, or discarded.
             error: Why the query fails from this step on; None if it works.
         """
         at = step.at if isinstance(step, Recompute) else step.lower
         try:
+            # Errors before rows, always: see the module. With the rows first, a reader between the
+            # two would take contents for right at times at which the query fails.
             settled = self._settle_errors(at, step.upper, error)
+            # A second time: the first append has waited for the store, and the fence or a stop may
+            # have come meanwhile.
             self._gate()
         except BaseException:
+            # Nothing refers to the staged parts yet, and nobody else knows of them.
             if rows is not None:
                 rows.discard()
             raise
@@ -157,9 +177,10 @@ class ViewSink:
         return isinstance(outcome, Appended)
 
     def follow(self, step: Quiet) -> bool:
-        """Move both uppers over an interval in which nothing changes; False as `append`."""
+        """Move both uppers over an interval in which nothing changes; False as in `append`."""
         self._gate()
         [errors] = self._client.readable(self._errors)
+        # From their own upper, which a crash between the two appends has left ahead.
         lower = errors.upper.time
         if Frontier(step.upper) > errors.upper:
             assert lower is not None, step
@@ -168,9 +189,10 @@ class ViewSink:
         return self._move(self._name, step.lower, step.upper)
 
     def begin_at(self, as_of: int) -> None:
-        """Let history start at `as_of`: before, an output that was just made holds nothing.
+        """Let history start at `as_of`: an output that was just made has no contents before.
 
-        Readers who asked for earlier times keep them, and what they find is nothing.
+        Without it a reader could ask for a time before the first, and would get no rows instead of
+        a refusal. Readers that hold earlier times keep them.
         """
         client = self._client
         for name in (self._name, self._errors):
@@ -178,7 +200,8 @@ class ViewSink:
             if state.since >= Frontier(as_of):
                 continue
             self._gate()
-            # A policy counts back from the upper, and times before the first were never there.
+            # Retention counts back from the upper, and would keep the since before `as_of`. A crash
+            # before it is set again is repaired by `make` at the next start.
             client.set_retention(name, None)
             hold = client.hold(name, "begin", purpose="first time of a view")
             hold.downgrade(Frontier(as_of))
@@ -186,7 +209,7 @@ class ViewSink:
             client.set_retention(name, state.retain_ms)
 
     def _move(self, shard: str, lower: int, upper: int | None) -> bool:
-        """Append nothing as `[lower, upper)`."""
+        """Append `[lower, upper)` without updates; False if another writer was first."""
         outcome = self._handles[shard].compare_and_append(
             None, Frontier(lower), Frontier(upper), sequence=_number(upper)
         )
@@ -195,10 +218,10 @@ class ViewSink:
     # -- errors ------------------------------------------------------------------------------
 
     def _settle_errors(self, at: int, upper: int | None, error: str | None) -> bool:
-        """Let the errors shard say `error`, or nothing, from `at` on, settled up to `upper`.
+        """Make `error`, or none, the contents of the errors shard from `at` on, up to `upper`.
 
-        An errors shard that is ahead is one that a crash left so: what it must say differently, it
-        says from its upper on. False if somebody else was faster.
+        A crash can have left the errors shard ahead of `upper`. Its past is written: a correction
+        then begins at its own upper. False if another writer was first.
         """
         [state] = self._client.readable(self._errors)
         known = self._known_errors(state)
@@ -210,6 +233,7 @@ class ViewSink:
         if until <= Frontier(lower):
             if known == wanted:
                 return True
+            # An append must move the upper, by one time at least.
             until = Frontier(lower + 1)
         self._gate()
         outcome = self._handles[self._errors].compare_and_append(
@@ -226,7 +250,8 @@ class ViewSink:
         return isinstance(outcome, Appended)
 
     def _known_errors(self, state: ShardState) -> frozenset[str]:
-        """What the errors shard says right before its upper."""
+        """The errors that are live right before the errors shard's upper."""
+        # Of nearly all views, at every step: no lease is taken where there is nothing to read.
         if not any(batch.parts for batch in state.trace.batches):
             return frozenset()
         if self._failing[0] != state.seqno:
@@ -236,6 +261,7 @@ class ViewSink:
         return self._failing[1]
 
     def _wrote_last(self, state: ShardState) -> bool:
+        # By the upper: a writer of another definition that has appended since has moved it.
         mine = state.writers.get(self.writer)
         return mine is not None and mine.upper == state.upper.time
 
@@ -245,7 +271,7 @@ def _number(upper: int | None) -> int:
 
 
 def _error_updates(known: frozenset[str], wanted: frozenset[str], at: int) -> pa.Table | None:
-    """What turns the one set of errors into the other; None if they are the same."""
+    """The updates that turn the known errors into the wanted; None if they are the same."""
     updates = [(text, -1) for text in sorted(known - wanted)]
     updates += [(text, 1) for text in sorted(wanted - known)]
     if not updates:

@@ -1,14 +1,18 @@
-"""What a small output holds, in memory: the other half of a difference, without reading it.
+"""The contents of a small output are kept in memory, so that a recomputation need not read them.
+
+A recomputation appends the difference between the query's result and the output. To read an output
+of a few rows back from the store by Spark costs more than all the rest of such a step.
 
     held = contents.at(upper)              read once, as long as it is small; None if it is not
     contents.become(upper, rows)           after an append that made them so
-    contents.moved(lower, upper)           after an append of nothing
+    contents.moved(lower, upper)           after an append without updates
 
-Contents before an upper never change, whoever writes: so what was once known of a shard at an upper
-is known for ever, and nothing has to be asked to use it.
+Contents before an upper never change, whichever writer appends later: so contents that are known at
+an upper of a shard are known for ever, and need no check before they are used.
 
 Invariants:
-    Rows are consolidated: each once, with its copies in `_diff`, told apart as `rowkey` does.
+    Rows are consolidated: each once, with its copies in `_diff`, equal as a shard compares them
+    (`shardline.datasource.types.row_keys`).
     No more is kept than `ROWS_MAX` rows and `BYTES_MAX` bytes.
 """
 
@@ -28,10 +32,10 @@ __all__ = ["Contents", "correction"]
 
 
 class Contents:
-    """Of one output. Used by one thread at a time."""
+    """The contents of one output, a cache: losing it costs one read. For one thread at a time."""
 
     def __init__(self, client: ShardClient, name: str) -> None:
-        """Nothing is known yet of shard `name`."""
+        """An empty cache for shard `name`."""
         self._client = client
         self._name = name
         self._known: tuple[str, int | None, pa.Table] | None = None
@@ -46,18 +50,19 @@ class Contents:
         return None if self._known is None else self._known[2]
 
     def become(self, upper: int | None, rows: pa.Table) -> None:
-        """`rows`, consolidated, are the contents right before `upper`."""
+        """Remember `rows`, consolidated, as the contents right before `upper`."""
         small = rows.num_rows <= ROWS_MAX and rows.nbytes <= BYTES_MAX
         self._known = (self._shard, upper, rows) if small else None
 
     def moved(self, lower: int, upper: int | None) -> None:
-        """Nothing has changed from `lower` on and before `upper`."""
+        """Take contents that are known at `lower` for those at `upper`: nothing has changed."""
         if self._known is not None and self._known[:2] == (self._shard, lower):
             self._known = (self._known[0], upper, self._known[2])
 
     @property
     def _shard(self) -> str:
         """Id of the shard that has the name now, as it was last looked at."""
+        # Part of what is known: under the same name another shard may have been made.
         state = self._client.machine(self._name).cached
         return "" if state is None else state.shard
 

@@ -1,16 +1,22 @@
-"""A view as a streaming query: the query tells when, and which interval; the view does the rest.
+"""A view runs as a streaming query, which triggers its steps and keeps its place in the inputs.
 
     format("shard"), shards=a,b  ->  micro-batch [t0, t1)  ->  View.advance
 
-The query reads all inputs up to one common frontier, under its own holds. Its rows are not read:
-`foreachBatch` takes the interval, and reads natively what the next step needs. The checkpoint says
-how far the inputs have been read, the output how far the view is: a checkpoint that is lost, or
-that belongs to other shards, is begun anew at the as_of, or later where the inputs' history begins
-later by now or the output is further; what the output has is not done again.
+The query reads all inputs up to one common frontier, under its own holds, and so is seen, paced and
+restarted by Spark's own means. Its rows are not read: `foreachBatch` takes the interval only, and
+`View` reads natively what the next step needs, which may be contents and not changes.
+
+The output, not the checkpoint, decides how far the view is: appending there is the commit. The
+checkpoint decides only from where on the inputs are held and read:
+
+    checkpoint behind the output    a crash after the append: the step finds `Done`
+    checkpoint lost, or unusable    a new one begins at the as_of, or later where the inputs'
+                                    history begins later by now or the output is further
+    output made anew                it is recomputed within the next micro-batch
 
 While writing is not allowed a micro-batch stays open: the query is run once, so that everything is
-warm, and the inputs are held where they are. It ends when whoever may write has written that far,
-or when writing is allowed, and goes on from there without a gap.
+warm, and the inputs are held where they are. It ends when the runtime that may write has written
+that far, or when writing is allowed, and goes on from there without a gap.
 
 Invariants:
     When `stop` has returned nothing is appended any more.
@@ -60,19 +66,19 @@ __all__ = ["ViewRun", "run_view"]
 _log = logging.getLogger(__name__)
 
 _PROGRESS: Final = "10min"
-"""How often an idle query runs a micro-batch, so that its holds follow: the advancer moves the
-output, and what an idle input keeps back is little."""
+"""Pause between micro-batches of an idle query, which only bring its holds forward: the advancer
+moves the output, and an idle input has little history that they could keep back."""
 
 _LOOKS: Final = 4
-"""Looks for news in each interval. Sources commit soon after its multiples, which is when Spark
-looks too: with one look, each view on the way would be an interval late."""
+"""Triggers of the query in each interval. Sources commit soon after the interval's multiples, which
+is when Spark triggers too: with one trigger each view of a chain would be an interval late."""
 
 _LOOK_MS_MIN: Final = 100
-"""Not more often than this, however short the interval is: each look is a call of the planner."""
+"""Shortest pause between triggers, however short the interval is: each is a call of the planner."""
 
 _PARTS: Final = "256"
-"""Parts of the change that one micro-batch takes: a view that comes back after an hour commits, and
-lets its inputs go, several times on the way. A tick of a source is one part or a few."""
+"""Most parts of changes that one micro-batch takes: a view that comes back after an hour commits,
+and brings its holds forward, several times on the way. A tick of a source is one part or a few."""
 
 _UNUSABLE: Final = (
     "[FOREIGN_OFFSET]",
@@ -81,7 +87,7 @@ _UNUSABLE: Final = (
     "[HOLD_EXPIRED]",
     "[HISTORY_GONE]",
 )
-"""Errors after which the checkpoint can never be continued."""
+"""Beginnings of errors after which a checkpoint can never be continued."""
 
 
 class _StoppedError(Exception):
@@ -100,15 +106,22 @@ def run_view(host: Host, incarnation: Incarnation, description: ViewDescription)
 
 
 class ViewRun:
-    """One incarnation of a view."""
+    """One incarnation of a view.
+
+    Its hold on the inputs is a capability: it keeps them readable from the checkpoint's offset on,
+    through restarts. When it is lost (`HOLD_EXPIRED`, `HISTORY_GONE`) the checkpoint is worthless:
+    the view is reported as failed, and its next incarnation hydrates anew.
+    """
 
     def __init__(self, host: Host, incarnation: Incarnation, description: ViewDescription) -> None:
-        """Prepare; `run_view` is the way to one that runs."""
+        """Prepare it; `run_view` starts it, too."""
         self._host = host
         self._description = description
         self._hold = hold_name(incarnation, host.checkpoints)
         self._checkpoint = incarnation.checkpoint(host.checkpoints)
         self._beginning = f"{self._hold}:begin"
+        # Of the offsets, not of the folder: Spark makes the folder, with its metadata, before the
+        # first micro-batch is planned, and until then there is nothing to go on from.
         self._anew = not (self._checkpoint / "offsets").is_dir()
         if self._anew:
             assert incarnation.as_of is not None, incarnation
@@ -128,17 +141,20 @@ class ViewRun:
 
     @property
     def inputs(self) -> Sequence[str]:
-        """Names of the shards that it follows."""
+        """Names of its input shards."""
         return self._description.inputs
 
     def start(self) -> None:
-        """Start the streaming query."""
+        """Start the streaming query and wait until its sources are there."""
         if self._anew:
-            # Before what an earlier checkpoint held is given up; until the query has its own.
+            # The new hold is taken before the one of an earlier checkpoint is given up. In the
+            # other order a compaction in between could take the as_of away.
             for name in self.inputs:
                 self._host.client.hold(name, self._beginning, since=self._incarnation.as_of)
             self._begin_anew()
         context = self._host.spark.sparkContext
+        # The query's thread inherits the local properties of this one at its start, and never looks
+        # at them again: so the pool is set before, and what this thread had is put back after.
         pool = context.getLocalProperty("spark.scheduler.pool")
         context.setLocalProperty("spark.scheduler.pool", self._host.pool)
         clock = self._host.clock
@@ -152,6 +168,7 @@ class ViewRun:
         self._host.report(
             Started(id=me.id, epoch=me.epoch, query=self._query.id, run=self._query.runId)
         )
+        # Last: a tick asks the query whether it lives, and reports a failure after `Started` only.
         self._advancer.add(self)
 
     def _started(self) -> StreamingQuery:
@@ -182,7 +199,9 @@ class ViewRun:
         )
 
     def stop(self) -> None:
-        """End it, and wait until nothing of it commits any more; again does nothing."""
+        """End it, and wait until nothing of it commits any more; may be repeated."""
+        # The flag first: a step that `_ahead` wakes asks for it, and would go on without it. Also
+        # a tick that finds the query ended must know that this was asked for.
         self._stopping.set()
         self._ahead.set()
         self._advancer.remove(self)
@@ -192,17 +211,21 @@ class ViewRun:
             with suppress(Py4JError, OSError):
                 self._query.stop()
         with self._turn:
-            # Whatever was in the middle of a step has come to its end.
+            # The call above may fail or time out while a Python callback is in the middle of a
+            # step, and a removed follower may still be in its tick. Both hold the lock, and after
+            # them nobody passes the gate. Without this an append could follow the return.
             pass
 
     # -- the micro-batch ---------------------------------------------------------------------
 
     def _each(self, frame: DataFrame, batch_id: int) -> None:
-        """One micro-batch; runs in a thread of the callback server."""
+        """Run one micro-batch; called in a thread of the callback server."""
         with self._turn:
             try:
                 self._gate_stop()
                 if self._anew:
+                    # Not before: the query takes its own hold when it plans its first micro-batch,
+                    # and until then this one alone keeps the as_of readable.
                     end_hold(self._host.client, self._beginning, self.inputs)
                     self._anew = False
                 interval = self._interval(frame, batch_id)
@@ -211,8 +234,12 @@ class ViewRun:
                 if not self._host.writes.is_set():
                     self._view.rehearse(frame.sparkSession, interval)
                     if self._covered(interval.upper):
+                        # The writer of now has done this one. No hold of its is touched: it may
+                        # still need them.
                         return
                 if not self._alone:
+                    # Behind the fence: only now is it certain that the others are of runtimes that
+                    # can never write again.
                     self._gate()
                     end_other_holds(self._host.client, self._hold, self.inputs)
                     self._alone = True
@@ -220,15 +247,17 @@ class ViewRun:
                 if interval.upper is None:
                     self._tell_end()
             except BaseException as error:  # noqa: BLE001 - it is kept and goes on, as another class
+                # Kept here: what comes back from the JVM as the query's exception is text only, by
+                # which `Fenced` could not be told from a failed query.
                 self._error = error
                 raise briefly(error, stopping=self._stopping.is_set()) from None
 
     def _interval(self, frame: DataFrame, number: int) -> Interval | None:
-        """What micro-batch `number` covers, as Spark has planned it."""
+        """The interval of micro-batch `number`, as Spark has planned it; None if it is empty."""
         ended = planned_offset(self._checkpoint, number)
         begun = planned_offset(self._checkpoint, number - 1) if number else None
         if ended is None or (number and begun is None):
-            # A log of another form: Spark can be asked as well, by two dozen calls.
+            # A log of another form. Spark knows as well, but it takes two dozen calls to the JVM.
             return interval_of(frame, number)
         return interval_between(
             START.json() if begun is None else msgspec.json.decode(begun),
@@ -238,17 +267,23 @@ class ViewRun:
     def _step(self, session: SparkSession, interval: Interval) -> None:
         """Take the steps of a micro-batch, when it is this view's turn."""
         ahead = self._ahead = threading.Event()
-        # Whoever stops it sets the flag first, and then ends the waiting.
+        # After the event is in place: `stop` sets its flag first and then the event that it finds.
+        # So it either finds this one, or its flag is seen here; no stop waits out another's turn.
         self._gate_stop()
         clock = self._host.clock
         with TURNS.turn(clock, ahead, self._step_ms):
+            # Again: the wait may have been long, and may have been ended by `stop`.
             self._gate_stop()
             began_ms = clock.elapsed_ms()
             self._view.advance(session, interval)
             self._step_ms = clock.elapsed_ms() - began_ms
 
     def _covered(self, upper: int | None) -> bool:
-        """Wait until writing is allowed, or somebody else has written up to `upper`: then True."""
+        """Wait; True once another runtime has written up to `upper`, False once writing is allowed.
+
+        Raises:
+            _StoppedError: The view was stopped meanwhile.
+        """
         host = self._host
         while not host.writes.is_set():
             if self._view.reached(upper):
@@ -258,7 +293,12 @@ class ViewRun:
         return False
 
     def _gate(self) -> None:
-        """Let an append pass, if there may be one."""
+        """Raise if nothing may be appended any more; called right before every append.
+
+        Raises:
+            _StoppedError: The view was stopped.
+            Fenced: Another runtime has taken over.
+        """
         self._gate_stop()
         assert self._host.writes.is_set(), "nothing is written before writing is allowed"
         self._host.check_fence()
@@ -270,26 +310,34 @@ class ViewRun:
     # -- between micro-batches ---------------------------------------------------------------
 
     def tick(self, states: Sequence[ShardState]) -> None:
-        """Follow inputs that rest, and notice that the query has died."""
+        """Follow inputs that rest, and report a query that has died."""
         if self._stopping.is_set():
             return
+        # Before `states` is looked at: it is empty while an input cannot be read, which is when
+        # queries die.
         if not self._lives():
             self._tell_failure()
             return
         if self._host.pace is not None and (behind_ms := self._view.behind_ms(states)) is not None:
             self._host.pace.behind(self._incarnation.id, behind_ms)
+        # Never waits for the lock: a few threads serve all views, and a micro-batch that is under
+        # way moves the output itself.
         if not states or not self._host.writes.is_set() or not self._turn.acquire(blocking=False):
             return
         try:
+            # Again, now under the lock: `stop` may have come in between, and waits for it.
             self._gate_stop()
             if self._view.follow(states) and states and _all_finished(states):
                 self._tell_end()
         except _StoppedError:
             pass
         except Fenced as error:
+            # Not left to the next micro-batch, which may be minutes away: an object that reports
+            # progress and can never write again looks healthy.
             self._error = error
             self._tell_failure()
         except ShardError as error:
+            # Of the moment, and no reason to restart a query: the next tick tries again.
             _log.info(
                 "an idle view could not follow its inputs",
                 extra={"context": {"view": self._incarnation.id, "error": str(error)}},
@@ -310,7 +358,7 @@ class ViewRun:
             self._host.report(Ended(id=self._incarnation.id, epoch=self._incarnation.epoch))
 
     def _tell_failure(self) -> None:
-        """Report why the query has ended, once; a checkpoint that is of no use is thrown away."""
+        """Report why the query has ended, once; an unusable checkpoint is thrown away before."""
         if self._told or self._stopping.is_set():
             return
         self._told = True
@@ -319,6 +367,8 @@ class ViewRun:
             with suppress(Py4JError, OSError):
                 error = self._query.exception()
         failed = failure(self._incarnation, error)
+        # Before the report: the lane restarts the view as soon as it hears of the failure, and
+        # would find the same checkpoint and fail by it, for ever.
         if failed.error.startswith(_UNUSABLE):
             self._begin_anew()
         lost = None if error is None else unreadable_part(error)
@@ -341,13 +391,14 @@ class ViewRun:
         )
 
     def _begin_anew(self) -> None:
-        """Throw the checkpoint away, and the hold that belongs to it."""
+        """Throw the checkpoint away, and then the hold that belongs to it."""
+        # In this order: a checkpoint without its hold could be continued into history that is gone.
         shutil.rmtree(self._checkpoint, ignore_errors=True)
         end_hold(self._host.client, self._hold, self.inputs)
 
 
 def _looking_ms(interval_ms: int) -> int:
-    """How often a view looks for news."""
+    """Pause between triggers of a view's query, in ms."""
     return max(interval_ms // _LOOKS, _LOOK_MS_MIN)
 
 
