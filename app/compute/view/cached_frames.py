@@ -1,14 +1,14 @@
-"""Frames are kept in Spark's cache such that a filter on them finds every row.
+"""Frames are cached by Spark in a form in which filters on them find every row.
+
+Spark 4.3 records the least and the greatest value of each column for each batch of cached rows, and
+skips the batches in which no row can pass a filter. NaN is in neither bound, though it is above all
+numbers and equal to itself: `x = double('NaN')` and `x > 100` would find no row with NaN
+(`InMemoryTableScanExec` with `DoubleColumnStats`). So columns of floats are cached inside of
+structs, for which Spark records no bounds. All other columns are cached as they are, and pruned.
 
     kept = cache_frame(frame)
     kept.rows           the same rows, read from the cache
     kept.release()
-
-Spark notes the least and the greatest value of each column for each batch of cached rows, and
-leaves out the batches in which by them no row can pass a filter. NaN is in neither, though it is
-above all numbers and equal to itself: of `x = double('NaN')` and `x > 100` no row would be found
-(4.3; `InMemoryTableScanExec` with `DoubleColumnStats`). So columns of floats are kept inside of
-structs, of which Spark notes no bounds. All other columns are kept as they are, and pruned.
 
 Invariants:
     Columns, their types, nullability and metadata are those of the frame.
@@ -32,23 +32,23 @@ _INSIDE: Final = "value"
 
 @dataclass(frozen=True, slots=True)
 class CachedFrame:
-    """A frame in the cache.
+    """A frame in Spark's cache.
 
     Attributes:
-        rows: The frame, read from there; computed and kept when it is first run.
+        rows: The frame, read from the cache; it is computed and cached when it is first run.
     """
 
     rows: DataFrame
     _kept: DataFrame
 
     def release(self) -> None:
-        """Give its memory back; what runs on it computes the rows again."""
+        """Give its memory back; queries that still run on it compute the rows again."""
         with suppress(Exception):  # the session may be gone: then nothing is left to give up
             self._kept.unpersist()
 
 
 def cache_frame(frame: DataFrame) -> CachedFrame:
-    """Keep the rows of `frame` in memory, or on disk, from when they are first needed on."""
+    """Cache the rows of `frame` in memory, or on disk, from their first use on."""
     # Both load pyspark, which pure parts of this package do not.
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
     from pyspark.sql.types import DoubleType, FloatType  # noqa: PLC0415

@@ -1,6 +1,7 @@
-"""A view that reads nothing: its query is run once, and its output is then finished.
+"""A constant view has no inputs: its query is run once, and its output is then finished.
 
-There is nothing to stream: a thread waits until writing is allowed, and takes the one step.
+Without an input there is no streaming query that could trigger the step. A thread waits until
+writing is allowed, takes the one step, and ends.
 
 Invariants:
     The output holds the query's rows from the as_of on, for ever: its upper is empty.
@@ -28,7 +29,7 @@ class _StoppedError(Exception):
 
 
 def run_constant(host: Host, incarnation: Incarnation, description: ViewDescription) -> ConstantRun:
-    """Write the contents of a view without inputs.
+    """Start to write the contents of a view without inputs.
 
     Raises:
         InvalidUsage: The view cannot be kept.
@@ -45,13 +46,15 @@ class ConstantRun:
         self._incarnation = incarnation
         self._stopping = threading.Event()
         self._view = View(host, incarnation, description, self._gate)
+        # Its own, as a streaming query would have: the shared one may hold temporary views of the
+        # same names.
         self._session = host.spark.newSession()
         self._thread = InheritableThread(target=self._run, name=incarnation.query_name, daemon=True)
         host.report(Started(id=incarnation.id, epoch=incarnation.epoch))
         self._thread.start()
 
     def stop(self) -> None:
-        """End it, and wait until nothing of it commits any more; again does nothing."""
+        """End it, and wait until nothing of it commits any more; may be repeated."""
         self._stopping.set()
         self._thread.join()
 

@@ -1,14 +1,15 @@
-"""What a collection must be changed by to become another one, as one aggregation of Spark.
+"""The correction is the difference of two collections, as one aggregation of Spark.
 
     desired - persisted = the updates that turn the second into the first
 
-This is what makes views correct themselves: whatever the output holds, and whoever wrote it, what
-is appended is what it lacks and what it has too much.
+By it views correct themselves: whatever the output holds, and whichever definition wrote it, a
+recomputation appends the rows that it lacks and retracts those that it should not have. It is
+Materialize's correction buffer of a persist sink, computed instead of kept.
 
-Two rows are the same here exactly when they are for a shard
-(`shardline.datasource.types.row_keys`): Spark's own grouping takes -0.0 for 0.0, takes strings of a
-collation for equal that are not, and cannot
-group maps. So rows are grouped by columns that tell all of these apart, and keep their values.
+Two rows are equal here exactly if they are equal for a shard
+(`shardline.datasource.types.row_keys`). Spark's own grouping takes -0.0 for 0.0, takes different
+strings of a collation for equal, and cannot group maps. So rows are grouped by key columns that
+distinguish all of these, beside the values themselves.
 
 Invariants:
     No row is retracted that is not there, and none is added that is there often enough.
@@ -42,8 +43,8 @@ def difference(desired: DataFrame | None, held: DataFrame | None) -> DataFrame:
 
     Args:
         desired: The wanted rows; None for none.
-        held: The updates of what is there, with `_diff`; None for none. At least one is given, and
-            both have the same columns and types.
+        held: The updates of the present contents, with `_diff`; None for none. At least one of the
+            two is given, and both have the same columns and types.
     """
     signed = [frame for frame in (_signed(desired, 1), _signed(held, -1)) if frame is not None]
     updates = reduce(DataFrame.unionAll, signed)
@@ -65,10 +66,10 @@ def _signed(frame: DataFrame | None, sign: int) -> DataFrame | None:
 
 
 def check_comparable(view: str, schema: StructType) -> None:
-    """Refuse columns whose values cannot be told apart.
+    """Refuse columns whose values cannot be compared.
 
     Raises:
-        InvalidUsage: `schema` has a variant or a shape somewhere.
+        InvalidUsage: A column of `schema` is, or has inside, a variant or a geometry.
     """
     for field in schema.fields:
         if _holds_opaque(field.dataType):
@@ -96,16 +97,17 @@ def _column(name: str) -> Column:
 
 
 def _keys(column: Column, kind: DataType) -> list[Column]:
-    """What to group by so that exactly the same values meet."""
+    """The columns to group by so that exactly the equal values of `column` meet."""
     if isinstance(kind, FloatType | DoubleType):
-        # Greater or equal and not less, not equal: an equality would be put in for the column.
+        # Not `column == 0.0`: Spark would then put the constant in the place of the column, and
+        # lose the sign that this key is about.
         zero = (column >= 0.0) & (column <= 0.0)
         return [column, zero & column.cast("string").startswith("-")]
     return [_key(column, kind)]
 
 
 def _key(column: Column, kind: DataType) -> Column:
-    """`column` with all that Spark's grouping does not tell apart made different, at any depth."""
+    """`column` in a form in which Spark's grouping finds unequal values unequal, at any depth."""
     match kind:
         case FloatType() | DoubleType():
             return column.cast("string")

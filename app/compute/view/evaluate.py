@@ -1,8 +1,8 @@
-"""A view's query over frames: analysed in the session of its own streaming query.
+"""A view's query is evaluated over frames, in the session of its own streaming query.
 
 Spark gives each streaming query a session of its own, with its own temporary views. Inputs are put
-there under their very names, so that the query runs as the user wrote it, and are taken away again
-once it is analysed: nothing is left in the session that others see.
+there under their own names, so that the query runs as the user wrote it: no text is rewritten. They
+are taken away once the query is analysed, and nothing is left in the session.
 
 Invariants:
     The result has exactly the view's columns and types, in order.
@@ -25,7 +25,9 @@ def analysed(session: SparkSession, query: str, inputs: Mapping[str, DataFrame])
     """The result of `query`, which reads `inputs` by name; nothing is run yet.
 
     Args:
-        session: Of the streaming query; the inputs' frames are of it, too.
+        session: The streaming query's, which the inputs' frames must be of, too.
+        query: SQL as the user wrote it.
+        inputs: Frames by the names that the query uses.
     """
     try:
         for name, frame in inputs.items():
@@ -44,12 +46,12 @@ def columns_of(ddl: str) -> StructType:
 
 
 def fitted(result: DataFrame, schema: StructType, extra: tuple[str, ...] = ()) -> DataFrame:
-    """`result` under the view's names and types.
+    """`result` with the view's column names and types.
 
     Args:
-        result: Columns by position.
-        schema: The view's.
-        extra: Columns that follow, by name, and stay as they are.
+        result: The query's rows; columns are matched by position.
+        schema: Columns of the view.
+        extra: Names of columns that follow, which stay as they are.
 
     Raises:
         InvalidUsage: There are more columns or fewer: an input has changed its own.
@@ -65,6 +67,7 @@ def fitted(result: DataFrame, schema: StructType, extra: tuple[str, ...] = ()) -
     found = result.schema.fields[: len(names)]
     if [(f.name, f.dataType) for f in found] == [(f.name, f.dataType) for f in schema.fields]:
         return result
+    # Under names of their own first: a query may return two columns of one name.
     places = [f"c{place}" for place in range(len(names))]
     placed = result.toDF(*places, *extra)
     pairs = zip(places, schema.fields, placed.schema.fields, strict=False)

@@ -1,9 +1,9 @@
-"""What keeps views fresh while nothing happens: one thread for all of a runtime.
+"""The idle advancer keeps views fresh while nothing changes: one thread for all of a runtime.
 
 A source that has nothing new moves its upper all the same, and so must every view of it: else a
-query that reads both would wait. A micro-batch for that would cost each idle view a Spark job a
-second. Here the inputs' states say whether anything has changed, and an append without rows follows
-them: a look at each input and a record or two for each view, and nothing of Spark.
+query that reads both would wait for the view. A micro-batch for that would cost each idle view a
+Spark job a second. Here the inputs' states show whether anything has changed, and an append without
+rows follows them: one look at each input, one or two records for each view, no Spark.
 
 The same thread notices streaming queries that have died.
 
@@ -31,27 +31,31 @@ __all__ = ["Advancer", "Follower", "advancer_of"]
 _log = logging.getLogger(__name__)
 
 _THREADS: Final = 8
-"""Looks and appends under way at once: an object store takes 50 ms for each."""
+"""Most looks and appends under way at once: an object store takes 50 ms for each."""
 
 _advancers: WeakKeyDictionary[ShardClient, Advancer] = WeakKeyDictionary()
 _registry = threading.Lock()
 
 
 class Follower(Protocol):
-    """Something that follows its inputs."""
+    """An object whose output follows its inputs."""
 
     @property
     def inputs(self) -> Sequence[str]:
-        """Names of the shards that it follows."""
+        """Names of its input shards."""
         ...
 
     def tick(self, states: Sequence[ShardState]) -> None:
-        """Follow the inputs, whose states these are; called in a thread of the advancer's."""
+        """Follow the inputs; called in a thread of the advancer, once per round.
+
+        Args:
+            states: Of all inputs, in their order; empty if one of them could not be read.
+        """
         ...
 
 
 def advancer_of(client: ShardClient, clock: Clock, interval_ms: int) -> Advancer:
-    """The one advancer of a runtime, which is known by its client."""
+    """The advancer of a runtime, made at its first use; a runtime is identified by its client."""
     with _registry:
         found = _advancers.get(client)
         if found is None:
@@ -60,10 +64,10 @@ def advancer_of(client: ShardClient, clock: Clock, interval_ms: int) -> Advancer
 
 
 class Advancer:
-    """Follows inputs for everything that is added to it. May be shared between threads."""
+    """Looks at inputs for all followers at once. May be shared between threads."""
 
     def __init__(self, client: ShardClient, clock: Clock, interval_ms: int) -> None:
-        """An advancer that looks every `interval_ms`."""
+        """An advancer that runs a round every `interval_ms`; without followers it has no thread."""
         self._client = client
         self._clock = clock
         self._interval_ms = interval_ms
@@ -77,6 +81,8 @@ class Advancer:
         with self._lock:
             self._followers.append(follower)
             if len(self._followers) == 1:
+                # A new event for each thread: the one before may not have seen its own yet, and
+                # must end all the same.
                 self._ended = threading.Event()
                 self._thread = threading.Thread(
                     target=self._run, args=(self._ended,), name="advancer", daemon=True
@@ -84,7 +90,7 @@ class Advancer:
                 self._thread.start()
 
     def remove(self, follower: Follower) -> None:
-        """Leave `follower` alone; harmless if it was not there."""
+        """Follow its inputs no more; does nothing if it was not added. A tick may still go on."""
         with self._lock:
             if follower in self._followers:
                 self._followers.remove(follower)
@@ -105,9 +111,10 @@ class Advancer:
                     _log.exception("a round of the advancer failed")
 
     def round(self, pool: ThreadPoolExecutor) -> None:
-        """Look at all inputs once, and let everybody follow them."""
+        """Look at each input once, and call every follower."""
         with self._lock:
             followers = list(self._followers)
+        # Each input once, although many views share it: looks are what a round costs.
         names = sorted({name for follower in followers for name in follower.inputs})
         states = dict(zip(names, pool.map(self._state, names), strict=True))
         list(pool.map(lambda follower: self._tick(follower, states), followers))
@@ -125,5 +132,6 @@ class Advancer:
     def _tick(self, follower: Follower, states: Mapping[str, ShardState | None]) -> None:
         found = [state for name in follower.inputs if (state := states[name]) is not None]
         if len(found) < len(follower.inputs):
+            # Not skipped: a tick also notices that the query has died.
             found = []
         follower.tick(found)

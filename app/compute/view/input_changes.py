@@ -1,12 +1,13 @@
-"""When the inputs of a view change: read off the states of their shards, without reading a row.
+"""The times at which a view's inputs change are read off their shards' states, without any row.
 
-A part tells the first and the last time of its rows. Where they are one, as in what a source
-appends on its grid of times, that is all there is to know. Parts that span several times are left
-to whoever can read them.
+A view is evaluated once for each such time, so they must be known before any data is read. A part
+records the first and the last time of its rows. Where both are equal, as in parts that a source
+appends on its grid of times, nothing else is needed. Times inside of parts that span several must
+be read from their rows, by the caller.
 
 Invariants:
-    Without news there is no update of any input in the interval.
-    Times are exact where nothing is spread.
+    Empty news means that no input has an update in the interval.
+    Times are exact if no input is in `spread`.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ __all__ = ["News", "news_of", "quiet_until"]
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What is known of the changes in an interval.
+    """The changes of inputs in an interval, as far as their states show them.
 
     Attributes:
-        times: At which some input changes, by parts with a single time.
-        perhaps: At which one may, by parts that span several: where each begins in the interval.
-        spread: Inputs with such parts.
-        volume: How much there is to read for them.
+        times: Times of parts with a single time: an input changes there.
+        perhaps: First time in the interval of each part that spans several: one may change there.
+        spread: Names of inputs with such parts.
+        volume: Rows and bytes of all these parts.
     """
 
     times: tuple[int, ...] = ()
@@ -40,11 +41,11 @@ class News:
 
     @property
     def known(self) -> tuple[int, ...]:
-        """All of them, ascending: exact if nothing is spread, and empty only without news."""
+        """All times, ascending: exact if nothing is spread, and empty only if nothing changes."""
         return tuple(sorted({*self.times, *self.perhaps}))
 
     def with_times(self, found: Iterable[int]) -> News:
-        """The same, after the parts that span several times have been read."""
+        """The same news with `found`, the exact times of the inputs in `spread`."""
         return replace(self, times=tuple(sorted({*self.times, *found})), perhaps=(), spread=())
 
 
@@ -52,9 +53,9 @@ def news_of(states: Sequence[ShardState], lower: int, upper: int | None) -> News
     """The news of `[lower, upper)` of all inputs.
 
     Args:
-        states: Of the inputs; all settled before `upper`.
-        lower: Inclusive.
-        upper: Exclusive; None for all that there is.
+        states: States of the inputs, all settled before `upper`.
+        lower: First time, inclusive.
+        upper: Last time, exclusive; None for no end.
     """
     times: set[int] = set()
     perhaps: set[int] = set()
@@ -67,6 +68,7 @@ def news_of(states: Sequence[ShardState], lower: int, upper: int | None) -> News
             bounds = planned.part.time_bounds
             assert bounds is not None, planned.part.key
             single = bounds[0] == bounds[1]
+            # A part may begin before the interval: of merged parts only a suffix is in it.
             (times if single else perhaps).add(max(bounds[0], lower))
             several = several or not single
         if several:
@@ -75,14 +77,16 @@ def news_of(states: Sequence[ShardState], lower: int, upper: int | None) -> News
 
 
 def quiet_until(states: Sequence[ShardState], lower: int) -> Frontier:
-    """How far the inputs have gone since `lower` without a single change; `lower` if they have not.
+    """The frontier up to which inputs are settled without a change since `lower`, or `lower`.
 
     Args:
-        states: Of the inputs.
-        lower: A time; what happened before it is known.
+        states: States of the inputs.
+        lower: The first time that is asked about, inclusive.
     """
     upper = meet(state.upper for state in states)
     if upper <= Frontier(lower):
         return Frontier(lower)
     changed = any(plan_changes(state, lower, upper.time) for state in states)
+    # All or nothing: up to the first change would be right, too, but the micro-batch that brings
+    # the change moves the upper over the quiet time before it at no extra cost.
     return Frontier(lower) if changed else upper

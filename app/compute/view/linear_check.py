@@ -1,13 +1,14 @@
-"""Decides at run time whether a query over changes gives the change of its view: the last look.
+"""The linear check decides at run time if a query over changes gives the change of its view.
 
-A project's check has decided that a view is linear (`shardline.app.project.analyze`), by the same
-questions, over inputs of the same columns. Here they are asked again in the very session and of the
-very
-columns: where the query means something else now, the view is recomputed, which is always right.
+A project's check has found the view linear (`shardline.app.project.analyze`), over inputs of the
+same columns. Since then the session's settings, Spark's version or an input may have changed, and
+then the same text could give wrong changes. So the same questions are asked again, in the session
+and of the columns that will be used: where the answer is no, the view is recomputed, which is
+always right.
 
 Invariants:
-    Rows that are used have the view's columns, then `_ts` and `_diff`.
-    Nothing is run: plans are those over tables without rows.
+    A query that passes returns the view's columns, then `_ts` and `_diff`.
+    Nothing is run: only plans over tables without rows are compared.
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ def refusal(
     inputs: Mapping[str, StructType],
     columns: StructType,
 ) -> str:
-    """Why a query over changes does not give the change of a view; "" if it does.
+    """The reason why a query over changes does not give the change of a view; "" if it does.
 
     Args:
-        session: That in which the view runs.
-        query: The view's.
-        over_changes: Its text over changes.
+        session: The session in which the view runs.
+        query: The view's query.
+        over_changes: The query over changes that was made of it.
         inputs: Columns of the changes of each input: its own, then `_ts` and `_diff`.
-        columns: Of the view.
+        columns: Columns of the view.
     """
     changes = {name: session.createDataFrame([], schema) for name, schema in inputs.items()}
     result = analysed(session, over_changes, changes)
-    # Without what may be null inside of values: the text that columns are kept as does not say it.
+    # By their text, which leaves out if values inside may be null: the stored columns lack it, too.
     wanted = [(field.name, field.dataType.simpleString()) for field in columns.fields]
     found = [(field.name, field.dataType.simpleString()) for field in result.schema.fields]
     if found[: len(wanted)] != wanted or result.columns[len(wanted) :] != [TS, DIFF]:
@@ -79,7 +80,7 @@ def _tree(frame: DataFrame) -> Node:
 
 
 def _operators(plan: Any) -> set[str]:
-    """Names of the operators of a plan above its inputs."""
+    """Names of a plan's operators, without those that are inside of its inputs."""
     name = plan.getClass().getSimpleName()
     if name == INPUT:
         return set()

@@ -1,17 +1,17 @@
-"""Little input is read by one task: a query over it is one job of one stage.
+"""Small inputs are read by one task, so that a query over them is one job of one stage.
+
+For a few thousand rows the stages, not the rows, are what a step costs. Data in one partition needs
+no exchange before an aggregate or a window: where Spark would run a stage for each input and one
+for each exchange, and would plan anew between them, one task is left. A join still broadcasts its
+small side, which is cheaper than to sort the other one. For many rows all cores are wanted, and
+nothing is changed.
 
     one = OneTask()
-    inputs = one.inputs(session, frames, volume)      each in one partition, if it is little
-
-What is in one partition needs no exchange before an aggregate or a window. So where Spark would run
-a stage for each input and one for each exchange, and would plan anew between them, there is one
-task left; a join still broadcasts its small side, which is cheaper than to sort the other one. For
-a few thousand rows the stages, not the rows, are what a step costs; for many rows all cores are
-wanted, and nothing is changed.
+    inputs = one.inputs(session, frames, volume)      each in one partition, if they are small
 
 Invariants:
-    The rows are the same, and so is what the query means.
-    The session is as it was found whenever there is more than a little.
+    The rows are the same, and so is the query's meaning.
+    The session has the settings that it was found with whenever inputs are not small.
 """
 
 from __future__ import annotations
@@ -28,28 +28,31 @@ __all__ = ["OneTask"]
 
 _ROWS_MAX: Final = 200_000
 _BYTES_MAX: Final = 16 << 20
-"""What one core reads and groups in well under a second, which is when more cores begin to pay."""
+"""One core reads and groups so much in well under a second; above that more cores pay."""
 
 _ADAPTIVE: Final = "spark.sql.adaptive.enabled"
-"""Where there are no exchanges there is nothing to plan anew, and to watch for it costs."""
+"""Switched off for small inputs: without exchanges there is nothing to plan anew, at a cost."""
 
 
 class OneTask:
-    """Of one streaming query, in whose session nothing else runs. Used by one thread at a time."""
+    """Prepares inputs in the session of one streaming query, where nothing else runs.
+
+    Used by one thread at a time.
+    """
 
     def __init__(self) -> None:
-        """Nothing is changed yet."""
+        """The session is not changed yet."""
         self._adaptive: str | None = None
 
     def inputs(
         self, session: SparkSession, frames: Mapping[str, DataFrame], volume: Volume
     ) -> dict[str, DataFrame]:
-        """Inputs of a query that is made and run next; by name.
+        """The inputs for the query that is run next, by name; sets the session up for it.
 
         Args:
             session: The query's.
             frames: The inputs.
-            volume: Of all of them.
+            volume: Rows and bytes of all of them together.
         """
         little = volume.rows <= _ROWS_MAX and volume.size_bytes <= _BYTES_MAX
         if little and self._adaptive is None:

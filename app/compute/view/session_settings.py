@@ -1,14 +1,15 @@
-"""Settings of a session that decide what a query means, as part of a view's definition.
+"""Settings of a session that decide what a query means are part of a view's definition.
+
+The same text gives other rows in another time zone, without ANSI mode, or with case-sensitive
+names. A view whose session has changed in this way has another definition: its old contents must be
+corrected, or they would silently mix two meanings.
 
     meaning_of(spark)      ("spark.sql.session.timeZone=Europe/Paris",)
 
-The same text gives other rows in another time zone, without ANSI, or with names that are compared
-by case. A view whose session has changed so is another definition: its old contents are corrected.
-
 Invariants:
     Equal settings give equal values, whether they are set or left to their defaults, and whatever
-    else is set. Settings as they are by default, in UTC, give nothing: the name of a writer says
-    only what is unusual.
+    else is set. Default settings, in UTC, give nothing: so a setting that joins `_USUAL` later
+    changes no writer's name where it has its default.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ _USUAL: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
 }
-"""The value of each that is not worth telling."""
+"""Settings with a say in a query's meaning, and the value of each that is left out."""
 
 _LEGACY: Final = "spark.sql.legacy."
-"""How settings start that bring back what a query meant in an older version."""
+"""Prefix of settings that bring back the meaning of an older version of Spark."""
 
 _UTC: Final = frozenset({"UTC", "Etc/UTC", "GMT", "Z", "+00:00"})
 
 
 def meaning_of(spark: SparkSession) -> tuple[str, ...]:
-    """What is unusual about what queries mean in a session, sorted."""
+    """The settings of a session by which queries mean something unusual: `name=value`, sorted."""
     found = {name: _value(name, str(spark.conf.get(name, usual))) for name, usual in _USUAL.items()}
     found |= {
         name: value.strip() for name, value in spark.conf.getAll.items() if name.startswith(_LEGACY)
@@ -57,7 +58,7 @@ def meaning_of(spark: SparkSession) -> tuple[str, ...]:
 
 
 def _value(name: str, value: str) -> str:
-    """A value as `_USUAL` spells it."""
+    """A setting's value in the spelling of `_USUAL`."""
     value = value.strip()
     usual = _USUAL[name]
     if usual == "UTC":
