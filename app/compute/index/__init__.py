@@ -1,6 +1,11 @@
-"""Indexes: an object's contents in memory, arranged by key (Materialize's arrangements).
+"""Indexes keep an object's contents in memory, arranged by key (Materialize's arrangements).
 
-May use: `compute.shard_follower`, `datasource`. Start at `arrangement`.
+Owns the arrangement itself, the thread that follows a shard into it, and the registry in which
+peeks find it.
 
-Never: the truth. Losing an index loses nothing but time: it is made again from its shard.
+May use: `compute.shard_follower`, `compute.holds`, `compute.view.cached_frames`,
+`compute.peek.results`, `execution`, `settings`, `datasource`. Start at `arrangement`, then `index`.
+
+Never: holds anything that its shard does not have. Losing an index costs time and nothing else: it
+is made again from its shard.
 """

@@ -1,14 +1,17 @@
-"""An object's updates in memory, arranged by key: contents at any time between two frontiers.
+"""An arrangement holds an object's updates in memory by key: contents between two frontiers.
+
+Differential dataflow's arrangement, as Arrow tables: an index must answer at several times at once,
+since every query reads at its own, and a plain map of the latest rows cannot do that.
 
     arranged = Arrangement(schema, key=("carrier",), since=100)
     arranged.append(updates, upper=200)
     arranged.lookup(("AA",), as_of=150)      rows of one key
     arranged.scan(as_of=150)                 all rows
 
-Updates live in a few sorted *runs*: Arrow tables in the order of a 64-bit hash of the key, so that
-a look-up is a binary search in each. A new run is merged into the one before it unless that is at
+Updates are in a few sorted *runs*: Arrow tables in the order of a 64-bit hash of the key, so that a
+look-up is a binary search in each. A new run is merged into the one before it unless that is at
 least twice as large: there are O(log n) runs, and each update is moved O(log n) times. A hash only
-says where to look; whether a row has the key is decided by its values.
+finds candidates; values decide which of them have the key.
 
 Invariants:
     Contents are exact at every `as_of` with `since <= as_of < upper`, and refused elsewhere.
@@ -48,10 +51,10 @@ __all__ = ["Arrangement", "View"]
 Hashes = npt.NDArray[np.uint64]
 
 Mask = Callable[[pa.Table], pa.ChunkedArray]
-"""Which rows count; the same answer for equal rows."""
+"""Chooses rows of a table; equal rows must get the same answer, or their diffs do not add up."""
 
 _GROWTH: Final = 2
-"""A run is at least so many times as large as the next one."""
+"""Least ratio of the sizes of a run and the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +79,12 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """An arrangement at one moment; never changes.
+    """An arrangement at one moment; immutable.
 
     Attributes:
-        since: Contents are exact from here on.
-        upper: Up to here, exclusive.
-        runs: The largest first.
+        since: First time at which contents are exact.
+        upper: Frontier up to which they are, exclusive.
+        runs: The updates, the largest run first.
     """
 
     since: int
@@ -90,22 +93,22 @@ class View:
 
     @property
     def records(self) -> int:
-        """How many updates there are."""
+        """Number of updates."""
         return sum(run.updates.num_rows for run in self.runs)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
+        """Memory of all runs, in bytes."""
         return sum(run.nbytes for run in self.runs)
 
     def readable(self, as_of: int) -> bool:
-        """Whether contents at `as_of` are known."""
+        """True if contents at `as_of` are exact."""
         return self.since <= as_of and self.upper.is_beyond(as_of)
 
     def changed(self, after: int, until: int) -> pa.Table | None:
         """Times and diffs of the updates with `after < time <= until`.
 
-        None if they cannot be told apart from what was before.
+        None if compaction has merged some of them into earlier times.
         """
         if after < self.since:
             return None
@@ -119,14 +122,14 @@ class View:
 
 
 class Arrangement:
-    """See the module."""
+    """Updates by key, of which readers take views; one thread appends and compacts."""
 
     def __init__(self, schema: ShardSchema, key: Sequence[str], since: int) -> None:
-        """Nothing yet: `since` is also the upper.
+        """An empty arrangement, whose upper is `since`, too.
 
         Args:
-            schema: Of the rows.
-            key: Columns that look-ups give; () for all of them.
+            schema: Columns of the rows.
+            key: Columns whose values a look-up gives; () for all of them.
             since: The first time that will be readable.
 
         Raises:
@@ -139,26 +142,28 @@ class Arrangement:
 
     @property
     def view(self) -> View:
-        """What there is now."""
+        """The present view."""
         return self._view
 
     def append(self, updates: pa.Table, upper: Frontier) -> None:
-        """Take in all updates between the upper and the new one.
+        """Take in all updates from the present upper to the new one.
 
         Args:
             updates: The schema's columns, `_ts`, `_diff`, in any order; the first append has the
                 contents at since, as updates at it.
-            upper: Beyond every time of `updates`.
+            upper: The new upper, beyond every time of `updates`.
         """
         old = self._view
         assert old.upper <= upper, (old.upper, upper)
         run = self._run(updates, old.since)
         assert run is None or upper.is_beyond(run.last), (run, upper)
         runs = old.runs if run is None else self._merged((*old.runs, run), old.since)
+        # One assignment publishes rows and upper together: a reader sees both or neither, and
+        # keeps the view that it has taken.
         self._view = View(old.since, upper, runs)
 
     def compact(self, since: int) -> None:
-        """Forget times before `since`, or before the last settled one; merges nothing by itself."""
+        """Move the since, at most to the last settled time; the next merge frees the memory."""
         old = self._view
         last = since if old.upper.time is None else old.upper.time - 1
         if min(since, last) > old.since:
@@ -167,18 +172,18 @@ class Arrangement:
     def lookup(
         self, values: Sequence[Any] | pa.Table, as_of: int, *, bytes_max: int | None = None
     ) -> pa.Table:
-        """The rows whose key is `values` at `as_of`, each as often as it is there.
+        """The rows whose key is `values` at `as_of`, one for each copy.
 
         Keys are compared as values of a shard: null is equal to null, -0.0 is not 0.0.
 
         Args:
             values: One for each column of the key, or a table of one row.
-            as_of: Within `view`'s frontiers.
+            as_of: A time within the frontiers of `view`.
             bytes_max: Most bytes of the result; None for no limit.
 
         Raises:
-            InvalidUsage: `NOT_ARRANGED`: `as_of` is not within the frontiers; a value is not of
-                its column's type; or `RESULT_TOO_LARGE`.
+            InvalidUsage: `NOT_ARRANGED`: `as_of` is not within the frontiers; `INVALID_KEY`: a
+                value is not of its column's type; or `RESULT_TOO_LARGE`.
         """
         view = self._readable(as_of)
         key = values if isinstance(values, pa.Table) else self._key_of(values)
@@ -193,11 +198,11 @@ class Arrangement:
     def scan(
         self, as_of: int, *, mask: Mask | None = None, bytes_max: int | None = None
     ) -> pa.Table:
-        """All rows at `as_of`, each as often as it is there.
+        """All rows at `as_of`, one for each copy.
 
         Args:
-            as_of: Within `view`'s frontiers.
-            mask: Only rows for which it is true.
+            as_of: A time within the frontiers of `view`.
+            mask: Chooses rows; None for all.
             bytes_max: Most bytes of the result; None for no limit.
 
         Raises:
@@ -245,7 +250,7 @@ class Arrangement:
         return pa.table(arrays, names=list(self.key))
 
     def _matching(self, part: pa.Table, wanted: Sequence[Any], as_of: int) -> pa.Table:
-        """The updates of `part` that have the key and count at `as_of`."""
+        """The updates of `part` that have the key, at times until `as_of`."""
         times = part.column(TS).to_numpy()
         same = times <= as_of
         for name, value in zip(self.key, wanted, strict=True):
@@ -254,7 +259,10 @@ class Arrangement:
         return part if same.all() else part.filter(pa.array(same))
 
     def _shown(self, parts: Sequence[pa.Table], bytes_max: int | None) -> pa.Table:
-        """The rows that updates come to; a row with many copies may be more than memory has."""
+        """The rows that the sum of the updates stands for.
+
+        The size is counted while copies are made: one row with many could exceed the memory.
+        """
         empty = self.schema.arrow.empty_table()
         if not parts:
             return empty
@@ -283,7 +291,7 @@ class Arrangement:
         return _Run(placed, hashes[order], bounds["min"], bounds["max"])
 
     def _merged(self, runs: tuple[_Run, ...], since: int) -> tuple[_Run, ...]:
-        """Merge from the end while a run is not well larger than the one behind it."""
+        """Merge from the end while a run is less than `_GROWTH` times as large as the next."""
         found = list(runs)
         while len(found) > 1 and found[-2].updates.num_rows < _GROWTH * found[-1].updates.num_rows:
             last, before = found.pop(), found.pop()
@@ -299,7 +307,7 @@ def _between(updates: pa.Table, after: int, until: int) -> pa.ChunkedArray:
 
 
 def _hashes(table: pa.Table, columns: Sequence[str]) -> Hashes:
-    """A hash of each row's `columns`: equal for equal rows, in whichever tables they stand."""
+    """A hash of each row's `columns`, equal for equal rows, also of different tables."""
     total = np.zeros(table.num_rows, np.uint64)
     for name in columns:
         key = surrogate(contiguous(table.column(name)))

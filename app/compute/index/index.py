@@ -1,19 +1,22 @@
-"""Indexes: an object's contents in memory, kept up to date from its changes.
+"""An index keeps an object's contents in memory, up to date with the object's shard.
+
+Point look-ups over a shard read parts, and by Spark they start a job: tens of milliseconds at best.
+An index answers them from memory.
 
     running = run_index(host, incarnation, description, indexes)
     index = indexes.of(location, "delays")[0]     for reads: any index of the object
     index.lookup(("AA",), as_of)                  well under a millisecond, no Spark job
-    index.frame(as_of)                            a cached DataFrame, where that is worth while
+    index.frame(as_of)                            a cached DataFrame, where that pays
 
-One thread per index follows the shard by plain Python: it is no streaming query, so it costs
-nothing while nothing changes, and it has no checkpoint, since all of it is made from the shard
-again. It reports like every other dataflow.
+One thread per index follows the shard by plain Python. It is no streaming query, so it costs next
+to nothing while nothing changes; and it has no checkpoint, since all of it can be made from the
+shard again. It reports like every other dataflow.
 
 Invariants:
-    What an index answers at a time is what the shard says at that time; what it does not know it
-    does not answer (`Arrangement`).
+    An answer at a time equals the shard's contents at that time; times outside of the arrangement's
+    frontiers are refused (`Arrangement`).
     An index that grows beyond its limit ends with an error; it never answers from a part of it.
-    History behind the upper is kept for `history_ms`, and for as long as somebody reads there.
+    History behind the upper is kept for `history_ms`, and for as long as a reader holds it.
 """
 
 from __future__ import annotations
@@ -69,24 +72,23 @@ _log = logging.getLogger(__name__)
 
 _MIB: Final = 1 << 20
 _FOREVER_MS: Final = 3_600_000.0
-"""How long the thread waits for news before it looks whether it waits still: no deadline at all."""
+"""Longest wait for news in one call; it is then repeated, so there is no deadline at all."""
 
 _SHARE: Final = 4
-"""What was added since a frame was cached is at most one such part of what there is."""
+"""A cached frame is used with at most 1/4 of the object's rows added to it by a union."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexSettings:
-    """What may be tuned of indexes.
+    """Settings of indexes.
 
     Attributes:
-        limit_bytes: Most memory of one index, its history included. An index that needs more fails
-            and says so. While two runs are merged it takes up to as much again. 512 MiB.
-        history_ms: How far behind the upper times stay readable, in the shard's times. More lets
-            older reads use the index, less saves memory where much changes. 60 s.
-        poll_ms: Longest pause between two looks at the shard: an index is at most about so far
-            behind it. 100 ms.
-        frame_every_ms: A cached frame is made anew at most so often. 10 s.
+        limit_bytes: Most memory of one index, its history included. An index that needs more ends
+            with an error. While two runs are merged it takes up to as much again. 512 MiB.
+        history_ms: Times that stay readable behind the upper, by the shard's times. More lets older
+            reads use the index, less saves memory where much changes. 60 s.
+        poll_ms: Longest pause between two looks at the shard, and so about the index's lag. 100 ms.
+        frame_every_ms: Shortest pause between two makings of a cached frame. 10 s.
     """
 
     limit_bytes: int = 512 * _MIB
@@ -101,11 +103,11 @@ INDEX_KNOBS: Final[Knobs] = {
     "index_limit": Knob("limit_bytes", size_bytes),
     "index_history": Knob("history_ms", positive_ms),
 }
-"""What may change while indexes are kept."""
+"""Settings that may change while indexes run."""
 
 
 class Index:
-    """What an index knows; safe to use from any thread."""
+    """The readers' half of an index; safe to use from any thread."""
 
     def __init__(self, host: Host, on: str, arranged: Arrangement, settings: IndexSettings) -> None:
         """An index of object `on` over `arranged`, which its owner keeps up to date."""
@@ -117,16 +119,22 @@ class Index:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Columns that look-ups give."""
+        """Columns whose values a look-up must give."""
         return self.arranged.key
 
     def readable(self, as_of: int) -> bool:
-        """Whether reads at `as_of` are answered."""
+        """True if reads at `as_of` are answered."""
         return self.arranged.view.readable(as_of)
 
     @contextmanager
     def hold(self, as_of: int) -> Iterator[bool]:
-        """Keep `as_of` readable meanwhile; gives False if it is not."""
+        """Keep `as_of` readable in this index meanwhile; yields False if it is not readable now.
+
+        A capability of the process: it is lost with the index only, and the read then fails. It
+        does not hold the shard.
+        """
+        # Question and hold under one lock, which `compact` takes, too: between the two the time
+        # could be compacted away. Held in any case: a time beyond the upper becomes readable soon.
         with self._lock:
             readable = self.readable(as_of)
             self._held[as_of] += 1
@@ -139,40 +147,40 @@ class Index:
                     del self._held[as_of]
 
     def lookup(self, values: Iterable[Any] | pa.Table, as_of: int) -> pa.Table:
-        """The rows of one key: see `Arrangement.lookup`."""
+        """The rows of one key; see `Arrangement.lookup`."""
         given = values if isinstance(values, pa.Table) else tuple(values)
         return self.arranged.lookup(given, as_of)
 
     def frame(self, as_of: int) -> DataFrame | None:
-        """A frame of the contents at `as_of` of which most is cached; None if there is none now."""
+        """A frame of the contents at `as_of`, mostly cached; None if none can be given cheaply."""
         return self._frames.at(self.arranged, as_of)
 
     def compact(self, since: int) -> None:
-        """Forget times before `since` that nobody holds."""
+        """Let times before `since` be merged, as far as no reader holds them."""
         with self._lock:
             self.arranged.compact(min([since, *self._held]))
 
     def close(self) -> None:
-        """Give the cached frame up."""
+        """Give up the cached frame."""
         self._frames.close()
 
 
 class Indexes:
-    """The indexes that answer reads now, by location and object."""
+    """A registry of the indexes that answer reads now, by location and object."""
 
     def __init__(self) -> None:
-        """None yet."""
+        """An empty registry."""
         self._lock = threading.Lock()
         self._found: dict[tuple[str, str], tuple[Index, ...]] = {}
 
     def add(self, location: str, index: Index) -> None:
-        """Let `index` answer."""
+        """Let `index` answer reads."""
         with self._lock:
             key = (location, index.on)
             self._found[key] = (*self._found.get(key, ()), index)
 
     def remove(self, location: str, index: Index) -> None:
-        """Let `index` answer no more; harmless if it does not."""
+        """Let `index` answer no more reads; does nothing if it does not."""
         with self._lock:
             key = (location, index.on)
             left = tuple(one for one in self._found.get(key, ()) if one is not index)
@@ -187,7 +195,7 @@ class Indexes:
 
 
 INDEXES: Final = Indexes()
-"""This process's. Any index of an object answers the same, whichever runtime keeps it."""
+"""The indexes of this process. All of one object answer alike, whichever runtime keeps them."""
 
 
 def run_index(
@@ -200,11 +208,11 @@ def run_index(
     """Start to keep an index.
 
     Args:
-        host: What all share.
+        host: Shared by all objects that run.
         incarnation: Its life; `as_of` is the first time that it will answer, None for the latest.
-        description: What of, and by which key.
-        indexes: Where reads find it, once it is there.
-        settings: How large it may be.
+        description: The object and the key.
+        indexes: The registry in which reads find it, once it is hydrated.
+        settings: Limits of its size and history.
 
     Raises:
         InvalidUsage: The object has no shard, its history at `as_of` is gone, or the key names a
@@ -233,7 +241,7 @@ class RunningIndex:
     """An index and the thread that keeps it; made by `run_index`.
 
     Attributes:
-        index: What it knows.
+        index: The readers' half.
     """
 
     def __init__(
@@ -246,7 +254,7 @@ class RunningIndex:
         indexes: Indexes,
         settings: IndexSettings,
     ) -> None:
-        """Not started yet. The shard is closed when it ends."""
+        """Prepare it; `start` starts it. It closes `shard` at its end."""
         self.index = index
         self._host = host
         self._life = incarnation
@@ -263,16 +271,16 @@ class RunningIndex:
         self._thread.start()
 
     def stop(self) -> None:
-        """End it and forget what it knows; again does nothing."""
+        """End it and free its memory; may be repeated."""
         self._stopped.set()
         self._thread.join()
 
     def tune(self, settings: IndexSettings) -> None:
-        """Go on within other bounds."""
+        """Apply changed settings, from the next step on."""
         self._settings = settings
 
     def allow_compaction(self, frontier: int) -> None:
-        """Nobody will begin to read before `frontier` any more."""
+        """Let times before `frontier` go: no new reader will begin there."""
         self.index.compact(frontier)
 
     def _run(self) -> None:
@@ -301,8 +309,11 @@ class RunningIndex:
             return
         contents = self._table(shard.contents(state, since))
         arranged.append(contents, Frontier(since + 1))
+        # The arrangement has its own sorted copy: two of them would be twice the limit.
         del contents
         self._advance(state)
+        # Only now: reads that found it before would wait for a hydration, where a read of the shard
+        # takes milliseconds.
         self._indexes.add(url, self.index)
         took = int(host.clock.elapsed_ms() - began)
         host.report(Hydrated(id=self._life.id, epoch=self._life.epoch, took_ms=took))
@@ -316,7 +327,7 @@ class RunningIndex:
         self._stopped.wait()
 
     def _next(self, time: int) -> ShardState | None:
-        """The shard's state once `time` is settled; None if stopped before."""
+        """Wait for a state of the shard that is settled at `time`; None if stopped before."""
 
         def look() -> ShardState | None:
             state = self._shard.look()
@@ -334,7 +345,7 @@ class RunningIndex:
         return found
 
     def _advance(self, state: ShardState) -> None:
-        """Take in what `state` has beyond the upper."""
+        """Take in all updates that `state` has beyond the upper."""
         arranged, upper = self.index.arranged, state.upper
         lower = arranged.view.upper.time
         assert lower is not None, self._life
@@ -342,7 +353,8 @@ class RunningIndex:
             arranged.append(self._table(self._shard.changes(state, lower, upper.time)), upper)
         if upper.time is not None:
             self.index.compact(upper.time - 1 - self._settings.history_ms)
-            # Not less than it answers itself: a read holds the shard, too, at its time.
+            # After the compaction, and by the arrangement's own since: readers may hold it back,
+            # and a cached frame is read from the shard at a time that the index still answers.
             self._shard.release_before(arranged.view.since, state)
         self._tell(upper.time)
 
@@ -359,7 +371,11 @@ class RunningIndex:
         report(Measured(id=life.id, epoch=life.epoch, now=sizes))
 
     def _table(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
-        """The updates of `batches`, if they fit beside what there is."""
+        """The updates of `batches` as one table.
+
+        Raises:
+            InvalidUsage: `INDEX_TOO_LARGE`: with them the index would exceed its limit.
+        """
         size, found = self.index.arranged.view.nbytes, []
         for batch in batches:
             size += batch.nbytes
@@ -378,14 +394,17 @@ class RunningIndex:
 
 
 def _few_additions(updates: pa.Table, records: int) -> bool:
-    """Whether a cached frame of about `records` rows is worth while with `updates` beside it."""
+    """True if a cached frame of about `records` rows pays with these updates added by a union.
+
+    Retractions cannot be added by a union: then it never does.
+    """
     few = updates.num_rows * _SHARE < records
     return few and bool(pc.all(pc.equal(updates.column(DIFF), 1)).as_py())
 
 
 @dataclass(slots=True)
 class _Frames:
-    """A cached frame of an object at one time, and frames of later times made of it."""
+    """A cached frame of an object at one time, the base, and frames of later times made of it."""
 
     host: Host
     on: str
@@ -400,7 +419,7 @@ class _Frames:
         return self.host.clock
 
     def at(self, arranged: Arrangement, as_of: int) -> DataFrame | None:
-        """The contents at `as_of`: what is cached, with what was only added since beside it."""
+        """The contents at `as_of`: the base with the rows added since, or a new base; or None."""
         with self.lock:
             if self.base is not None and self.as_of <= as_of:
                 found = arranged.view.changed(self.as_of, as_of)
@@ -413,7 +432,7 @@ class _Frames:
             return self._made(as_of)
 
     def close(self) -> None:
-        """Give it up; what runs on it reads the shard instead."""
+        """Give up the cached frame; queries that still run on it read the shard instead."""
         with self.lock:
             self._drop()
 

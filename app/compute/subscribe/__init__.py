@@ -1,7 +1,11 @@
-"""Subscriptions: every change of an object, in order, to one client.
+"""Subscriptions send every change of an object, in order, to one client (Materialize's SUBSCRIBE).
 
-May use: `compute.shard_follower`, `datasource`. Start at `subscription`.
+Owns the contract with the client, the window of batches that are not acknowledged, and the cutting
+of changes into batches.
 
-Never: skips a change or says it twice within one connection; a client that comes back resumes at a
-frontier.
+May use: `compute.shard_follower`, `compute.peek.results`, `execution`, `protocol`, `settings`,
+`datasource`. Start at `subscription`, then `batches`.
+
+Never: skips a change, or sends one twice within one connection; a client that comes back resumes at
+a frontier. Keeps no changes in memory for a client that does not take them.
 """

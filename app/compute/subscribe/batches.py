@@ -1,15 +1,19 @@
-"""The batches of a subscription: cut where the frontiers are when somebody asks for the next one.
+"""The feed cuts an object's changes into the batches of a subscription, one for each request.
+
+A batch ends where the frontiers are when it is requested. So a slow client gets fewer and larger
+batches, and nothing needs to be kept for it between two requests.
 
     with Feed(host, description, catalog, shard, as_of) as feed:
         while feed.frontier.time is not None:
             batch = feed.next(stopped, batch_bytes, poll_ms)      None if stopped before
 
-What batches promise is in `subscribe`. Between two calls nothing is kept in memory.
+The contract of batches is in `subscription`.
 
 Invariants:
-    A batch goes only as far as the error shards of all that count are settled, too.
-    Whether an error shard is there is asked after the object was looked at: one that was made since
-    has errors of later times only, because errors are written before the upper passes them.
+    A batch ends at the latest where the error shards of the object and of all its inputs are
+    settled.
+    Error shards are looked for after the object was looked at: one that is made later has errors of
+    later times only, because errors are written before the object's upper passes them.
 """
 
 from __future__ import annotations
@@ -48,7 +52,7 @@ _FOREVER_MS: Final = 3_600_000.0
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """States that a batch is made from: of the object, and of error shards by object."""
+    """The states that a batch is made from: the object's, and those of error shards by object."""
 
     own: ShardState
     errors: Mapping[str, ShardState]
@@ -59,7 +63,10 @@ class _Looked:
 
 
 class Feed:
-    """See the module. A context manager that closes the shard.
+    """The changes of one subscription, batch by batch. A context manager that closes its shards.
+
+    Its leases are a capability: they keep what was not read yet. When one is lost
+    (`LeaseExpired`), the subscription ends with that error, and its client subscribes again.
 
     Attributes:
         frontier: The end of the last batch; `as_of` before the first.
@@ -73,14 +80,14 @@ class Feed:
         shard: Followed,
         as_of: int,
     ) -> None:
-        """Nothing is read yet.
+        """A feed that begins at `as_of`; nothing is read yet.
 
         Args:
-            host: Whose shards.
-            what: Which changes.
-            catalog: Knows what the object is made of.
-            shard: The object's, held at `as_of`.
-            as_of: Where it begins.
+            host: Gives the location and the clock.
+            what: The subscription.
+            catalog: The inputs of the object, whose errors end the subscription.
+            shard: The object's shard, held at `as_of`.
+            as_of: First time of the first batch.
         """
         self.frontier = Frontier(as_of)
         self._host = host
@@ -97,16 +104,16 @@ class Feed:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give all leases up."""
+        """Give up all leases."""
         self._stack.close()
 
     def next(
         self, stopped: threading.Event, batch_bytes: int, poll_ms: float
     ) -> SubscribeResponse | None:
-        """The next batch, once there is one; None when stopped.
+        """Wait for the next batch; None when stopped.
 
         Args:
-            stopped: Ends the waiting.
+            stopped: Ends the wait when it is set.
             batch_bytes: Most Arrow memory of the batch.
             poll_ms: Longest pause between two looks.
 
@@ -129,7 +136,9 @@ class Feed:
         return None if looked is None else self._cut(looked, lower, batch_bytes)
 
     def _look(self, lower: int) -> _Looked | None:
-        """What there is once all of it is settled at `lower`."""
+        """The states to read from, if all of them are settled at `lower`; else None."""
+        # The object first, its error shards after it: see the module. In the other order an error
+        # shard could be made in between, and rows would go out that do not count.
         own = self._shard.look()
         if not own.upper.is_beyond(lower):
             return None
@@ -144,7 +153,7 @@ class Feed:
         return found if found.upper.is_beyond(lower) else None
 
     def _cut(self, looked: _Looked, lower: int, batch_bytes: int) -> SubscribeResponse:
-        """The batch from `lower` on: shorter if there is too much, or before an error."""
+        """The batch from `lower` on: up to the frontier, the first error, or the limit of bytes."""
         upper = min(looked.upper, Frontier(self._what.up_to))
         error = self._first_error(looked, lower, upper)
         if error is not None and error.at == lower:
@@ -152,6 +161,7 @@ class Feed:
         if error is not None:
             upper = Frontier(error.at)
         updates = self._updates(looked.own, lower, upper, batch_bytes)
+        # Half of the times at each turn: parts do not show how many bytes a time has.
         while updates is None:
             last = _last_time(looked.own, lower) if upper.time is None else upper.time - 1
             if last <= lower:
@@ -159,6 +169,7 @@ class Feed:
             upper = Frontier(lower + (last - lower + 1) // 2)
             updates = self._updates(looked.own, lower, upper, batch_bytes)
         batch = self._batch(lower, upper, updates)
+        # Last: until here a failure is repeated by the same request, which reads the same again.
         if upper.time is not None:
             self._shard.release_before(upper.time - 1, looked.own)
             for of, shard in self._errors.items():
@@ -166,7 +177,7 @@ class Feed:
         return batch
 
     def _first_error(self, looked: _Looked, lower: int, upper: Frontier) -> LiveErrors | None:
-        """The errors that are live at the first time of the interval at which any are."""
+        """The errors at the first time of the interval at which some are live; None if none are."""
         found = []
         for of, shard in self._errors.items():
             at = self._error_time(shard, of, looked.errors[of], lower, upper)
@@ -197,10 +208,11 @@ class Feed:
     def _updates(
         self, state: ShardState, lower: int, upper: Frontier, batch_bytes: int
     ) -> pa.Table | None:
-        """The updates of an interval, consolidated; None if they are too many."""
+        """The updates of an interval, consolidated; None if they exceed `batch_bytes`."""
         if lower > self._as_of:
             return self._table(self._shard.changes(state, lower, upper.time), batch_bytes)
-        # What happened at as_of itself is part of the contents there.
+        # The first batch. Changes at as_of itself are part of the contents there: with a snapshot
+        # they would come twice, without one they are not wanted.
         later: Iterator[pa.RecordBatch] = iter(())
         if Frontier(lower + 1) < upper:
             later = self._shard.changes(state, lower + 1, upper.time)
@@ -231,7 +243,7 @@ class Feed:
 
 
 def _last_time(state: ShardState, lower: int) -> int:
-    """The greatest time that something happens at, for a shard that is finished."""
+    """The last time at which a finished shard changes; `lower` if it does not after that."""
     parts = (part for batch in state.trace.batches for part in batch.parts)
     return max([lower, *(bounds[1] for part in parts if (bounds := part.time_bounds))])
 

@@ -1,39 +1,41 @@
-"""Subscriptions: every change of an object, in order, to one client.
+"""A subscription sends every change of an object, in order, to one client.
 
     running = run_subscribe(host, incarnation, description, catalog)
     running.acknowledge(response.upper)     a batch was taken: makes room for the next ones
-    rows_of(response)                       a batch as an Arrow table, for whoever receives it
-    resume_at(upper)                        the `as_of` that goes on behind a batch
+    rows_of(response)                       a batch as an Arrow table, for the receiver
+    resume_at(upper)                        the `as_of` that continues after a batch
 
-What goes out (Materialize's contract for SUBSCRIBE), as `SubscribeResponse`s:
+A client that polls a view misses what comes and goes between two polls, and reads all of it each
+time. Here it receives `SubscribeResponse`s, by Materialize's contract for SUBSCRIBE:
 
     Batches are intervals `[lower, upper)`, none empty, each beginning where the one before it has
-    ended, from `as_of` on. All that happens in an interval is in its batch, consolidated: one
-    update per row and time. With a snapshot, the contents at `as_of` are updates at `as_of`;
-    without, only what happened strictly after `as_of` comes. A batch without updates is progress,
-    and comes when the object's upper moves although nothing else does.
+    ended, from `as_of` on. A batch has all changes of its interval, consolidated: one update per
+    row and time. With a snapshot, the contents at `as_of` are updates at `as_of`; without, only
+    changes strictly after `as_of` come. A batch without updates is progress, and comes when the
+    object's upper moves although its contents do not.
 
     The batch that reaches `up_to`, or the end of the object, has no upper: nothing follows it.
-    `as_of = up_to` is one such batch without updates. An error of the object, or of anything that
-    it is made of, that is live at a time of an interval ends the subscription: what is before it
-    goes out, then one last batch that has the error and no updates.
+    `as_of = up_to` is one such batch without updates. An error of the object, or of any of its
+    inputs, that is live at a time of an interval ends the subscription: the changes before it go
+    out, then one last batch with the error and no updates.
 
-    A subscription that ends otherwise says `SubscribeDropped`, with the upper of its last batch.
+    A subscription that ends in any other way sends `SubscribeDropped`, with the upper of its last
+    batch.
 
-**To resume** behind a batch with upper U: a new subscription with `as_of = resume_at(U)`, which is
-U - 1, and without snapshot. All before U has come, and what is at U is strictly after U - 1. At
+**To resume** after a batch with upper U: a new subscription with `as_of = resume_at(U)`, which is
+U - 1, and without snapshot. All before U has come, and changes at U are strictly after U - 1. With
 `as_of = U` the changes at U would be lost; with a snapshot all would come again. Before the first
 batch there is nothing to resume: begin again. History at U - 1 must still be there: the object's
-`RETAIN HISTORY` is what keeps it for a client that is away; if it is gone, the error says so
-(`HISTORY_GONE`), and the client takes a snapshot and puts it in the place of what it has.
+`RETAIN HISTORY` keeps it for a client that is away. If it is gone, the error is `HISTORY_GONE`, and
+the client takes a snapshot and replaces all that it has by it.
 
 A slow client costs no memory. At most `window` batches are on their way; until one is acknowledged
-nothing is read, and the next one then has all that happened meanwhile. One that stays away for
+nothing is read, and the next one then has all changes since. A client that acknowledges nothing for
 longer than `patience_ms` is dropped: it holds back the object's since.
 
 Invariants:
-    Batches are a function of the object's contents and of where they were cut, of nothing else.
-    What has not been read is held, as far as the lease reaches (`following`).
+    Batches are a function of the object's contents and of the times where they were cut.
+    History that was not read yet is held as long as the lease lives (`shard_follower`).
     It reads by plain Python and runs no Spark job.
 """
 
@@ -71,16 +73,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SubscribeSettings:
-    """What may be tuned of subscriptions.
+    """Settings of subscriptions.
 
     Attributes:
         window: Most batches that are not acknowledged. 8.
-        batch_bytes: Most Arrow memory of one batch. Longer intervals are cut; what happens at one
+        batch_bytes: Most Arrow memory of one batch. Longer intervals are cut; the changes of one
             time cannot be. 64 MiB.
         patience_ms: A client that acknowledges nothing for so long while the window is full is
             dropped. 60 s.
         poll_ms: Longest pause between two looks at the object. 100 ms.
-        retries: How often in a row a store may fail to answer, a pause of `poll_ms` between. 50.
+        retries: Most failures of a store in a row, with a pause of `poll_ms` between. 50.
     """
 
     window: int = 8
@@ -96,7 +98,7 @@ SUBSCRIBE_KNOBS: Final[Knobs] = {
     "subscribe_batch_limit": Knob("batch_bytes", size_bytes),
     "subscribe_patience": Knob("patience_ms", positive_ms),
 }
-"""What may change while a subscription goes on."""
+"""Settings that may change while a subscription runs."""
 
 
 def rows_of(response: SubscribeResponse) -> pa.Table:
@@ -116,7 +118,7 @@ def rows_of(response: SubscribeResponse) -> pa.Table:
 
 
 def resume_at(upper: int) -> int:
-    """The `as_of` of a subscription without snapshot that goes on at `upper` of a batch, > 0."""
+    """The `as_of` of a subscription without snapshot that continues at a batch's `upper`, > 0."""
     assert upper > 0, upper
     return upper - 1
 
@@ -131,11 +133,11 @@ def run_subscribe(
     """Start a subscription.
 
     Args:
-        host: What all share.
-        incarnation: Its life; `as_of` says where it begins.
-        description: What of.
-        catalog: Knows what the object is made of: errors of all that count.
-        settings: Its bounds.
+        host: Shared by all objects that run.
+        incarnation: Its life; it begins at its `as_of`.
+        description: The object, and which of its changes.
+        catalog: The inputs of the object, whose errors end the subscription.
+        settings: Limits of its window and batches.
 
     Raises:
         InvalidUsage: `up_to` is before `as_of`; the object has no shard, or its history at `as_of`
@@ -169,7 +171,7 @@ class RunningSubscribe:
         on: str,
         settings: SubscribeSettings,
     ) -> None:
-        """Not started yet. The feed is closed when it ends."""
+        """Prepare it; `start` starts it. It closes `feed` at its end."""
         self._host = host
         self._life = incarnation
         self._feed = feed
@@ -188,17 +190,18 @@ class RunningSubscribe:
         self._thread.start()
 
     def stop(self) -> None:
-        """End it; says `SubscribeDropped` if it has not come to its end. Again does nothing."""
+        """End it; sends `SubscribeDropped` if its last batch has not been sent. May be repeated."""
+        # The flag first: the thread that `_room` wakes looks at it.
         self._stopped.set()
         self._room.set()
         self._thread.join()
 
     def tune(self, settings: SubscribeSettings) -> None:
-        """Go on within other bounds, from the next batch on."""
+        """Apply changed settings, from the next batch on."""
         self._settings = settings
 
     def acknowledge(self, upper: int | None) -> None:
-        """The batch that ends at `upper`, and all before it, have been taken by the client."""
+        """Make room: the client has taken the batch that ends at `upper`, and all before it."""
         with self._lock:
             end = Frontier(upper)
             self._sent = [one for one in self._sent if Frontier(one) > end]
@@ -222,7 +225,7 @@ class RunningSubscribe:
         host.report(Ended(id=life.id, epoch=life.epoch))
 
     def _follow(self) -> str:
-        """Send batches until the end; why it has stopped before."""
+        """Send batches until the end; returns the reason if it stops before, else ""."""
         host, life, feed = self._host, self._life, self._feed
         began, failures = host.clock.elapsed_ms(), 0
         while feed.frontier.time is not None:
@@ -248,6 +251,8 @@ class RunningSubscribe:
 
     def _send(self, batch: SubscribeResponse) -> None:
         life, report = self._life, self._host.report
+        # Counted before it is sent: its acknowledgement may come while `report` still runs, and
+        # would find nothing to take away.
         with self._lock:
             self._sent.append(batch.upper)
         report(batch)
@@ -265,10 +270,15 @@ class RunningSubscribe:
         report(Progress(id=life.id, epoch=life.epoch, read=batch.upper, inputs=read))
 
     def _has_room(self) -> bool:
-        """Wait until fewer batches than the window are on their way; False if that takes long."""
+        """Wait until fewer batches than the window are on their way.
+
+        False when it is stopped, or when that takes longer than `patience_ms`.
+        """
         clock = self._host.clock
         deadline = clock.elapsed_ms() + self._settings.patience_ms
         while True:
+            # Before the look: an acknowledgement after it sets the event again, and the wait below
+            # returns at once. Cleared after the look, it would be missed.
             self._room.clear()
             with self._lock:
                 if len(self._sent) < self._settings.window:
