@@ -1,11 +1,15 @@
-"""One peek, from its text to its rows; `peek` says what it promises and who runs it.
+"""An answer takes one peek from its text to its rows, by the cheapest strategy that is exact.
+
+A Spark job costs tens of milliseconds before it reads a row. Many queries ask for a few rows of one
+object, and are answered from memory or from a few parts; all others go to Spark. The contract of a
+peek, and the threads that run it, are in `peek`.
 
     task = Task(peek, came_ms)
     table = Answer(means, task, pool="peek-0").table()
 
 Invariants:
-    Leases are taken before anything is looked at, and given up when the table is there.
-    What can be answered without Spark is answered so only if Spark would certainly say the same.
+    Leases are taken before any state is looked at, and given up when the table is complete.
+    A strategy without Spark is taken only if Spark would certainly give the same rows.
 """
 
 from __future__ import annotations
@@ -49,17 +53,18 @@ __all__ = [
 ]
 
 Bind: TypeAlias = Callable[[str, Mapping[str, str]], str]
-"""A query, and the view to read in the place of each object or `introspection.<relation>`."""
+"""Takes a query and the view for each object or `introspection.<relation>`; returns the query over
+the views."""
 
 Decided: TypeAlias = Callable[[str, PeekStrategy], None]
-"""Is told how the peek of an id is answered, once that is decided; returns at once."""
+"""Called with the id and strategy of a peek once it is decided; must return at once."""
 
 _RELATIONS: Final = "introspection."
-"""Inputs that begin so are relations: they are as they are now, not as of the peek's time."""
+"""Prefix of inputs that are relations: read as they are now, not as of the peek's time."""
 
 
 class Relations(Protocol):
-    """What is known of the running application, as tables."""
+    """The relations of introspection, as tables."""
 
     def __call__(self, name: str) -> pa.Table:
         """Relation `name` as it is now.
@@ -72,16 +77,16 @@ class Relations(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PeekSettings:
-    """What may be tuned of peeks.
+    """Settings of peeks.
 
     Attributes:
-        threads: How many run at once; others wait in order. 4.
-        waiting: Most that wait; more are refused. 100.
-        settle_ms: How long one waits until its objects are settled at its time. 60 s.
+        threads: Peeks that run at once; others wait in order. 4.
+        waiting: Most peeks that wait; more are refused. 100.
+        settle_ms: Longest wait until a peek's objects are settled at its time. 60 s.
         poll_ms: Longest pause between two looks meanwhile. 50 ms.
         shard_bytes: A simple query is answered from the shard without Spark if at most so many
-            encoded bytes must be read. 8 MiB: about what is decoded while Spark starts a job.
-        index_wait_ms: How long one waits for an index that is behind. 200 ms.
+            encoded bytes must be read. 8 MiB: about as much is decoded while Spark starts a job.
+        index_wait_ms: Longest wait for an index that is behind. 200 ms.
     """
 
     threads: int = 4
@@ -93,18 +98,18 @@ class PeekSettings:
 
 
 DEFAULTS: Final = PeekSettings()
-"""Settings of who says nothing else."""
+"""The default settings."""
 
 PEEK_KNOBS: Final[Knobs] = {
     "queries_waiting": Knob("waiting", count),
     "direct_read_limit": Knob("shard_bytes", size_bytes),
 }
-"""What may change while peeks are answered."""
+"""Settings that may change while peeks run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What all peeks of a runtime share; see `Peeks`."""
+    """The dependencies that all peeks of a runtime share; see `Peeks`."""
 
     host: Host
     catalog: Catalog
@@ -117,13 +122,14 @@ class Means:
 
 @dataclass(slots=True)
 class Task:
-    """One peek on its way.
+    """One peek that waits or runs.
 
     Attributes:
-        came_ms: When it came, ms since the epoch.
-        cancelled: Set once nobody wants the answer any more.
-        strategy: How it is answered; "" while that is not decided.
-        number: Tells it from another one with the same peek, said by a later connection.
+        peek: The command.
+        came_ms: Its arrival, ms since the epoch.
+        number: Distinguishes it from another run of the same peek, for a later connection.
+        cancelled: Set once the answer is not needed any more.
+        strategy: Its strategy; "" while that is not decided.
     """
 
     peek: Peek
@@ -134,22 +140,22 @@ class Task:
 
     @property
     def group(self) -> str:
-        """Its Spark jobs."""
+        """Name of the group of its Spark jobs, never used by another run."""
         return f"peek-{self.peek.uuid}-{self.number}"
 
 
 class Cancelled(Exception):
-    """Nobody wants the answer any more."""
+    """The peek was cancelled: its answer is not needed any more."""
 
 
 class Answer:
     """One run of one peek, in the thread that calls it."""
 
     def __init__(self, means: Means, task: Task, *, pool: str) -> None:
-        """Nothing is read yet.
+        """A run that has read nothing yet.
 
         Args:
-            means: What it reads with.
+            means: The dependencies that all peeks share.
             task: The peek.
             pool: Scheduler pool of its Spark jobs.
         """
@@ -161,10 +167,10 @@ class Answer:
         self._stack = ExitStack()
 
     def table(self) -> pa.Table:
-        """The rows.
+        """Compute the rows of the peek.
 
         Raises:
-            Cancelled: Nobody wants them any more.
+            Cancelled: The peek was cancelled.
             InvalidUsage: An object is not readable at the time, or has errors; the result is too
                 large.
             Determinate: An object was not settled in time.
@@ -174,8 +180,11 @@ class Answer:
             relations, inputs = self._relations(), self._objects()
             if not inputs:
                 return self._within(self._by_spark({}, relations))
+            # All leases before any state: a part of a state from before its lease may be gone.
             held = {name: self._held(name, name) for name in inputs}
             states = self._settled(held)
+            # After the objects are settled: their errors are written first, so an error shard that
+            # is not there by now has no error at this time. Asked before, one could be missed.
             self._check_errors()
             if len(inputs) == 1 and not relations:
                 found = self._simple(held[inputs[0]], states[inputs[0]])
@@ -194,7 +203,7 @@ class Answer:
     # --- when ------------------------------------------------------------------------------------
 
     def _held(self, shard: str, of: str) -> Followed:
-        """A shard that the peek reads, under a lease at its time."""
+        """Open a shard under a lease at the peek's time, until the peek ends."""
         as_of = self._peek.as_of
         try:
             found = Followed.open(
@@ -213,7 +222,7 @@ class Answer:
         return found
 
     def _settled(self, held: Mapping[str, Followed]) -> dict[str, ShardState]:
-        """The states of shards once all of them are settled at the peek's time.
+        """Wait for states of the shards in which all are settled at the peek's time.
 
         Raises:
             Cancelled: It was cancelled meanwhile.
@@ -233,6 +242,7 @@ class Answer:
             timeout_ms=settings.settle_ms,
             poll_ms=settings.poll_ms,
         )
+        # Before the timeout is concluded: `watch` returns None for either.
         self._go_on()
         if found is None:
             states = [shard.look() for shard in held.values()]
@@ -265,7 +275,7 @@ class Answer:
     # --- without Spark ---------------------------------------------------------------------------
 
     def _simple(self, shard: Followed, state: ShardState) -> pa.Table | None:
-        """The rows of a simple query; None if it is for Spark."""
+        """The rows of a simple query; None if it must go to Spark."""
         name, schema = self._peek.inputs[0], shard.schema
         zone = self._host.spark.conf.get("spark.sql.session.timeZone") or "UTC"
         select = simple_select(self._peek.query, name, schema, zone)
@@ -281,6 +291,7 @@ class Answer:
         url = self._host.client.location.url
         found = None
         for index in self._means.indexes.of(url, name):
+            # One of columns from before a schema evolution still answers, but without the new ones.
             if index.arranged.schema != schema:
                 continue
             keys = keys_of(select, index.key, schema)
@@ -298,7 +309,7 @@ class Answer:
             return _indexed(index, keys, select, self._peek.as_of, self._peek.limit_bytes)
 
     def _caught_up(self, index: Index) -> bool:
-        """Whether an index answers at the peek's time, now or shortly."""
+        """Wait a little; True once the index answers at the peek's time."""
         as_of, settings = self._peek.as_of, self._means.settings
         if as_of < index.arranged.view.since:
             return False
@@ -326,7 +337,12 @@ class Answer:
     def _bounded(
         self, batches: Iterable[pa.RecordBatch], limit: int | None
     ) -> Iterator[pa.RecordBatch]:
-        """As many as the limits take."""
+        """The batches until the query's limit of rows is reached.
+
+        Raises:
+            Cancelled: The peek was cancelled.
+            InvalidUsage: They exceed the peek's limit of bytes.
+        """
         rows = size = 0
         for batch in batches:
             self._go_on()
@@ -369,7 +385,7 @@ class Answer:
                         spark.catalog.dropTempView(view)
 
     def _frame(self, name: str) -> DataFrame:
-        """The contents of an object at the peek's time."""
+        """The contents of an object at the peek's time: a frame of an index, or of its shard."""
         from shardline.datasource.spark_native.read import snapshot  # noqa: PLC0415 - loads pyspark
 
         as_of, url = self._peek.as_of, self._host.client.location.url
@@ -384,21 +400,23 @@ class Answer:
 
     def _view(self, frame: DataFrame) -> str:
         name = f"peek_{self._host.ids.token().hex()}"
-        # Dropping a view uncaches its plan, whoever has cached that: so it is of another plan.
+        # Spark uncaches the plan of a temporary view that is dropped, and would so take an index's
+        # cached frame away from all. A filter makes it another plan, and the optimizer removes it.
         frame.where("true").createTempView(name)
         return name
 
     def _decide(self, strategy: PeekStrategy) -> None:
         self._task.strategy = strategy
         self._means.decided(self._peek.uuid, strategy)
-        # Who cancels looks at the strategy after having said so: one of both sees the other.
+        # After the strategy is set: `Peeks._end` sets the flag and then reads the strategy. One of
+        # the two sees the other, so no job starts that nobody will cancel.
         self._go_on()
 
 
 def _indexed(
     index: Index, keys: list[pa.Table] | None, select: Select, as_of: int, bytes_max: int
 ) -> pa.Table:
-    """The rows of an index that pass."""
+    """The rows of an index that pass the query's condition."""
     where = select.where
     if keys is None:
         mask = None if where is None else where.predicate.mask

@@ -1,16 +1,17 @@
-"""What a query gives, as one Arrow table of bounded size; and Spark jobs that can be cancelled.
+"""A query's result is collected as one Arrow table of bounded size, by jobs that can be cancelled.
 
-    with job_group(spark, "peek-1", pool="peek-0"):
-        table = collect(frame, limit_bytes)
+`toArrow` has no bound: it takes whatever comes until the driver is out of memory, and with it every
+view of the runtime is gone. Here batches are counted as they arrive, and the jobs are cancelled
+once there are too many bytes. Rows of a query with an order are fetched one range of the order
+after the other, so that ranges beyond the bound are never computed.
 
-`toArrow` has no bound: it takes whatever comes until the process is out of memory. Here batches are
-counted as they arrive, and the jobs are cancelled once there are too many. Rows in order are asked
-for one range of the order after the other, so that the ranges behind the bound are never made.
+    with job_group(spark, "peek-1", pool="peek-0", description="…"):
+        table = collect(frame, limit_bytes, "peek-1")
 
 Invariants:
-    A table that is given is all of the result, with the types of `toArrow`.
-    Tasks end at so many rows that no larger result would fit, those of a query with order each for
-    itself. So what is on its way is at most one task's, or `spark.driver.maxResultSize`.
+    A returned table is the whole result, with the types of `toArrow`.
+    Tasks end at so many rows that a larger result would not fit, each for itself if the query has
+    an order. So at most one task's rows, or `spark.driver.maxResultSize`, are under way.
     Job tags are not used: PySpark 4.3 loses the listener's events of queries started under them.
 """
 
@@ -36,7 +37,7 @@ __all__ = ["cancel_group", "collect", "job_group"]
 _LIMIT_MAX: Final = 2**31 - 1
 _OFFSET_BITS: Final = 32
 _SEE_THROUGH: Final = frozenset({"Project", "SubqueryAlias", "WithCTE"})
-"""Operators that keep an order that is below them."""
+"""Operators of a plan that keep the order of the operator below."""
 
 _POOL = "spark.scheduler.pool"
 _GROUP = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
@@ -44,13 +45,14 @@ _GROUP = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCa
 
 @contextmanager
 def job_group(spark: SparkSession, group: str, *, pool: str, description: str) -> Iterator[None]:
-    """Jobs that this thread starts meanwhile are of `group` and run in scheduler pool `pool`.
+    """Put jobs that this thread starts meanwhile into `group` and scheduler pool `pool`.
 
     Args:
-        spark: Whose jobs.
-        group: Names them for `cancel_group`; never used again.
-        pool: Shares the cores fairly with other pools.
-        description: For people.
+        spark: The session.
+        group: Their name for `cancel_group`; must never be used again, since a cancelled group
+            stays cancelled.
+        pool: Scheduler pool, which shares the cores fairly with other pools.
+        description: Shown to people by Spark's UI.
     """
     context = spark.sparkContext
     context.setJobGroup(group, description, interruptOnCancel=True)
@@ -64,7 +66,7 @@ def job_group(spark: SparkSession, group: str, *, pool: str, description: str) -
 
 
 def cancel_group(spark: SparkSession, group: str) -> None:
-    """Cancel the jobs of `group`, those too that are started later; never raises."""
+    """Cancel the jobs of `group`, also those that are started later; never raises."""
     with suppress(Exception):  # the session may be gone, and its jobs with it
         inside: Any = spark.sparkContext._jsc  # noqa: SLF001 - PySpark lacks this one
         inside.sc().cancelJobGroupAndFutureJobs(group)
@@ -74,13 +76,13 @@ def collect(frame: DataFrame, limit_bytes: int, group: str) -> pa.Table:
     """The rows of `frame`.
 
     Args:
-        frame: Of a classic session.
-        limit_bytes: Most bytes of Arrow.
+        frame: A frame of a classic session.
+        limit_bytes: Most bytes of Arrow memory.
         group: Job group of the calling thread.
 
     Raises:
-        InvalidUsage: `RESULT_TOO_LARGE`: there is more.
-        PySparkException: Whatever the query raises.
+        InvalidUsage: `RESULT_TOO_LARGE`: the rows exceed the limit.
+        PySparkException: The query fails.
     """
     schema = to_arrow_schema(
         frame.schema, error_on_duplicated_field_names_in_struct=True, timezone="UTC"
@@ -101,7 +103,7 @@ def collect(frame: DataFrame, limit_bytes: int, group: str) -> pa.Table:
             serving.getResult()
         raise too_large(limit_bytes) from None
     except Exception:
-        # What the jobs say is the reason; that the socket broke is its consequence.
+        # The jobs' error is the cause, and the broken socket its consequence: so it goes first.
         _finish(serving, limit_bytes)
         raise
     _finish(serving, limit_bytes)
@@ -111,7 +113,7 @@ def collect(frame: DataFrame, limit_bytes: int, group: str) -> pa.Table:
 
 
 def _finish(serving: Any, limit_bytes: int) -> None:
-    """Wait for the thread that serves a result; raises what the jobs have failed by."""
+    """Wait for the thread that serves a result; raises the error that its jobs have failed by."""
     try:
         with unwrap_spark_exception():
             serving.getResult()
@@ -122,9 +124,10 @@ def _finish(serving: Any, limit_bytes: int) -> None:
 
 
 def _is_in_order(frame: DataFrame) -> bool:
-    """Whether the query ends with an order; one with a limit behind it has so few rows as it says.
+    """True if the query ends with an order; False with a limit after it, which bounds its rows.
 
-    To take the first rows of an order is another plan, that keeps as many in memory as it may give.
+    Such a query must not get another limit: Spark plans the first rows of an order in another way,
+    which keeps as many rows in memory as the limit allows.
     """
     inside: Any = frame._jdf  # noqa: SLF001 - no public door to a plan
     plan = inside.queryExecution().analyzed()
@@ -136,17 +139,18 @@ def _is_in_order(frame: DataFrame) -> bool:
 def _in_order(
     frame: DataFrame, schema: pa.Schema, rows_max: int, limit_bytes: int, group: str
 ) -> pa.Table:
-    """The rows of a frame in order, as they come: a job for each range, none beyond the bound.
+    """The rows of a frame with an order: one job for each range of it, none beyond the bound.
 
     Raises:
-        InvalidUsage: There is more.
-        PySparkException: Whatever the query raises.
+        InvalidUsage: `RESULT_TOO_LARGE`: the rows exceed the limit.
+        PySparkException: The query fails.
     """
     spark = frame.sparkSession
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - as `RDD.toLocalIterator` does
     limited: Any = frame.limit(rows_max)._jdf  # noqa: SLF001 - as above
     records = int(spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") or 0)
-    # A limit is one of all rows over one of each range; the second alone keeps them in order.
+    # Spark's limit is a global one over a local one of each partition. Only the local one is kept:
+    # the global one would bring all rows into one partition first.
     each = limited.queryExecution().analyzed().child()
     bounded = jvm.org.apache.spark.sql.classic.Dataset.ofRows(limited.sparkSession(), each)
     batches, size = [], 0
@@ -164,7 +168,7 @@ def _in_order(
 
 
 def _least_bits(kind: pa.DataType) -> int:
-    """How much memory a value takes at least."""
+    """Least memory of one value, in bits."""
     try:
         return int(kind.bit_width)
     except ValueError:  # of no fixed width: at least an offset, but for structs
@@ -172,11 +176,11 @@ def _least_bits(kind: pa.DataType) -> int:
 
 
 class _TooMuch(Exception):
-    """More bytes than wanted have arrived."""
+    """More bytes have arrived than the limit allows."""
 
 
 class _Counted(ArrowStreamSerializer):
-    """Loads batches until they are too many bytes."""
+    """Loads batches until they exceed a limit of bytes."""
 
     limit_bytes: int
 
@@ -191,7 +195,7 @@ class _Counted(ArrowStreamSerializer):
 
 
 class _Counting(ArrowCollectSerializer, _Counted):
-    """Spark's own way of putting batches in order, over batches that are counted as they come."""
+    """Spark's own serializer that puts batches in order, over batches that are counted."""
 
     def __init__(self, limit_bytes: int) -> None:
         super().__init__()

@@ -1,11 +1,11 @@
-"""How a query would be answered now, and why not in a cheaper way: what `EXPLAIN` says.
+"""`EXPLAIN` predicts the strategy by which a query would be answered now, and gives the reason.
 
     explain_peek(client, query, inputs, …)      Explained("index", "looked up by carrier in …")
 
-It decides by the same questions as `answering`, in the same order, and reads nothing but a state.
+It asks the same questions as `answer`, in the same order, and reads nothing but one state.
 
 Invariants:
-    Of a query over what does not change meanwhile, and indexes that have caught up, it is right.
+    The prediction is right if nothing changes meanwhile and indexes have caught up.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Explained", "explain_peek"]
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """A strategy of `answering`, and the reason for it."""
+    """A strategy of `answer`, and the reason for it as a sentence."""
 
     strategy: PeekStrategy
     reason: str
@@ -43,16 +43,16 @@ def explain_peek(
     zone: str,
     shard_bytes: int,
 ) -> Explained:
-    """How a query is answered.
+    """The strategy by which a query is answered, and the reason.
 
     Args:
-        client: Of the location.
-        query: As a `Peek` has it.
-        inputs: As a `Peek` has them.
+        client: Client of the location.
+        query: The text, as in a `Peek`.
+        inputs: Names of objects and relations, as in a `Peek`.
         as_of: Its time; None for the latest.
-        indexes: All that there are.
+        indexes: All indexes of the application.
         zone: Time zone of the session.
-        shard_bytes: As of `PeekSettings`.
+        shard_bytes: As in `PeekSettings`.
 
     Raises:
         InvalidUsage: The history at `as_of` is gone.

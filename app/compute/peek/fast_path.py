@@ -1,17 +1,20 @@
-"""Queries that need no Spark job: one object's columns, filtered by what shards understand.
+"""The fast path recognises queries that need no Spark job: columns of one object, with a filter.
 
-    found = simple_select(query, "flights", schema, zone)     None: let Spark do it
-    found.columns, found.where, found.limit     what to read
-    keys_of(found, index.key, schema)           the keys that it can be looked up by
-    spark_schema(schema)                        what `toArrow` would give; None: it is not sure
+To start a Spark job costs tens of milliseconds; a look-up by key takes well under one. Materialize
+has the same distinction, and the same name for it.
 
-Taken is `SELECT * | column [AS name], … FROM object [AS alias] [WHERE …] [LIMIT n]` alone, where
-the condition is one that `shardline.datasource.filters.parser` understands: its semantics are
-Spark's.
+    found = simple_select(query, "flights", schema, zone)     None: for Spark
+    found.columns, found.where, found.limit     the rows to read
+    keys_of(found, index.key, schema)           the keys to look up in an index
+    spark_schema(schema)                        the schema of `toArrow`; None: values might differ
+
+It takes `SELECT * | column [AS name], … FROM object [AS alias] [WHERE …] [LIMIT n]` alone, with a
+condition that `shardline.datasource.filters.parser` understands: its semantics are Spark's.
 
 Invariants:
-    For what is taken Spark would give the same rows under the same schema; where that is not
-    certain from the text alone, the answer is None. No error is told here: Spark tells it better.
+    For a query that is taken Spark would give the same rows under the same schema. Where that is
+    not certain from the text alone, the result is None.
+    No query is refused here: errors are left to Spark, whose messages show the place in the text.
 """
 
 from __future__ import annotations
@@ -45,10 +48,10 @@ if TYPE_CHECKING:
 __all__ = ["Select", "keys_of", "simple_select", "spark_schema"]
 
 _KEYS_MAX: Final = 100
-"""More keys than that are faster looked for in one scan."""
+"""Most keys that are looked up one by one; more are found faster by one scan."""
 
 _LIMIT_MAX: Final = (1 << 31) - 1
-"""Of a LIMIT of Spark's."""
+"""Largest LIMIT that Spark takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +59,10 @@ class Select:
     """A simple query.
 
     Attributes:
-        columns: Of the object, in the order of the result; one may be there twice.
-        names: What the result calls them.
-        where: Rows that count; None for all.
-        limit: At most so many rows, whichever; None for all.
+        columns: Columns of the object, in the order of the result; one may come twice.
+        names: Their names in the result.
+        where: The condition; None for all rows.
+        limit: Most rows, no matter which; None for all.
     """
 
     columns: tuple[str, ...]
@@ -68,7 +71,7 @@ class Select:
     limit: int | None
 
     def shaped(self, table: pa.Table, schema: pa.Schema) -> pa.Table:
-        """Rows that have the columns, as the result; `schema` is `spark_schema` of the object."""
+        """The result, made of rows that have the columns; `schema` is the object's for Spark."""
         wanted = [schema.field(name).with_name(new) for name, new in self._pairs]
         # Only labels differ (time zones of timestamps): values stay as they are.
         columns = [
@@ -84,14 +87,15 @@ class Select:
 
 
 def simple_select(query: str, name: str, schema: ShardSchema, zone: str) -> Select | None:
-    """What `query` asks of object `name`; None if it is for Spark to say.
+    """The columns, condition and limit of a simple query; None if it must go to Spark.
 
     Args:
-        query: SQL that reads `name` and nothing else.
-        name: The object.
+        query: SQL that reads object `name` and nothing else.
+        name: Name of the object.
         schema: Its columns.
         zone: Time zone of the session.
     """
+    # Columns that differ by case only are ambiguous for Spark, which then raises.
     folded = [column.lower() for column in schema.names]
     if len(set(folded)) < len(folded):
         return None
@@ -105,7 +109,7 @@ def simple_select(query: str, name: str, schema: ShardSchema, zone: str) -> Sele
 
 
 class _Reading:
-    """One query, taken apart."""
+    """A query's syntax tree, read clause by clause."""
 
     def __init__(
         self, tree: exp.Expr, query: str, name: str, schema: ShardSchema, zone: str
@@ -116,7 +120,7 @@ class _Reading:
         self._condition = Condition(query, zone)
 
     def select(self) -> Select | None:
-        """The query, if it is simple."""
+        """The parts of the query if it is simple, else None."""
         alias = self._alias()
         items = self._items(alias) if alias is not None else None
         limit = self._limit()
@@ -126,7 +130,7 @@ class _Reading:
         return Select(columns, names, self._where(alias), limit)
 
     def _alias(self) -> str | None:
-        """What the query calls the object."""
+        """The name of the object in the query; None if it reads anything else."""
         source = self._args.get("from_")
         table = source.this if source is not None else None
         if table is None or kind_of_node(table) != "Table":
@@ -140,7 +144,7 @@ class _Reading:
         return _name_of(alias.this) if kind_of_node(alias) == "TableAlias" else None
 
     def _items(self, alias: str) -> list[tuple[str, str]] | None:
-        """Columns and their names in the result."""
+        """Columns and their names in the result; None if an item is no plain column."""
         items: list[tuple[str, str]] = []
         for item in self._args["expressions"]:
             if kind_of_node(item) == "Star":
@@ -155,7 +159,7 @@ class _Reading:
         return items
 
     def _column(self, node: exp.Expr, alias: str) -> str | None:
-        """The column that `node` names, spelt as the object has it."""
+        """The column that `node` names, in the object's own spelling; None for all else."""
         if kind_of_node(node) != "Column" or node.args.get("db") is not None:
             return None
         name, table = _name_of(node.this), node.args.get("table")
@@ -166,7 +170,7 @@ class _Reading:
         return name if name in self._schema.names else None
 
     def _limit(self) -> int | None:
-        """The limit; -1 if it is none that can be understood."""
+        """The limit; None if there is none, -1 if it is not understood."""
         limit = self._args.get("limit")
         if limit is None:
             return None
@@ -179,10 +183,10 @@ class _Reading:
         return int(text)
 
     def _where(self, alias: str) -> Where | None:
-        """The condition.
+        """The condition; None if there is none.
 
         Raises:
-            InvalidUsage: It is not understood.
+            InvalidUsage: It is not understood: the query goes to Spark.
         """
         where = self._args.get("where")
         if where is None:
@@ -228,12 +232,12 @@ def spark_schema(schema: ShardSchema) -> pa.Schema | None:
 
 
 def keys_of(select: Select, key: Sequence[str], schema: ShardSchema) -> list[pa.Table] | None:
-    """The keys, a table of one row each, that every row of the result has one of; None: no such.
+    """The keys of which every row of the result has one, a table of one row each; None: unknown.
 
     Args:
-        select: Whose condition may ask for them.
-        key: Columns that an index looks up by.
-        schema: Of the object.
+        select: The query, whose condition may fix the key.
+        key: Key columns of an index.
+        schema: Columns of the object.
     """
     if select.where is None:
         return None

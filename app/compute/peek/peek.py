@@ -1,19 +1,22 @@
-"""Peeks: a query run once, over all of its objects at one time.
+"""The server of peeks runs queries, each once over all of its objects at one time.
+
+Queries share the session, its cores and its memory with everything that runs, so only a few run at
+once, more wait, and the rest is refused; each can be cancelled while it runs.
 
     peeks = Peeks(host, catalog, relations, bind)
     peeks.start(peek)          returns at once; one `PeekResponse` comes through `host.report`
     peeks.cancel(uuid)
-    peeks.forget(uuid)         of a connection that is gone: it is not answered
+    peeks.forget(uuid)         its connection is gone: it is not answered
     peeks.active(), peeks.durations()
 
-What happens, in one of a few threads:
+The phases of a peek, in one of a few threads:
 
-    hold        a lease on every object, at `as_of`: one before its since is refused here
+    hold        a lease on every object, at `as_of`: a time before a since is refused here
     settle      wait until all of them, and their errors, are settled at `as_of`
-    errors      of the objects and of all that they are made of: a live one is the answer
-    read        in the cheapest way that certainly gives what Spark would give
+    errors      of the objects and of all their inputs: a live one is the answer
+    read        by the cheapest strategy that certainly gives Spark's rows
 
-and the ways, told in the log and in `durations`:
+The strategies, named in the log and in `durations`:
 
     constant    no object at all
     index       simple columns and conditions of one object that has an index: no Spark job
@@ -21,8 +24,8 @@ and the ways, told in the log and in `durations`:
     standard    Spark, over native snapshots of the objects, or an index's cached frame
 
 Invariants:
-    Each peek has exactly one response, whatever happens: refused, cancelled, failed, stopped; one
-    that is forgotten has none. The same peek may come again then, and is another one.
+    Each peek has exactly one response, whether it is answered, refused, cancelled, failed or
+    stopped; one that is forgotten has none. A peek of the same id that comes later is another one.
     All objects are read at the same time, and nothing that is read is deleted meanwhile.
     Temporary views of a peek are gone when it ends.
 """
@@ -64,11 +67,11 @@ class ActivePeek:
     """A row of `active_peeks`.
 
     Attributes:
-        uuid: The peek's.
-        objects: That it reads.
-        strategy: How; "" while that is not decided.
-        as_of: At which time.
-        since_ms: When it came, ms since the epoch.
+        uuid: Id of the peek.
+        objects: Names of the objects that it reads.
+        strategy: Its strategy; "" while that is not decided.
+        as_of: The time at which it reads.
+        since_ms: Its arrival, ms since the epoch.
     """
 
     uuid: str
@@ -83,9 +86,9 @@ class PeekDuration:
     """A row of `peek_durations_histogram`.
 
     Attributes:
-        strategy: How they were answered.
+        strategy: Strategy of the peeks.
         duration_ns: Upper bound of the bucket, inclusive: a power of two.
-        count: How many took so long, and longer than the bucket before.
+        count: Number of peeks that took at most so long, and longer than the bucket before.
     """
 
     strategy: PeekStrategy
@@ -94,7 +97,7 @@ class PeekDuration:
 
 
 class Peeks:
-    """See the module. One for a runtime; safe to use from any thread."""
+    """The server of peeks of one runtime; safe to use from any thread."""
 
     def __init__(
         self,
@@ -107,16 +110,16 @@ class Peeks:
         settings: PeekSettings = DEFAULTS,
         decided: Decided = lambda *_: None,
     ) -> None:
-        """Nothing runs yet; threads are started when there is something to do.
+        """A server without threads; they are started when there is a peek to run.
 
         Args:
-            host: Whose session, location and report.
-            catalog: Knows what objects are made of.
-            relations: Gives `introspection.<name>`.
-            bind: Puts views in the place of objects in a query.
-            indexes: That may answer.
-            settings: Bounds.
-            decided: Is told how each peek is answered.
+            host: Gives the session, the location and the way of responses.
+            catalog: The inputs of objects, whose errors forbid a read.
+            relations: Returns the rows of `introspection.<name>`.
+            bind: Replaces objects by views in a query.
+            indexes: Indexes that may answer.
+            settings: Limits of numbers, times and bytes.
+            decided: Called with the strategy of each peek.
         """
         self._host = host
         self._means = Means(host, catalog, relations, bind, indexes, settings, decided)
@@ -131,7 +134,7 @@ class Peeks:
         self._durations: Counter[tuple[PeekStrategy, int]] = Counter()
 
     def start(self, peek: Peek) -> None:
-        """Run `peek`; returns at once. One that runs already is not run again."""
+        """Run `peek`; returns at once. One that waits or runs already is not run again."""
         refused = ""
         with self._lock:
             if peek.uuid in self._tasks:
@@ -148,11 +151,12 @@ class Peeks:
                 self._tasks[peek.uuid] = task
                 self._queue.append(task)
                 self._employ()
+        # Outside of the lock, as all reports: the receiver may call back.
         if refused:
             self._host.report(PeekResponse(uuid=peek.uuid, error=refused))
 
     def cancel(self, uuid: str) -> None:
-        """The answer is not needed any more; it may come all the same. Unknown: does nothing."""
+        """Cancel a peek; its answer may come all the same. Does nothing for an unknown id."""
         with self._lock:
             task = self._tasks.get(uuid)
             waiting = task is not None and self._take_out(task)
@@ -164,7 +168,7 @@ class Peeks:
             self._end(task)
 
     def forget(self, uuid: str) -> None:
-        """End a peek that is not to be answered: who has asked is gone. Unknown: does nothing."""
+        """End a peek without an answer: its connection is gone. Does nothing for an unknown id."""
         with self._lock:
             task = self._tasks.pop(uuid, None)
             waiting = task is not None and self._take_out(task)
@@ -172,7 +176,7 @@ class Peeks:
             self._end(task)
 
     def _take_out(self, task: Task) -> bool:
-        """Whether the peek has not begun, and now never will; under the lock."""
+        """Take a peek out of the queue; True if it was there. Under the lock."""
         waiting = task in self._queue
         if waiting:
             self._queue.remove(task)
@@ -180,6 +184,8 @@ class Peeks:
         return waiting
 
     def _end(self, task: Task) -> None:
+        # The flag before the strategy is read; `Answer._decide` writes the strategy before it reads
+        # the flag. So either the jobs are cancelled here, or the peek ends before it starts any.
         task.cancelled.set()
         if task.strategy in ("standard", "constant"):
             from shardline.app.compute.peek.collect import cancel_group  # noqa: PLC0415 - loads pyspark
@@ -187,14 +193,15 @@ class Peeks:
             cancel_group(self._host.spark, task.group)
 
     def tune(self, settings: PeekSettings) -> None:
-        """Answer later peeks within other bounds; how many run at once stays."""
+        """Apply changed settings to later peeks; the number of threads stays."""
         with self._lock:
             self._settings = settings
             self._means = replace(self._means, settings=settings)
 
     def stop(self) -> None:
-        """Cancel all and wait until they have ended; later ones are refused."""
+        """Cancel all peeks and wait until they have ended; later ones are refused."""
         with self._lock:
+            # Under the lock that `start` takes: no peek comes in after the list is made.
             self._stopped = True
             uuids, threads = list(self._tasks), list(self._threads.values())
         for uuid in uuids:
@@ -203,7 +210,7 @@ class Peeks:
             thread.join()
 
     def active(self) -> list[ActivePeek]:
-        """Peeks that have no response yet, in the order that they came."""
+        """Peeks that have no response yet, in order of arrival."""
         with self._lock:
             return [
                 ActivePeek(
@@ -217,7 +224,7 @@ class Peeks:
             ]
 
     def durations(self) -> list[PeekDuration]:
-        """How long peeks took that were answered with rows, from the first to the last."""
+        """A histogram of the durations of all peeks that were answered with rows."""
         with self._lock:
             found = sorted(self._durations.items())
         return [PeekDuration(strategy, bound, count) for (strategy, bound), count in found]
@@ -247,6 +254,8 @@ class Peeks:
             response = self._answer(task, slot)
             took_ms = self._host.clock.elapsed_ms() - began
             with self._lock:
+                # By identity, not by id: after `forget` the same peek may have come again, and the
+                # answer of the old run must not be taken for its own.
                 wanted = self._tasks.get(task.peek.uuid) is task
                 if wanted:
                     del self._tasks[task.peek.uuid]
@@ -266,6 +275,7 @@ class Peeks:
             return PeekResponse(uuid=uuid, cancelled=True)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
             if task.cancelled.is_set():
+                # Jobs that were cancelled end as errors of Spark, which nobody has asked about.
                 return PeekResponse(uuid=uuid, cancelled=True)
             _log.info("a query failed", exc_info=error, extra={"context": {"peek": uuid}})
             return PeekResponse(uuid=uuid, error=sentence(error, "QUERY_FAILED"))
@@ -278,7 +288,7 @@ def _bucket(took_ms: float) -> int:
 
 
 def _told(task: Task, response: PeekResponse, took_ms: float) -> None:
-    """Log what became of a peek."""
+    """Log the outcome of a peek."""
     context = {
         "peek": task.peek.uuid,
         "objects": list(task.peek.inputs),

@@ -1,13 +1,13 @@
-"""Results of reads on their way: Arrow tables as bytes for a protocol, as text for programs.
+"""Results are converted here: Arrow tables to bytes for the protocol, and to text for programs.
 
     to_ipc(table), from_ipc(data)      an Arrow IPC stream: what responses carry
     as_json(table)                     a line of JSON for each row
     as_csv(table)                      a header, then a line for each row
     rows_of(table), value_text(value)  the rows as Python values; one value as a person reads it
-    too_large(limit_bytes)             the error for more than was asked for
+    too_large(limit_bytes)             the error for a result beyond its limit
 
 Invariants:
-    Rows and columns stay in the order that they have.
+    Rows and columns keep their order.
     `from_ipc(to_ipc(table))` is `table`, types and nullability included.
     Text of a value is exact: decimals and 64-bit numbers are never rounded.
 """
@@ -50,7 +50,7 @@ def from_ipc(data: bytes) -> pa.Table:
 def as_json(table: pa.Table) -> Iterator[str]:
     """Each row as one line of JSON, nulls included.
 
-    Numbers that JSON has no word for (`NaN`, `Infinity`) and decimals are text, binary is base64,
+    Numbers that JSON cannot write (`NaN`, `Infinity`) and decimals are text, binary is base64,
     dates and times are as SQL writes them; a map is a list of `{"key", "value"}`.
     """
     names = table.column_names
@@ -60,7 +60,7 @@ def as_json(table: pa.Table) -> Iterator[str]:
 
 
 def as_csv(table: pa.Table) -> str:
-    """A header and a line for each row, as RFC 4180 has it; null is an empty field."""
+    """A header and a line for each row, by RFC 4180; null is an empty field."""
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(table.column_names)
@@ -70,7 +70,7 @@ def as_csv(table: pa.Table) -> str:
 
 
 def rows_of(table: pa.Table) -> Iterator[tuple[Any, ...]]:
-    """The rows as Python values, some at a time: they are many times larger than Arrow's."""
+    """The rows as Python values, converted 4096 at a time: they take many times Arrow's memory."""
     columns = [_speakable(column) for column in table.columns]
     for start in range(0, table.num_rows, _ROWS_AT_ONCE):
         some = [column.slice(start, _ROWS_AT_ONCE).to_pylist() for column in columns]
@@ -78,7 +78,7 @@ def rows_of(table: pa.Table) -> Iterator[tuple[Any, ...]]:
 
 
 def _speakable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Dates and timestamps as text: theirs reach beyond Python's years."""
+    """Dates and timestamps as text: their range exceeds that of Python's."""
     kind = column.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return column.cast(pa.string())
@@ -86,7 +86,7 @@ def _speakable(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _object(names: list[str], values: list[Any]) -> dict[str, Any]:
-    """Names to values; a name that is there twice gets a number."""
+    """Values by name; a repeated name gets a number: `a`, `a_2`."""
     found: dict[str, Any] = {}
     for name, value in zip(names, values, strict=True):
         key, count = name, 1
@@ -98,7 +98,7 @@ def _object(names: list[str], values: list[Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value that JSON has a form for."""
+    """A value in a form that JSON can write."""
     if value is None or isinstance(value, (bool, int)):
         return value
     match value:
@@ -120,7 +120,7 @@ def _float(value: float) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A value as a person reads it."""
+    """A value as text for a person; exact."""
     match value:
         case bool():
             text = "true" if value else "false"
