@@ -1,15 +1,19 @@
-"""Spark's analyzer, asked from Python: the one module of this package that knows Spark.
+"""Catalyst calls Spark's analyzer from Python: the one module of this room that knows Spark.
+
+A query's columns, and whether it is valid at all, depend on Spark's version, functions and
+settings. Only Spark can decide them, so a project is checked by the analyzer of the session that
+will run it, over empty views of its objects.
 
     with Catalyst(spark, ids) as catalyst:
         catalyst.add("flights", json)            an empty temporary view for an object
-        catalyst.query("SELECT … FROM `…`")      what a query gives, and its plan
+        catalyst.query("SELECT … FROM `…`")      the query's columns and plan
 
 Invariants:
-    Nothing runs; nothing is read but by a format that can tell its columns only from its data.
+    Nothing runs. Data is read only by a format that knows its columns from its data alone.
     Temporary views have fresh names and are gone at the end, whatever happens in between.
-    A statement that is no query is never carried out, whatever a parser before took it for.
-    What Spark refuses is raised as `Refused`; PySpark's own log of it is kept off the terminal, for
-    this thread and this while.
+    A statement that is no query is never carried out, even if our parser took it for one.
+    A refusal of Spark is raised as `Refused`. PySpark's own log of it is kept off the terminal, for
+    this thread and meanwhile.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["Catalyst", "Culprit", "QueryPlan", "Refused"]
 
 _GUESSING: Final = frozenset({"csv", "json", "xml"})
-"""Formats whose columns are a guess from the files that happen to be there."""
+"""Formats whose columns Spark would guess from the files that happen to be there."""
 
 
 _SUBQUERIES: Final = frozenset({"Exists", "LateralSubquery", "ListQuery", "ScalarSubquery"})
@@ -48,10 +52,10 @@ _READ_AS_TIME: Final = frozenset({"Cast", "ParseToDate", "ParseToTimestamp"})
 
 
 class Refused(Exception):
-    """Spark does not take something.
+    """Spark refuses a query, columns or a format.
 
     Attributes:
-        said: Why.
+        said: Spark's error.
     """
 
     def __init__(self, said: Said) -> None:
@@ -61,13 +65,13 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """An expression that a query's inputs do not decide.
+    """An expression by which two runs of a query over the same inputs can differ.
 
     Attributes:
-        name: As people call the function.
-        offset: In the query's text; None if Spark does not know.
-        current: Whether it depends on when, where or by whom the query is run, and is otherwise
-            the same in all of a run.
+        name: The function's name in SQL.
+        offset: Its place in the query's text; None if Spark does not know it.
+        current: True if it depends on when, where or by whom the query is run, and is constant
+            within one run (`now()`, `current_user()`); False if it differs by row (`rand()`).
     """
 
     name: str
@@ -77,12 +81,12 @@ class Culprit:
 
 @dataclass(frozen=True, slots=True)
 class QueryPlan:
-    """A query that Spark understands.
+    """The analysis of a query that Spark accepts.
 
     Attributes:
-        schema: Columns of the result, in JSON.
+        schema: Columns of the result, in Spark's JSON.
         tree: The analysed plan.
-        culprit: The first expression by which two runs can differ.
+        culprit: An expression by which two runs can differ; None if there is none.
         special: A text made of constants that is read as the current time; "" if there is none.
     """
 
@@ -114,16 +118,16 @@ class Catalyst:
                 self._spark.catalog.dropTempView(view)
 
     def add(self, name: str, schema: str) -> None:
-        """Make an empty view with these columns, in JSON, for an object; `views` has its name."""
+        """Make an empty temporary view for an object, with columns in JSON; its name: `views`."""
         self._schemas[name] = schema
         self.views[name] = self._empty(schema, f"{self._prefix}_{len(self.views)}")
 
     @contextlib.contextmanager
     def changes(self, names: Iterable[str]) -> Iterator[None]:
-        """Let objects' views have the time and diff of each row behind their columns, meanwhile.
+        """Add the time and diff of each row to the columns of objects' views, meanwhile.
 
-        Under the same names: what is analysed in the one way and in the other differs in nothing
-        but these columns.
+        The views keep their names, so that the analyses of a query with and without these columns
+        differ in nothing else.
         """
         names = list(names)
         try:
@@ -146,25 +150,27 @@ class Catalyst:
         return view
 
     def ddl(self, schema: str) -> str:
-        """Columns in DDL, from JSON."""
+        """Convert columns from Spark's JSON to DDL."""
         return str(self._jvm.org.apache.spark.sql.types.DataType.fromJson(schema).toDDL())
 
     def columns(self, ddl: str) -> str:
-        """Columns in JSON, from DDL.
+        """Convert columns from DDL to Spark's JSON.
 
         Raises:
-            Refused: They are not understood.
+            Refused: Spark does not understand them.
         """
         with _refusing(ddl):
             return str(self._jvm.org.apache.spark.sql.types.StructType.fromDDL(ddl).json())
 
     def query(self, text: str) -> QueryPlan:
-        """What a query over the views gives.
+        """Analyse a query over the views.
 
         Raises:
-            Refused: It means nothing.
+            Refused: Spark does not accept it.
         """
         state = self._session.sessionState()
+        # Not `spark.sql`: it carries commands out at once. Here a DROP that a parser before has
+        # taken for a query is analysed and nothing more.
         skip = self._jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
         with _refusing(text):
             execution = state.executePlan(state.sqlParser().parsePlan(text), skip)
@@ -175,18 +181,18 @@ class Catalyst:
         return QueryPlan(str(plan.schema().json()), tree, self._culprit(plan), special)
 
     def reads(self, name: str, options: Mapping[str, str], ddl: str) -> tuple[str, bool]:
-        """Columns of the rows of a format, in JSON.
+        """The columns of a format's rows, in Spark's JSON.
 
         Args:
-            name: The format.
-            options: Of it.
-            ddl: Columns that somebody wrote; "" for none.
+            name: Name of the format.
+            options: Its options.
+            ddl: Columns that the user has written; "" for none.
 
         Returns:
-            Them, and whether the format has to be told them when it is read.
+            The columns, and True if they must be given to the format when it is read.
 
         Raises:
-            Refused: There is no such format, or it cannot tell.
+            Refused: There is no such format, or its columns cannot be found out.
         """
         reader = self._spark.readStream.format(name).options(**options)
         if ddl:
@@ -206,7 +212,7 @@ class Catalyst:
             return str(self._spark.read.format(name).options(**options).load().schema.json()), True
 
     def _guess(self, name: str, options: Mapping[str, str]) -> str:
-        """What to write for the columns of files: the guess that the ones that are there allow."""
+        """A hint for the columns of files: Spark's guess from those that are there."""
         reader = self._spark.read.format(name).options(**{"inferSchema": "true", **options})
         try:
             with _refusing(""):
@@ -216,7 +222,7 @@ class Catalyst:
         return f"write SCHEMA ({self.ddl(found)}), or what else it is: that is a guess"
 
     def writes(self, name: str) -> bool:
-        """Whether there is a format of this name, in the JVM or in Python."""
+        """True if there is a format of this name, in the JVM or in Python."""
         state = self._session.sessionState()
         if state.dataSourceManager().dataSourceExists(name):
             return True
@@ -229,7 +235,10 @@ class Catalyst:
         return True
 
     def _check_takes(self, name: str, options: Mapping[str, str], ddl: str) -> None:
-        """Raise if a format cannot be told its columns, or is none; its data may come later."""
+        """Refuse columns for a format that has its own, or that does not exist.
+
+        Other errors are left for the start of the source: its data may come later.
+        """
         try:
             with _refusing(""):
                 self._spark.readStream.format(name).options(**options).schema(ddl).load()
@@ -251,7 +260,7 @@ class Catalyst:
 
 
 def _culprit(plan: Any, guilty: Callable[[Any], bool], *, current: bool) -> Culprit:
-    """The deepest node for which `guilty` holds, from a node for which it does."""
+    """The deepest node for which `guilty` holds, below a plan for which it does."""
     node = plan
     while True:
         below = next((child for child in _below(node) if guilty(child)), None)
@@ -268,7 +277,7 @@ def _culprit(plan: Any, guilty: Callable[[Any], bool], *, current: bool) -> Culp
 
 
 def _special_text(plan: Any) -> str:
-    """The first text made of constants that a cast to a date or timestamp reads as the present."""
+    """The first text made of constants that a cast to a date or timestamp reads as now; or ""."""
     ahead = [plan]
     while ahead:
         node = ahead.pop()
@@ -306,7 +315,7 @@ def _each(sequence: Any) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _refusing(text: str) -> Iterator[None]:
-    """What Spark raises becomes `Refused`, with places in `text`."""
+    """Raise errors of Spark as `Refused`, with places in `text`."""
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
@@ -315,7 +324,7 @@ def _refusing(text: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep PySpark from printing each refused query of this thread: problems are shown as ours."""
+    """Keep PySpark from printing refused queries of this thread: they are shown as problems."""
     logger = PySparkLogger.getLogger("SQLQueryContextLogger")
     thread = threading.get_ident()
 

@@ -1,19 +1,20 @@
-"""Compares two analysed plans: a query's, and that of its text over changes (`over_changes`).
+"""Plans are compared here: a query's, and that of its text over changes (`over_changes`).
 
-    compare_plans(plan, changed) -> ""        the same query, with `_ts` and `_diff` handed on
+Over changes the inputs have two more columns, `_ts` and `_diff`, that the query's author knows
+nothing of. A text that passes them on does not show which other expressions see them: `hash(*)`
+takes them among its values, a name may now mean one of them instead of an alias. The view would be
+wrong, silently. Spark's analyzer resolves all of that: so the plan over changes must be the plan of
+the query itself, operator by operator and expression by expression, once the two columns have been
+taken out of the lists that pass columns on.
+
+    compare_plans(plan, changed) -> ""        the same query, with `_ts` and `_diff` passed on
     compare_plans(plan, changed) -> "an expression that sees …"
 
-Over changes the inputs have two columns that the query's author knows nothing of. Text that hands
-them on cannot show who else sees them: a star inside of an expression takes them among its values,
-a name may mean one of them instead of an alias. Spark's analyzer resolves all of that. So the plan
-over changes must be the plan of the query itself, operator by operator and expression by
-expression, once the two columns have been taken out of the lists that hand columns on.
-
 Invariants:
-    Two plans are the same only if everything in them is compared: an operator that is not known
+    Two plans are the same only if everything in them was compared: an operator that is not known
     here, or a field that differs, makes them different. A view is then recomputed, which is right.
     A hidden column is never the partner of a column of the query: only lists of columns that are
-    handed on (`_HANDING_ON`) may name one, by itself.
+    passed on (`_HANDING_ON`) may name one, by itself.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ __all__ = ["compare_plans"]
 _HIDDEN: Final = (TS, DIFF)
 
 _HANDING_ON: Final = frozenset({"Project.projectList", "Expand.output", "Expand.projections"})
-"""Lists of columns that an operator gives, where hidden ones stand beside the query's."""
+"""Lists of an operator's output columns, in which hidden ones may be beside the query's."""
 
 _AS_BELOW: Final = frozenset(
     {
@@ -46,16 +47,16 @@ _AS_BELOW: Final = frozenset(
         "WithCTE",
     }
 )
-"""Operators that give the columns of the last operator below them."""
+"""Operators whose output is that of their last child."""
 
 _LEAVES: Final = frozenset({"LocalRelation", "LogicalRDD"})
-"""How Spark shows a table of rows: what is behind an input to compare plans over."""
+"""Spark's operators for a table of rows, which every input is here."""
 
 _EXPR_ID: Final = "org.apache.spark.sql.catalyst.expressions.ExprId"
 
 _Columns = list[tuple[int | None, int]]
-"""What an operator gives: the id of each column in the query's plan (None: it is hidden) and in
-that over changes."""
+"""Output columns of an operator: the id of each in the query's plan (None: it is hidden), and in
+the plan over changes."""
 
 
 class _Different(Exception):
@@ -63,12 +64,12 @@ class _Different(Exception):
 
 
 def compare_plans(plan: Node, changed: Node) -> str:
-    """Why a plan over changes is not that of the query with two columns handed on; "" if it is.
+    """The first difference between a query's plan and its plan over changes; "" if there is none.
 
     Args:
-        plan: The query's, over temporary views of tables of rows.
-        changed: That of the query's text over changes. The views have the same names, the same
-            columns, and behind them `_ts` and `_diff`.
+        plan: The query's plan, over temporary views of tables of rows.
+        changed: The plan of its text over changes. The views have the same names and columns, and
+            after them `_ts` and `_diff`.
     """
     comparison = _Comparison()
     try:
@@ -85,7 +86,7 @@ def compare_plans(plan: Node, changed: Node) -> str:
 
 
 class _Comparison:
-    """One walk through two plans; knows which id of the one stands for which of the other."""
+    """One walk through two plans at once; pairs the column ids of one with those of the other."""
 
     def __init__(self) -> None:
         self._partners: dict[int, int] = {}
@@ -94,11 +95,15 @@ class _Comparison:
         self._ctes: dict[int, tuple[int, _Columns]] = {}
 
     def roles(self, columns: _Columns) -> list[str | None]:
-        """Of each column which hidden one it is, if any."""
+        """Name of the hidden column that each column is; None for columns of the query."""
         return [self._hidden.get(changed) for _, changed in columns]
 
     def operator(self, plain: Node, changed: Node) -> _Columns:
-        """Compare two operators and all below them; the columns that they give."""
+        """Compare two operators and all below them; returns their output columns.
+
+        Raises:
+            _Different: They are not the same.
+        """
         same = (plain.kind, plain.family) == (changed.kind, changed.family)
         if not same or len(plain.children) != len(changed.children):
             raise _Different(f"the operator {changed.kind} in the place of {plain.kind}")
@@ -107,7 +112,7 @@ class _Comparison:
         if plain.kind == "CTERelationRef":
             return self._reference(plain, changed)
         pairs = zip(plain.children, changed.children, strict=True)
-        # From below: what an operator speaks of are the columns that those below it give.
+        # Children first: an operator's expressions name columns that are paired below it.
         below = [self.operator(*pair) for pair in pairs]
         self._fields(plain, changed)
         columns = self._columns(plain, changed, below)
@@ -116,7 +121,7 @@ class _Comparison:
         return columns
 
     def _columns(self, plain: Node, changed: Node, below: Sequence[_Columns]) -> _Columns:
-        """The columns that two operators give, whose fields are the same."""
+        """The output columns of two operators whose fields are the same."""
         match plain.kind:
             case "Project":
                 return self._given(plain, changed, "projectList")
@@ -132,7 +137,7 @@ class _Comparison:
                 raise _Different(f"the operator {kind}")
 
     def _input(self, plain: Node, changed: Node) -> _Columns:
-        """Pair the columns of an input, and learn which ones of it are hidden."""
+        """Pair the columns of an input, and note its hidden ones."""
         if _view_name(plain) != _view_name(changed):
             raise _Different("another input")
         ours, theirs = _leaf_columns(plain), _leaf_columns(changed)
@@ -147,7 +152,7 @@ class _Comparison:
         return [*pairs, *((None, number) for _, number in theirs[len(ours) :])]
 
     def _reference(self, plain: Node, changed: Node) -> _Columns:
-        """Pair the columns of a CTE where it is read: its ids may be other ones there."""
+        """Pair the columns of a CTE where it is read: they have new ids there."""
         known = self._ctes.get(plain.fields["cteId"])
         if known is None or known[0] != changed.fields["cteId"]:
             raise _Different("another CTE")
@@ -164,7 +169,7 @@ class _Comparison:
         return columns
 
     def _union(self, below: Sequence[_Columns]) -> _Columns:
-        """The columns of the first branch, which a union gives; the others have them in order."""
+        """The output of a union, which is that of its first branch; all have the same order."""
         first = below[0]
         for other in below[1:]:
             if self.roles(other) != self.roles(first):
@@ -172,7 +177,7 @@ class _Comparison:
         return first
 
     def _expanded(self, plain: Node, changed: Node) -> _Columns:
-        """The columns of an operator that makes several rows of one, each of a list of its own."""
+        """The output of an `Expand`, which makes several rows of one, each by its own list."""
         columns = self._given(plain, changed, "output")
         for row in changed.trees["projections"]:
             handed = [self._hidden[_id_of(one)] if self._hands_on(one) else None for one in row]
@@ -181,7 +186,7 @@ class _Comparison:
         return columns
 
     def _given(self, plain: Node, changed: Node, field: str) -> _Columns:
-        """The columns that a list of an operator gives, which has been compared."""
+        """The output columns that a list of an operator defines; it has been compared before."""
         ours = iter(plain.trees.get(field, []))
         columns: _Columns = []
         for column in changed.trees.get(field, []):
@@ -193,7 +198,7 @@ class _Comparison:
         return columns
 
     def _fields(self, plain: Node, changed: Node) -> None:
-        """Compare all that two nodes hold besides their children."""
+        """Compare all fields of two nodes, without their children."""
         for name in plain.trees.keys() | changed.trees.keys():
             ours, theirs = plain.trees.get(name), changed.trees.get(name)
             if f"{plain.kind}.{name}" in _HANDING_ON:
@@ -205,18 +210,18 @@ class _Comparison:
         self._values(mine, other)
 
     def _without_hidden(self, nested: Any) -> Any:
-        """A list, or a list of lists, without the columns in it that are handed on."""
+        """A list, or a list of lists, without the hidden columns that it passes on."""
         if not isinstance(nested, list):
             return nested
         return [self._without_hidden(one) for one in nested if not self._hands_on(one)]
 
     def _hands_on(self, node: Any) -> bool:
-        """Whether an element of a list is a hidden column and nothing else."""
+        """True if an element of a list is a hidden column and nothing else."""
         if not isinstance(node, Node):
             return False
         if node.kind == "AttributeReference":
             return _id_of(node) in self._hidden
-        # Where an input is read twice, Spark gives the columns of one of the two other ids.
+        # Where an input is read twice, Spark renames the columns of one of them by such an alias.
         if node.kind != "Alias" or node.children[0].kind != "AttributeReference":
             return False
         role = self._hidden.get(_id_of(node.children[0]))
@@ -226,7 +231,7 @@ class _Comparison:
         return True
 
     def _values(self, ours: Any, theirs: Any, *, declares: bool = False) -> None:
-        """Compare two fields: trees, lists, or what Spark writes of any other value."""
+        """Compare two fields: trees, lists, or other values of Spark's JSON."""
         if isinstance(ours, Node) and isinstance(theirs, Node):
             self._expression(ours, theirs, declares=declares)
         elif isinstance(ours, list) and isinstance(theirs, list):
@@ -259,7 +264,11 @@ class _Comparison:
         self._fields(ours, theirs)
 
     def _pair(self, ours: int, theirs: int) -> None:
-        """Let two ids stand for each other, from now on and only for each other."""
+        """Pair two ids, for good and one to one.
+
+        Raises:
+            _Different: One of them is hidden, or has another partner.
+        """
         if (
             theirs in self._hidden
             or self._partners.setdefault(ours, theirs) != theirs

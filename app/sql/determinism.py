@@ -1,15 +1,19 @@
-"""What makes a query's result depend on more than its inputs' contents, found in its plan.
+"""Determinism is checked here: a view's result must depend on its inputs' contents alone.
+
+A view's contents at a time are promised to be a function of its inputs at that time. A query whose
+result depends on the order of rows, on their distribution or on the clock breaks that: each
+recomputation would give other rows, and a restart would show as a change.
 
     undetermined(plan) -> (what, hint) | None      order, layout, special date-times
 
-Spark itself says of an expression whether it is deterministic (`analyze` asks it); here is what it
-does not say: aggregates that take whichever row comes first, LIMIT without an order, samples, and
-the texts that a cast to a date or timestamp reads as the current time.
+Spark marks expressions that are not deterministic (`catalyst` asks it). This module finds what
+Spark does not mark: aggregates that take the first row that comes, LIMIT without an order, samples,
+and texts that a cast to a date or timestamp reads as the current time.
 
 Invariants:
-    What is found here can give two results for the same inputs. What is not found may still: ties
-    in an ORDER BY that ends in LIMIT, in a window's order, or in `max_by`, are not looked for. They
-    cost spurious changes, never rows that no run of the query gives.
+    A query that is refused here can give two results for the same inputs. One that passes still
+    may: ties in an ORDER BY that ends in LIMIT, in a window's order, or in `max_by` are not looked
+    for. They cost spurious changes, never rows that no run of the query gives.
     An order by constants is no order: all rows tie in it.
 """
 
@@ -44,7 +48,7 @@ _APPROXIMATE: Final = {
     "HllSketchAgg": ("hll_sketch_agg", "use approx_count_distinct or theta_sketch_agg"),
     "HllUnionAgg": ("hll_union_agg", "use approx_count_distinct or theta_union_agg"),
 }
-"""Aggregates whose approximation depends on the order in which rows and partitions come."""
+"""Aggregates whose approximation depends on the order of rows and partitions: SQL name, hint."""
 _KLL: Final = ("KllSketchAgg", "KllMergeAgg")
 _TRANSPARENT: Final = frozenset(
     {"GlobalLimit", "LocalLimit", "Offset", "PipeOperator", "Project", "SubqueryAlias"}
@@ -52,13 +56,13 @@ _TRANSPARENT: Final = frozenset(
 
 
 def undetermined(plan: Node) -> tuple[str, str] | None:
-    """The first thing in a query that its inputs do not decide.
+    """The first piece of a query whose result its inputs do not decide.
 
     Args:
         plan: The analysed plan.
 
     Returns:
-        What it is, and a hint; None if there is nothing.
+        A sentence about it, and a hint; None if there is nothing.
     """
     for operator in _operators(plan):
         found = _operator(operator, plan)
@@ -73,23 +77,23 @@ def undetermined(plan: Node) -> tuple[str, str] | None:
 
 
 def reads_clock(text: str) -> bool:
-    """Whether Spark reads this as the current time, or as one of today, for a timestamp."""
+    """True if Spark reads this text as the current time, or as a time of today."""
     text = text.strip()
     return text.lower() in _SPECIAL or _OF_TODAY.fullmatch(text) is not None
 
 
 def computed_times(plan: Node) -> bool:
-    """Whether a text that is computed from constants alone is read as a date or timestamp.
+    """True if a text that is computed from constants alone is read as a date or timestamp.
 
-    Only an evaluation can tell whether it `reads_clock`.
+    Only an evaluation of the text can show if it `reads_clock`.
     """
     return any(_timed(node) and _computed(node.children[0]) for node in plan.walk())
 
 
 def special_literal(text: str) -> int | None:
-    """Offset of the first `DATE 'today'` or `TIMESTAMP 'now'` of a query.
+    """Offset of the first `DATE 'today'` or `TIMESTAMP 'now'` of a query; None if there is none.
 
-    Spark's parser puts the time in its place, so that no plan shows it.
+    Spark's parser replaces it by the present time, so no plan shows it: the text must be searched.
     """
     for before, token in pairwise(tokens_of(text)):
         if (
@@ -102,7 +106,7 @@ def special_literal(text: str) -> int | None:
 
 
 def _operators(plan: Node) -> Iterator[Node]:
-    """Every operator, also of subqueries, but not of EXISTS: it asks for any row."""
+    """Every operator, also of subqueries; not those of EXISTS, which any row satisfies."""
     ahead = [plan]
     while ahead:
         node = ahead.pop()
@@ -133,7 +137,7 @@ def _operator(node: Node, plan: Node) -> tuple[str, str] | None:
 
 
 def _ordered(node: Node) -> bool:
-    """Whether the rows of a LIMIT come in an order, or are one at most."""
+    """True if the rows of a LIMIT come in an order, or are one at most."""
     while node.kind in _TRANSPARENT:
         if not node.children:
             return False
@@ -145,7 +149,7 @@ def _ordered(node: Node) -> bool:
 
 
 def _calls(tree: Node) -> tuple[str, str] | None:
-    """The first aggregate below `tree` that takes rows as they come."""
+    """The first aggregate in `tree` whose result depends on the order of rows, and a hint."""
     ahead: list[tuple[Node, bool]] = [(tree, False)]
     while ahead:
         node, settled = ahead.pop()
@@ -175,7 +179,7 @@ def _rough(tree: Node) -> tuple[str, str] | None:
 
 
 def _approximate(node: Node) -> tuple[str, str] | None:
-    """What is wrong with an aggregate whose result depends on the order of rows, in any window."""
+    """A sentence and a hint for an aggregate that depends on the order of rows in any window."""
     if node.kind == "Mode" and node.fields.get("reverseOpt") is None:
         return (
             "mode() takes whichever of the most frequent values comes first",
@@ -197,14 +201,14 @@ def _special(node: Node) -> bool:
 
 
 def _timed(node: Node) -> bool:
-    """Whether an expression makes a date or timestamp of its first child."""
+    """True if an expression makes a date or timestamp of its first child."""
     to = str(node.fields.get("dataType", "")).upper()
     timed = node.kind in _PARSED or (node.kind == "Cast" and to.startswith(_TIMES))
     return timed and bool(node.children)
 
 
 def _computed(node: Node) -> bool:
-    """Whether it is no literal, and made of literals alone, one of them a text."""
+    """True if it is no literal, but made of literals alone, one of them a text."""
     leaves = [inner for inner in node.walk() if not inner.children]
     return (
         bool(node.children)

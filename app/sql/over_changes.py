@@ -1,15 +1,18 @@
-"""A linear query over changes instead of contents: every SELECT hands `_ts` and `_diff` on.
+"""A linear query is rewritten to run over changes: every SELECT passes `_ts` and `_diff` on.
 
     SELECT id, price * 2 AS twice FROM orders WHERE price > 10
     SELECT id, price * 2 AS twice , _ts, _diff FROM orders WHERE price > 10
 
-A query is linear if what it makes of the sum of two collections is the sum of what it makes of
-each. Then its change is what it makes of its input's change, row by row, at the same time and with
-the same diff. Text is inserted at the places of tokens, and nothing is generated anew: what the
-user wrote keeps its meaning, down to the last literal.
+A query Q is linear if Q(a + b) = Q(a) + Q(b) (DBSP's linear operators). Then the change of its
+result is Q over its input's change, row by row, at the same time and with the same diff: an update
+costs what has changed, and not what there is.
+
+Text is inserted between tokens, and nothing is generated anew: what the user wrote stays, down to
+the last literal. That the new text means the same is not taken for granted: `compare_plans` proves
+it from Spark's plans, or the view is recomputed.
 
 Invariants:
-    Every SELECT has a FROM behind it, on its own level, where the columns can be handed on.
+    Every SELECT is followed by a FROM on its own level, before which the columns can be added.
 """
 
 from __future__ import annotations
@@ -27,10 +30,10 @@ __all__ = ["NotLinear", "over_changes"]
 
 @dataclass(frozen=True, slots=True)
 class NotLinear:
-    """The query cannot be taken over changes.
+    """The refusal of a query that cannot run over changes.
 
     Attributes:
-        reason: Why, in a person's words.
+        reason: The reason, for a person.
     """
 
     reason: str
@@ -39,7 +42,7 @@ class NotLinear:
 def over_changes(query: str) -> str | NotLinear:
     """The text of `query` for inputs that have `_ts` and `_diff`, with both at the end of its rows.
 
-    Right only for a query whose plan has no operators but those of `strategy.LINEAR`.
+    It is right only for a query whose plan has no operators but those of `strategy.LINEAR`.
     """
     tokens = query_tokens(query)
     depths = _depths(tokens)
@@ -54,13 +57,14 @@ def over_changes(query: str) -> str | NotLinear:
         inserts.append((tokens[end].start, f", {TS}, {DIFF} "))
     if not inserts:
         return NotLinear("no SELECT")
+    # From the end: an insertion moves every offset behind it.
     for position, text in sorted(inserts, reverse=True):
         query = query[:position] + text + query[position:]
     return query
 
 
 def _depths(tokens: Sequence[Token]) -> list[int]:
-    """How many parentheses each token is inside of."""
+    """The number of parentheses around each token."""
     depths, depth = [], 0
     for token in tokens:
         depth -= token.token_type is TokenType.R_PAREN
@@ -86,7 +90,7 @@ def _end_of_list(tokens: Sequence[Token], depths: Sequence[int], place: int) -> 
 def _stars(
     tokens: Sequence[Token], depths: Sequence[int], start: int, end: int
 ) -> list[tuple[int, str]]:
-    """What keeps stars of a select list from giving the two columns as well."""
+    """The insertions that keep stars of a select list from returning the two columns as well."""
     found = []
     for place in range(start + 1, end):
         before = tokens[place - 1].token_type

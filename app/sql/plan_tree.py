@@ -1,12 +1,15 @@
-"""A logical plan of Spark as a tree of plain values: read from the JSON that Spark writes of it.
+"""A plan tree is a logical plan of Spark as plain values, read from Spark's own JSON of it.
+
+Each look at a plan through Py4J is a call to the JVM; a plan of a few hundred nodes would cost
+seconds, and could not be tested without Spark. One call to `TreeNode.toJSON` brings all of it.
 
     root = plan_tree(json)
     root.kind, root.children        "Filter", (…,)
     root.expressions                every expression of this operator, and plans inside of them
     root.trees                      the same by field: {"projections": [[…], […]]}
 
-Spark's `TreeNode.toJSON` lists nodes in pre-order, each with the number of its children; what a
-node holds besides is in its fields, and trees among those are lists of the same form.
+`toJSON` lists nodes in pre-order, each with the number of its children; all else of a node is in
+its fields, and trees among those are lists of the same form.
 
 Invariants:
     Every operator and expression of the plan is reachable, those of subqueries too.
@@ -29,9 +32,9 @@ class Node:
     Attributes:
         kind: Name of its class: "Filter", "Rand".
         family: Last part of its package: "logical", "expressions", "aggregate".
-        fields: What Spark writes of it, trees apart.
+        fields: All of its fields in Spark's JSON that have no trees.
         children: Its children in Spark's sense.
-        trees: Its fields that hold trees, each with these in lists as Spark nests them.
+        trees: Fields with trees, each with these in lists as Spark nests them.
     """
 
     kind: str
@@ -55,7 +58,7 @@ class Node:
 
 
 def plan_tree(text: str) -> Node:
-    """The tree that Spark has written as `text`."""
+    """Read a tree from `text`, the JSON that Spark has written."""
     return _tree(json.loads(text))
 
 

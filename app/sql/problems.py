@@ -1,15 +1,16 @@
-"""What is wrong with a project, and where: as many problems at once as can be found.
+"""Problems of a project or a query are reported here, each with its place, all of them at once.
+
+One error at a time makes a project of fifty files fifty runs. So checks collect problems, and one
+`InvalidProject` shows them all, as a compiler does.
 
     sources.sql:3:14: unknown source or view 'flihgts'
         SELECT * FROM flihgts
                       ^
         hint: did you mean 'flights'?
 
-A caller relies on `InvalidProject.problems` being in the order of files and positions, and on the
-error's text showing all of them.
-
 Invariants:
-    Lines and columns count from 1, in characters. A place is in its script, or right behind it.
+    `InvalidProject.problems` are in the order of files and positions; its text shows all of them.
+    Lines and columns count from 1, in characters. A place is in its script, or right after its end.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ class Place:
     """A position in a script.
 
     Attributes:
-        file: As the project was given it: a path below its folder, or an object's name.
-        line: From 1.
-        column: From 1, in characters.
-        text: The line.
+        file: A path below the project's folder, or an object's name.
+        line: Number of the line, from 1.
+        column: Number of the character in it, from 1.
+        text: The whole line.
     """
 
     file: str
@@ -45,7 +46,7 @@ class Place:
         return f"{self.file}:{self.line}:{self.column}"
 
     def shown(self) -> str:
-        """The line and, below it, a caret under the column; tabs stay tabs."""
+        """The line and, on the next one, a caret under the column; tabs stay tabs."""
         before = self.text[: self.column - 1]
         indent = "".join("\t" if character == "\t" else " " for character in before)
         return f"{self.text.rstrip()}\n{indent}^"
@@ -56,15 +57,15 @@ class Script:
     """A text with statements.
 
     Attributes:
-        file: How a person knows it.
-        text: All of it.
+        file: Its name for a person.
+        text: The whole text.
     """
 
     file: str
     text: str
 
     def place(self, offset: int) -> Place:
-        """The position of the character at `offset`; an offset outside is moved to the edge."""
+        """The place of the character at `offset`; one outside of the text is moved to its edge."""
         offset = min(max(offset, 0), len(self.text))
         start = self.text.rfind("\n", 0, offset) + 1
         end = self.text.find("\n", offset)
@@ -74,13 +75,13 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong.
+    """One error in a project or query.
 
     Attributes:
-        place: Where; None for what has no place.
+        place: Its place; None if it has none.
         code: Stable upper-case name of the condition.
-        message: What is wrong, with the values.
-        hint: What to do about it.
+        message: A sentence about it, with the values.
+        hint: Advice for a repair; "" for none.
     """
 
     place: Place | None
@@ -100,10 +101,10 @@ class Problem:
 
 
 class InvalidProject(InvalidUsage):
-    """A project that cannot run as it is written: every problem that was found.
+    """A project or query that cannot run as it is written, with every problem that was found.
 
     Attributes:
-        problems: By file and position, at least one.
+        problems: The problems by file and position, at least one.
     """
 
     default_code = "INVALID_PROJECT"
@@ -125,10 +126,10 @@ class InvalidProject(InvalidUsage):
 
 
 class Wrong(Exception):
-    """A problem at an offset of a text whose script the finder does not know.
+    """A problem at an offset of a text, raised where the text's script is not known.
 
     Attributes:
-        offset: In characters from the start of the text.
+        offset: Its place, in characters from the start of the text.
     """
 
     def __init__(self, offset: int, message: str, hint: str = "", code: str = "SYNTAX") -> None:
@@ -139,12 +140,12 @@ class Wrong(Exception):
         self.code = code
 
     def at(self, script: Script, base: int = 0) -> Problem:
-        """The problem, where the text starts at offset `base` of `script`."""
+        """The problem in `script`, in which the text starts at offset `base`."""
         return Problem(script.place(base + self.offset), self.code, self.message, self.hint)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A hint for an unknown name: the nearest known one, or all of them if none is near."""
+    """A hint for an unknown name: the nearest known one, or all known if none is near."""
     names = sorted(known)
     near = nearest(name, names)
     if near is not None:

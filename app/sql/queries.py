@@ -1,12 +1,15 @@
-"""The statements of `sql` and `subscribe`: queries at a time, and requests to follow an object.
+"""Statements of clients are parsed here: queries at a time, EXPLAIN, and SUBSCRIBE.
+
+Spark has none of these: its `AS OF` belongs to one table, while ours is the one time at which a
+query reads all of its objects.
 
     parse_select("SELECT * FROM flights AS OF 1700000000000")  -> Selected(query, inputs, as_of)
-    parse_explain("EXPLAIN SELECT * FROM flights")   what of, or None if it is no EXPLAIN
+    parse_explain("EXPLAIN SELECT * FROM flights")             -> Selected, a view's name, or None
     parse_subscribe("SUBSCRIBE TO delays AS OF '2026-11-20'")  -> Subscribed(on, …)
     bind("SELECT * FROM flights", {"flights": "_tmp_7"})       -> the query over other names
 
 A time is a number of milliseconds since the epoch, or a date-time as text; one without a zone is
-in `zone`. `AS OF` stands at the end and holds for everything that the query reads.
+in `zone`. `AS OF` is the last clause and applies to everything that the query reads.
 
 Invariants:
     The query of a `Selected` is the text as written, without its `AS OF`: Spark reads exactly that.
@@ -44,9 +47,9 @@ class Selected:
     """A query to answer once.
 
     Attributes:
-        query: The query, without `AS OF`.
+        query: The text without `AS OF`.
         inputs: Names that it reads, sorted, in lower case; `introspection.x` for relations.
-        as_of: The time whose contents it sees; None for the newest that are complete.
+        as_of: The time at which it reads; None for the latest at which all inputs are settled.
     """
 
     query: str
@@ -59,10 +62,10 @@ class Subscribed:
     """A request to follow an object's changes.
 
     Attributes:
-        on: The object, in lower case.
-        snapshot: Whether the contents at `as_of` come first.
-        as_of: From when on; None for now.
-        up_to: Changes before this time only; None for all.
+        on: Name of the object, in lower case.
+        snapshot: True if the contents at `as_of` come first.
+        as_of: First time; None for now.
+        up_to: End of the changes, exclusive; None for no end.
     """
 
     on: str
@@ -72,10 +75,10 @@ class Subscribed:
 
 
 def parse_select(text: str, zone: ZoneInfo = _UTC) -> Selected:
-    """`SELECT … [AS OF time]`, or any other query.
+    """Parse `SELECT … [AS OF time]`, or any other query.
 
     Raises:
-        InvalidProject: It is no query, or its time is none.
+        InvalidProject: It is no query, or its time is invalid.
     """
     try:
         tokens = _one(text, "write SELECT …")
@@ -88,13 +91,13 @@ def parse_select(text: str, zone: ZoneInfo = _UTC) -> Selected:
 
 
 def parse_explain(text: str, zone: ZoneInfo = _UTC) -> Selected | str | None:
-    """`EXPLAIN query`, or `EXPLAIN [MATERIALIZED] VIEW name`.
+    """Parse `EXPLAIN query`, or `EXPLAIN [MATERIALIZED] VIEW name`.
 
     Returns:
-        The query, or the view's name in lower case; None if it is neither.
+        The query, or the view's name in lower case; None if the text is no EXPLAIN.
 
     Raises:
-        InvalidProject: Behind EXPLAIN there is no query.
+        InvalidProject: No query follows EXPLAIN.
     """
     head = _EXPLAIN.match(text)
     if head is None:
@@ -102,15 +105,15 @@ def parse_explain(text: str, zone: ZoneInfo = _UTC) -> Selected | str | None:
     view = _VIEW.fullmatch(text, head.end())
     if view is not None:
         return (view[1] or view[2]).lower()
-    # Blanks in its place: errors show where the query stands in what was written.
+    # Blanks in the place of EXPLAIN, so that offsets of errors are those of the whole text.
     return parse_select(" " * head.end() + text[head.end() :], zone)
 
 
 def parse_subscribe(text: str, zone: ZoneInfo = _UTC) -> Subscribed:
-    """`SUBSCRIBE [TO] object [WITHOUT SNAPSHOT] [AS OF time] [UP TO time]`, in this order or not.
+    """Parse `SUBSCRIBE [TO] object [WITHOUT SNAPSHOT] [AS OF time] [UP TO time]`, in any order.
 
     Raises:
-        InvalidProject: It is not of this form, or `UP TO` is not behind `AS OF`.
+        InvalidProject: It is not of this form, or `UP TO` is not later than `AS OF`.
     """
     try:
         return _subscribed(Cursor(text, _one(text, "write SUBSCRIBE TO object")), zone)
@@ -122,8 +125,8 @@ def bind(query: str, names: Mapping[str, str]) -> str:
     """The query over other names; see `references.Query.bind`.
 
     Args:
-        query: As a `Selected` or a view's description holds it.
-        names: By object, in lower case: the temporary view to read instead.
+        query: The text, as in a `Selected` or a view's description.
+        names: The temporary view to read instead, by the object's name in lower case.
 
     Raises:
         InvalidProject: It is no query.
@@ -152,7 +155,7 @@ def _query(text: str, base: int) -> Query:
 
 
 def _as_of(tokens: list[Token], text: str, zone: ZoneInfo) -> tuple[int, int | None]:
-    """Where the query ends, and the time of an `AS OF` behind it."""
+    """Offset of the query's end, and the time of an `AS OF` that follows it."""
     words = [word_of(token, text) for token in tokens[-3:-1]]
     if words != ["AS", "OF"] or tokens[-1].token_type not in _LITERALS:
         return tokens[-1].end + 1, None

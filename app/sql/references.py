@@ -1,4 +1,8 @@
-"""The names that a query reads, and the query with other names in their place.
+"""References are the places of a query that read an object; they can be bound to other names.
+
+A view's inputs must be known before Spark is asked, and must be replaced by temporary views when
+the query runs. A generator of SQL would write the whole text anew, and could change its meaning:
+here only the names are replaced, in the text as written.
 
     query = read_query("WITH d AS (SELECT * FROM flights) SELECT * FROM d")
     query.inputs                                ("flights",)
@@ -9,9 +13,9 @@ object of its name from there on inward, and inside of itself it sees the object
 A name has one part, or is `introspection.` and one part.
 
 Invariants:
-    Binding changes the references and nothing else of the text: no function, literal, alias, column
-    or hint. A reference without an alias gets its own name as one, so that `flights.x` still works.
-    Every offset of a bound text leads back to an offset of the original (`Bound.origin`).
+    Binding changes references and nothing else of the text: no function, literal, alias, column or
+    hint. A reference without an alias gets its own name as one, so that `flights.x` still works.
+    Every offset of a bound text maps back to an offset of the original (`Bound.origin`).
 """
 
 from __future__ import annotations
@@ -32,10 +36,10 @@ from shardline.app.sql.tokens import query_tokens
 __all__ = ["INTROSPECTION", "Bound", "Query", "Reference", "quoted", "read_query"]
 
 INTROSPECTION: Final = "introspection"
-"""The one name that may stand in front of another: that of the relations of the runtime itself."""
+"""The only qualifier that a name may have: that of the runtime's own relations."""
 
 _PLAIN: Final = frozenset({"this", "db", "alias", "joins", "laterals", "pivots"})
-"""What may follow a name in FROM, in sqlglot's words."""
+"""Arguments of sqlglot's `Table` that objects may have."""
 
 _BARE: Final = re.compile(r"\bTABLE\s+\Z", re.IGNORECASE)
 
@@ -45,11 +49,11 @@ class Reference:
     """A place of a query that reads an object.
 
     Attributes:
-        name: The object's, in lower case; `introspection.x` for a relation.
+        name: Name of the object in lower case; `introspection.x` for a relation.
         start: Offset of its first character in the query's text.
-        end: Offset behind its last one.
-        own: Its last part as written, with backticks where they stand.
-        aliased: Whether the query gives it an alias, or may not, as `TABLE x`.
+        end: Offset after its last one.
+        own: Its last part as written, with its backticks.
+        aliased: True if no alias may be added: there is one, or none is possible (`TABLE x`).
     """
 
     name: str
@@ -68,17 +72,17 @@ class _Edit:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A query with names replaced.
+    """A query with other names.
 
     Attributes:
-        text: The query.
+        text: The text of the query.
     """
 
     text: str
     _edits: tuple[_Edit, ...]
 
     def origin(self, offset: int) -> int:
-        """The offset in the original text of what is at `offset` in this one."""
+        """The offset in the original text that corresponds to `offset` in this one."""
         moved = 0
         for edit in self._edits:
             start = edit.start + moved
@@ -92,12 +96,13 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query as written, and what it reads.
+    """A query as written, and its references.
 
     Attributes:
-        text: As written.
-        references: In the order of the text.
-        qualified: Offsets of the `introspection.` in front of columns, and of what follows it.
+        text: The text as written.
+        references: References in the order of the text.
+        qualified: Start and end of each `introspection.` in front of a column, which is removed:
+            the relation is known by its last part once it is bound.
     """
 
     text: str
@@ -106,15 +111,15 @@ class Query:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The names that it reads, sorted, each once."""
+        """Names of the objects that it reads, sorted, each once."""
         return tuple(sorted({reference.name for reference in self.references}))
 
     def bind(self, names: Mapping[str, str]) -> Bound:
         """The query over other names.
 
         Args:
-            names: By name that it reads, in lower case: the name to read instead, of one part,
-                without backticks. Names that are missing stay as they are.
+            names: The name to read instead, by each name that it reads in lower case. New names
+                have one part, without backticks. Names that are missing stay as they are.
         """
         edits = [_Edit(start, end, "") for start, end in self.qualified]
         for reference in self.references:
@@ -137,10 +142,10 @@ def quoted(name: str) -> str:
 
 
 def read_query(text: str) -> Query:
-    """The query that is `text`.
+    """Read a query and find its references.
 
     Raises:
-        Wrong: It is not one query, or reads something that is no object.
+        Wrong: The text is not one query, or reads something that is no object.
     """
     tree = _parsed(text)
     references: list[Reference] = []
@@ -163,7 +168,8 @@ def _parsed(text: str) -> exp.Expr:
     if not tokens:
         raise Wrong(0, "there is no query", "write SELECT …")
     try:
-        # Of the same family, and it knows Spark's paths into a variant, `v:a.b`.
+        # Databricks' dialect, not Spark's: it has the same SQL, and knows paths into a variant
+        # (`v:a.b`), which Spark's of sqlglot does not.
         found = Databricks().parser().parse(tokens, text)
     except ParseError as error:
         raise _refused(error, tokens) from None
@@ -189,7 +195,7 @@ def _refused(error: ParseError, tokens: list[Token]) -> Wrong:
 
 
 def _nodes(tree: exp.Expr) -> Iterator[tuple[exp.Expr, frozenset[str]]]:
-    """Every node that can hold a reference, with the names that hide objects there."""
+    """Every node that can be a reference, with the names of the CTEs that hide objects there."""
     open_nodes: list[tuple[exp.Expr, frozenset[str]]] = [(tree, frozenset())]
     while open_nodes:
         node, hidden = open_nodes.pop()
@@ -233,7 +239,11 @@ def _reference(table: exp.Table, text: str) -> Reference:
 
 
 def _span(part: exp.Expr, text: str) -> tuple[int, int]:
-    """Offsets of an identifier, which must be what stands there."""
+    """Offsets of an identifier in the text.
+
+    Raises:
+        Wrong: The text there is another: sqlglot has made the name up, and binding would damage it.
+    """
     start, last = part.meta.get("start"), part.meta.get("end")
     if start is None or last is None:
         raise Wrong(0, f"the place of '{part.name}' is not known", "write the query more plainly")
@@ -244,7 +254,7 @@ def _span(part: exp.Expr, text: str) -> tuple[int, int]:
 
 
 def _qualifier(column: exp.Column, bare: set[str]) -> tuple[int, int] | None:
-    """Offsets of the `introspection.` of a column of a relation that has no alias."""
+    """Start and end of a column's `introspection.` if its relation has no alias; else None."""
     parts = column.parts
     name = ".".join(part.name.lower() for part in parts[:2])
     if name not in bare:

@@ -1,10 +1,13 @@
-"""What Spark says is wrong with a text, as a message, a hint and an offset in it.
+"""Spark's errors about a text are read here: a message, a hint, and an offset in the text.
+
+Spark's own message carries plans, codes and stack traces, and its place refers to the text after
+names were replaced. A user needs one sentence and the place in the file.
 
     said = spark_says(error, text)      said.message, said.hint, said.offset
 
-Spark names places in three ways: a query context with indices, `line 2 pos 7` behind the message,
-`(line 2, pos 7)` behind it. All count from the text that it was given, positions and indices from
-0, lines from 1.
+Spark names places in three ways: a query context with indices, `line 2 pos 7` after the message,
+`(line 2, pos 7)` after it. All count from the text that it was given, positions and indices from 0,
+lines from 1.
 """
 
 from __future__ import annotations
@@ -41,13 +44,13 @@ _HINTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """An error of Spark for a person.
+    """An error of Spark, for a person.
 
     Attributes:
-        code: Spark's error condition; "SPARK" if it gives none.
+        code: Spark's error condition; "SPARK" if it has none.
         message: Its first sentence, without codes and plans.
-        hint: What to do about it.
-        offset: In the text; None if Spark names no place.
+        hint: Advice for a repair.
+        offset: Its place in the text; None if Spark names none.
     """
 
     code: str
@@ -57,7 +60,7 @@ class Said:
 
 
 def spark_says(error: Exception, text: str) -> Said:
-    """What `error` says of `text`: the query, or the columns, that Spark was given."""
+    """Read an error about `text`, the query or the columns that were given to Spark."""
     whole = str(error)
     ours = _OURS.findall(whole)
     if ours:
@@ -79,7 +82,7 @@ def _end_of(message: str) -> int:
 
 
 def _suggestion(error: Exception) -> str:
-    """The nearest of the names that Spark proposes."""
+    """A hint with the nearest of the names that Spark proposes, or with all of them."""
     parameters: dict[str, str] = getattr(error, "getMessageParameters", dict)() or {}
     proposed = re.findall(r"(?:`[^`]*`\.?)+", parameters.get("proposal", ""))
     if not proposed:

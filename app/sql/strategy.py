@@ -1,17 +1,17 @@
-"""How a view is kept up to date: the choice, and the reason for it in a person's words.
+"""The strategy of a view is chosen here: computed from changes, or recomputed; with the reason.
+
+To recompute is always right, and costs as much as the whole input at each change. A query is linear
+when its result over a sum of changes is the sum of its results over each: then the inputs' changes
+alone give the view's change. That holds for operators that look at one row at a time (projections,
+filters, generators), and for UNION ALL of such. Everything else is run anew and compared.
 
     choose(plan_tree(…)) -> ("linear", "") | ("recompute", "a join of two inputs")
-    LINEAR                  the operators that are, for whoever looks again when the query runs
-
-A query is linear when its result over a sum of changes is the sum of its results over each of them:
-then the change of the inputs alone gives the change of the view. That holds for operators that look
-at one row at a time (projections, filters, generators) and for UNION ALL of such. Everything else
-is run anew and compared.
+    LINEAR                  the linear operators; `linear_check` looks again when the query runs
 
 Invariants:
-    An operator is linear because it is in the list, never because it is in no other: what is not
-    known is recomputed, which is always right. So is an expression that holds a query.
-    A branch that reads no input would give its rows again at each change: it is never linear.
+    An operator is linear because it is in the list, never because it is in no other: unknown ones
+    are recomputed. So is an expression with a subquery.
+    A branch that reads no input would return its rows again at each change: it is never linear.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ LINEAR: Final = frozenset(
         "WithCTE",
     }
 )
-"""Operators that treat each row by itself; order and distribution of rows are not kept anyway."""
+"""Operators that treat each row by itself, and those of order and distribution: a view has none."""
 
 INPUT: Final = "View"
-"""How the analyzer shows a temporary view: the inputs of a view are given to it as such."""
+"""The analyzer's operator for a temporary view: a view's inputs are such views."""
 
 _REASONS: Final = {
     "Deduplicate": "duplicates dropped",
@@ -67,7 +67,7 @@ _REASONS: Final = {
     "Window": "a window function",
 }
 _REASONS_MAX: Final = 5
-"""As many as a person reads."""
+"""Most reasons that are shown."""
 
 _SUBQUERIES: Final = {
     "Exists": "a subquery in EXISTS",
@@ -89,24 +89,24 @@ _JOINS: Final = {
 
 
 def choose(plan: Node) -> tuple[Strategy, str]:
-    """The strategy for a query, and why not a better one.
+    """The strategy for a query, and the reason if it is not the best one.
 
     Args:
-        plan: Its analysed plan, over inputs that are temporary views.
+        plan: The query's analysed plan, over inputs that are temporary views.
 
     Returns:
-        `linear` and "", or `recompute` and what in the query demands it, most telling first.
+        `linear` and "", or `recompute` and the pieces of the query that demand it.
     """
     reasons = list(dict.fromkeys(_obstacles(plan)))[:_REASONS_MAX]
     if not reasons:
         return "linear", ""
-    # Constants are the last thing to blame: whoever joins with them wants to read of the join.
+    # Constants are named only if there is nothing else: in a join with them the join is the reason.
     telling = [r for r in reasons if r != _REASONS["OneRowRelation"]] or reasons
     return "recompute", ", ".join(telling)
 
 
 def _obstacles(plan: Node) -> Iterator[str]:
-    """What is not linear, in the order of the plan; nothing is looked for below an input."""
+    """Descriptions of all that is not linear, in the order of the plan, above its inputs."""
     ahead = [plan]
     while ahead:
         node = ahead.pop()
@@ -149,7 +149,7 @@ def _join(node: Node) -> str:
 
 
 def _spoken(kind: str) -> str:
-    """`CollectList` as people write it: `collect_list`."""
+    """A function's name as in SQL: `CollectList` becomes `collect_list`."""
     if kind in _SPOKEN:
         return _SPOKEN[kind]
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in kind).lstrip("_")

@@ -1,4 +1,8 @@
-"""Spark's tokens with their offsets, and a cursor for statements that no parser knows.
+"""Texts are split into Spark's tokens with their offsets; a cursor reads our own statements.
+
+sqlglot's parser does not know our statements (`CREATE SOURCE`, `SUBSCRIBE`), and any parser that
+builds a tree loses where things stand in the text. Tokens with offsets serve both: errors that show
+the place, and texts that stay as they were written.
 
     for statement in statements_of(text): ...      the tokens of each, without the semicolons
     cursor.accept("IF", "NOT")   cursor.name("the source")
@@ -45,7 +49,7 @@ _WORDS: Final = frozenset({TokenType.SELECT, TokenType.FROM})
 
 
 def tokens_of(text: str) -> list[Token]:
-    """The tokens of `text`; comments are none.
+    """The tokens of `text`, without comments.
 
     Raises:
         Wrong: A quoted text, name or comment does not end.
@@ -64,9 +68,9 @@ def tokens_of(text: str) -> list[Token]:
 
 
 def query_tokens(text: str) -> list[Token]:
-    """The tokens of a query for sqlglot's parser, each with the meaning that Spark gives it.
+    """The tokens of a query for sqlglot's parser, retyped where Spark reads them differently.
 
-    `window(…)` is a function, `TABLE x` reads like `FROM x`, and a name behind AS or a dot may be
+    `window(…)` is a function, `TABLE x` reads like `FROM x`, and a name after AS or a dot may be
     `select` or `from`.
 
     Raises:
@@ -81,7 +85,7 @@ def query_tokens(text: str) -> list[Token]:
 
 
 def _kind(tokens: Sequence[Token], place: int) -> TokenType:
-    """What the token at `place` is to Spark."""
+    """The type of the token at `place` for Spark."""
     kind = tokens[place].token_type
     before = tokens[place - 1].token_type if place else None
     after = tokens[place + 1].token_type if place + 1 < len(tokens) else None
@@ -116,8 +120,8 @@ def statements_of(text: str) -> Iterator[list[Token]]:
 def compact(text: str) -> str:
     """`text` without comments, and with one space where there were comments or white space.
 
-    Two texts that Spark reads alike because they differ in layout only have the same compact text.
-    Hints (`/*+ … */`) stay.
+    Texts that differ in layout only have the same compact text, so that a view is not made anew
+    when its file is formatted. Hints (`/*+ … */`) stay.
     """
     pieces: list[str] = []
     end = 0
@@ -130,12 +134,12 @@ def compact(text: str) -> str:
 
 
 def quoted_names(text: str) -> set[str]:
-    """Every name that stands in backticks."""
+    """All names in backticks."""
     return {t.text for t in tokens_of(text) if t.token_type is TokenType.IDENTIFIER}
 
 
 def word_of(token: Token, text: str) -> str:
-    """The token in upper case if it is an unquoted word, else nothing."""
+    """The token in upper case if it is an unquoted word, else ""."""
     written = text[token.start : token.end + 1]
     return written.upper() if re.fullmatch(r"[^\W\d]\w*", written) else ""
 
@@ -144,7 +148,7 @@ class Cursor:
     """Steps over the tokens of one statement.
 
     Attributes:
-        text: What the tokens are offsets of.
+        text: The text that the tokens' offsets refer to.
     """
 
     def __init__(self, text: str, tokens: Sequence[Token]) -> None:
@@ -155,27 +159,27 @@ class Cursor:
 
     @property
     def done(self) -> bool:
-        """Whether there is no token left."""
+        """True if there is no token left."""
         return self._index >= len(self._tokens)
 
     @property
     def offset(self) -> int:
-        """Where the next token starts; the end of the statement if there is none."""
+        """Offset of the next token; the end of the statement if there is none."""
         return self._tokens[-1].end + 1 if self.done else self._tokens[self._index].start
 
     @property
     def end(self) -> int:
-        """Where the statement ends, exclusive."""
+        """Offset of the statement's end, exclusive."""
         return self._tokens[-1].end + 1
 
     @property
     def word(self) -> str:
-        """The next token in upper case if it is an unquoted word, else nothing."""
+        """The next token in upper case if it is an unquoted word, else ""."""
         return "" if self.done else word_of(self._tokens[self._index], self.text)
 
     @property
     def written(self) -> str:
-        """The next token as written."""
+        """The next token as written, in quotes, for messages."""
         if self.done:
             return "the end of the statement"
         token = self._tokens[self._index]
@@ -190,7 +194,7 @@ class Cursor:
         self._index += 1
 
     def accept(self, *words: str) -> bool:
-        """Step over `words` if they are next."""
+        """Step over `words`, in upper case, if they are next; else False."""
         ahead = self._tokens[self._index : self._index + len(words)]
         if tuple(word_of(token, self.text) for token in ahead) != words:
             return False
@@ -198,13 +202,13 @@ class Cursor:
         return True
 
     def expect(self, words: str, form: str) -> None:
-        """Step over `words`, in upper case; `form` shows the statement to whoever forgot them."""
+        """Step over `words`, in upper case; a hint shows `form`, the statement as it should be."""
         for word in words.split():
             if not self.accept(word):
                 raise self.wrong(f"expected {words}, found {self.written}", f"write {form}")
 
     def one_of(self, what: str, known: Iterable[str]) -> str:
-        """Step over one of the `known` words, which is given in upper case."""
+        """Step over one of the `known` words, all in upper case, and return it."""
         known = tuple(known)
         if self.word not in known:
             raise self.wrong(f"{self.written} is no {what}", did_you_mean(self.word, known))
@@ -213,7 +217,7 @@ class Cursor:
         return word
 
     def symbol(self, kind: TokenType) -> bool:
-        """Step over a token of this kind if it is next."""
+        """Step over a token of this kind if it is next; else False."""
         if self.done or self._tokens[self._index].token_type is not kind:
             return False
         self._index += 1
@@ -225,7 +229,7 @@ class Cursor:
             raise self.wrong(f"expected ( after {what}, found {self.written}")
 
     def name(self, what: str) -> str:
-        """A name as written, without its backticks."""
+        """Step over a name and return it as written, without its backticks."""
         if not self.done:
             token = self._tokens[self._index]
             if token.token_type is TokenType.IDENTIFIER or word_of(token, self.text):
@@ -237,7 +241,7 @@ class Cursor:
         )
 
     def string(self, what: str) -> str:
-        """A quoted text. Several are one, and a doubled quote is a quote: both as in Spark."""
+        """Step over a string literal; adjacent ones are one, a doubled quote is a quote (Spark)."""
         parts: list[str] = []
         end = -1
         while not self.done and self._tokens[self._index].token_type in _STRINGS:
@@ -253,7 +257,7 @@ class Cursor:
         return "".join(parts)
 
     def literal(self, what: str) -> str:
-        """The text of a quoted text, a number with its sign, or true or false."""
+        """Step over a literal and return its text: a string, a number with its sign, a boolean."""
         sign = "-" if self.symbol(TokenType.DASH) else ""
         if not self.done and not sign:
             if self.word in _BOOLEANS:
@@ -269,7 +273,7 @@ class Cursor:
         raise self.wrong(f"expected {what}, found {self.written}", "write it in 'quotes'")
 
     def dotted(self, what: str) -> str:
-        """A key such as `kafka.bootstrap.servers`, quoted or not."""
+        """Step over a key such as `kafka.bootstrap.servers`, quoted or not, and return it."""
         if not self.done and self._tokens[self._index].token_type in _STRINGS:
             return self.string(what)
         parts = [self.name(what)]
@@ -278,7 +282,7 @@ class Cursor:
         return ".".join(parts)
 
     def enclosed(self, what: str) -> tuple[int, int]:
-        """Offsets of what stands between an opening parenthesis and its closing one."""
+        """Step over a parenthesis; returns the offsets of the text inside of it."""
         opened = self.offset
         self.open(what)
         start, depth = self.offset, 1
@@ -293,6 +297,6 @@ class Cursor:
         raise Wrong(opened, f"the ( of {what} is never closed", "close it with )")
 
     def last_literal(self) -> bool:
-        """Whether the next token is a text or a number, and the last one."""
+        """True if the next token is a string or a number, and the last one."""
         rest = self._tokens[self._index :]
         return len(rest) == 1 and rest[0].token_type in _LITERALS

@@ -1,14 +1,15 @@
-"""Window functions that take rows as they come, and what becomes of their order.
-
-    taken_as_they_come(operator, plan) -> (what, hint) | None
-    forgets_order(node)                    whether a function's result is the same for any order
+"""Window functions without an order are found here: their result depends on the rows' arrival.
 
 A window function sees the rows of a partition in the order of its ORDER BY. Without one, or with
-one of constants (or of the partition's own columns), that is any order.
+one of constants or of the partition's own columns, they come in any order: `row_number()` then
+gives other numbers in each run, which `determinism` must refuse in a view.
+
+    taken_as_they_come(operator, plan) -> (what, hint) | None
+    forgets_order(node)                    True if a function's result is the same for any order
 
 Invariants:
-    One column that may differ between rows of a partition is taken for an order: whether its values
-    tie, nobody can know from a plan.
+    One column that may differ between rows of a partition counts as an order: a plan does not show
+    if its values tie.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _BY_PLACE: Final = {
     "NthValue": "nth_value",
     "RowNumber": "row_number",
 }
-"""Functions that look at the place of a row; ranks do not: rows that tie have the same."""
+"""Functions that depend on a row's place. Ranks do not: rows that tie have the same rank."""
 
 _COLLECTED: Final = frozenset({"CollectList", "CollectSet"})
 _UNORDERED: Final = frozenset({"ArraySize", "Cardinality", "Size", "SortArray"})
@@ -48,11 +49,11 @@ _ASCENDING: Final = (
     *("If", "LessThan", "NamedLambdaVariable", "NamedLambdaVariable", "Literal"),
     *("If", "GreaterThan", "NamedLambdaVariable", "NamedLambdaVariable", "Literal", "Literal"),
 )
-"""The comparison of `array_sort` without one of its own, in pre-order."""
+"""The comparison that Spark gives an `array_sort` without one, as kinds of nodes in pre-order."""
 
 
 def forgets_order(node: Node) -> bool:
-    """Whether an expression gives the same for each order of the array that it is given."""
+    """True if an expression of an array gives the same result for each order of the array."""
     if node.kind == "ArraySort" and len(node.children) > 1:
         comparison = node.children[1].children[:1]
         return [inner.kind for tree in comparison for inner in tree.walk()] == list(_ASCENDING)
@@ -64,10 +65,10 @@ def taken_as_they_come(operator: Node, plan: Node) -> tuple[str, str] | None:
 
     Args:
         operator: A `Window`.
-        plan: All of the plan that it is in.
+        plan: The whole plan that it is in.
 
     Returns:
-        What it is, and a hint; None if there is nothing.
+        A sentence about it, and a hint; None if there is nothing.
     """
     for named in operator.expressions:
         for call in named.walk():
@@ -79,7 +80,7 @@ def taken_as_they_come(operator: Node, plan: Node) -> tuple[str, str] | None:
 
 
 def _by_place(call: Node) -> str:
-    """How people call the function, if its result depends on the order of rows."""
+    """The function's name in SQL if its result depends on the order of rows, else ""."""
     function, spec = call.children
     whole = function.kind != "AggregateExpression" or _whole(spec)
     if function.kind == "AggregateExpression":
@@ -93,7 +94,7 @@ def _by_place(call: Node) -> str:
 
 
 def _whole(spec: Node) -> bool:
-    """Whether a window's frame is all of the partition, or made of values and not of rows."""
+    """True if a window's frame is all of the partition, or made of values and not of rows."""
     frames = [child for child in spec.children if child.kind == "SpecifiedWindowFrame"]
     return not any(
         "RowFrame" in str(frame.fields.get("frameType"))
@@ -103,7 +104,7 @@ def _whole(spec: Node) -> bool:
 
 
 def _ordered(spec: Node) -> bool:
-    """Whether ORDER BY names a column that may differ between the rows of a partition."""
+    """True if ORDER BY has a column that may differ between the rows of a partition."""
     same = {
         identity
         for place in spec.fields.get("partitionSpec", [])
@@ -114,7 +115,7 @@ def _ordered(spec: Node) -> bool:
 
 
 def _sorted_later(call: Node, named: Node, plan: Node) -> bool:
-    """Whether an array of the window is used only where its order does not matter."""
+    """True if an array of the window is used only where its order does not matter."""
     function = call.children[0].children[0] if call.children[0].children else call
     if function.kind not in _COLLECTED or not str(named.fields.get("name")).startswith("_we"):
         return False
@@ -131,7 +132,7 @@ def _sorted_later(call: Node, named: Node, plan: Node) -> bool:
 
 
 def _columns(tree: Node) -> Iterator[object]:
-    """What tells the columns apart that an expression reads."""
+    """Ids of the columns that an expression reads."""
     return (_identity(node) for node in tree.walk() if node.kind == "AttributeReference")
 
 
