@@ -1,16 +1,21 @@
-"""The project: SQL files to descriptions, checked against Spark before anything starts.
+"""A project turns SQL files into descriptions of objects, checked by Spark before anything starts.
 
-    Project.load(folder).check(spark) -> Resolved    descriptions in an order that works
-    difference(wanted, running) -> Plan               what `run` would do
-    parse_select, parse_subscribe, bind               what `sql` and `subscribe` need
+Owns the statements of a project, its checks as a whole, and the plan: the difference between a
+project and the objects that run.
 
-Read from the bottom: `problems` says where something is wrong; `tokens` and `clauses` take our own
-statements apart and `references` finds the names that a query reads; `statements` puts them
-together; `names` and `graph` check what can be checked without Spark; `analyze` asks Spark's
-analyzer, whose plan (`plantree`) tells `determinism` (with `frames`, of windows) and `strategy` the
-rest; `overchanges` is a linear query's text over changes; `project` is the door.
+    Project.load(folder).check(spark) -> Resolved    descriptions, inputs first
+    difference(wanted, running) -> Plan              the steps that `run` would take
 
-Invariants:
-    A query is never rewritten by a generator of SQL: names are replaced in the text as written, so
-    that Spark reads exactly what the user wrote. The one module that imports Spark is `analyze`.
+    statements, clauses, variables   from text to objects
+    python_objects                   the same from Python
+    names                            checks that need no Spark: names, inputs, cycles
+    analyze, columns                 checks by Spark's analyzer; columns and strategies
+    project                          all of it, as one value
+    plan                             the difference to what runs
+
+May use: `sql`, `protocol`, `settings`, `storage.formats` and the checks of storage and compute that
+need no running object. Start at `project`, then `statements` and `analyze`.
+
+Never: starts or changes anything that runs, or stops at the first problem. A query is never written
+anew by a generator of SQL: names are replaced in the text, so Spark reads what the user wrote.
 """

@@ -1,12 +1,16 @@
-"""What a project's objects are once Spark has been asked: columns, strategies, and what is wrong.
+"""The analysis completes a project's objects by Spark: columns, strategies, and problems.
+
+A query that Spark would refuse, that is not deterministic or that a shard cannot hold must be
+refused before anything starts, with its place in the user's file: later it would be the failure of
+a streaming query.
 
     analyse(catalyst, written) -> Analysis(objects, problems)
 
-Each view's query is analysed over empty views of its inputs, in the order of the dependencies.
+Each view's query is analysed over empty views of its inputs, in the order of dependencies.
 
 Invariants:
-    A place that Spark names is a place in the script, also where names were replaced in between.
-    An object whose input has a problem is not analysed: its own problems would be echoes.
+    A place that Spark names is shown as one in the script, also where names were replaced.
+    An object whose input has a problem is not analysed: its problems would only repeat that one.
 """
 
 from __future__ import annotations
@@ -50,11 +54,11 @@ __all__ = ["Analysed", "Analysis", "analyse"]
 
 @dataclass(frozen=True, slots=True)
 class Analysed:
-    """An object that Spark understands.
+    """An object that Spark accepts.
 
     Attributes:
-        description: With columns, strategy and the query as it is kept.
-        schema: Columns of its contents in JSON; "" for what has none.
+        description: Its complete description, with columns, strategy and the compact query.
+        schema: Columns of its contents in JSON; "" for objects without contents.
         ddl: The same in DDL.
     """
 
@@ -65,11 +69,11 @@ class Analysed:
 
 @dataclass(slots=True)
 class Analysis:
-    """What Spark knows of a project.
+    """The result for a whole project.
 
     Attributes:
-        objects: By name, in the order that they were given in; those with problems are missing.
-        problems: What Spark, or a shard, does not take.
+        objects: Objects by name, in the given order, without those that have problems.
+        problems: Everything that Spark, or a shard, refuses.
     """
 
     objects: dict[str, Analysed] = field(default_factory=dict)
@@ -86,7 +90,7 @@ _INSTEAD: Final = (
 
 
 class _Flawed(Exception):
-    """An object is not what it should be."""
+    """An object has problems, and is left out."""
 
     def __init__(self, *problems: Problem) -> None:
         super().__init__(*map(str, problems))
@@ -94,11 +98,12 @@ class _Flawed(Exception):
 
 
 def analyse(catalyst: Catalyst, written: Sequence[Written]) -> Analysis:
-    """What these objects are.
+    """Analyse objects in order.
 
     Args:
-        catalyst: Of a session of the kind that will run them: its settings decide what SQL means.
-        written: Objects whose names are in order (`names.check_names`), inputs first.
+        catalyst: The analyzer of a session like the one that will run them: its settings decide
+            what a query means.
+        written: Objects that have passed `names.check_names`, inputs first.
     """
     analysis = Analysis()
     for one in written:
@@ -178,7 +183,7 @@ def _source(catalyst: Catalyst, one: Written, source: SourceDescription) -> Anal
 
 
 def _read_columns(catalyst: Catalyst, one: Written, source: SourceDescription) -> tuple[str, bool]:
-    """Columns of the rows that a source reads, and whether its format has to be told them."""
+    """Columns of the rows that a source reads, and True if its format must be given them."""
     # Loading the generators takes time that projects without them need not spend.
     from shardline.app.storage.generators import FORMATS, schema_of  # noqa: PLC0415
 
@@ -202,6 +207,8 @@ def _read_columns(catalyst: Catalyst, one: Written, source: SourceDescription) -
 
 
 def _view(catalyst: Catalyst, one: Written, view: ViewDescription, query: Query) -> Analysed:
+    # From the text, before Spark sees it: its parser replaces these literals by the present time,
+    # and the plan would look like that of a constant.
     literal = special_literal(query.text)
     if literal is not None:
         what = "this literal means the time at which the query runs"
@@ -255,7 +262,7 @@ def _kept(view: ViewDescription, plan: QueryPlan, catalyst: Catalyst) -> ViewDes
 
 
 def _not_over_changes(query: str, plan: QueryPlan, catalyst: Catalyst) -> str:
-    """Why a query with a linear plan cannot be taken over changes; "" if it can."""
+    """The reason why a query with a linear plan cannot run over changes; "" if it can."""
     rewritten = over_changes(query)
     if isinstance(rewritten, NotLinear):
         return rewritten.reason
@@ -308,7 +315,11 @@ def _open(one: Written, what: str, hint: str, shift: int = 0) -> Problem:
 
 
 def _key(one: Written, schema: str) -> tuple[str, ...]:
-    """The object's key as the columns are spelt."""
+    """The object's key in the spelling of the columns.
+
+    Raises:
+        _Flawed: A column of the key does not exist.
+    """
     assert not isinstance(one.description, ViewDescription), one
     key, unknown = spelled(one.description.key, schema)
     if unknown:

@@ -1,4 +1,7 @@
-"""The clauses of our own statements: each at most once, in any order, unknown words refused.
+"""The clauses of our own statements are read here: in any order, each at most once.
+
+All kinds of statements share their clauses, and every mistake in them is refused with its place: a
+misspelt clause that was ignored would leave a default that nobody asked for.
 
     clauses = read_clauses(cursor, "source", ("USING", "OPTIONS", …))
     clauses.envelope, clauses.key, clauses.retain_ms …
@@ -29,9 +32,17 @@ ENVELOPES: Final[tuple[Envelope, ...]] = get_args(Envelope)
 
 @dataclass(slots=True)
 class Clauses:
-    """What the clauses of one statement say.
+    """The values of one statement's clauses; defaults where a clause is missing.
 
     Attributes:
+        format: Name of the format (`USING`).
+        options: Options of the format (`OPTIONS`).
+        schema: Columns in DDL (`SCHEMA`); "" for those of the format.
+        envelope: Meaning of a row (`ENVELOPE`); None for the statement's default.
+        key: Columns that identify a row (`KEY`).
+        retain_ms: How far back contents stay readable, in ms (`RETAIN HISTORY`).
+        comment: A text for people (`COMMENT`).
+        snapshot: False for `WITHOUT SNAPSHOT`.
         spots: Offset of each clause by its first word, of each key column by `key NAME`, and of
             each option by `option name`, in lower case.
     """
@@ -48,16 +59,16 @@ class Clauses:
 
 
 def read_clauses(cursor: Cursor, what: str, known: Sequence[str], until: str = "") -> Clauses:
-    """The clauses up to the end of the statement, or up to the word `until`.
+    """Read the clauses up to the end of the statement, or up to the word `until`.
 
     Args:
-        cursor: Behind what comes before the clauses.
-        what: Of which statement: "source", "sink", "view".
+        cursor: Stands at the first clause.
+        what: Kind of the statement, for errors: "source", "sink", "view".
         known: First words of the clauses that the statement may have.
-        until: Where they end, if not with the statement; it is not stepped over.
+        until: A word at which they end, if not with the statement; it is not stepped over.
 
     Raises:
-        Wrong: A word is no clause, stands there twice, or has no meaning.
+        Wrong: A word is no clause, a clause comes twice, or its value is invalid.
     """
     clauses = Clauses()
     while not cursor.done and not (until and cursor.word == until):
@@ -77,7 +88,11 @@ def read_clauses(cursor: Cursor, what: str, known: Sequence[str], until: str = "
 
 
 def names_in_parentheses(cursor: Cursor, what: str) -> dict[str, int]:
-    """The names of `(a, b)`, each with its offset; at least one, none twice without case."""
+    """Read the names of `(a, b)`, each with its offset; at least one, and all different.
+
+    Raises:
+        Wrong: It is not of this form, or two names are equal without case.
+    """
     cursor.open(what)
     names: dict[str, int] = {}
     while True:
@@ -93,11 +108,12 @@ def names_in_parentheses(cursor: Cursor, what: str) -> dict[str, int]:
 
 
 def check_key(clauses: Clauses, offset: int, name: str) -> None:
-    """Refuse an upsert without a key, and a key that means nothing.
+    """Refuse an upsert without a key, and a key for an envelope that has none.
 
     Args:
-        clauses: Of a source or sink.
-        offset: Of its name, which is its `name`.
+        clauses: Clauses of a source or sink.
+        offset: Place of its name in the text.
+        name: Its name.
 
     Raises:
         Wrong: Envelope and key do not go together.

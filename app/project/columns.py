@@ -1,9 +1,12 @@
-"""What is wrong with the columns of a source or view, and what its contents' columns are.
+"""Columns of sources and views are derived and checked here, before a shard is made with them.
+
+Spark takes results with two columns of one name, with invented names, or of types that a shard
+cannot hold; a shard with them could never be read again by name.
 
     contents_json(description, schema)        the columns of the contents, of those that are read
-    columns_problem(schema, text)             duplicates, missing names, types no shard can hold
+    columns_problem(schema, spelt)            duplicates, missing names, types no shard can hold
 
-Schemas are Spark's JSON of a `StructType`: what its analyzer gives and a shard keeps.
+Schemas are Spark's JSON of a `StructType`: its analyzer returns them so, and shards keep them so.
 
 Invariants:
     Names are compared without case, as Spark does.
@@ -23,7 +26,7 @@ from shardline.datasource.types.schema import RESERVED, ShardSchema
 __all__ = ["Flaw", "columns_problem", "contents_json", "names_of", "spelled"]
 
 Flaw = tuple[str, str, str]
-"""What is wrong: its code, a message and a hint."""
+"""A problem with columns: its code, a message and a hint."""
 
 
 def names_of(schema: str) -> list[str]:
@@ -32,10 +35,10 @@ def names_of(schema: str) -> list[str]:
 
 
 def contents_json(source: SourceDescription, schema: str) -> str:
-    """Columns of a source's contents, given those of the rows that it reads.
+    """The columns of a source's contents, derived from those of the rows that it reads.
 
     Raises:
-        InvalidUsage: Rows of this envelope do not look like that.
+        InvalidUsage: Rows of the source's envelope must have other columns.
     """
     fields = json.loads(schema)["fields"]
     kept = fields
@@ -57,11 +60,11 @@ def contents_json(source: SourceDescription, schema: str) -> str:
 
 
 def columns_problem(schema: str, spelt: Iterable[str] = ()) -> Flaw | None:
-    """The first thing that keeps these columns from being contents.
+    """The first reason why these columns cannot be those of a shard; None if there is none.
 
     Args:
         schema: The columns.
-        spelt: Names that somebody wrote, so that they are no invention of Spark's, however odd.
+        spelt: Names that the user wrote: they are not invented by Spark, however odd they are.
     """
     fields = json.loads(schema)["fields"]
     known: dict[str, str] = {}
@@ -86,10 +89,10 @@ def columns_problem(schema: str, spelt: Iterable[str] = ()) -> Flaw | None:
 
 
 def spelled(key: Sequence[str], schema: str) -> tuple[tuple[str, ...], list[tuple[str, str]]]:
-    """The columns of a key as the schema spells them.
+    """The columns of a key in the schema's spelling.
 
     Returns:
-        Them, and those that are no columns, each with a hint.
+        The columns, and those of the key that do not exist, each with a hint.
     """
     columns = {name.lower(): name for name in names_of(schema)}
     unknown = [

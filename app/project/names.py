@@ -1,6 +1,9 @@
-"""What can be wrong with the objects of a project without asking Spark: names, and who reads whom.
+"""Names in a project are checked here, without Spark: duplicates, reserved ones, inputs, cycles.
 
-    check_names(written, broken) -> problems     duplicates, reserved names, unknown inputs, cycles
+These checks take milliseconds where a session takes seconds, and everything after them may rely on
+an order of the objects.
+
+    check_names(written, broken) -> problems
 
 Invariants:
     Objects without a problem here have unique names, read only sources and views that exist, and
@@ -30,17 +33,17 @@ __all__ = ["check_names"]
 
 _NAME: Final = re.compile(r"[^\W_][\w-]*")
 _NAME_BYTES_MAX: Final = 60
-"""Longest name: those of its shards and checkpoints are made from it, with every byte as `%XX`."""
+"""Longest name in bytes: names of its shards and checkpoints may have each byte as `%XX`."""
 
 
 def check_names(
     written: Sequence[Written], broken: AbstractSet[str] = frozenset()
 ) -> list[Problem]:
-    """Everything that is wrong with the names of these objects.
+    """All problems with the names of these objects.
 
     Args:
         written: The objects.
-        broken: Names that exist although they are not among the objects.
+        broken: Names of objects whose statements are not understood: they exist, too.
     """
     known: dict[str, Written] = {}
     problems: list[Problem] = []
@@ -92,7 +95,7 @@ def _unusable(one: Written) -> Iterator[Problem]:
 
 
 def _derived(one: Written, known: dict[str, Written]) -> Iterator[Problem]:
-    """Names of the shards that an object keeps beside its contents."""
+    """Names that are those of shards which another object keeps beside its contents."""
     for other in known.values():
         if one.name in _shards_beside(other):
             yield one.problem(
@@ -120,7 +123,7 @@ def _shards_beside(one: Written) -> set[str]:
 def _unknown(
     one: Written, known: dict[str, Written], broken: AbstractSet[str]
 ) -> Iterator[Problem]:
-    """Inputs that are not there, or that nobody can read."""
+    """Inputs that do not exist, or that have no contents to read."""
     readable = [n for n, w in known.items() if kind_of(w.description) in {"source", "view"}]
     uses = [(name, "on", 0) for name in one.reads]
     if one.query is not None:

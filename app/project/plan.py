@@ -1,16 +1,18 @@
-"""What has to be done so that what runs is what is wanted: a value, to show and to carry out.
+"""A plan is the list of steps from the objects that run to those of a project, as a value.
+
+As a value it can be shown before it is carried out, sent as JSON, and tested without a runtime.
 
     plan = difference(resolved.descriptions, running)
     for step in plan.steps: ...      in an order that can be applied
-    plan_from(plan_json(plan))       the same plan, by way of what JSON can say
+    plan_from(plan_json(plan))       the same plan, after a way through JSON
 
 Invariants:
-    Applying the steps in order to `running` gives `wanted`; applied to `wanted`, there are none.
-    Nothing is dropped while something that reads it is there, and nothing is made before what it
-    reads. So drops come first, outputs before inputs; then what is made or changed, inputs before
-    outputs; and last the drops that had to wait until nobody reads them any more.
-    Equal descriptions are never touched. Subscriptions are nobody's to plan.
-    No secret leaves by a plan's JSON: `shardline.app.protocol.redaction` takes them out.
+    Applying the steps in order to `running` gives `wanted`; from `wanted` to itself there are none.
+    Nothing is dropped while an object that reads it exists, and nothing is made before its inputs.
+    So drops come first, outputs before inputs; then objects that are made or changed, inputs before
+    outputs; and last the drops of objects that were still read by those.
+    Equal descriptions are never touched. Subscriptions are never part of a plan.
+    A plan's JSON has no secrets: `shardline.app.protocol.redaction` takes them out.
 """
 
 from __future__ import annotations
@@ -38,19 +40,19 @@ __all__ = ["Act", "Change", "Plan", "Step", "difference", "plan_from", "plan_jso
 Act: TypeAlias = Literal["create", "change", "drop"]
 
 _KEPT: Final = frozenset({"retain_ms", "strategy", "reason"})
-"""Fields that change how contents come about or how long they stay, and not what they are."""
+"""Fields that decide how contents are computed or how long they stay, but not the contents."""
 
 _WORDS: Final = {"on": "of", "retain_ms": "retained ms"}
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A field that is to be another.
+    """A field of a description that changes.
 
     Attributes:
         what: The field in words: "query", "option 'path'".
-        before: What it is; "" for nothing.
-        after: What it is to be.
+        before: Its present value as text; "" for none.
+        after: Its new value as text; "" for none.
     """
 
     what: str
@@ -60,12 +62,12 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing to do.
+    """One step of a plan, about one object.
 
     Attributes:
-        act: What.
-        description: What is to exist; of a drop, what exists.
-        changes: Of a change: the fields.
+        act: Kind of the step.
+        description: The wanted description; in a drop, the present one.
+        changes: The fields that differ; of a change only.
     """
 
     act: Act
@@ -80,13 +82,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The difference between what is wanted and what runs.
+    """The difference between the objects that are wanted and those that run.
 
     Attributes:
-        steps: What to do, in order.
-        unchanged: Objects that stay as they are, inputs first.
-        affected: By object that reads, directly or not, something whose contents change: what.
-        wanted: All that is to exist, inputs first.
+        steps: The steps, in order.
+        unchanged: Names of objects that stay as they are, inputs first.
+        affected: For each object that runs and has changed inputs, direct or indirect: their names.
+        wanted: All objects that are to exist, inputs first.
     """
 
     steps: tuple[Step, ...]
@@ -96,21 +98,23 @@ class Plan:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to do."""
+        """True if there is nothing to do."""
         return not self.steps
 
 
 def difference(wanted: Mapping[str, Kept], running: Mapping[str, Description]) -> Plan:
-    """What to do so that `running` becomes `wanted`.
+    """The plan that turns `running` into `wanted`.
 
     Args:
-        wanted: By name; as `Project.check` gives it.
-        running: By name; in any order.
+        wanted: Descriptions by name, as of `Project.check`.
+        running: Descriptions by name, in any order.
     """
     there = {n: d for n, d in running.items() if not isinstance(d, SubscribeDescription)}
     gone = _gone(wanted, there)
     graph = _graph(there)
     drops = [name for name in reversed(_order(there)) if name in gone]
+    # Objects that go, but that one which stays still reads: its change must come first, and takes
+    # away the reference.
     late = [name for name in drops if graph.below(name) - gone]
     order = _order(wanted)
     steps = [Step("drop", there[name]) for name in drops if name not in late]
@@ -131,7 +135,7 @@ def difference(wanted: Mapping[str, Kept], running: Mapping[str, Description]) -
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
-    """A plan as JSON can say it."""
+    """A plan as values of JSON, without secrets."""
     told = replace(
         plan,
         steps=tuple(replace(step, description=bare(step.description)) for step in plan.steps),
@@ -142,7 +146,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
 
 
 def plan_from(value: Any) -> Plan:
-    """The plan that `plan_json` has given.
+    """Read a plan that `plan_json` has written.
 
     Raises:
         InvalidUsage: It is none: another version has sent it.
@@ -158,10 +162,10 @@ def plan_from(value: Any) -> Plan:
 
 
 def _gone(wanted: Mapping[str, Kept], running: Mapping[str, Kept]) -> set[str]:
-    """What cannot stay: nobody wants it, or it has to make room for something else.
+    """Names of running objects to drop: they are not wanted, or have to make room for others.
 
     An object of another kind makes room for its namesake, and a source or view for an object with
-    the name of one of its shards. What reads an object that makes room is made again after it.
+    the name of one of its shards. Readers of an object that makes room are made again after it.
     """
     gone = set(running) - set(wanted)
     room = {n for n in wanted if n in running and type(wanted[n]) is not type(running[n])}
@@ -183,7 +187,7 @@ def _graph(objects: Mapping[str, Kept]) -> Graph:
 def _affected(
     wanted: Mapping[str, Kept], running: Mapping[str, Kept]
 ) -> dict[str, tuple[str, ...]]:
-    """Objects that stay, and what changes above them."""
+    """For each object that runs and stays, its inputs whose contents change."""
     graph = _graph(wanted)
     changed = [n for n in wanted if n in running and _contents_differ(wanted[n], running[n])]
     return {

@@ -1,16 +1,19 @@
-"""A project: what somebody wants to exist, from SQL files or from Python, checked as a whole.
+"""A project states the objects that are to exist, from SQL files or Python, checked as a whole.
+
+An object alone cannot be checked: its columns depend on its inputs', and mistakes in one file show
+in another. A project that passes can be started without a failure that Spark knew of before.
 
     Project.load(Path("project")).check(spark)          a folder of `*.sql` files
     Project.parse({"all.sql": text}).check(spark)       texts
     Project().source("flights", "csv", …).view("late", "SELECT …").check(spark)
 
 `check` returns descriptions in an order in which they can be made, or raises one error with every
-problem that can be found: those of the text, of the names, and, of what has neither, those that
-Spark's analyzer finds.
+problem that can be found: those of the text, those of names, and, for objects without either, those
+of Spark's analyzer.
 
 Invariants:
-    What Python gives is checked as what SQL says; equal objects have equal descriptions.
-    Checking twice gives the same, and changes neither the project nor the session.
+    Objects from Python are checked like those from SQL; equal objects have equal descriptions.
+    Checking twice gives the same result, and changes neither the project nor the session.
 """
 
 from __future__ import annotations
@@ -40,11 +43,11 @@ def read_texts(folder: Path, variables: Mapping[str, str]) -> dict[str, str]:
     """The texts of every `*.sql` file below `folder`, in the order of their paths.
 
     Args:
-        folder: Of the project.
-        variables: What `${name}` in the files stands for.
+        folder: The project's folder.
+        variables: Values of `${name}` in the files, by name.
 
     Raises:
-        InvalidUsage: There is no such folder, or no such file in it, one cannot be read, or a
+        InvalidUsage: There is no such folder, it has no such file, one cannot be read, or a
             variable has no value.
     """
     files = sorted(folder.rglob("*.sql")) if folder.is_dir() else []
@@ -60,13 +63,13 @@ def read_texts(folder: Path, variables: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A project that can run.
+    """A project that has passed all checks.
 
     Attributes:
-        descriptions: By name, inputs first, else in the order of the text.
-        places: Where each is written.
+        descriptions: Descriptions by name, inputs first, else in the order of the text.
+        places: Place of each object in the texts.
         schemas: Columns of the contents of sources and views, in Spark's DDL.
-        comments: Of the objects that have one.
+        comments: Comments of the objects that have one.
     """
 
     descriptions: dict[str, Kept]
@@ -76,22 +79,22 @@ class Resolved:
 
 
 class Project:
-    """Objects that somebody wants; see the module."""
+    """A set of objects that are to exist; its methods add to it and return it."""
 
     def __init__(self) -> None:
         self._reading = Reading()
 
     @classmethod
     def load(cls, folder: Path, variables: Mapping[str, str] | None = None) -> Project:
-        """Every `*.sql` file below `folder`: see `read_texts`."""
+        """Read every `*.sql` file below `folder`; see `read_texts`."""
         return cls.parse(read_texts(folder, variables or {}))
 
     @classmethod
     def parse(cls, texts: Mapping[str, str]) -> Project:
-        """The objects that texts create; problems are kept for `check`.
+        """Read the objects that texts create; problems are kept for `check`.
 
         Args:
-            texts: By file name, as errors are to name it.
+            texts: Texts by the file name for errors.
         """
         project = cls()
         for file, text in texts.items():
@@ -113,14 +116,14 @@ class Project:
         """Add a source.
 
         Args:
-            name: In any case.
-            format: As `spark.readStream.format` takes it, or a load generator.
-            options: Of the format; numbers and booleans are written as Spark reads them.
+            name: Its name, in any case.
+            format: A format of `spark.readStream.format`, or a load generator.
+            options: Options of the format; numbers and booleans are written as Spark reads them.
             schema: Columns in DDL; "" for those of the format.
-            envelope: What a row says.
+            envelope: Meaning of a row.
             key: Columns that identify a row; for upsert and debezium.
             retain: How far back contents stay readable: `'7 days'`, or milliseconds.
-            comment: For people.
+            comment: A text for people.
 
         Returns:
             The project.
@@ -141,7 +144,7 @@ class Project:
     def view(
         self, name: str, query: str, *, retain: str | int | None = None, comment: str = ""
     ) -> Project:
-        """Add a view of the result of `query`; the rest as of a source."""
+        """Add a materialized view of `query`; other arguments as in `source`."""
         return self._add(made_view(name, query, retain, comment))
 
     def index(self, on: str, key: Iterable[str] = (), *, name: str = "") -> Project:
@@ -162,13 +165,13 @@ class Project:
         """Add a sink.
 
         Args:
-            name: In any case.
-            on: Source or view that goes out.
-            format: As `DataFrameWriter.format` takes it.
-            options: Of the format.
-            envelope: How changes are written.
+            name: Its name, in any case.
+            on: Name of the source or view whose changes it writes.
+            format: A format of `DataFrameWriter.format`.
+            options: Options of the format.
+            envelope: The form in which changes are written.
             key: Columns that identify a row; for upsert and debezium.
-            snapshot: Whether the contents at the start go out first.
+            snapshot: True to write the contents at the start first.
 
         Returns:
             The project.
@@ -187,16 +190,16 @@ class Project:
 
     @property
     def problems(self) -> list[Problem]:
-        """What is wrong with texts and names, without asking Spark."""
+        """Problems of texts and names, found without Spark."""
         reading = self._reading
         return [*reading.problems, *check_names(reading.written, reading.broken)]
 
     def check(self, spark: SparkSession, ids: IdGenerator | None = None) -> Resolved:
-        """What can run.
+        """Check the whole project by Spark's analyzer.
 
         Args:
             spark: A session with the settings, functions and formats of the one that will run it.
-            ids: For names of temporary views.
+            ids: Source of names of temporary views; None for random ones.
 
         Raises:
             InvalidProject: Something is wrong; every problem that was found is in it.

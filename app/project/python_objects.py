@@ -1,11 +1,11 @@
-"""Objects that Python describes, as if they had been written in SQL.
+"""Objects from Python become the same values as statements in SQL, with the same checks.
 
     made_source, made_view, made_index, made_sink -> Reading
 
 Invariants:
-    What SQL refuses is refused here too, as a problem and not at once: a project shows all of its
-    problems together. Places are in the text that was given, the query or the columns; where there
-    is none, the object's name alone says where.
+    Mistakes that SQL refuses are refused here too, as problems and not by an exception: a project
+    shows all of its problems together. Places are in the given text, the query or the columns;
+    where there is none, the object's name alone is the place.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def made_source(
     retain: str | int | None,
     comment: str,
 ) -> Reading:
-    """A source; arguments as of `Project.source`."""
+    """Make a source; arguments as in `Project.source`."""
     script = Script(f"source {name}", schema)
     key = tuple(key)
     try:
@@ -61,7 +61,7 @@ def made_source(
 
 
 def made_view(name: str, text: str, retain: str | int | None, comment: str) -> Reading:
-    """A view; arguments as of `Project.view`."""
+    """Make a view; arguments as in `Project.view`."""
     script = Script(f"view {name}", text)
     try:
         query = read_query(text)
@@ -78,7 +78,7 @@ def made_view(name: str, text: str, retain: str | int | None, comment: str) -> R
 
 
 def made_index(on: str, key: Iterable[str], name: str) -> Reading:
-    """An index; arguments as of `Project.index`."""
+    """Make an index; arguments as in `Project.index`."""
     on, key = on.lower(), tuple(key)
     name = name.lower() or index_name(on, key)
     return _made(IndexDescription(name=name, on=on, key=key), Script(f"index {name}", ""))
@@ -94,7 +94,7 @@ def made_sink(
     key: Iterable[str],
     snapshot: bool,
 ) -> Reading:
-    """A sink; arguments as of `Project.sink`."""
+    """Make a sink; arguments as in `Project.sink`."""
     script = Script(f"sink {name}", "")
     key = tuple(key)
     try:
@@ -141,7 +141,7 @@ def _retain_ms(retain: str | int | None) -> int | None:
 
 
 def _texts(options: Mapping[str, object]) -> dict[str, str]:
-    """Options as Spark keeps them: booleans in lower case, all else as text."""
+    """Options as texts, as Spark keeps them: booleans in lower case."""
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in options.items()

@@ -1,4 +1,4 @@
-"""The statements of a project: what each creates, as written, and where each piece of it stands.
+"""The statements of a project are read here: each becomes an object, with the place of each piece.
 
     CREATE SOURCE name USING format [OPTIONS (k 'v', …)] [SCHEMA (columns)]
         [ENVELOPE NONE | DIFF | UPSERT | DEBEZIUM] [KEY (a, b)] [RETAIN HISTORY '7 days']
@@ -8,12 +8,16 @@
     CREATE SINK name FROM object USING format [OPTIONS (…)] [ENVELOPE …] [KEY (…)]
         [WITHOUT SNAPSHOT]
 
-Clauses stand in any order. Statements end with `;`. Names are kept in lower case, in backticks too:
-Spark's catalog does the same with tables and views, and compares without case. Columns keep theirs.
+Clauses come in any order. Statements end with `;`. Names are kept in lower case, also those in
+backticks: Spark's catalog does the same with tables and views, and compares without case. Columns
+keep their spelling.
+
+There is no DROP and no ALTER: a project states the objects that are to exist, and `plan` finds the
+difference to those that run.
 
 Invariants:
-    A statement that is wrong hides no other one: reading goes on behind its `;`.
-    A view's query, a source's columns: text of the script, at the offset that `spots` says.
+    A statement that is not understood hides no other one: reading goes on after its `;`.
+    A view's query and a source's columns are text of the script, at the offset in `spots`.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ from shardline.app.sql.tokens import Cursor, statements_of
 __all__ = ["Kept", "Reading", "Written", "index_name", "kind_of", "read_statements"]
 
 Kept: TypeAlias = SourceDescription | ViewDescription | IndexDescription | SinkDescription
-"""What a project consists of."""
+"""The description of an object of a project."""
 
 _KINDS: Final = ("SOURCE", "MATERIALIZED VIEW", "INDEX", "SINK")
 _SOURCE: Final = ("USING", "OPTIONS", "SCHEMA", "ENVELOPE", "KEY", "RETAIN", "COMMENT")
@@ -47,15 +51,16 @@ _SINK: Final = ("USING", "OPTIONS", "ENVELOPE", "KEY", "WITHOUT")
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """An object as somebody wrote it.
+    """An object as the user wrote it, before Spark has checked it.
 
     Attributes:
-        description: What it is. Of a view: the query as written, without columns and strategy.
-        script: Where it is written.
+        description: Its description; that of a view has the query as written, and no columns or
+            strategy yet.
+        script: The text that it is written in.
         spots: Offsets in the script, by piece: `name`, `on`, `format`, `columns`, `query`,
             `key NAME`, `option name`, and each clause by its first word.
-        query: Of a view: what it reads.
-        comment: "" if there is none.
+        query: A view's query with its references; None for other objects.
+        comment: Its comment; "" if there is none.
     """
 
     description: Kept
@@ -71,11 +76,11 @@ class Written:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Names of the objects that it is made from."""
+        """Names of its inputs."""
         return inputs_of(self.description)
 
     def place(self, piece: str = "name", shift: int = 0) -> Place:
-        """Where `piece` stands, or `shift` characters behind its start; else the object's name."""
+        """The place `shift` characters into `piece`, or into the name if the piece is missing."""
         return self.script.place(self.spots.get(piece, self.spots.get("name", 0)) + shift)
 
     def problem(self, piece: str, code: str, message: str, hint: str, shift: int = 0) -> Problem:
@@ -85,13 +90,13 @@ class Written:
 
 @dataclass(slots=True)
 class Reading:
-    """What has been read of a project.
+    """The objects and problems found in a project's texts.
 
     Attributes:
         written: The objects, in the order of the text.
-        problems: What is not understood.
-        broken: Names of sources and views that stand there and are not understood: whoever reads
-            them has no problem of his own.
+        problems: Problems of statements that are not understood.
+        broken: Names of sources and views whose statements are not understood: to read them is no
+            further problem.
     """
 
     written: list[Written] = field(default_factory=list)
@@ -100,7 +105,7 @@ class Reading:
 
 
 def kind_of(description: Kept) -> str:
-    """What it is, in a word."""
+    """The kind of an object in a word: source, view, index or sink."""
     match description:
         case SourceDescription():
             return "source"
@@ -113,12 +118,12 @@ def kind_of(description: Kept) -> str:
 
 
 def index_name(on: str, key: Iterable[str]) -> str:
-    """The name of an index that nobody named: the same for the same index, at each start."""
+    """The name of an index without one: the same for the same index, at each start."""
     return "_".join((on, *(column.lower() for column in key), "idx"))
 
 
 def read_statements(script: Script) -> Reading:
-    """Everything that `script` creates, and what of it is not understood."""
+    """Read all statements of `script`: their objects, and the problems of those that fail."""
     reading = Reading()
     try:
         statements = list(statements_of(script.text))
@@ -134,7 +139,7 @@ def read_statements(script: Script) -> Reading:
 
 
 def _meant(cursor: Cursor) -> set[str]:
-    """The name that a statement which is not understood most likely gives."""
+    """The name that a statement which is not understood most likely creates, or nothing."""
     if cursor.accept("CREATE", "SOURCE") or cursor.accept("CREATE", "MATERIALIZED", "VIEW"):
         try:
             return {cursor.name("it").lower()}

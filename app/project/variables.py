@@ -1,11 +1,11 @@
-"""`${name}` in a project's files: what differs from machine to machine stays out of them.
+"""Variables, `${name}`, keep what differs between machines out of a project's files.
 
     substituted("path '${landing}'", {"landing": "/data/in"}, "sources.sql")
 
-A value is put into the text as it is, and mostly belongs into a string: quotes in it are doubled.
+A value is put into the text with its single quotes doubled, since it mostly stands in a string.
 
 Invariants:
-    Lines stay lines, so that later errors name the right one.
+    The number of lines stays, so that later errors name the right one.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _VARIABLE: Final = re.compile(r"\$\{([^}\n]*)\}")
 
 
 def substituted(text: str, values: Mapping[str, str], file: str) -> str:
-    """`text` with the values of its variables.
+    """`text` with its variables replaced by their values.
 
     Args:
-        text: Of a file.
-        values: By name.
-        file: The file's name, for errors.
+        text: The text of a file.
+        values: Values by name.
+        file: Name of the file, for errors.
 
     Raises:
         InvalidUsage: A variable has no value; names the file and the line.
@@ -49,7 +49,7 @@ def substituted(text: str, values: Mapping[str, str], file: str) -> str:
 
 
 def parse_variables(given: list[str]) -> dict[str, str]:
-    """What a command line gives as `NAME=VALUE`.
+    """Values by name, from arguments of a command line of the form `NAME=VALUE`.
 
     Raises:
         InvalidUsage: There is no `=`, no name, or a line break in a value.
