@@ -285,7 +285,7 @@ def _not_over_changes(query: str, plan: QueryPlan, catalyst: Catalyst) -> str:
 
 
 def _spoken(one: Written, bound: Bound, refused: Refused, catalyst: Catalyst) -> Problem:
-    """What Spark says, with the project's names and places."""
+    """Spark's error as a problem, with the project's names and places."""
     said = refused.said
     message, hint = said.message, said.hint
     for name, view in catalyst.views.items():

@@ -13,7 +13,7 @@ Invariants:
     Temporary views have fresh names and are gone at the end, whatever happens in between.
     A statement that is no query is never carried out, even if our parser took it for one.
     A refusal of Spark is raised as `Refused`. PySpark's own log of it is kept off the terminal, for
-    this thread and meanwhile.
+    this thread and until the end.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Catalyst:
 
     @contextlib.contextmanager
     def changes(self, names: Iterable[str]) -> Iterator[None]:
-        """Add the time and diff of each row to the columns of objects' views, meanwhile.
+        """Add the time and diff of each row to the columns of objects' views, within the block.
 
         The views keep their names, so that the analyses of a query with and without these columns
         differ in nothing else.

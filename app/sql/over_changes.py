@@ -4,8 +4,8 @@
     SELECT id, price * 2 AS twice , _ts, _diff FROM orders WHERE price > 10
 
 A query Q is linear if Q(a + b) = Q(a) + Q(b) (DBSP's linear operators). Then the change of its
-result is Q over its input's change, row by row, at the same time and with the same diff: an update
-costs what has changed, and not what there is.
+result is Q over its input's change, row by row, at the same time and with the same diff: the cost
+of an update follows the change, and not the size of the input.
 
 Text is inserted between tokens, and nothing is generated anew: what the user wrote stays, down to
 the last literal. That the new text means the same is not taken for granted: `compare_plans` proves

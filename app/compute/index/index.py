@@ -128,7 +128,7 @@ class Index:
 
     @contextmanager
     def hold(self, as_of: int) -> Iterator[bool]:
-        """Keep `as_of` readable in this index meanwhile; yields False if it is not readable now.
+        """Keep `as_of` readable in this index within the block; yields False if it is not now.
 
         A capability of the process: it is lost with the index only, and the read then fails. It
         does not hold the shard.

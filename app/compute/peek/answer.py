@@ -83,7 +83,7 @@ class PeekSettings:
         threads: Peeks that run at once; others wait in order. 4.
         waiting: Most peeks that wait; more are refused. 100.
         settle_ms: Longest wait until a peek's objects are settled at its time. 60 s.
-        poll_ms: Longest pause between two looks meanwhile. 50 ms.
+        poll_ms: Longest pause between two looks at states while it waits. 50 ms.
         shard_bytes: A simple query is answered from the shard without Spark if at most so many
             encoded bytes must be read. 8 MiB: about as much is decoded while Spark starts a job.
         index_wait_ms: Longest wait for an index that is behind. 200 ms.
@@ -255,7 +255,7 @@ class Answer:
             raise Cancelled
 
     def _check_errors(self) -> None:
-        """Refuse to read what has live errors.
+        """Refuse the read if an object, or any of its inputs, has live errors.
 
         Raises:
             InvalidUsage: Names the object, how many there are, and the first one.
@@ -421,7 +421,7 @@ def _indexed(
     if keys is None:
         mask = None if where is None else where.predicate.mask
         return index.arranged.scan(as_of, mask=mask, bytes_max=bytes_max)
-    # No key at all is an answer, too: of a column that cannot be what the condition asks for.
+    # An empty list of keys is an answer, too: the condition asks for no value of the column.
     none = index.arranged.schema.arrow.empty_table()
     rows = [index.arranged.lookup(key, as_of, bytes_max=bytes_max) for key in keys]
     found = pa.concat_tables([none, *rows])

@@ -1,7 +1,7 @@
 """A query's result is collected as one Arrow table of bounded size, by jobs that can be cancelled.
 
-`toArrow` has no bound: it takes whatever comes until the driver is out of memory, and with it every
-view of the runtime is gone. Here batches are counted as they arrive, and the jobs are cancelled
+`toArrow` has no bound: one large result exhausts the driver's memory, and every view of the runtime
+ends with it. Here batches are counted as they arrive, and the jobs are cancelled
 once there are too many bytes. Rows of a query with an order are fetched one range of the order
 after the other, so that ranges beyond the bound are never computed.
 
@@ -45,7 +45,7 @@ _GROUP = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCa
 
 @contextmanager
 def job_group(spark: SparkSession, group: str, *, pool: str, description: str) -> Iterator[None]:
-    """Put jobs that this thread starts meanwhile into `group` and scheduler pool `pool`.
+    """Put jobs that this thread starts within the block into `group` and scheduler pool `pool`.
 
     Args:
         spark: The session.
@@ -60,7 +60,7 @@ def job_group(spark: SparkSession, group: str, *, pool: str, description: str) -
     try:
         yield
     finally:
-        # Spark takes null for "not set", which the signature does not tell.
+        # Spark takes null for "not set", which the signature does not allow.
         for name in (*_GROUP, _POOL):
             context.setLocalProperty(name, cast("str", None))
 

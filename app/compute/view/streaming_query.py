@@ -168,7 +168,7 @@ class ViewRun:
         self._host.report(
             Started(id=me.id, epoch=me.epoch, query=self._query.id, run=self._query.runId)
         )
-        # Last: a tick asks the query whether it lives, and reports a failure after `Started` only.
+        # Last: a tick needs the query, and a failure may be reported after `Started` only.
         self._advancer.add(self)
 
     def _started(self) -> StreamingQuery:
@@ -282,7 +282,7 @@ class ViewRun:
         """Wait; True once another runtime has written up to `upper`, False once writing is allowed.
 
         Raises:
-            _StoppedError: The view was stopped meanwhile.
+            _StoppedError: The view was stopped during the wait.
         """
         host = self._host
         while not host.writes.is_set():
