@@ -1,7 +1,7 @@
 """A plan tree is a logical plan of Spark as plain values, read from Spark's own JSON of it.
 
-Each look at a plan through Py4J is a call to the JVM; a plan of a few hundred nodes would cost
-seconds, and could not be tested without Spark. One call to `TreeNode.toJSON` brings all of it.
+Each look at a plan through Py4J is a call to the JVM: a walk over a plan would take thousands, and
+could not be tested without Spark. One call to `TreeNode.toJSON` brings all of it.
 
     root = plan_tree(json)
     root.kind, root.children        "Filter", (…,)

@@ -106,6 +106,8 @@ class ViewSink:
         the new contents beside the old ones: it is dropped and made again, even if it has readers.
         Views of it find that their checkpoint belongs to another shard, and are hydrated anew.
         """
+        # To make and to drop are writes, too: a runtime that was fenced would drop the output of
+        # the one that has taken over.
         self._gate()
         client, name = self._client, self._name
         if client.exists(name) and not self._fits(schema_of(self._description.schema)):
@@ -115,6 +117,7 @@ class ViewSink:
         retain_ms = self._description.retain_ms
         client.create(self._errors, ERRORS_SCHEMA, retain_ms=retain_ms)
         client.set_retention(self._errors, retain_ms)
+        # Last: a handle that was made before a drop writes to the shard that is gone.
         self._handles = {shard: self._handle(shard) for shard in (name, self._errors)}
 
     def _fits(self, wanted: ShardSchema) -> bool:
@@ -129,6 +132,7 @@ class ViewSink:
 
     def _handle(self, shard: str) -> WriteHandle:
         handle = self._client.writer(shard, self.writer)
+        # A shard that was registered for transactions refuses every other append.
         handle.redirect = self._client.redirect(shard)
         return handle
 
@@ -166,6 +170,8 @@ class ViewSink:
                 rows.discard()
             raise
         if not settled:
+            # Not repeated here: another writer was at the errors shard, so the output, too, may
+            # have moved. The caller looks at both and chooses the step anew.
             if rows is not None:
                 rows.discard()
             return False
@@ -197,6 +203,7 @@ class ViewSink:
         client = self._client
         for name in (self._name, self._errors):
             state = client.state(name)
+            # Also after a crash between the two shards: the one that is done is left alone.
             if state.since >= Frontier(as_of):
                 continue
             self._gate()
@@ -227,6 +234,7 @@ class ViewSink:
         known = self._known_errors(state)
         wanted = frozenset[str]() if error is None else frozenset([error])
         lower = state.upper.time
+        # Finished for ever by a step that ended before its rows: its last word stands.
         if lower is None:
             return True
         until = Frontier(upper)
@@ -235,8 +243,10 @@ class ViewSink:
                 return True
             # An append must move the upper, by one time at least.
             until = Frontier(lower + 1)
+        # From here on also without a difference: the upper must move, or the output would be ahead.
         self._gate()
         outcome = self._handles[self._errors].compare_and_append(
+            # Not before its own upper: times below it are settled, and an append there is refused.
             _error_updates(known, wanted, max(at, lower)),
             Frontier(lower),
             until,
