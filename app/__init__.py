@@ -24,13 +24,13 @@ if __name__ != "shardline.app":
 
 __all__ = ["Application", "Project"]
 
-_HOMES: Final = {
+_MODULES: Final = {
     "Application": "shardline.app.coordinator.application",
     "Project": "shardline.app.project.project",
 }
 
 
 def __getattr__(name: str) -> object:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return getattr(importlib.import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'app' has no attribute '{name}'")

@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from shardline.datasource.errors import InvalidUsage
 
-__all__ = ["JsonLines", "log_to", "start_log"]
+__all__ = ["JsonLines", "add_log_file", "start_log"]
 
 _CAUSES = 10
 """Longest chain of causes in a message."""
@@ -71,7 +71,7 @@ def _message(error: BaseException) -> str:
     return "\n".join(said)
 
 
-def log_to(file: Path, level: str) -> logging.Handler:
+def add_log_file(file: Path, level: str) -> logging.Handler:
     """Append this project's log to `file`; returns the handler, which the caller closes.
 
     Args:
@@ -100,7 +100,7 @@ def start_log(file: str, folder: Path, level: str) -> logging.Handler:
     path = Path(file) if file else folder / "log.jsonl"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return log_to(path, level)
+        return add_log_file(path, level)
     except OSError as error:
         raise InvalidUsage(
             f"the log '{path}' cannot be written: {error.strerror}",

@@ -34,8 +34,8 @@ from typing_extensions import override
 from shardline import datasource
 from shardline.app.compute.view.maintained_view import View
 from shardline.app.execution.host import Host, Incarnation
-from shardline.app.execution.object_shards import make_shard, schema_of
-from shardline.app.project.project import Project, Resolved
+from shardline.app.execution.object_shards import create_object_shard, parse_ddl_schema
+from shardline.app.project.project import CheckedProject, Project
 from shardline.app.protocol.objects import SourceDescription, ViewDescription, errors_shard
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import SystemClock, SystemIds
@@ -94,7 +94,7 @@ class Lab:
         """
         parsed = Project.parse({"test.sql": project}) if isinstance(project, str) else project
         self._spark = spark
-        self._resolved: Resolved = parsed.check(spark)
+        self._resolved: CheckedProject = parsed.check(spark)
         self.clock = LabClock()
         parent = str(_MEMORY) if _MEMORY.is_dir() else None
         self._folder = Path(tempfile.mkdtemp(prefix="shardline-lab-", dir=parent))
@@ -117,7 +117,7 @@ class Lab:
         for description in self._resolved.descriptions.values():
             if isinstance(description, SourceDescription | ViewDescription):
                 columns = self._resolved.schemas[description.name]
-                make_shard(self.client, description, columns)
+                create_object_shard(self.client, description, columns)
         described = self._resolved.descriptions.values()
         self._sources = [d for d in described if isinstance(d, SourceDescription)]
         self._views = [
@@ -251,7 +251,7 @@ class Lab:
 
     def _table(self, source: SourceDescription, rows: Rows) -> pa.Table:
         """Convert rows to the source's columns and types."""
-        schema = schema_of(self._resolved.schemas[source.name])
+        schema = parse_ddl_schema(self._resolved.schemas[source.name])
         if isinstance(rows, pa.Table):
             rows = self._spark.createDataFrame(rows)
         if not isinstance(rows, DataFrame):

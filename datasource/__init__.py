@@ -60,7 +60,7 @@ __all__ = [
     "transaction",
 ]
 
-_HOMES: Final = {
+_EXPORTS: Final = {
     "changes": "shardline.datasource.spark_native.read",
     "compare_and_append": "shardline.datasource.spark_native.time_interval",
     "interval_of": "shardline.datasource.spark_native.time_interval",
@@ -72,8 +72,8 @@ _HOMES: Final = {
 
 
 def __getattr__(name: str) -> object:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in _EXPORTS:
+        return getattr(importlib.import_module(_EXPORTS[name]), name)
     raise AttributeError(f"module 'datasource' has no attribute '{name}'")
 
 

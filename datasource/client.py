@@ -24,13 +24,13 @@ from typing import TypeVar
 
 from shardline.datasource.clock import Clock, IdGenerator, SystemClock, SystemIds
 from shardline.datasource.errors import Fenced, InvalidUsage, ShardError
-from shardline.datasource.ids import check_owner_name, new_id, owner
+from shardline.datasource.ids import check_owner_name, new_id, process_name
 from shardline.datasource.inspect.usage import ShardUsage, shard_usage
 from shardline.datasource.maintenance.compact import compact
 from shardline.datasource.maintenance.garbage_collection import collect_garbage
-from shardline.datasource.maintenance.orphan_sweep import Swept, sweep
+from shardline.datasource.maintenance.orphan_sweep import SweepResult, sweep
 from shardline.datasource.maintenance.retention import set_retention
-from shardline.datasource.read import ReadHandle, current_schema, history_gone, open_reader
+from shardline.datasource.read import ReadHandle, current_schema, history_gone_error, open_reader
 from shardline.datasource.settings import ShardSettings
 from shardline.datasource.shard.codec import CODE_VERSION
 from shardline.datasource.shard.commands.evolve import (
@@ -49,20 +49,20 @@ from shardline.datasource.shard.commands.readers import SinceExceeded
 from shardline.datasource.shard.commands.retention import checked_retention
 from shardline.datasource.shard.machine import Machine
 from shardline.datasource.shard.state import ShardState, is_tombstone
-from shardline.datasource.since_hold import SinceHandle, open_since
+from shardline.datasource.since_hold import SinceHandle, open_since_hold
 from shardline.datasource.stores.location import Location
 from shardline.datasource.stores.open import open_location
 from shardline.datasource.stores.shard_names import shard_name
 from shardline.datasource.transactions.protocol import Transactions
 from shardline.datasource.transactions.redirected_append import commit_append
 from shardline.datasource.transactions.rows import TRANSACTIONS
-from shardline.datasource.transactions.shard_view import Door
+from shardline.datasource.transactions.shard_view import ShardViews
 from shardline.datasource.transactions.transaction import Isolation, Transaction, run_transaction
 from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.types.spark_types import Field, type_text
 from shardline.datasource.write import Redirect, WriteHandle
 
-__all__ = ["ShardClient", "owner", "shared_client"]
+__all__ = ["ShardClient", "process_name", "shared_client"]
 
 _log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class ShardClient:
         self.settings = settings
         self.clock = clock
         self.ids = ids
-        self.door = Door(self)
+        self.door = ShardViews(self)
         self._machines: dict[str, Machine] = {}
         self._transactions: dict[str, Transactions] = {}
         self._lock = threading.Lock()
@@ -153,7 +153,7 @@ class ShardClient:
         Raises:
             InvalidUsage: There is no such shard, or it was dropped.
         """
-        return _alive(self.machine(name).state())
+        return _check_not_dropped(self.machine(name).state())
 
     def readable(self, *names: str, pool: Executor | None = None) -> list[ShardState]:
         """The states of shards as readers plan from them, none older than this call.
@@ -163,7 +163,7 @@ class ShardClient:
         Raises:
             InvalidUsage: There is no such shard, or it was dropped.
         """
-        return [_alive(state) for state in self.door.states(names, pool)]
+        return [_check_not_dropped(state) for state in self.door.states(names, pool)]
 
     def create(
         self,
@@ -246,7 +246,7 @@ class ShardClient:
             self.machine(name),
             since=since,
             lease_ms=lease_ms,
-            purpose=purpose or owner(),
+            purpose=purpose or process_name(),
             look=partial(self.door.state, name),
         )
 
@@ -266,15 +266,15 @@ class ShardClient:
             InvalidUsage: The hold is new and history at `since` is gone.
         """
         self.state(name)
-        handle = open_since(
+        handle = open_since_hold(
             self.machine(name),
             hold,
             epoch=self.ids.token().hex(),
             since=since,
-            purpose=purpose or owner(),
+            purpose=purpose or process_name(),
         )
         if isinstance(handle, SinceExceeded):
-            raise history_gone(self.state(name), since, handle.since)
+            raise history_gone_error(self.state(name), since, handle.since)
         return handle
 
     def transactions(self, name: str = TRANSACTIONS) -> Transactions:
@@ -441,7 +441,7 @@ class ShardClient:
         """
         return collect_garbage(self.machine(name))
 
-    def sweep(self, name: str, *, dry_run: bool = False) -> Swept:
+    def sweep(self, name: str, *, dry_run: bool = False) -> SweepResult:
         """Delete orphans of shard `name`: unreferenced blobs that cannot be committed any more.
 
         Also of a shard that was dropped. Only blobs that are more than 25 hours old.
@@ -517,7 +517,7 @@ def shared_client(
         return _shared[key]
 
 
-def _alive(state: ShardState) -> ShardState:
+def _check_not_dropped(state: ShardState) -> ShardState:
     if is_tombstone(state):
         raise InvalidUsage(
             f"shard '{state.name}' was dropped",

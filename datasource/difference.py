@@ -34,7 +34,7 @@ from shardline.datasource.shard.plan import PlannedPart, TimeFilter, plan_change
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.write import WriteHandle
 
-__all__ = ["Difference", "commit_difference", "runs_of", "staged_parts"]
+__all__ = ["Difference", "commit_difference", "plan_staged", "sorted_runs"]
 
 _ATTEMPTS: Final = 64
 """How often a write follows appends of other writers before it gives up."""
@@ -87,7 +87,7 @@ def commit_difference(
         # commit is repeated from them.
         with parts.commit():
             outcome = _committed(handle, difference, sequence=sequence, attempt=attempt)
-        parts.unused()
+        parts.note_refused()
     return outcome
 
 
@@ -117,7 +117,7 @@ def _committed(
             if not isinstance(outcome, UpperMismatch):
                 # Committed; or answered for another attempt, and then deleted by the handle.
                 return outcome
-            parts.unused()
+            parts.note_refused()
             reader.lease.renew()
     raise Determinate(
         f"shard '{machine.name}' changed {_ATTEMPTS} times while a difference to it was written",
@@ -194,7 +194,7 @@ def _grown(base: ShardState, state: ShardState) -> bool:
     return same and state.since < base.upper
 
 
-def runs_of(contents: Contents, planned: Iterable[PlannedPart]) -> list[Run]:
+def sorted_runs(contents: Contents, planned: Iterable[PlannedPart]) -> list[Run]:
     """The parts as sorted runs to merge, small ones sorted together.
 
     A merge pays for each of its runs at every step, and holds a table of each: thousands of parts
@@ -217,7 +217,7 @@ def runs_of(contents: Contents, planned: Iterable[PlannedPart]) -> list[Run]:
 
 
 def _run(contents: Contents, group: Sequence[PlannedPart]) -> Iterator[pa.Table]:
-    tables = (table for planned in group for table in contents.ordered_run(planned))
+    tables = (table for planned in group for table in contents.read_sorted_run(planned))
     if len(group) == 1:
         yield from tables
         return
@@ -227,10 +227,10 @@ def _run(contents: Contents, group: Sequence[PlannedPart]) -> Iterator[pa.Table]
             yield joined.slice(start, BATCH_ROWS)
 
 
-def staged_parts(staged: Staged) -> list[PlannedPart]:
+def plan_staged(staged: Staged) -> list[PlannedPart]:
     """A plan to read everything that was staged without times."""
     return [
         PlannedPart(part, TimeFilter(None, None), ordered=run.order == "sorted")
-        for run in batch.stamp(staged.runs, TIME_MIN)
+        for run in batch.stamp_time(staged.runs, TIME_MIN)
         for part in run.parts
     ]

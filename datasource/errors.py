@@ -26,7 +26,7 @@ __all__ = [
     "LeaseExpired",
     "MissingBlob",
     "ShardError",
-    "nearest",
+    "nearest_name",
     "unknown_name",
 ]
 
@@ -103,7 +103,7 @@ class Corrupt(ShardError):
     default_code = "CORRUPT"
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def nearest_name(name: str, known: Iterable[str]) -> str | None:
     """The known name that is closest to `name`; None if none is close."""
     by_folded = {k.lower(): k for k in known}
     close = difflib.get_close_matches(name.lower(), by_folded, n=1, cutoff=0.6)
@@ -119,6 +119,6 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InvalidUsage:
         known: All names that are accepted.
     """
     names = sorted(known)
-    near = nearest(name, names)
+    near = nearest_name(name, names)
     hint = f"did you mean '{near}'?" if near else f"known names: {', '.join(names)}"
     return InvalidUsage(f"unknown {kind} '{name}'", code=f"UNKNOWN_{kind.upper()}", hint=hint)

@@ -25,7 +25,7 @@ from shardline.datasource.shard_sink.writers import batch_writer, stream_writer
 from shardline.datasource.shard_source.batch_reader import ShardBatchReader
 from shardline.datasource.shard_source.options import parse_source
 from shardline.datasource.shard_source.partition_planner import open_client
-from shardline.datasource.shard_source.row_shape import Shape
+from shardline.datasource.shard_source.row_shape import RowShape
 from shardline.datasource.shard_source.stream import ShardStreamReader
 
 __all__ = ["ShardDataSource"]
@@ -63,7 +63,7 @@ class ShardDataSource(DataSource):
         if options.where is not None:
             for schema in schemas:
                 options.where.bind(schema)  # unknown columns fail at load(), not in the first job
-        return Shape.now(options, schemas).struct
+        return RowShape.now(options, schemas).struct
 
     @property
     def _given(self) -> Mapping[str, str]:
@@ -72,12 +72,12 @@ class ShardDataSource(DataSource):
     @override
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse_source(self._given)
-        return ShardBatchReader(options, Shape.of(options, schema))
+        return ShardBatchReader(options, RowShape.of(options, schema))
 
     @override
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = parse_source(self._given)
-        return ShardStreamReader(options, Shape.of(options, schema))
+        return ShardStreamReader(options, RowShape.of(options, schema))
 
     @override
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

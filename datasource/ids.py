@@ -17,7 +17,7 @@ from typing import Final, Literal, NewType
 from shardline.datasource.clock import IdGenerator
 from shardline.datasource.errors import InvalidUsage
 
-__all__ = ["SEQNO_FIRST", "Kind", "Seqno", "check_owner_name", "is_id", "new_id", "owner"]
+__all__ = ["SEQNO_FIRST", "Kind", "Seqno", "check_owner_name", "is_id", "new_id", "process_name"]
 
 Kind = Literal["s", "r", "w", "p", "l", "t"]
 
@@ -56,6 +56,6 @@ def check_owner_name(role: str, name: str) -> str:
     return name
 
 
-def owner() -> str:
+def process_name() -> str:
     """This process as `host:pid`, for the people who look at holds and claims."""
     return f"{socket.gethostname()}:{os.getpid()}"

@@ -3,9 +3,9 @@
 Without it, compaction would merge the times that are being read, and garbage collection would
 delete parts between planning and fetching. A lease is a leased reader of the shard (persist: reader
 lease): it holds back the since and, by its seqno, garbage collection. It ends by itself when it is
-not renewed, so that a reader that crashed holds nothing for long; `Heart` renews it from a timer
-thread, also while its owner is busy for an hour. Losing a lease fails the read that relied on it,
-with an error that says so, and costs no data: started again, the read is planned anew.
+not renewed, so that a reader that crashed holds nothing for long; `LeaseRenewer` renews it from a
+timer thread, also while its owner is busy for an hour. Losing a lease fails the read that relied on
+it, with an error that says so, and costs no data: started again, the read is planned anew.
 
 Invariants:
     A lease exists before the plan that relies on it is made.
@@ -40,7 +40,7 @@ from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.machine import Machine
 from shardline.datasource.shard.state import ShardState
 
-__all__ = ["Heart", "Lease", "take_lease"]
+__all__ = ["Lease", "LeaseRenewer", "take_lease"]
 
 _log = logging.getLogger(__name__)
 
@@ -164,9 +164,9 @@ class Lease:
             raise self._gone()
 
     @contextlib.contextmanager
-    def beating(self) -> Iterator[Heart]:
+    def renewing(self) -> Iterator[LeaseRenewer]:
         """Renew the lease from a timer thread for as long as the block runs, then release it."""
-        heart = Heart(self, self.machine.clock)
+        heart = LeaseRenewer(self, self.machine.clock)
         heart.start()
         try:
             yield heart
@@ -187,7 +187,7 @@ class Lease:
         )
 
 
-class Heart:
+class LeaseRenewer:
     """A timer thread that renews a lease at half of its duration, and soon after a failure.
 
     Attributes:

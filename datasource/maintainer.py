@@ -44,12 +44,17 @@ from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage, ShardError
 from shardline.datasource.maintenance.compact import compact
 from shardline.datasource.maintenance.garbage_collection import collect_garbage
-from shardline.datasource.maintenance.orphan_sweep import Swept, nothing, sweep, sweep_due
-from shardline.datasource.maintenance.retention import retain
+from shardline.datasource.maintenance.orphan_sweep import (
+    SweepResult,
+    no_keys_needed,
+    sweep,
+    sweep_due,
+)
+from shardline.datasource.maintenance.retention import apply_retention
 from shardline.datasource.shard.machine import Machine
-from shardline.datasource.shard.state import ShardState, expire, is_tombstone, seqno_since
+from shardline.datasource.shard.state import ShardState, expire_leases, is_tombstone, seqno_since
 
-__all__ = ["Maintained", "Maintainer", "Memory", "collection_due", "maintain"]
+__all__ = ["CollectionMemory", "Maintainer", "RoundResult", "collection_due", "maintain"]
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +72,7 @@ _OWN_RECORDS: Final = 2
 
 
 @dataclass(slots=True)
-class Memory:
+class CollectionMemory:
     """The state that is kept about one shard from round to round.
 
     Losing it costs at most one collection that finds nothing.
@@ -80,7 +85,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Maintained:
+class RoundResult:
     """The result of one round on one shard.
 
     Attributes:
@@ -94,17 +99,17 @@ class Maintained:
     retained: bool = False
     merges: int = 0
     collected: int | None = None
-    swept: Swept | None = None
+    swept: SweepResult | None = None
     failed: tuple[str, ...] = ()
 
 
 def maintain(
     machine: Machine,
-    memory: Memory | None = None,
+    memory: CollectionMemory | None = None,
     *,
     needed: Callable[[], Collection[str]] | None = None,
     merge_bytes: int = MERGE_BYTES,
-) -> Maintained:
+) -> RoundResult:
     """Run one round of maintenance on a shard.
 
     Args:
@@ -117,7 +122,7 @@ def maintain(
     Raises:
         InvalidUsage: There is no such shard.
     """
-    memory = memory or Memory()
+    memory = memory or CollectionMemory()
     failed: list[str] = []
 
     def step(name: str, act: Callable[[], T], otherwise: T) -> T:
@@ -130,27 +135,27 @@ def maintain(
             return otherwise
 
     dropped = is_tombstone(machine.state())
-    retained = not dropped and step("retention", lambda: retain(machine), otherwise=False)
+    retained = not dropped and step("retention", lambda: apply_retention(machine), otherwise=False)
     merges = 0
     if not dropped:
         merges = step("compaction", lambda: compact(machine, most_bytes=merge_bytes), 0)
     collected = step("collection", lambda: _collect(machine, memory), None)
     swept = step("sweep", lambda: _sweep(machine, needed), None)
-    return Maintained(retained, merges, collected, swept, tuple(failed))
+    return RoundResult(retained, merges, collected, swept, tuple(failed))
 
 
-def _collect(machine: Machine, memory: Memory) -> int | None:
+def _collect(machine: Machine, memory: CollectionMemory) -> int | None:
     state, now_ms = machine.state(), machine.clock.now_ms()
     if not collection_due(state, now_ms, memory):
         return None
     # Before the collection: records that come while it runs are counted for the next one.
-    reached = seqno_since(expire(state, now_ms))
+    reached = seqno_since(expire_leases(state, now_ms))
     deleted = collect_garbage(machine)
     memory.collected = reached
     return deleted
 
 
-def collection_due(state: ShardState, now_ms: int, memory: Memory) -> bool:
+def collection_due(state: ShardState, now_ms: int, memory: CollectionMemory) -> bool:
     """True if garbage collection on the shard is worth its requests; does no I/O.
 
     Args:
@@ -159,19 +164,19 @@ def collection_due(state: ShardState, now_ms: int, memory: Memory) -> bool:
         memory: Kept from the rounds before; `collected` counts also if it deleted nothing.
     """
     last = max(state.cleaned_seqno, memory.collected)
-    news = seqno_since(expire(state, now_ms)) - last
+    news = seqno_since(expire_leases(state, now_ms)) - last
     if news >= _COLLECT_RECORDS:
         return True
     return news > _OWN_RECORDS and now_ms - state.walltime_ms >= _REST_MS
 
 
-def _sweep(machine: Machine, needed: Callable[[], Collection[str]] | None) -> Swept | None:
+def _sweep(machine: Machine, needed: Callable[[], Collection[str]] | None) -> SweepResult | None:
     state = machine.state()
     if not sweep_due(state, machine.clock.now_ms(), machine.settings.sweep_every_ms):
         return None
     if needed is None and state.registered is not None:
         return None
-    return sweep(machine, needed=needed or nothing)
+    return sweep(machine, needed=needed or no_keys_needed)
 
 
 @dataclass(slots=True)
@@ -195,8 +200,8 @@ class Maintainer:
     shards: Sequence[str] | None = None
     period_ms: int = 60_000
     merge_bytes: int = MERGE_BYTES
-    observer: Callable[[str, Maintained, float], None] | None = None
-    _memories: dict[str, Memory] = field(default_factory=dict)
+    observer: Callable[[str, RoundResult, float], None] | None = None
+    _memories: dict[str, CollectionMemory] = field(default_factory=dict)
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
@@ -241,13 +246,13 @@ class Maintainer:
         """Stop the thread."""
         self.stop()
 
-    def round(self) -> Mapping[str, Maintained]:
+    def round(self) -> Mapping[str, RoundResult]:
         """Run one round on every shard, in the calling thread; return the results by shard.
 
         A shard that cannot be maintained, because it does not exist or its store does not answer,
         is logged and left out.
         """
-        done: dict[str, Maintained] = {}
+        done: dict[str, RoundResult] = {}
         try:
             names = list(self.client.shards() if self.shards is None else self.shards)
         except ShardError:
@@ -264,7 +269,7 @@ class Maintainer:
                 _log.warning("shard not maintained", exc_info=True, extra={"context": context})
         return done
 
-    def _one(self, name: str) -> Maintained:
+    def _one(self, name: str) -> RoundResult:
         began_ms = self.client.clock.elapsed_ms()
         machine = self.client.machine(name)
         state = machine.state()
@@ -274,7 +279,7 @@ class Maintainer:
             self.client.transactions(name).tidy()
         done = maintain(
             machine,
-            self._memories.setdefault(name, Memory()),
+            self._memories.setdefault(name, CollectionMemory()),
             needed=partial(self.client.door.pending_parts, name),
             merge_bytes=self.merge_bytes,
         )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from typing_extensions import override
 
-from shardline.datasource.difference import Difference, commit_difference, runs_of, staged_parts
+from shardline.datasource.difference import Difference, commit_difference, plan_staged, sorted_runs
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import TIME_MIN
 from shardline.datasource.parts.stage import Staged, UncommittedParts
@@ -28,7 +28,7 @@ from shardline.datasource.shard.state import ShardState
 from shardline.datasource.types.schema import TS
 from shardline.datasource.write import WriteHandle
 
-__all__ = ["overwrite", "replacement"]
+__all__ = ["overwrite", "overwrite_difference"]
 
 
 def overwrite(
@@ -48,12 +48,12 @@ def overwrite(
         InvalidUsage: `new` retracts rows or carries times.
     """
     with UncommittedParts(handle.machine.location.blob, new.runs) as parts:
-        difference = replacement(handle.machine, new)
+        difference = overwrite_difference(handle.machine, new)
         parts.hand_over(new.runs)
     return commit_difference(handle, new, difference, sequence=sequence, attempt=attempt)
 
 
-def replacement(machine: Machine, new: Staged) -> Difference:
+def overwrite_difference(machine: Machine, new: Staged) -> Difference:
     """The difference that makes the rows of `new` the contents of a shard.
 
     Raises:
@@ -83,9 +83,9 @@ class _Replacement(Difference):
     ) -> Iterator[pa.Table]:
         # The contents come under the newest schema, which may be newer than the new rows'.
         contents = contents_of(self.machine, state)
-        runs: list[Run] = [map(negate, run) for run in runs_of(contents, there)]
+        runs: list[Run] = [map(negate, run) for run in sorted_runs(contents, there)]
         if whole:
-            runs += runs_of(contents, staged_parts(self.new))
+            runs += sorted_runs(contents, plan_staged(self.new))
         # All times are advanced to one, at or after every one of them, so that equal rows meet
         # whenever they were added.
         for table in merge(runs, state.key, since=state.upper.time or TIME_MIN):

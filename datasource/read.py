@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from shardline.datasource.errors import Determinate, InvalidUsage
 from shardline.datasource.frontier import EMPTY, Frontier
-from shardline.datasource.lease import Heart, Lease, take_lease
+from shardline.datasource.lease import Lease, LeaseRenewer, take_lease
 from shardline.datasource.parts.contents import Contents
 from shardline.datasource.parts.fetch import Fetcher
 from shardline.datasource.rows.updates import update_schema
@@ -44,9 +44,9 @@ __all__ = [
     "contents_of",
     "current_schema",
     "first_sort_column",
-    "history_gone",
+    "history_gone_error",
     "latest_readable",
-    "not_yet",
+    "not_yet_readable_error",
     "open_reader",
 ]
 
@@ -138,7 +138,7 @@ def open_reader(
     duration = lease_ms or machine.settings.lease_ms
     lease = take_lease(machine, since=since, lease_ms=duration, purpose=purpose)
     if isinstance(lease, SinceExceeded):
-        raise history_gone(machine.state(), since, lease.since)
+        raise history_gone_error(machine.state(), since, lease.since)
     return ReadHandle(machine, lease, look)
 
 
@@ -157,7 +157,7 @@ class ReadHandle:
         self.machine = machine
         self.lease = lease
         self._look = look or machine.state
-        self._heart = Heart(lease, machine.clock)
+        self._heart = LeaseRenewer(lease, machine.clock)
         self._heart.start()
 
     def __enter__(self) -> Self:
@@ -252,7 +252,7 @@ class ReadHandle:
         # Checked above already: for a time before the since this wait would be in vain.
         found = self.machine.wait_for_upper_past(at, timeout_ms, self._look)
         if found is None:
-            raise not_yet(self._look(), at, timeout_ms)
+            raise not_yet_readable_error(self._look(), at, timeout_ms)
         # And again after it: this is another state, and it is the one that is planned from.
         self._check(found, at)
         return found, at
@@ -267,7 +267,7 @@ class ReadHandle:
             raise _dropped(state)
         self.lease.check(state)
         if Frontier(as_of) < state.since:
-            raise history_gone(state, as_of, state.since)
+            raise history_gone_error(state, as_of, state.since)
 
     def _plan(self, state: ShardState, as_of: int) -> SnapshotPlan:
         return plan_snapshot(state, as_of, first_sort_column(state))
@@ -280,7 +280,7 @@ class ReadHandle:
             yield from reader.group(group)
 
 
-def history_gone(state: ShardState, as_of: int | None, since: Frontier) -> InvalidUsage:
+def history_gone_error(state: ShardState, as_of: int | None, since: Frontier) -> InvalidUsage:
     """The error for a time before the shard's since."""
     if since.is_empty:
         return _dropped(state)
@@ -291,7 +291,7 @@ def history_gone(state: ShardState, as_of: int | None, since: Frontier) -> Inval
     )
 
 
-def not_yet(state: ShardState, as_of: int, timeout_ms: float) -> Determinate:
+def not_yet_readable_error(state: ShardState, as_of: int, timeout_ms: float) -> Determinate:
     """The error for a time that was not settled within the time that a read waited for it."""
     return Determinate(
         f"shard '{state.name}' was not settled at {as_of} within {timeout_ms:.0f} ms: its upper "

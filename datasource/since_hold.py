@@ -33,10 +33,10 @@ from shardline.datasource.shard.commands.readers import (
 )
 from shardline.datasource.shard.machine import Machine
 
-__all__ = ["SinceHandle", "open_since"]
+__all__ = ["SinceHandle", "open_since_hold"]
 
 
-def open_since(
+def open_since_hold(
     machine: Machine,
     name: str,
     *,
@@ -113,13 +113,13 @@ class SinceHandle:
                 since=since,
             )
         )
-        self.since = self.owned(outcome).since
+        self.since = self.check_owned(outcome).since
         return self.since
 
     def confirm(self) -> None:
         """Note that the owner has durably recorded that the hold exists; errors as `downgrade`."""
         outcome = self.machine.apply(partial(confirm_critical, reader=self.name, epoch=self.epoch))
-        self.owned(outcome)
+        self.check_owned(outcome)
 
     def expire(self) -> bool:
         """Give up the hold for good; True if it was there.
@@ -132,7 +132,7 @@ class SinceHandle:
             raise self._fenced(outcome.epoch)
         return outcome
 
-    def owned(self, outcome: Registered | HoldMissing | Fencing) -> Registered:
+    def check_owned(self, outcome: Registered | HoldMissing | Fencing) -> Registered:
         """Return `outcome`, of a command on the hold, if it was done; errors as `downgrade`."""
         match outcome:
             case Registered():

@@ -10,19 +10,19 @@ The public face of the room `rows`: what a reader does with the tables that `rea
 
 from shardline.datasource.rows.sorting import take
 from shardline.datasource.rows.updates import (
-    advance,
+    advance_times,
     consolidate,
     consolidate_snapshot,
-    expand,
+    expand_copies,
     negate,
     update_schema,
 )
 
 __all__ = [
-    "advance",
+    "advance_times",
     "consolidate",
     "consolidate_snapshot",
-    "expand",
+    "expand_copies",
     "negate",
     "take",
     "update_schema",

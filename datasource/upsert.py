@@ -31,14 +31,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from typing_extensions import override
 
-from shardline.datasource.difference import Difference, commit_difference, runs_of, staged_parts
+from shardline.datasource.difference import Difference, commit_difference, plan_staged, sorted_runs
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.filters.parser import Where
 from shardline.datasource.filters.predicates import (
     FALSE,
     TRUE,
-    Known,
-    Lookup,
+    ColumnKnowledge,
+    ColumnLookup,
     Outcomes,
     Path,
     Predicate,
@@ -61,7 +61,7 @@ from shardline.datasource.types.spark_types import Atomic, Field, Record, SparkT
 from shardline.datasource.types.stats import Bound, PartStats, bounds, may_overlap
 from shardline.datasource.write import WriteHandle
 
-__all__ = ["CARRIER_ID", "LIVE", "ORDER", "carrier_schema", "replacements", "upsert"]
+__all__ = ["CARRIER_ID", "LIVE", "ORDER", "carrier_schema", "upsert", "upsert_difference"]
 
 ORDER: Final = "_shardline_order"
 """Column of a carrier: of the rows of one key, the one with the greatest value wins."""
@@ -127,13 +127,13 @@ def upsert(
         Determinate: Others appended faster than the difference could follow.
         InvalidUsage: Several new rows of one key differ, and there is no order among them.
     """
-    difference = replacements(handle.machine, carriers, new)
+    difference = upsert_difference(handle.machine, carriers, new)
     return commit_difference(handle, new, difference, sequence=sequence, attempt=attempt)
 
 
-def replacements(machine: Machine, carriers: ShardSchema, new: Staged) -> Difference:
+def upsert_difference(machine: Machine, carriers: ShardSchema, new: Staged) -> Difference:
     """The difference by which the carriers of `new` replace the rows of their keys."""
-    return _Replacements(machine, carriers, staged_parts(new))
+    return _Replacements(machine, carriers, plan_staged(new))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +153,11 @@ class _Replacements(Difference):
         if not self.new or not (whole or touched):
             return
         contents = self._contents(state)
-        runs = runs_of(contents, self.new)
+        runs = sorted_runs(contents, self.new)
         if touched:
-            where = _Sought.of(contents, self.new)
+            where = _MayHaveKey.of(contents, self.new)
             old = replace(contents, fetcher=replace(contents.fetcher, where=where))
-            runs += runs_of(old, touched)
+            runs += sorted_runs(old, touched)
         # All times are advanced to one, at or after every one of them, so that equal rows meet
         # whenever they were added.
         merged = merge(runs, state.key, since=state.upper.time or TIME_MIN)
@@ -243,7 +243,7 @@ def _may_touch(planned: PlannedPart, new: Sequence[PartStats | None], key: Seque
 
 
 @dataclass(frozen=True, slots=True)
-class _Sought(Predicate):
+class _MayHaveKey(Predicate):
     """A filter on old rows that passes those whose key may be among the new ones.
 
     Attributes:
@@ -290,13 +290,13 @@ class _Sought(Predicate):
         return mask
 
     @override
-    def outcomes(self, known: Lookup) -> Outcomes:
+    def outcomes(self, known: ColumnLookup) -> Outcomes:
         found = known(self.path)
         if found is None or any(self._meets(found, stats) for stats in self.new):
             return TRUE | FALSE
         return FALSE
 
-    def _meets(self, known: Known, stats: PartStats | None) -> bool:
+    def _meets(self, known: ColumnKnowledge, stats: PartStats | None) -> bool:
         """True if a value that `known` describes may be in a part with these statistics."""
         name = path_text(self.path)
         column = stats.columns.get(name) if stats else None

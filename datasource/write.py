@@ -34,7 +34,7 @@ from shardline.datasource.frontier import Frontier
 from shardline.datasource.ids import new_id
 from shardline.datasource.maintenance.compact import compact_inline
 from shardline.datasource.parts.stage import Staged, Stager, UncommittedParts
-from shardline.datasource.shard.batch import stamp
+from shardline.datasource.shard.batch import stamp_time
 from shardline.datasource.shard.commands.append import (
     Abandoned,
     AlreadyCommitted,
@@ -203,7 +203,7 @@ class WriteHandle:
         """
         staged = self._stage(updates)
         if lower.time is not None:
-            staged = replace(staged, runs=stamp(staged.runs, lower.time))
+            staged = replace(staged, runs=stamp_time(staged.runs, lower.time))
         start = lower
         while True:
             outcome = self._append(staged, lower=start, upper=upper, earliest=lower.time, keep=True)
@@ -288,14 +288,14 @@ class WriteHandle:
             if isinstance(outcome, AlreadyCommitted):
                 # Of an attempt that is not known any more, these may be the parts.
                 if outcome.attempt not in {"", request.attempt}:
-                    parts.unused()
+                    parts.note_refused()
                 return outcome
             if isinstance(outcome, OtherRange) and not outcome.attempt:
                 # Passed by another number: nobody knows any more whose parts are in use.
                 raise other_range(self.machine.name, self.writer, number, outcome)
             if keep and isinstance(outcome, UpperMismatch):
                 parts.hand_over(staged.runs)
-            parts.unused()
+            parts.note_refused()
         match outcome:
             case OtherRange():
                 raise other_range(self.machine.name, self.writer, number, outcome)

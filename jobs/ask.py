@@ -25,10 +25,10 @@ from shardline.app.cli.result_table import result_table
 from shardline.app.cli.status import ObjectStatus, fetch_status, show_status, status_table
 from shardline.app.cli.terminal import open_console
 from shardline.app.compute.peek.results import as_csv, as_json
-from shardline.app.server.client import act, ask_sql, follow
-from shardline.app.server.discovery import Whereabouts, find
+from shardline.app.server.client import follow_subscription, run_action, run_query
+from shardline.app.server.discovery import ApplicationAddress, find
 from shardline.app.settings.config import load
-from shardline.app.settings.durations import duration_ms
+from shardline.app.settings.durations import parse_duration_ms
 from shardline.datasource.clock import SystemClock
 from shardline.datasource.errors import InvalidUsage, ShardError
 from shardline.installation import PROGRAM
@@ -51,11 +51,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 _status(where, given, console)
             case "set":
                 for setting in given.settings:
-                    act(where, "configure", setting)
+                    run_action(where, "configure", setting)
                     console.print(f"{setting}, until the next start", markup=False)
             case "drop":
                 for name in given.names:
-                    dropped = act(where, "drop", name)
+                    dropped = run_action(where, "drop", name)
                     console.print(f"dropped {name}; shards: {', '.join(dropped) or 'none'}")
     except KeyboardInterrupt:
         return 130
@@ -65,15 +65,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _where(given: argparse.Namespace) -> Whereabouts:
+def _where(given: argparse.Namespace) -> ApplicationAddress:
     if given.url:
-        return Whereabouts(url=given.url.rstrip("/"), token=given.token or "", pid=0)
+        return ApplicationAddress(url=given.url.rstrip("/"), token=given.token or "", pid=0)
     folder = load(given.config).demo.data if given.data is None else given.data
     return find(folder)
 
 
-def _sql(where: Whereabouts, given: argparse.Namespace, console: Console) -> None:
-    table = ask_sql(where, given.query, duration_ms(given.timeout))
+def _sql(where: ApplicationAddress, given: argparse.Namespace, console: Console) -> None:
+    table = run_query(where, given.query, parse_duration_ms(given.timeout))
     match given.format:
         case "table":
             console.print(result_table(table))
@@ -84,13 +84,13 @@ def _sql(where: Whereabouts, given: argparse.Namespace, console: Console) -> Non
             print(as_csv(table), end="")
 
 
-def _subscribe(where: Whereabouts, text: str) -> None:
+def _subscribe(where: ApplicationAddress, text: str) -> None:
     query = text if re.match(r"\s*subscribe\b", text, re.IGNORECASE) else f"SUBSCRIBE {text}"
-    for batch in follow(where, query):
+    for batch in follow_subscription(where, query):
         print(json.dumps(batch, ensure_ascii=False), flush=True)
 
 
-def _status(where: Whereabouts, given: argparse.Namespace, console: Console) -> None:
+def _status(where: ApplicationAddress, given: argparse.Namespace, console: Console) -> None:
     def look() -> list[ObjectStatus]:
         return fetch_status(where.url, where.token)
 

@@ -46,7 +46,7 @@ def merge_shards(spark: SparkSession, given: argparse.Namespace, console: Consol
     try:
         options = storage_options(given.option)
         client = ShardClient.open(given.location, options, create=False)
-        names = given.shards or [name for name in client.shards() if _lives(client, name)]
+        names = given.shards or [name for name in client.shards() if _is_live(client, name)]
         for name in names:
             client.state(name)
     except ShardError as error:
@@ -68,15 +68,15 @@ def merge_shards(spark: SparkSession, given: argparse.Namespace, console: Consol
             print(f"error: {name}: {error}", file=sys.stderr)
             status = 1
             continue
-        console.print(f"{name}: {merges} merges, {_shape(client, name)}")
+        console.print(f"{name}: {merges} merges, {_size_summary(client, name)}")
     return status
 
 
-def _lives(client: ShardClient, name: str) -> bool:
+def _is_live(client: ShardClient, name: str) -> bool:
     return not is_tombstone(client.machine(name).state())
 
 
-def _shape(client: ShardClient, name: str) -> str:
+def _size_summary(client: ShardClient, name: str) -> str:
     batches = client.state(name).trace.batches
     parts = [part for batch in batches for part in batch.parts]
     size = sum(part.size_bytes for part in parts) / (1 << 20)

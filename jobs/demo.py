@@ -20,7 +20,7 @@ from typing import Any
 
 from shardline.app.cli.storage_options import add_option_argument, storage_options
 from shardline.app.cli.terminal import open_console
-from shardline.app.execution.spark_errors import told
+from shardline.app.execution.spark_errors import print_job_error
 from shardline.app.logs import start_log
 from shardline.app.settings.config import load
 from shardline.installation import PROGRAM
@@ -36,11 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = load(given.config, _overrides(given))
         start_log(settings.log.file, settings.demo.data, settings.log.level)
         # Imported after the settings were checked: Spark takes a second, and a wrong setting none.
-        from shardline.app.demo.story import tell  # noqa: PLC0415
+        from shardline.app.demo.story import run_demo  # noqa: PLC0415
 
-        return 0 if tell(settings, console, fresh=given.fresh, stay=given.stay) else 1
+        return 0 if run_demo(settings, console, fresh=given.fresh, stay=given.stay) else 1
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - whatever it was, a newcomer gets a sentence
-        return told(error)
+        return print_job_error(error)
 
 
 def _overrides(given: argparse.Namespace) -> dict[str, dict[str, Any]]:

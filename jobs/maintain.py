@@ -23,10 +23,10 @@ from rich.console import Console
 
 from shardline.app.cli.storage_options import add_option_argument, storage_options
 from shardline.app.cli.tables import size, utc
-from shardline.app.settings.durations import duration_ms
+from shardline.app.settings.durations import parse_duration_ms
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage, ShardError
-from shardline.datasource.maintainer import Maintained, Maintainer
+from shardline.datasource.maintainer import Maintainer, RoundResult
 from shardline.installation import PROGRAM
 
 __all__ = ["main"]
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run with `arguments` (those of the process by default) and return the exit status."""
     given = _parser().parse_args(arguments)
     try:
-        period_ms = duration_ms(given.every)
+        period_ms = parse_duration_ms(given.every)
         if period_ms < 1 or (given.rounds is not None and given.rounds < 1):
             raise InvalidUsage(
                 f"a round every {given.every}, {given.rounds} rounds",
@@ -70,7 +70,7 @@ def _rounds(
         while not stopped.is_set():
             maintained = keeper.round()
             for name, one in sorted(maintained.items()):
-                if said := _said(one):
+                if said := _round_summary(one):
                     console.print(f"{utc(client.clock.now_ms())}  {name}: {said}")
             done += 1
             if rounds is not None and done >= rounds:
@@ -82,7 +82,7 @@ def _rounds(
     return 0
 
 
-def _said(done: Maintained) -> str:
+def _round_summary(done: RoundResult) -> str:
     """The work of a round on one shard, in words; "" if there was nothing to do."""
     words = []
     if done.retained:

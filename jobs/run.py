@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Final
 
 from shardline.app.cli.storage_options import add_option_argument, storage_options
 from shardline.app.cli.terminal import open_console
-from shardline.app.execution.spark_errors import told
+from shardline.app.execution.spark_errors import print_job_error
 from shardline.app.logs import start_log
 from shardline.app.settings.config import Settings, load
-from shardline.app.settings.durations import duration_ms
+from shardline.app.settings.durations import parse_duration_ms
 from shardline.datasource.errors import InvalidUsage
 from shardline.installation import PROGRAM
 
@@ -53,13 +53,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return 0
         return _plan(given, settings, console) if given.plan else _serve(given, settings, console)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - whatever it was, a newcomer gets a sentence
-        return told(error)
+        return print_job_error(error)
 
 
 def _ask(given: argparse.Namespace, settings: Settings) -> RenderableType | None:
     """Send the project to the running application; returns its plan, None if none runs."""
     from shardline.app.cli.explain_plan import plan_view  # noqa: PLC0415
-    from shardline.app.project.plan import plan_from  # noqa: PLC0415
+    from shardline.app.project.plan import plan_from_json  # noqa: PLC0415
     from shardline.app.project.project import read_texts  # noqa: PLC0415
     from shardline.app.project.variables import parse_variables  # noqa: PLC0415
     from shardline.app.server.client import send_project  # noqa: PLC0415 - Spark takes a second to import
@@ -71,13 +71,13 @@ def _ask(given: argparse.Namespace, settings: Settings) -> RenderableType | None
         where = find(settings.demo.data)
         if where.location != ShardClient.open(settings.demo.url, settings.storage).location.id:
             return None
-        timeout_ms = float(duration_ms(settings.runtime.query_timeout))
+        timeout_ms = float(parse_duration_ms(settings.runtime.query_timeout))
         answer = send_project(where, files, dry_run=given.plan, timeout_ms=timeout_ms)
     except InvalidUsage as error:
         if error.code == "NOT_RUNNING":
             return None
         raise
-    return plan_view(plan_from(answer["plan"]))
+    return plan_view(plan_from_json(answer["plan"]))
 
 
 def _plan(given: argparse.Namespace, settings: Settings, console: Console) -> int:
@@ -104,7 +104,7 @@ def _serve(given: argparse.Namespace, settings: Settings, console: Console) -> i
     from shardline.app.coordinator.application import Application  # noqa: PLC0415 - as above
     from shardline.app.project.project import Project  # noqa: PLC0415
     from shardline.app.project.variables import parse_variables  # noqa: PLC0415
-    from shardline.app.server.application_server import serving  # noqa: PLC0415
+    from shardline.app.server.application_server import serve_application  # noqa: PLC0415
     from shardline.app.spark_session import open_session  # noqa: PLC0415
     from shardline.datasource.client import ShardClient  # noqa: PLC0415
 
@@ -125,7 +125,7 @@ def _serve(given: argparse.Namespace, settings: Settings, console: Console) -> i
         )
         with (
             application,
-            serving(application, settings.runtime, settings.demo.data) as where,
+            serve_application(application, settings.runtime, settings.demo.data) as where,
         ):
             console.print(plan_view(application.apply(resolved)))
             console.print(f"\nrunning; {where.url}; Ctrl-C stops it")

@@ -17,8 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from shardline.app.cli.tables import plain_table
-from shardline.app.project.plan import Act, Plan, Step
-from shardline.app.project.statements import Kept, kind_of
+from shardline.app.project.plan import Plan, Step, StepKind
+from shardline.app.project.statements import ObjectDescription, kind_of
 from shardline.app.protocol.objects import (
     IndexDescription,
     SinkDescription,
@@ -26,16 +26,16 @@ from shardline.app.protocol.objects import (
     ViewDescription,
 )
 
-__all__ = ["plan_view", "say"]
+__all__ = ["plan_summary", "plan_view"]
 
-_SIGNS: Final[dict[Act, tuple[str, str]]] = {
+_SIGNS: Final[dict[StepKind, tuple[str, str]]] = {
     "create": ("+", "green"),
     "change": ("~", "yellow"),
     "drop": ("-", "red"),
 }
 
 
-def say(plan: Plan) -> str:
+def plan_summary(plan: Plan) -> str:
     """The numbers of steps by kind, in one line."""
     counts = {act: sum(step.act == act for step in plan.steps) for act in _SIGNS}
     parts = [f"{count} to {act}" for act, count in counts.items() if count]
@@ -45,7 +45,7 @@ def say(plan: Plan) -> str:
 
 def plan_view(plan: Plan) -> RenderableType:
     """Lay out a plan: its steps, the objects that they affect, and the strategy of each view."""
-    views: list[RenderableType] = [Text(say(plan), style="bold")]
+    views: list[RenderableType] = [Text(plan_summary(plan), style="bold")]
     for step in plan.steps:
         views += [Text(), _step(step)]
     followers = [name for name in plan.affected if name in plan.unchanged]
@@ -75,7 +75,7 @@ def _step(step: Step) -> RenderableType:
     return Group(head, Padding(table, (0, 0, 0, 4)))
 
 
-def _about(description: Kept) -> str:
+def _about(description: ObjectDescription) -> str:
     match description:
         case SourceDescription():
             key = f", key {', '.join(description.key)}" if description.key else ""

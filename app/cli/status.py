@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardline.app.cli.tables import plain_table
-from shardline.app.server.client import get
+from shardline.app.server.client import get_json
 from shardline.datasource.clock import Clock
 
 __all__ = [
@@ -144,7 +144,7 @@ def fetch_status(url: str, token: str = "") -> list[ObjectStatus]:
     """
 
     def by_object(relation: str, column: str) -> dict[str, dict[str, Any]]:
-        rows = get(url, token, f"relations/{relation}")["rows"]
+        rows = get_json(url, token, f"relations/{relation}")["rows"]
         return {row[column]: row for row in rows}
 
     objects = by_object("objects", "id")

@@ -22,15 +22,15 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from shardline.app.compute.user_functions import raised_at_rows
+from shardline.app.compute.user_functions import error_raised_at_row
 from shardline.app.execution.host import Incarnation
 from shardline.app.execution.observations import Failed
-from shardline.app.execution.spark_errors import explain
+from shardline.app.execution.spark_errors import explain_error
 from shardline.datasource.errors import Fenced, ShardError
 from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.types.spark_types import Atomic, Field, Record
 
-__all__ = ["ERRORS_SCHEMA", "data_error", "failure"]
+__all__ = ["ERRORS_SCHEMA", "data_error_text", "failure_report"]
 
 ERRORS_SCHEMA: Final = ShardSchema(Record((Field("error", Atomic("string"), nullable=False),)))
 """Columns of a view's errors shard; it has one row, the reason, while the query fails."""
@@ -51,7 +51,7 @@ _BY_NAME: Final = frozenset(
 )
 """Conditions that depend on rows although their SQLSTATE is not of `_CLASSES`."""
 
-_OF_THE_MOMENT: Final = re.compile(r"failed due to: java\.(?:io|net|nio)\.|OutOfMemoryError")
+_TRANSIENT: Final = re.compile(r"failed due to: java\.(?:io|net|nio)\.|OutOfMemoryError")
 """Resources that a function of the JVM lacked: nothing about rows follows from that."""
 
 _PYTHON: Final = "PYTHON_EXCEPTION"
@@ -67,7 +67,7 @@ _CONDITION: Final = re.compile(
 )
 
 
-def data_error(error: BaseException) -> str | None:
+def data_error_text(error: BaseException) -> str | None:
     """The text to keep of an error that rows have caused; None for any other error.
 
     It is the same for the same rows: the place in the query and the stack, which Spark adds, are
@@ -75,12 +75,12 @@ def data_error(error: BaseException) -> str | None:
     """
     text = str(error)
     # Before the conditions: a trace may quote one in a message of the user's own.
-    raised = raised_at_rows(text)
+    raised = error_raised_at_row(text)
     if raised is not None:
-        return _kept(_PYTHON, raised)
+        return _kept_text(_PYTHON, raised)
     for match in _CONDITION.finditer(text):
         if _is_about_rows(match) and not match["text"].startswith(_OURS):
-            return _kept(match["code"], match["text"])
+            return _kept_text(match["code"], match["text"])
     return None
 
 
@@ -88,21 +88,21 @@ def _is_about_rows(match: re.Match[str]) -> bool:
     if match["state"].startswith(_CLASSES):
         return True
     name = match["code"].partition(".")[0]
-    return name in _BY_NAME and _OF_THE_MOMENT.search(match["text"]) is None
+    return name in _BY_NAME and _TRANSIENT.search(match["text"]) is None
 
 
-def _kept(code: str, said: str) -> str:
+def _kept_text(code: str, said: str) -> str:
     return " ".join(f"[{code}] {said}".split())[:_LENGTH_MAX]
 
 
-def failure(incarnation: Incarnation, error: BaseException | None) -> Failed:
+def failure_report(incarnation: Incarnation, error: BaseException | None) -> Failed:
     """The report of an incarnation that has ended by `error`; None for an unknown cause."""
     if error is None:
         sentence = "the streaming query has ended"
     elif isinstance(error, ShardError):
         sentence = str(error)
     else:
-        sentence = explain(error)[1]
+        sentence = explain_error(error)[1]
     said, _, hint = sentence.partition(" — hint: ")
     return Failed(
         id=incarnation.id,

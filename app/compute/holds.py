@@ -13,8 +13,8 @@ run the same view side by side, one to write and one to take over.
 The hold that the coordinator takes when it chooses an as_of, until the dataflow has its own, is
 named in the same way with the number 0: if the coordinator dies it ends together with the others.
 
-A hold ends when the definition goes (`forget_holds`), when another runtime has taken over for good
-(`end_other_holds`), or when its checkpoint is gone (`end_hold`).
+A hold ends when the definition goes (`end_view_holds`), when another runtime has taken over for
+good (`end_other_holds`), or when its checkpoint is gone (`end_hold`).
 
 Invariants:
     Every function that ends holds may be repeated: ending one that is gone changes nothing.
@@ -38,25 +38,27 @@ from shardline.datasource.shard.commands.readers import expire_readers
 from shardline.datasource.shard.state import is_tombstone
 
 __all__ = [
-    "beginning_name",
-    "end_beginnings",
     "end_hold",
     "end_other_holds",
-    "first_time",
-    "forget_holds",
+    "end_start_holds",
+    "end_view_holds",
+    "find_first_time",
     "hold_name",
+    "start_hold_name",
 ]
 
 _SUBSCRIPTION: Final = re.compile(r"view:(t[0-9a-f]{32}):0:begin")
 """The hold of a subscription that has not begun; its name is a token of its controller."""
 
 
-def beginning_name(view: str) -> str:
+def start_hold_name(view: str) -> str:
     """Name of the hold that keeps a dataflow's as_of readable until it has its own hold."""
     return f"view:{view}:0:begin"
 
 
-def first_time(client: ShardClient, as_of: int, inputs: Sequence[str], output: str = "") -> int:
+def find_first_time(
+    client: ShardClient, as_of: int, inputs: Sequence[str], output: str = ""
+) -> int:
     """The first time of a dataflow that has no checkpoint to go on from.
 
     It is the as_of that was chosen for it, unless history there is gone by now (an input was made
@@ -99,9 +101,9 @@ def hold_name(incarnation: Incarnation, checkpoints: Path) -> str:
     return f"view:{incarnation.id}:{incarnation.dataflow}:{where}"
 
 
-def forget_holds(client: ShardClient, view: str, inputs: Sequence[str]) -> None:
+def end_view_holds(client: ShardClient, view: str, inputs: Sequence[str]) -> None:
     """End all holds of a view that is dropped or no longer reads these inputs; may be repeated."""
-    _expire(client, inputs, lambda name: name.startswith(f"view:{view}:"))
+    _expire_holds(client, inputs, lambda name: name.startswith(f"view:{view}:"))
 
 
 def end_other_holds(client: ShardClient, own: str, inputs: Sequence[str]) -> None:
@@ -116,10 +118,10 @@ def end_other_holds(client: ShardClient, own: str, inputs: Sequence[str]) -> Non
         inputs: Shards that may have such holds.
     """
     view = own.rsplit(":", 2)[0]
-    _expire(client, inputs, lambda name: name != own and name.startswith(f"{view}:"))
+    _expire_holds(client, inputs, lambda name: name != own and name.startswith(f"{view}:"))
 
 
-def end_beginnings(
+def end_start_holds(
     client: ShardClient, shards: Sequence[str], abandoned: Callable[[str], bool]
 ) -> None:
     """End the holds of subscriptions that nobody will ever begin; may be repeated.
@@ -134,15 +136,15 @@ def end_beginnings(
         found = _SUBSCRIPTION.fullmatch(hold)
         return found is not None and abandoned(found[1])
 
-    _expire(client, shards, ended)
+    _expire_holds(client, shards, ended)
 
 
 def end_hold(client: ShardClient, own: str, inputs: Sequence[str]) -> None:
     """End one hold whose checkpoint is gone; does nothing if the hold is not there."""
-    _expire(client, inputs, own.__eq__)
+    _expire_holds(client, inputs, own.__eq__)
 
 
-def _expire(client: ShardClient, shards: Sequence[str], ended: Callable[[str], bool]) -> None:
+def _expire_holds(client: ShardClient, shards: Sequence[str], ended: Callable[[str], bool]) -> None:
     for shard in shards:
         state = client.machine(shard).refresh()
         if state is None or is_tombstone(state):

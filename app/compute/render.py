@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from shardline.app.compute.shard_follower import UNCONNECTED, Catalog
+from shardline.app.compute.shard_follower import EMPTY_CATALOG, Catalog
 from shardline.app.execution.host import Host, Incarnation, Running
 from shardline.app.protocol.objects import (
     Dataflow,
@@ -33,7 +33,7 @@ def render(
     host: Host,
     incarnation: Incarnation,
     description: Dataflow,
-    catalog: Catalog = UNCONNECTED,
+    catalog: Catalog = EMPTY_CATALOG,
     *,
     indexes: IndexSettings | None = None,
     subscribes: SubscribeSettings | None = None,
@@ -69,10 +69,10 @@ def render(
         case SubscribeDescription():
             from shardline.app.compute.subscribe.subscription import (  # noqa: PLC0415
                 SubscribeSettings,
-                run_subscribe,
+                run_subscription,
             )
 
-            return run_subscribe(
+            return run_subscription(
                 host, incarnation, description, catalog, subscribes or SubscribeSettings()
             )
     assert_never(description)

@@ -10,8 +10,8 @@ it has read in its own way.
         shard.changes(state, lower, upper)    updates in between
         shard.release_before(upper - 1, state)
 
-`watch` waits for a value with a timeout and a way to cancel; `live_errors` finds the errors that
-forbid a read.
+`poll_until` waits for a value with a timeout and a way to cancel; `find_live_errors` finds the
+errors that forbid a read.
 
 Invariants:
     Every read is from a state that contains the lease and is readable at the times asked for.
@@ -41,20 +41,20 @@ from shardline.datasource.read import (
     contents_of,
     current_schema,
     first_sort_column,
-    history_gone,
+    history_gone_error,
 )
 from shardline.datasource.shard.plan import SnapshotPlan, plan_changes, plan_snapshot
 from shardline.datasource.shard.state import ShardState, is_tombstone
 from shardline.datasource.types.schema import DIFF, ShardSchema
 
 __all__ = [
-    "UNCONNECTED",
+    "EMPTY_CATALOG",
     "Catalog",
-    "Followed",
     "LiveErrors",
-    "error_shards",
-    "live_errors",
-    "watch",
+    "ShardFollower",
+    "find_error_shards",
+    "find_live_errors",
+    "poll_until",
 ]
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ class Catalog(Protocol):
         ...
 
 
-class _Unconnected(Catalog):
+class _EmptyCatalog(Catalog):
     """A catalog of objects without inputs."""
 
     @override
@@ -81,11 +81,11 @@ class _Unconnected(Catalog):
         return ()
 
 
-UNCONNECTED: Final[Catalog] = _Unconnected()
+EMPTY_CATALOG: Final[Catalog] = _EmptyCatalog()
 """A catalog for reads that have none: only errors of the object itself forbid the read."""
 
 
-def watch(
+def poll_until(
     look: Callable[[], T | None],
     clock: Clock,
     cancelled: threading.Event,
@@ -118,7 +118,7 @@ def watch(
 
 
 @dataclass(slots=True)
-class Followed:
+class ShardFollower:
     """A shard, read under a lease of its own.
 
     The lease is a capability: while it lives, history from its since on stays readable. When it is
@@ -140,7 +140,9 @@ class Followed:
     _released_ms: float = field(default=0.0)
 
     @classmethod
-    def open(cls, client: ShardClient, name: str, *, since: int | None, purpose: str) -> Followed:
+    def open(
+        cls, client: ShardClient, name: str, *, since: int | None, purpose: str
+    ) -> ShardFollower:
         """Hold shard `name` from `since` on; None for its since.
 
         Raises:
@@ -173,7 +175,7 @@ class Followed:
         if is_tombstone(state):
             # Before the lease: "lease expired, start again" would send the reader after a shard
             # that is gone for good.
-            raise history_gone(state, None, state.since)
+            raise history_gone_error(state, None, state.since)
         self._handle.lease.check(state)
         if current_schema(state) != self.schema:
             raise Determinate(
@@ -208,7 +210,7 @@ class Followed:
         """
         self._check(state, as_of)
         plan = plan_snapshot(state, as_of, first_sort_column(state))
-        return plan if where is None else Pruner(where, state.schemas).keep_snapshot(plan)
+        return plan if where is None else Pruner(where, state.schemas).prune_snapshot(plan)
 
     def rows(
         self, state: ShardState, plan: SnapshotPlan, columns: Sequence[str], where: Where | None
@@ -250,7 +252,7 @@ class Followed:
 
     def _check(self, state: ShardState, as_of: int) -> None:
         if as_of >= 0 and Frontier(as_of) < state.since:
-            raise history_gone(state, as_of, state.since)
+            raise history_gone_error(state, as_of, state.since)
 
 
 # --- errors of inputs ----------------------------------------------------------------------------
@@ -283,13 +285,15 @@ class LiveErrors:
         )
 
 
-def error_shards(client: ShardClient, objects: Iterable[str]) -> dict[str, str]:
+def find_error_shards(client: ShardClient, objects: Iterable[str]) -> dict[str, str]:
     """Names of the error shards that exist, by object."""
     named = {name: errors_shard(name) for name in sorted(set(objects))}
     return {name: shard for name, shard in named.items() if client.exists(shard)}
 
 
-def live_errors(shard: Followed, of: str, state: ShardState, as_of: int) -> LiveErrors | None:
+def find_live_errors(
+    shard: ShardFollower, of: str, state: ShardState, as_of: int
+) -> LiveErrors | None:
     """The errors of an object that are live at `as_of`; None if there are none.
 
     Args:
@@ -300,12 +304,12 @@ def live_errors(shard: Followed, of: str, state: ShardState, as_of: int) -> Live
     """
     count, first = 0, ""
     for batch in shard.contents(state, as_of):
-        first = first or _text_of(batch, shard.schema.names)
+        first = first or _first_error_text(batch, shard.schema.names)
         count += sum(batch.column(DIFF).to_pylist())
     return LiveErrors(of, as_of, count, first) if count else None
 
 
-def _text_of(batch: pa.RecordBatch, names: Sequence[str]) -> str:
+def _first_error_text(batch: pa.RecordBatch, names: Sequence[str]) -> str:
     """The error text of the first row: column `error`, or else the first one."""
     column = "error" if "error" in names else names[0]
     return str(batch.column(column)[0].as_py())

@@ -24,7 +24,7 @@ from typing import Final
 
 from shardline import datasource
 
-__all__ = ["raised_at_rows"]
+__all__ = ["error_raised_at_row"]
 
 _END: Final = r"SQLSTATE: 38000|\n\s*at [\w.$]+\(|\n(?:JVM|Driver) stacktrace:|\nCaused by: |\Z"
 """The end of the Python process's own text, by the way on which it has reached the driver."""
@@ -38,7 +38,7 @@ _FRAME: Final = re.compile(
 _RAISED: Final = re.compile(r"^(?P<kind>[^\W\d][\w.]*)(?:: (?P<said>[^\n]*))?$", re.MULTILINE)
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 
-_OF_THE_MOMENT: Final = (
+_TRANSIENT: Final = (
     GeneratorExit,
     ImportError,
     KeyboardInterrupt,
@@ -52,7 +52,7 @@ _EVALUATION: Final = "process"
 """The function of Spark's worker in whose frames rows are evaluated; before it nothing is a row."""
 
 
-def raised_at_rows(text: str) -> str | None:
+def error_raised_at_row(text: str) -> str | None:
     """The class and message of an exception that a user's function raised at a row, or None.
 
     Args:
@@ -69,7 +69,7 @@ def _at_rows(trace: str) -> str | None:
     frames = [(found["file"], found["function"]) for found in _FRAME.finditer(trace)]
     raised = list(_exceptions(trace))
     # Any exception of the chain, not only the last: a user's function may wrap a lost connection.
-    if not raised or any(_is_of_the_moment(kind) for kind, _ in raised):
+    if not raised or any(_is_transient(kind) for kind, _ in raised):
         return None
     if any(kind.startswith("shardline.datasource.") for kind, _ in raised):
         return None
@@ -91,7 +91,7 @@ def _exceptions(trace: str) -> Iterator[tuple[str, str]]:
             yield found["kind"], found["said"] or ""
 
 
-def _is_of_the_moment(kind: str) -> bool:
+def _is_transient(kind: str) -> bool:
     """True if the class of this name is one of those that say nothing about rows.
 
     Classes of modules that are not loaded in this process are unknown, and taken for a user's.
@@ -99,7 +99,7 @@ def _is_of_the_moment(kind: str) -> bool:
     module, _, name = kind.rpartition(".")
     owner = sys.modules.get(module) if module else builtins
     found = getattr(owner, name, None)
-    return isinstance(found, type) and issubclass(found, _OF_THE_MOMENT)
+    return isinstance(found, type) and issubclass(found, _TRANSIENT)
 
 
 def _is_ours(file: str) -> bool:

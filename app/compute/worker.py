@@ -10,9 +10,9 @@ Materialize's `compute_state` and `ActiveComputeState`, without the dataflows.
     done = worker.on_observation(report)     a report of a running object
     done = worker.on_phase(change)           a phase that an object has reached in the lane
 
-Each returns a `ComputeDone`: commands for the lane, requests for the server of peeks and the holder
-of holds, responses for the controller. There is no I/O, no thread and no Spark in here. The caller
-submits the commands in order, under the lock or on the thread under which it made the call.
+Each returns a `ComputeEffects`: commands for the lane, requests for the server of peeks and the
+holder of holds, responses for the controller. There is no I/O, no thread and no Spark in here. The
+caller submits the commands in order, under the lock or on the thread under which it made the call.
 
 Restarts after failures are the lane's business: it receives the same reports.
 
@@ -38,7 +38,7 @@ from msgspec import UnsetType
 
 from shardline.app.execution.observations import Ended, Failed, Hydrated, Observation, Progress
 from shardline.app.lane import commands as lane
-from shardline.app.lane.current_epochs import Lives
+from shardline.app.lane.current_epochs import CurrentEpochs
 from shardline.app.lane.process_state import PhaseChange
 from shardline.app.lane.state import LaneObject
 from shardline.app.protocol.compute import (
@@ -62,19 +62,19 @@ from shardline.app.protocol.history import ComputeHistory, HeldDataflow
 from shardline.app.protocol.objects import SinkDescription, SourceDescription, SubscribeDescription
 from shardline.app.protocol.reconcile import reconcile_compute
 
-__all__ = ["ComputeDone", "ComputeRequest", "ComputeWorker"]
+__all__ = ["ComputeEffects", "ComputeRequest", "ComputeWorker"]
 
 ComputeRequest: TypeAlias = Peek | CancelPeek | AllowCompaction
 """A command that is carried out outside the lane: by the server of peeks or the holder of holds."""
 
 _Time: TypeAlias = int | None
 
-_BEFORE: Final = -(2**63)
+_BEFORE_ALL_TIMES: Final = -(2**63)
 """Before every time."""
 
 
 @dataclass(frozen=True, slots=True)
-class ComputeDone:
+class ComputeEffects:
     """The effects that the caller must carry out after one call of the worker.
 
     Attributes:
@@ -92,7 +92,7 @@ class ComputeDone:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _ObjectReports:
     """The latest reports of an object's present definition, whichever controller is connected.
 
     Attributes:
@@ -105,7 +105,7 @@ class _Seen:
 
 
 @dataclass(slots=True)
-class _Told:
+class _ControllerView:
     """The reports that the present controller has received of an object that it has named.
 
     Attributes:
@@ -117,7 +117,7 @@ class _Told:
 
     lower: int
     frontiers: dict[str, _Time] = field(default_factory=dict)
-    upper: int | None = _BEFORE
+    upper: int | None = _BEFORE_ALL_TIMES
     hydrated: bool = False
 
 
@@ -130,17 +130,17 @@ class ComputeWorker:
     """
 
     def __init__(self, objects: Mapping[str, LaneObject]) -> None:
-        self._history = ComputeHistory(_as_said(objects))
-        self._lives = Lives()
-        self._seen: dict[str, _Seen] = {}
-        self._told: dict[str, _Told] = {}
-        self._dropping: dict[str, tuple[HeldDataflow, _Told]] = {}
+        self._history = ComputeHistory(_commands_that_create(objects))
+        self._lives = CurrentEpochs()
+        self._reports: dict[str, _ObjectReports] = {}
+        self._reported: dict[str, _ControllerView] = {}
+        self._dropping: dict[str, tuple[HeldDataflow, _ControllerView]] = {}
         for name, held in self._history.dataflows.items():
             self._expect(name, held)
 
     # -- from the controller -----------------------------------------------------------------
 
-    def on_reconcile(self, commands: Sequence[ComputeCommand]) -> ComputeDone:
+    def on_reconcile(self, commands: Sequence[ComputeCommand]) -> ComputeEffects:
         """Take over the commands of a new controller; the one before is no longer heard.
 
         Raises:
@@ -155,17 +155,17 @@ class ComputeWorker:
         for name in (*found.dropped, *found.replaced):
             self._forget(name)
         # Everything is reported anew, also of what goes on: this controller has heard nothing yet.
-        self._told = {name: _Told(lower) for name, lower in found.lower.items()}
+        self._reported = {name: _ControllerView(lower) for name, lower in found.lower.items()}
         for name in found.lower:
             self._expect(name, self._history.dataflows[name])
-        return ComputeDone(
-            tuple(c for command in found.todo for c in self._for_the_lane(command)),
+        return ComputeEffects(
+            tuple(c for command in found.todo for c in self._lane_commands(command)),
             tuple(filter(_is_request, found.todo)),
-            tuple(r for name in found.kept for r in self._news(name)),
+            tuple(r for name in found.kept for r in self._pending_responses(name)),
             found.forgotten,
         )
 
-    def on_command(self, command: ComputeCommand) -> ComputeDone:
+    def on_command(self, command: ComputeCommand) -> ComputeEffects:
         """Take one command that follows `InitializationComplete`.
 
         Raises:
@@ -176,65 +176,65 @@ class ComputeWorker:
         self._history.append(command)
         match command:
             case CreateDataflow():
-                return self._created(command, before.get(command.id))
+                return self._on_create(command, before.get(command.id))
             case AllowCompaction(name, None):
-                return self._dropped(name, before.get(name))
+                return self._on_drop(name, before.get(name))
             case AllowCompaction(name) if name not in before:
-                return ComputeDone()
+                return ComputeEffects()
             case _ if _is_request(command):
-                return ComputeDone(requests=(command,))
+                return ComputeEffects(requests=(command,))
             case _:
-                return ComputeDone(tuple(self._for_the_lane(command)))
+                return ComputeEffects(tuple(self._lane_commands(command)))
 
-    def catch_up(self, objects: Mapping[str, LaneObject]) -> ComputeDone:
+    def catch_up(self, objects: Mapping[str, LaneObject]) -> ComputeEffects:
         """The commands that bring the lane to the controller's wishes; it may have refused some.
 
         Args:
             objects: Objects that the lane has. Repeating commands that are still on their way to it
                 does no harm.
         """
-        there = {c.id: c for c in _as_said(objects) if isinstance(c, CreateDataflow)}
+        there = {c.id: c for c in _commands_that_create(objects) if isinstance(c, CreateDataflow)}
         wanted = {n: held for n, held in self._history.dataflows.items() if held.scheduled}
         same = {
             name
             for name, held in wanted.items()
             if name in there and there[name].dataflow == held.create.dataflow
         }
-        return ComputeDone(
+        return ComputeEffects(
             (
                 # Readers before what they read, and all drops before a name is made anew.
                 *(lane.DropDataflow(name) for name in reversed(there) if name not in same),
-                *(c for n in wanted if n not in same for c in self._for_the_lane(Schedule(n))),
+                *(c for n in wanted if n not in same for c in self._lane_commands(Schedule(n))),
             )
         )
 
-    def _created(self, command: CreateDataflow, before: HeldDataflow | None) -> ComputeDone:
+    def _on_create(self, command: CreateDataflow, before: HeldDataflow | None) -> ComputeEffects:
         held = self._history.dataflows[command.id]
         if held is before:
             # The history kept the object it had: the same command again. Forgetting here would
             # make the controller hear every frontier twice.
-            return ComputeDone()
+            return ComputeEffects()
         # An end of the old one under this name would be taken for the new one's.
         self._dropping.pop(command.id, None)
         self._forget(command.id)
-        self._told[command.id] = _Told(command.as_of)
+        self._reported[command.id] = _ControllerView(command.as_of)
         self._expect(command.id, held)
         replaced = before is not None and before.scheduled
-        return ComputeDone((lane.DropDataflow(command.id),) if replaced else ())
+        return ComputeEffects((lane.DropDataflow(command.id),) if replaced else ())
 
-    def _dropped(self, name: str, before: HeldDataflow | None) -> ComputeDone:
+    def _on_drop(self, name: str, before: HeldDataflow | None) -> ComputeEffects:
         if before is None:
-            return ComputeDone()
-        told = self._told[name]
+            return ComputeEffects()
+        told = self._reported[name]
         self._forget(name)
         if not before.scheduled:
             # The lane has never known it: no phase will come that ends it.
-            return ComputeDone(responses=_end(before, told))
+            return ComputeEffects(responses=_last_responses(before, told))
         # Its end is reported by `on_phase`: until then it still reads, and may still write.
         self._dropping[name] = before, told
-        return ComputeDone((lane.DropDataflow(name),))
+        return ComputeEffects((lane.DropDataflow(name),))
 
-    def _for_the_lane(self, command: ComputeCommand) -> Iterator[lane.LaneCommand]:
+    def _lane_commands(self, command: ComputeCommand) -> Iterator[lane.LaneCommand]:
         match command:
             case Schedule(name):
                 held = self._history.dataflows[name]
@@ -254,37 +254,39 @@ class ComputeWorker:
 
     # -- from what runs ----------------------------------------------------------------------
 
-    def on_observation(self, observation: Observation) -> ComputeDone:
+    def on_observation(self, observation: Observation) -> ComputeEffects:
         """Take a report of a running object, or the answer to a peek."""
         match observation:
             case PeekResponse(uuid=uuid):
-                return ComputeDone(responses=self._answered(uuid, observation))
+                return ComputeEffects(responses=self._on_answer(uuid, observation))
             case SubscribeResponse() | SubscribeDropped():
-                return ComputeDone(responses=self._batch(observation))
+                return ComputeEffects(responses=self._on_batch(observation))
             case Progress() | Hydrated() | Ended() | Failed():
                 if not self._lives.admits(observation.id, observation.epoch):
-                    return ComputeDone()
-                self._see(self._seen[observation.id], observation)
-                return ComputeDone(responses=self._news(observation.id))
+                    return ComputeEffects()
+                self._record(self._reports[observation.id], observation)
+                return ComputeEffects(responses=self._pending_responses(observation.id))
             case _:
-                return ComputeDone()
+                return ComputeEffects()
 
-    def on_phase(self, change: PhaseChange) -> ComputeDone:
+    def on_phase(self, change: PhaseChange) -> ComputeEffects:
         """Take a change of phase from the lane; the end of a dropped dataflow is reported here."""
         self._lives.on_phase(change)
         if change.phase != "dropped" or change.id not in self._dropping:
-            return ComputeDone()
-        return ComputeDone(responses=_end(*self._dropping.pop(change.id)))
+            return ComputeEffects()
+        return ComputeEffects(responses=_last_responses(*self._dropping.pop(change.id)))
 
-    def _answered(self, uuid: str, response: PeekResponse) -> tuple[ComputeResponse, ...]:
+    def _on_answer(self, uuid: str, response: PeekResponse) -> tuple[ComputeResponse, ...]:
         if uuid not in self._history.peeks:
             return ()
         # An answered peek leaves the history, or the next reconciliation would run it again.
         self._history.append(CancelPeek(uuid))
         return (response,)
 
-    def _batch(self, response: SubscribeResponse | SubscribeDropped) -> tuple[ComputeResponse, ...]:
-        told = self._told.get(response.id)
+    def _on_batch(
+        self, response: SubscribeResponse | SubscribeDropped
+    ) -> tuple[ComputeResponse, ...]:
+        told = self._reported.get(response.id)
         if told is None or told.upper is None:
             return ()
         if isinstance(response, SubscribeDropped):
@@ -297,12 +299,12 @@ class ComputeWorker:
         return (response,)
 
     @staticmethod
-    def _see(seen: _Seen, observation: Progress | Hydrated | Ended | Failed) -> None:
+    def _record(seen: _ObjectReports, observation: Progress | Hydrated | Ended | Failed) -> None:
         match observation:
             case Progress():
-                for name, time in _frontiers(observation):
+                for name, time in _frontiers_of(observation):
                     # Reports come from several threads: a later one may be of an earlier time.
-                    if name not in seen.frontiers or _later(time, seen.frontiers[name]):
+                    if name not in seen.frontiers or _is_later(time, seen.frontiers[name]):
                         seen.frontiers[name] = time
             case Hydrated():
                 seen.hydrated = True
@@ -313,17 +315,17 @@ class ComputeWorker:
             case _:
                 assert_never(observation)
 
-    def _news(self, name: str) -> tuple[ComputeResponse, ...]:
+    def _pending_responses(self, name: str) -> tuple[ComputeResponse, ...]:
         """The responses that bring the controller's knowledge of an object up to date."""
-        told, held = self._told.get(name), self._history.dataflows.get(name)
+        told, held = self._reported.get(name), self._history.dataflows.get(name)
         if told is None or held is None:
             return ()
-        seen = self._seen[name]
+        seen = self._reports[name]
         news: list[ComputeResponse] = []
         fresh = {
             field: time
             for field, time in seen.frontiers.items()
-            if _later(time, told.frontiers.get(field, told.lower - 1))
+            if _is_later(time, told.frontiers.get(field, told.lower - 1))
         }
         if fresh and not isinstance(held.create.dataflow, SubscribeDescription):
             told.frontiers |= fresh
@@ -337,15 +339,15 @@ class ComputeWorker:
 
     def _expect(self, name: str, held: HeldDataflow) -> None:
         self._lives.expect(held.create.dataflow)
-        self._seen.setdefault(name, _Seen())
+        self._reports.setdefault(name, _ObjectReports())
 
     def _forget(self, name: str) -> None:
         self._lives.forget(name)
-        self._seen.pop(name, None)
-        self._told.pop(name, None)
+        self._reports.pop(name, None)
+        self._reported.pop(name, None)
 
 
-def _as_said(objects: Mapping[str, LaneObject]) -> Iterator[ComputeCommand]:
+def _commands_that_create(objects: Mapping[str, LaneObject]) -> Iterator[ComputeCommand]:
     """The commands by which a controller would have made these objects of the lane."""
     for name, known in objects.items():
         description = known.description
@@ -362,7 +364,7 @@ def _is_request(command: ComputeCommand) -> TypeGuard[ComputeRequest]:
     return isinstance(command, Peek | CancelPeek)
 
 
-def _end(held: HeldDataflow, told: _Told) -> tuple[ComputeResponse, ...]:
+def _last_responses(held: HeldDataflow, told: _ControllerView) -> tuple[ComputeResponse, ...]:
     """The last response about a dropped dataflow, unless the controller has had it already."""
     name = held.create.id
     if isinstance(held.create.dataflow, SubscribeDescription):
@@ -373,23 +375,23 @@ def _end(held: HeldDataflow, told: _Told) -> tuple[ComputeResponse, ...]:
     return (Frontiers(id=name, **open_ones),) if open_ones else ()
 
 
-def _frontiers(progress: Progress) -> Iterator[tuple[str, _Time]]:
+def _frontiers_of(progress: Progress) -> Iterator[tuple[str, _Time]]:
     """The frontiers of a report, by their names in `Frontiers`."""
     write, read = progress.write, progress.read
     if not isinstance(write, UnsetType):
         yield "write", write
     if progress.inputs:
-        yield "input", min(progress.inputs.values(), key=_key)
+        yield "input", min(progress.inputs.values(), key=_time_order)
     elif not isinstance(read, UnsetType):
         yield "input", read
     done = [time for time in (write, read) if not isinstance(time, UnsetType)]
     if done:
-        yield "output", min(done, key=_key)
+        yield "output", min(done, key=_time_order)
 
 
-def _key(time: _Time) -> tuple[bool, int]:
+def _time_order(time: _Time) -> tuple[bool, int]:
     return time is None, time or 0
 
 
-def _later(time: _Time, than: _Time) -> bool:
-    return _key(time) > _key(than)
+def _is_later(time: _Time, than: _Time) -> bool:
+    return _time_order(time) > _time_order(than)

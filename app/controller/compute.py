@@ -64,7 +64,7 @@ class Hold(Protocol):
 
 
 @dataclass(slots=True)
-class _Wanted:
+class _DesiredDataflow:
     """A desired dataflow, and the holds that its start needs; none once it has its own."""
 
     command: CreateDataflow
@@ -111,7 +111,7 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
         """
         self.frontiers: dict[str, Frontiers] = {}
         self.hydrated: dict[str, bool] = {}
-        self._wanted: dict[str, _Wanted] = {}
+        self._wanted: dict[str, _DesiredDataflow] = {}
         self._waiting: dict[str, _Waiting] = {}
         self._subscriptions: dict[str, Subscription] = {}
         self._clock = clock
@@ -150,7 +150,7 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
             if known is not None:
                 _release(known)
             command = CreateDataflow(dataflow=dataflow, as_of=as_of)
-            self._wanted[dataflow.name] = _Wanted(command, holds)
+            self._wanted[dataflow.name] = _DesiredDataflow(command, holds)
             self._link.send(command)
             self._link.send(Schedule(dataflow.name))
 
@@ -198,7 +198,7 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
             self._waiting[name] = waiting
             self._link.send(peek)
         try:
-            given_up = self._given_up(waiting, timeout_ms, cancelled)
+            given_up = self._wait_for_answer(waiting, timeout_ms, cancelled)
             if waiting.error is not None:
                 raise waiting.error
             if waiting.response is not None and not given_up:
@@ -217,7 +217,7 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
                 # Also after the answer: the runtime forgets the peek by it.
                 self._link.send(CancelPeek(name))
 
-    def _given_up(
+    def _wait_for_answer(
         self, waiting: _Waiting, timeout_ms: float, cancelled: threading.Event | None
     ) -> bool:
         """Wait for an answer, the time-out, or `cancelled`; True if it was cancelled."""
@@ -235,7 +235,7 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
         """Follow an object's changes."""
         name = self._fresh_name()
         described = SubscribeDescription(name=name, on=on, snapshot=snapshot, up_to=up_to)
-        subscription = Subscription(described, as_of, self._taken, self._unsubscribe)
+        subscription = Subscription(described, as_of, self._acknowledge, self._unsubscribe)
         with self._link.lock:
             self._link.check_in_charge()
             self.run(described, as_of)
@@ -250,7 +250,7 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
     def _fresh_name(self) -> str:
         return f"t{self._ids.token().hex()}"
 
-    def _taken(self, subscription: Subscription, upper: int) -> None:
+    def _acknowledge(self, subscription: Subscription, upper: int) -> None:
         with self._link.lock:
             if subscription.name in self._wanted:
                 # The runtime's permission to send more.
@@ -261,14 +261,14 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
             self._subscriptions.pop(subscription.name, None)
             self.drop([subscription.name])
 
-    def _resume(self) -> None:
+    def _resume_subscriptions(self) -> None:
         """Create each subscription again after its last batch, under a new name.
 
         A new name, because batches of the old one may still be under way: under the same name they
         could not be told from those that are to come.
         """
         for name, subscription in list(self._subscriptions.items()):
-            described, as_of = subscription.beginning(self._fresh_name())
+            described, as_of = subscription.continuation(self._fresh_name())
             holds: list[Hold] = []
             try:
                 if not subscription.ended:
@@ -281,7 +281,7 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
                 subscription.name = described.name
                 self._subscriptions[described.name] = subscription
                 command = CreateDataflow(dataflow=described, as_of=as_of)
-                self._wanted[described.name] = _Wanted(command, holds)
+                self._wanted[described.name] = _DesiredDataflow(command, holds)
 
     @override
     def _on_replaced(self) -> None:
@@ -298,8 +298,8 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
     # -- the connection ----------------------------------------------------------------------------
 
     @override
-    def _saying(self) -> tuple[Iterable[ComputeCommand], Iterable[ComputeCommand]]:
-        self._resume()
+    def _desired_commands(self) -> tuple[Iterable[ComputeCommand], Iterable[ComputeCommand]]:
+        self._resume_subscriptions()
         commands: list[ComputeCommand] = [one.command for one in self._wanted.values()]
         commands += [Schedule(name) for name in self._wanted]
         commands += [one.peek for one in self._waiting.values()]
@@ -347,7 +347,7 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
                 _release(wanted)
 
 
-def _release(wanted: _Wanted) -> None:
+def _release(wanted: _DesiredDataflow) -> None:
     holds, wanted.holds = wanted.holds, []
     for hold in holds:
         try:

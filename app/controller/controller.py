@@ -71,7 +71,7 @@ class Controller(ABC, Generic[K, S]):
                 # settings.
                 self._writes = True
                 self._link.send(AllowWrites())
-                for command in self._configuring():
+                for command in self._settings_commands():
                     self._link.send(command)
 
     def configure(self, settings: Mapping[str, str]) -> None:
@@ -87,19 +87,19 @@ class Controller(ABC, Generic[K, S]):
 
     def _opening(self) -> list[K | _Common]:
         """All commands that a connection begins with."""
-        before, objects = self._saying()
+        before, objects = self._desired_commands()
         commands: list[K | _Common] = [*before]
-        commands += self._configuring() if self._writes else ()
+        commands += self._settings_commands() if self._writes else ()
         commands += objects
         commands.append(InitializationComplete())
         return [*commands, AllowWrites()] if self._writes else commands
 
-    def _configuring(self) -> list[UpdateConfiguration]:
+    def _settings_commands(self) -> list[UpdateConfiguration]:
         """The command with all settings, if there are any."""
         return [UpdateConfiguration(dict(self._settings))] if self._settings else []
 
     @abstractmethod
-    def _saying(self) -> tuple[Iterable[K], Iterable[K]]:
+    def _desired_commands(self) -> tuple[Iterable[K], Iterable[K]]:
         """The commands before all objects, and those of the objects; under the link's lock."""
 
     @abstractmethod

@@ -33,11 +33,11 @@ __all__ = ["Link", "replaced_error"]
 _log = logging.getLogger(__name__)
 
 _RECEIVE_MS: Final = 200.0
-_AGAIN_MS: Final = 500.0
+_RECONNECT_MS: Final = 500.0
 _CLOSE_MS: Final = 5000.0
 _VACANT_LOOKS: Final = 20
-"""Checks in a row, `_AGAIN_MS` apart, that must find nobody connected before a replaced controller
-comes back: the newer one has gone, and is not only connecting again."""
+"""Checks in a row, `_RECONNECT_MS` apart, that must find nobody connected before a replaced
+controller comes back: the newer one has gone, and is not only connecting again."""
 
 K = TypeVar("K")
 S = TypeVar("S")
@@ -143,7 +143,7 @@ class Link(Generic[K, S]):
                     return
             except (ShardError, OSError):
                 _log.info("no connection", exc_info=True, extra={"context": self._context()})
-            self._clock.wait(self._stop, _AGAIN_MS)
+            self._clock.wait(self._stop, _RECONNECT_MS)
 
     def _serve(self) -> bool:
         """Keep one connection from beginning to end; True if another one is to be made."""
@@ -168,10 +168,10 @@ class Link(Generic[K, S]):
         closed = connection.closed
         if closed is not None and closed.code is CloseCode.REPLACED:
             _log.error("a newer controller took over", extra={"context": self._context()})
-            return self._stay_away()
+            return self._wait_until_vacant()
         return not self._stop.is_set()
 
-    def _stay_away(self) -> bool:
+    def _wait_until_vacant(self) -> bool:
         """Wait until the newer controller has gone; False if the link was stopped first.
 
         Two controllers that both connected again at once would replace each other for ever.
@@ -180,7 +180,7 @@ class Link(Generic[K, S]):
             self._replaced = True
         self._on_replaced()
         looks = 0
-        while self._vacant is not None and not self._clock.wait(self._stop, _AGAIN_MS):
+        while self._vacant is not None and not self._clock.wait(self._stop, _RECONNECT_MS):
             looks = looks + 1 if self._vacant() else 0
             if looks == _VACANT_LOOKS:
                 with self.lock:

@@ -92,7 +92,7 @@ class StorageController(Controller[StorageCommand, StorageResponse]):
                 return RunSink(sink=description, as_of=self._as_of(description))
 
     @override
-    def _saying(self) -> tuple[Iterable[StorageCommand], Iterable[StorageCommand]]:
+    def _desired_commands(self) -> tuple[Iterable[StorageCommand], Iterable[StorageCommand]]:
         return (), self._wanted.values()
 
     @override

@@ -80,7 +80,7 @@ class Subscription:
         """True if the last batch has come; the reader may not have taken it yet."""
         return self._ended
 
-    def beginning(self, name: str) -> tuple[SubscribeDescription, int]:
+    def continuation(self, name: str) -> tuple[SubscribeDescription, int]:
         """Describe what follows the last batch that has come, under `name`; and its as_of."""
         with self._lock:
             if self._upper is None:
@@ -95,7 +95,7 @@ class Subscription:
         A gap, or a reader that is `_BATCHES` behind, ends the subscription with an error.
         """
         with self._lock:
-            fits = self._following(batch)
+            fits = self._new_part_of(batch)
             if self._ended or fits is None:
                 return
             if isinstance(fits, SubscribeResponse) and fits.lower > self._reached:
@@ -147,7 +147,7 @@ class Subscription:
             if is_last(batch):
                 return
 
-    def _following(self, batch: SubscribeBatch) -> SubscribeBatch | None:
+    def _new_part_of(self, batch: SubscribeBatch) -> SubscribeBatch | None:
         """The part of a batch that the reader does not have; None if it has it all."""
         if isinstance(batch, SubscribeDropped) or self._upper is None:
             return batch

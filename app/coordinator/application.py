@@ -24,28 +24,28 @@ import pyarrow as pa
 from shardline.app.controller.compute import ComputeController
 from shardline.app.controller.storage import StorageController
 from shardline.app.controller.subscription import Subscription
-from shardline.app.coordinator.desired_state import complete, living
+from shardline.app.coordinator.desired_state import desired_objects, live_objects
 from shardline.app.coordinator.objects import Objects, read_only_error
 from shardline.app.coordinator.reads import Reads
-from shardline.app.coordinator.start_holds import Beginnings
+from shardline.app.coordinator.start_holds import StartHolds
 from shardline.app.coordinator.wakes import Wakes
-from shardline.app.introspection.feeds import Observing
+from shardline.app.introspection.feeds import RuntimeFeeds
 from shardline.app.lane.commands import Kind
-from shardline.app.lane.holder import this_process
+from shardline.app.lane.holder import describe_process
 from shardline.app.lane.log import LANE_SHARD, LaneLog, read_lane
 from shardline.app.lane.order_protocol import Takeover
-from shardline.app.project.plan import Plan, difference
-from shardline.app.project.project import Project, Resolved
+from shardline.app.project.plan import Plan, make_plan
+from shardline.app.project.project import CheckedProject, Project
 from shardline.app.runtime.runtime import Runtime
 from shardline.app.runtime.settings import (
     RuntimeOptions,
-    bounds_of,
-    check_configuration,
-    configuration_of,
+    changeable_values,
+    part_settings_of,
+    with_checked_values,
 )
 from shardline.app.settings.config import RuntimeSettings
-from shardline.app.settings.durations import duration_ms
-from shardline.app.settings.live import size_bytes
+from shardline.app.settings.durations import parse_duration_ms
+from shardline.app.settings.live import parse_size_bytes
 from shardline.app.transport.in_process import InProcessClient
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import Clock, IdGenerator
@@ -55,7 +55,7 @@ from shardline.datasource.maintainer import Maintainer
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from shardline.app.project.statements import Kept
+    from shardline.app.project.statements import ObjectDescription
 
 __all__ = ["Application", "planned"]
 
@@ -102,9 +102,9 @@ class Application:
         self._spark, self._client = spark, client
         self._clock: Clock = client.clock
         self._ids: IdGenerator = client.ids
-        self.timeout_ms = float(duration_ms(settings.query_timeout))
-        self._bounds = bounds_of(settings)
-        holder = this_process(name, self._clock, self._ids)
+        self.timeout_ms = float(parse_duration_ms(settings.query_timeout))
+        self._bounds = part_settings_of(settings)
+        holder = describe_process(name, self._clock, self._ids)
         if read_only:
             journal = LaneLog(client, holder, self._bounds.lane)
         else:
@@ -113,7 +113,7 @@ class Application:
         # Two sessions are what a unified runtime does away with: kept to compare.
         other = spark if settings.unified else spark.newSession()
         sessions: dict[Kind, SparkSession] = {"compute": spark, "storage": other}
-        self.observing = Observing(client, self._clock) if settings.introspection else None
+        self.observing = RuntimeFeeds(client, self._clock) if settings.introspection else None
         if self.observing is not None:
             self.observing.attach(spark)
         wakes = Wakes()
@@ -128,11 +128,11 @@ class Application:
             watcher=wakes,
         )
         self._journal = journal
-        self._beginnings = Beginnings(client)
+        self._beginnings = StartHolds(client)
         self._compute, self._storage = self._controllers(writes=not read_only)
         self._reads = self._reading(settings)
-        self._configure(configuration_of(settings))
-        observer = None if self.observing is None else self.observing.maintained
+        self._configure(changeable_values(settings))
+        observer = None if self.observing is None else self.observing.on_maintenance
         self._maintainer = Maintainer(client, observer=observer) if settings.maintenance else None
         self._maintains = False
         self._settings_lock = threading.Lock()
@@ -143,7 +143,7 @@ class Application:
             storage=self._storage,
             beginnings=self._beginnings,
             wakes=wakes,
-            retain_ms=duration_ms(settings.retain_history),
+            retain_ms=parse_duration_ms(settings.retain_history),
             timeout_ms=self.timeout_ms,
             follows=read_only,
         )
@@ -155,14 +155,14 @@ class Application:
             self._ids,
             hold=self._beginnings.hold,
             writes=writes,
-            vacant=lambda: self.runtime.compute.vacant,
+            vacant=lambda: self.runtime.compute.is_vacant,
         )
         storage = StorageController(
             lambda: InProcessClient(self.runtime.storage, self.token(), self._clock),
             self._clock,
             as_of=self._beginnings.sink_as_of,
             writes=writes,
-            vacant=lambda: self.runtime.storage.vacant,
+            vacant=lambda: self.runtime.storage.is_vacant,
         )
         return compute, storage
 
@@ -175,7 +175,7 @@ class Application:
             checkpoints=folder / self._client.location.id,
             storage=dict(storage),
             interval_ms=settings.interval_ms,
-            interval_max_ms=duration_ms(settings.interval_max),
+            interval_max_ms=parse_duration_ms(settings.interval_max),
             bounds=self._bounds,
         )
 
@@ -184,7 +184,7 @@ class Application:
             self._client,
             self._compute,
             self.running,
-            limit_bytes=size_bytes(settings.result_limit),
+            limit_bytes=parse_size_bytes(settings.result_limit),
             timeout_ms=self.timeout_ms,
             zone=lambda: self._spark.conf.get("spark.sql.session.timeZone") or "UTC",
             shard_bytes=lambda: self._bounds.peeks.shard_bytes,
@@ -273,7 +273,7 @@ class Application:
         if self._objects.follows:
             raise read_only_error("its settings are in force")
         with self._settings_lock:
-            self._bounds = check_configuration(settings, self._bounds)
+            self._bounds = with_checked_values(settings, self._bounds)
             self._configure(settings)
 
     def _configure(self, settings: Mapping[str, str]) -> None:
@@ -287,15 +287,15 @@ class Application:
 
     # -- what should be there ---------------------------------------------------------------------
 
-    def running(self) -> dict[str, Kept]:
+    def running(self) -> dict[str, ObjectDescription]:
         """What the lane says should be there, by name; subscriptions apart."""
         return self._objects.running()
 
-    def plan(self, resolved: Resolved) -> Plan:
+    def plan(self, resolved: CheckedProject) -> Plan:
         """What `apply` would do."""
         return self._objects.plan(resolved)
 
-    def apply(self, resolved: Resolved) -> Plan:
+    def apply(self, resolved: CheckedProject) -> Plan:
         """Make the project run: what is new is created, what differs changed, the rest dropped.
 
         What cannot be created now is tried again: see `waiting`. A runtime that follows another
@@ -372,7 +372,7 @@ class Application:
         return self._ids.token().hex()
 
 
-def planned(client: ShardClient, settings: RuntimeSettings, resolved: Resolved) -> Plan:
+def planned(client: ShardClient, settings: RuntimeSettings, resolved: CheckedProject) -> Plan:
     """What applying a project to a location would do, asked of its lane from outside."""
-    running = living(read_lane(client)[0]) if client.exists(LANE_SHARD) else {}
-    return difference(complete(resolved, duration_ms(settings.retain_history)), running)
+    running = live_objects(read_lane(client)[0]) if client.exists(LANE_SHARD) else {}
+    return make_plan(desired_objects(resolved, parse_duration_ms(settings.retain_history)), running)

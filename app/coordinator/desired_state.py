@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from msgspec.structs import replace
 
 from shardline.app.lane.state import LaneState
-from shardline.app.project.project import Resolved
-from shardline.app.project.statements import Kept
+from shardline.app.project.project import CheckedProject
+from shardline.app.project.statements import ObjectDescription
 from shardline.app.protocol.objects import (
     SourceDescription,
     SubscribeDescription,
@@ -21,10 +21,10 @@ from shardline.app.protocol.objects import (
 )
 from shardline.datasource.errors import InvalidUsage
 
-__all__ = ["check_unread", "complete", "living"]
+__all__ = ["desired_objects", "live_objects", "refuse_if_read"]
 
 
-def living(state: LaneState) -> dict[str, Kept]:
+def live_objects(state: LaneState) -> dict[str, ObjectDescription]:
     """The objects that a lane keeps running, by name, without subscriptions and dropped ones."""
     return {
         name: found
@@ -33,9 +33,9 @@ def living(state: LaneState) -> dict[str, Kept]:
     }
 
 
-def complete(resolved: Resolved, retain_ms: int) -> dict[str, Kept]:
+def desired_objects(resolved: CheckedProject, retain_ms: int) -> dict[str, ObjectDescription]:
     """The objects of a project, by name, with `retain_ms` where it sets no retention itself."""
-    found: dict[str, Kept] = {}
+    found: dict[str, ObjectDescription] = {}
     for name, description in resolved.descriptions.items():
         match description:
             case SourceDescription(retain_ms=None) | ViewDescription(retain_ms=None):
@@ -45,7 +45,7 @@ def complete(resolved: Resolved, retain_ms: int) -> dict[str, Kept]:
     return found
 
 
-def check_unread(names: Collection[str], wanted: Mapping[str, Kept]) -> None:
+def refuse_if_read(names: Collection[str], wanted: Mapping[str, ObjectDescription]) -> None:
     """Refuse to drop `names` if an object that stays reads one of them.
 
     Raises:

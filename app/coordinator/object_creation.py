@@ -19,11 +19,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from shardline.app.compute.holds import forget_holds
+from shardline.app.compute.holds import end_view_holds
 from shardline.app.controller.compute import ComputeController
 from shardline.app.controller.storage import StorageController
-from shardline.app.coordinator.start_holds import Beginnings
-from shardline.app.project.statements import Kept
+from shardline.app.coordinator.start_holds import StartHolds
+from shardline.app.project.statements import ObjectDescription
 from shardline.app.protocol.objects import (
     IndexDescription,
     SinkDescription,
@@ -34,7 +34,7 @@ from shardline.app.protocol.objects import (
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
 
-__all__ = ["Starter"]
+__all__ = ["ObjectCreator"]
 
 _log = logging.getLogger(__name__)
 
@@ -42,14 +42,14 @@ _Reader: TypeAlias = ViewDescription | IndexDescription | SinkDescription
 
 
 @dataclass(slots=True)
-class _Waits:
+class _WaitingObject:
     """An object that is not created yet; `error` is None while its inputs have not begun."""
 
     reader: _Reader
     error: Exception | None = None
 
 
-class Starter:
+class ObjectCreator:
     """See the module. For one thread at a time."""
 
     def __init__(
@@ -57,15 +57,15 @@ class Starter:
         client: ShardClient,
         compute: ComputeController,
         storage: StorageController,
-        beginnings: Beginnings,
+        beginnings: StartHolds,
     ) -> None:
         """Make one without objects."""
         self._client = client
         self._compute = compute
         self._storage = storage
         self._beginnings = beginnings
-        self._waiting: dict[str, _Waits] = {}
-        self._left: dict[str, set[str]] = {}
+        self._waiting: dict[str, _WaitingObject] = {}
+        self._former_inputs: dict[str, set[str]] = {}
 
     def waiting(self) -> dict[str, str]:
         """The objects that are not created yet, with the error; "" if inputs have not begun."""
@@ -78,9 +78,9 @@ class Starter:
 
     def has_left(self) -> bool:
         """True if inputs of former definitions could not be let go yet."""
-        return bool(self._left)
+        return bool(self._former_inputs)
 
-    def unclear(self) -> set[str]:
+    def may_still_succeed(self) -> set[str]:
         """Names of the objects whose creation failed by an error that may pass."""
         return {
             name
@@ -88,7 +88,7 @@ class Starter:
             if one.error is not None and not isinstance(one.error, InvalidUsage)
         }
 
-    def readers(self) -> Mapping[str, Kept]:
+    def readers(self) -> Mapping[str, ObjectDescription]:
         """The objects that are not created yet, by name."""
         return {name: one.reader for name, one in self._waiting.items()}
 
@@ -104,7 +104,7 @@ class Starter:
         self._storage.drop(given)
         self._compute.drop(given)
 
-    def run(self, wanted: Iterable[Kept]) -> None:
+    def run(self, wanted: Iterable[ObjectDescription]) -> None:
         """Create objects, inputs first, or change them; those that are the same stay untouched."""
         for description in wanted:
             if isinstance(description, SourceDescription):
@@ -112,10 +112,12 @@ class Starter:
                 continue
             known = {**self._compute.wanted(), **self._storage.wanted()}
             if known.get(description.name) != description:
-                self._waiting[description.name] = _Waits(description)
+                self._waiting[description.name] = _WaitingObject(description)
                 self._try(description.name)
 
-    def leave(self, before: Mapping[str, Kept], after: Mapping[str, Kept]) -> None:
+    def release_former_inputs(
+        self, before: Mapping[str, ObjectDescription], after: Mapping[str, ObjectDescription]
+    ) -> None:
         """Give up the holds on inputs that views read by their former definitions only.
 
         A changed view takes holds on its new inputs; nobody else knows of those on the old ones,
@@ -124,14 +126,14 @@ class Starter:
         for name, now in after.items():
             was = before.get(name)
             if isinstance(was, ViewDescription) and was != now:
-                self._left[name] = set(was.inputs) - set(inputs_of(now))
-        self._leave()
+                self._former_inputs[name] = set(was.inputs) - set(inputs_of(now))
+        self._release_inputs()
 
     def again(self) -> None:
         """Try again what could not be created, and what could not be given up."""
         for name in list(self._waiting):
             self._try(name)
-        self._leave()
+        self._release_inputs()
 
     def _try(self, name: str) -> None:
         waits = self._waiting[name]
@@ -150,12 +152,12 @@ class Starter:
         else:
             del self._waiting[name]
 
-    def _leave(self) -> None:
-        for view, left in list(self._left.items()):
+    def _release_inputs(self) -> None:
+        for view, left in list(self._former_inputs.items()):
             try:
-                forget_holds(self._client, view, sorted(filter(self._client.exists, left)))
+                end_view_holds(self._client, view, sorted(filter(self._client.exists, left)))
             except Exception:  # noqa: BLE001 - as above
                 context = {"id": view}
                 _log.warning("inputs not let go yet", exc_info=True, extra={"context": context})
             else:
-                del self._left[view]
+                del self._former_inputs[view]

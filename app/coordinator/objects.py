@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Final
 
 from shardline.app.controller.compute import ComputeController
 from shardline.app.controller.storage import StorageController
-from shardline.app.coordinator.desired_state import check_unread, complete, living
-from shardline.app.coordinator.object_creation import Starter
-from shardline.app.coordinator.start_holds import Beginnings
+from shardline.app.coordinator.desired_state import desired_objects, live_objects, refuse_if_read
+from shardline.app.coordinator.object_creation import ObjectCreator
+from shardline.app.coordinator.start_holds import StartHolds
 from shardline.app.coordinator.wakes import Wakes
-from shardline.app.execution.object_shards import make_shard
-from shardline.app.project.plan import Plan, difference
-from shardline.app.project.project import Resolved
+from shardline.app.execution.object_shards import create_object_shard
+from shardline.app.project.plan import Plan, make_plan
+from shardline.app.project.project import CheckedProject
 from shardline.app.protocol.objects import (
     SourceDescription,
     ViewDescription,
@@ -41,7 +41,7 @@ from shardline.datasource.clock import Clock
 from shardline.datasource.errors import Determinate, InvalidUsage, unknown_name
 
 if TYPE_CHECKING:
-    from shardline.app.project.statements import Kept
+    from shardline.app.project.statements import ObjectDescription
 
 __all__ = ["Objects", "read_only_error"]
 
@@ -71,7 +71,7 @@ class Objects:
         *,
         compute: ComputeController,
         storage: StorageController,
-        beginnings: Beginnings,
+        beginnings: StartHolds,
         wakes: Wakes,
         retain_ms: int,
         timeout_ms: float,
@@ -103,9 +103,9 @@ class Objects:
         self._lock = threading.Lock()
         self._connected = False
         self._swept = False
-        self._wanted: Resolved | None = None
+        self._wanted: CheckedProject | None = None
         self._ending = threading.Event()
-        self._starter = Starter(client, compute, storage, beginnings)
+        self._starter = ObjectCreator(client, compute, storage, beginnings)
         self._thread = threading.Thread(target=self._run, name="object-creation", daemon=True)
 
     def start(self) -> None:
@@ -118,9 +118,9 @@ class Objects:
         self._wakes.end()
         self._thread.join()
 
-    def running(self) -> dict[str, Kept]:
+    def running(self) -> dict[str, ObjectDescription]:
         """What the lane says should be there, by name; subscriptions apart."""
-        return living(self._runtime.lane.state)
+        return live_objects(self._runtime.lane.state)
 
     def waiting(self) -> dict[str, str]:
         """What is not created yet, and why: "" if an input has not begun, which it waits for."""
@@ -140,11 +140,11 @@ class Objects:
 
     # -- what a user asks for --------------------------------------------------------------------
 
-    def plan(self, resolved: Resolved) -> Plan:
+    def plan(self, resolved: CheckedProject) -> Plan:
         """What `apply` would do."""
-        return difference(complete(resolved, self._retain_ms), self.running())
+        return make_plan(desired_objects(resolved, self._retain_ms), self.running())
 
-    def apply(self, resolved: Resolved) -> Plan:
+    def apply(self, resolved: CheckedProject) -> Plan:
         """Make the project run; see `Application.apply`."""
         with self._lock:
             self.check_in_charge()
@@ -161,7 +161,7 @@ class Objects:
             for name in names:
                 if name not in running and name not in shards:
                     raise unknown_name("object", name, [*running, *shards])
-            check_unread(names, {**running, **self._starter.readers()})
+            refuse_if_read(names, {**running, **self._starter.readers()})
             if not self._connected and not running.keys().isdisjoint(names):
                 raise _nothing_applied_error()
             self._starter.drop(names)
@@ -202,9 +202,9 @@ class Objects:
 
     # -- steps, under the lock -------------------------------------------------------------------
 
-    def _apply(self, resolved: Resolved) -> Plan:
-        wanted = complete(resolved, self._retain_ms)
-        plan = difference(wanted, self.running())
+    def _apply(self, resolved: CheckedProject) -> Plan:
+        wanted = desired_objects(resolved, self._retain_ms)
+        plan = make_plan(wanted, self.running())
         if self.follows:
             if plan.steps and self._connected:
                 raise read_only_error("it decides what runs")
@@ -213,12 +213,12 @@ class Objects:
             wanted = self.running()
         for description in () if self.follows else wanted.values():
             if isinstance(description, SourceDescription | ViewDescription):
-                make_shard(self._client, description, resolved.schemas[description.name])
+                create_object_shard(self._client, description, resolved.schemas[description.name])
         self._wanted = resolved
         self._starter.keep(wanted)
         before = self.running()
         self._starter.run(wanted.values())
-        self._starter.leave(before, wanted)
+        self._starter.release_former_inputs(before, wanted)
         self._connect()
         # What waits now is to be looked at by the thread, which may be asleep for a minute.
         self._wakes.creation.set()
@@ -228,7 +228,7 @@ class Objects:
         """Let the controllers connect, which drops what they do not name."""
         # Not while something that ran could not be looked up: a start must not drop what only did
         # not answer for a moment.
-        if not self._connected and self._starter.unclear().isdisjoint(self.running()):
+        if not self._connected and self._starter.may_still_succeed().isdisjoint(self.running()):
             self._connected = True
             self._storage.start()
             self._compute.start()

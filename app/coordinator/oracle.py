@@ -33,7 +33,7 @@ class Oracle:
         self._lock = threading.Lock()
         self._last = last
 
-    def strict(self, roots: Iterable[Frontier]) -> int:
+    def choose_strict(self, roots: Iterable[Frontier]) -> int:
         """A time at which everything that was written before this call is seen.
 
         Args:
@@ -47,7 +47,7 @@ class Oracle:
             return self._last
 
     @staticmethod
-    def serializable(inputs: Iterable[Frontier]) -> int:
+    def choose_serializable(inputs: Iterable[Frontier]) -> int:
         """The latest time at which all of `inputs` can be read at once, given their uppers."""
         settled = [time for time in map(_latest, inputs) if time is not None]
         return min(settled, default=TIME_MIN)

@@ -25,7 +25,7 @@ from shardline.app.controller.compute import ComputeController
 from shardline.app.controller.subscription import Subscription
 from shardline.app.coordinator.oracle import Oracle
 from shardline.app.introspection.live import DATABASE
-from shardline.app.protocol.graph import reached
+from shardline.app.protocol.graph import reachable_names
 from shardline.app.protocol.objects import (
     Description,
     IndexDescription,
@@ -33,7 +33,7 @@ from shardline.app.protocol.objects import (
     ViewDescription,
     inputs_of,
 )
-from shardline.app.sql.queries import Selected, parse_explain, parse_select, parse_subscribe
+from shardline.app.sql.queries import SelectRequest, parse_explain, parse_select, parse_subscribe
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, unknown_name
 from shardline.datasource.frontier import Frontier
@@ -83,7 +83,7 @@ class Reads:
         """
         # No time of the oracle is stored. None was beyond the sources' uppers of then, and uppers
         # do not go back.
-        self._oracle.strict(sources)
+        self._oracle.choose_strict(sources)
 
     def sql(
         self,
@@ -100,10 +100,10 @@ class Reads:
             return self._explain_query(explained)
         selected = parse_select(text)
         objects = _objects(selected)
-        running = self._known(objects)
+        running = self._check_readable(objects)
         as_of = selected.as_of
         if as_of is None:
-            as_of = self._oracle.strict(self._roots(objects, running))
+            as_of = self._oracle.choose_strict(self._source_uppers(objects, running))
         response = self._compute.peek(
             selected.query,
             tuple(selected.inputs),
@@ -121,10 +121,10 @@ class Reads:
     def subscribe(self, text: str) -> Subscription:
         """Follow an object; see `Application.subscribe`."""
         asked = parse_subscribe(text)
-        self._known([asked.on])
+        self._check_readable([asked.on])
         as_of = asked.as_of
         if as_of is None:
-            as_of = Oracle.serializable([self._client.readable(asked.on)[0].upper])
+            as_of = Oracle.choose_serializable([self._client.readable(asked.on)[0].upper])
         return self._compute.subscribe(asked.on, as_of, snapshot=asked.snapshot, up_to=asked.up_to)
 
     def _explain_view(self, name: str) -> pa.Table:
@@ -135,8 +135,8 @@ class Reads:
             raise unknown_name("view", name, views)
         return pa.table({"view": [name], "strategy": [view.strategy], "reason": [view.reason]})
 
-    def _explain_query(self, selected: Selected) -> pa.Table:
-        running = self._known(_objects(selected))
+    def _explain_query(self, selected: SelectRequest) -> pa.Table:
+        running = self._check_readable(_objects(selected))
         found = explain_peek(
             self._client,
             selected.query,
@@ -148,7 +148,7 @@ class Reads:
         )
         return pa.table({"strategy": [found.strategy], "reason": [found.reason]})
 
-    def _known(self, names: Iterable[str]) -> Mapping[str, Description]:
+    def _check_readable(self, names: Iterable[str]) -> Mapping[str, Description]:
         """Return all objects; `names` must be sources or views among them.
 
         Raises:
@@ -165,17 +165,19 @@ class Reads:
                 raise unknown_name("object", name, readable)
         return running
 
-    def _roots(self, names: Iterable[str], running: Mapping[str, Description]) -> list[Frontier]:
+    def _source_uppers(
+        self, names: Iterable[str], running: Mapping[str, Description]
+    ) -> list[Frontier]:
         """Uppers of the sources that objects depend on, directly or through views."""
 
         def edges(name: str) -> tuple[str, ...]:
             return inputs_of(running[name]) if name in running else ()
 
-        wanted = {one for name in names for one in (name, *reached(name, edges))}
+        wanted = {one for name in names for one in (name, *reachable_names(name, edges))}
         sources = [n for n in sorted(wanted) if isinstance(running.get(n), SourceDescription)]
         return [state.upper for state in self._client.readable(*sources)] if sources else []
 
 
-def _objects(selected: Selected) -> list[str]:
+def _objects(selected: SelectRequest) -> list[str]:
     """The objects of a query that have times; introspection relations only have a present."""
     return [name for name in selected.inputs if not name.startswith(f"{DATABASE}.")]

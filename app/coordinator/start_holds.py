@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 
-from shardline.app.compute.holds import beginning_name, end_beginnings
+from shardline.app.compute.holds import end_start_holds, start_hold_name
 from shardline.app.controller.compute import Hold
 from shardline.app.coordinator.as_of_selection import Readable, choose_as_of
 from shardline.app.protocol.objects import (
@@ -28,12 +28,12 @@ from shardline.datasource.errors import InvalidUsage, ShardError
 from shardline.datasource.frontier import MINIMUM, Frontier
 from shardline.installation import PROGRAM
 
-__all__ = ["Beginnings"]
+__all__ = ["StartHolds"]
 
 _log = logging.getLogger(__name__)
 
 
-class Beginnings:
+class StartHolds:
     """Chooses as_ofs, and takes and sweeps start holds, in one location; for any thread.
 
     Losing a start hold before the object has holds of its own means that its inputs may not be
@@ -81,7 +81,7 @@ class Beginnings:
         purpose = f"the beginning of {dataflow.name}"
         # Under the object's own prefix: what ends the object's holds, after a crash too, ends
         # these.
-        name = beginning_name(dataflow.name)
+        name = start_hold_name(dataflow.name)
         return [
             self._client.hold(one, name, since=as_of, purpose=purpose)
             for one in inputs_of(dataflow)
@@ -105,7 +105,7 @@ class Beginnings:
             if ending():
                 return
             try:
-                end_beginnings(
+                end_start_holds(
                     self._client, [shard], lambda one: one not in objects and not is_ours(one)
                 )
             except ShardError:

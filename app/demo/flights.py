@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from shardline.app.project.project import Project, Resolved
+from shardline.app.project.project import CheckedProject, Project
 from shardline.app.protocol.objects import SourceDescription, progress_shard
 from shardline.datasource.errors import InvalidUsage
 from shardline.installation import CONF
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shardline.app.project.plan import Plan
     from shardline.datasource.client import ShardClient
 
-__all__ = ["FOLDER", "check_ours", "make_run", "project", "start_over"]
+__all__ = ["FOLDER", "apply_project", "load_project", "refuse_other_project", "start_over"]
 
 _log = logging.getLogger(__name__)
 
@@ -30,13 +30,13 @@ FOLDER: Final = CONF / "demo"
 """The project's SQL files."""
 
 
-def project(place: Place) -> Project:
+def load_project(place: Place) -> Project:
     """Load the project over the folders of this run."""
     folders = {"landing": place.landing, "source": place.source, "out": place.out}
     return Project.load(FOLDER, {name: str(folder) for name, folder in folders.items()})
 
 
-def check_ours(application: Application, resolved: Resolved) -> None:
+def refuse_other_project(application: Application, resolved: CheckedProject) -> None:
     """Refuse a location with objects of another project.
 
     Raises:
@@ -51,7 +51,7 @@ def check_ours(application: Application, resolved: Resolved) -> None:
         )
 
 
-def make_run(application: Application, place: Place, resolved: Resolved) -> Plan:
+def apply_project(application: Application, place: Place, resolved: CheckedProject) -> Plan:
     """Apply the project to the application; returns the steps that this took.
 
     Raises:
@@ -74,7 +74,7 @@ def make_run(application: Application, place: Place, resolved: Resolved) -> Plan
 
 
 def start_over(
-    application: Application, client: ShardClient, place: Place, resolved: Resolved
+    application: Application, client: ShardClient, place: Place, resolved: CheckedProject
 ) -> None:
     """Drop the project's objects with their shards, and their files on this machine.
 
@@ -84,7 +84,7 @@ def start_over(
     place.work.mkdir(parents=True, exist_ok=True)
     place.dropping.touch()
     there = {*application.running(), *client.shards()}
-    application.apply(Resolved({}))
+    application.apply(CheckedProject({}))
     names = [n for n in resolved.descriptions if {n, progress_shard(n)} & there]
     application.drop(names)
     place.clear()

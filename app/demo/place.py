@@ -26,7 +26,7 @@ from pathlib import Path
 from shardline.datasource.clock import Clock
 from shardline.datasource.errors import InvalidUsage
 
-__all__ = ["Place", "alone"]
+__all__ = ["Place", "lock_folder"]
 
 _POLL_MS = 100.0
 
@@ -90,7 +90,7 @@ class Place:
 
 
 @contextlib.contextmanager
-def alone(data: Path, clock: Clock, timeout_ms: float) -> Iterator[None]:
+def lock_folder(data: Path, clock: Clock, timeout_ms: float) -> Iterator[None]:
     """Hold the lock of a folder; no other process works in it meanwhile.
 
     It is a lock of the operating system, which ends with the process: after a crash another run may

@@ -28,7 +28,15 @@ from shardline.datasource.clock import Clock
 from shardline.datasource.errors import ShardError
 from shardline.datasource.shard.state import last_update
 
-__all__ = ["Objects", "Patience", "Standing", "Ticker", "all_have", "arrived_at", "look"]
+__all__ = [
+    "DemoProgress",
+    "FailureWatch",
+    "Objects",
+    "ProgressDisplay",
+    "last_arrival_ms",
+    "read_progress",
+    "settled_time",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +49,7 @@ by themselves within a few restarts."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class DemoProgress:
     """The progress at one moment.
 
     Attributes:
@@ -58,7 +66,9 @@ class Standing:
     objects: Objects = ()
 
 
-def look(client: ShardClient, url: str, token: str, feed: Feed, clock: Clock) -> Standing:
+def read_progress(
+    client: ShardClient, url: str, token: str, feed: Feed, clock: Clock
+) -> DemoProgress:
     """Read the present progress.
 
     Args:
@@ -73,17 +83,17 @@ def look(client: ShardClient, url: str, token: str, feed: Feed, clock: Clock) ->
     """
     rows = live_count(client.state(FLIGHTS)) if client.exists(FLIGHTS) else 0
     objects = tuple(fetch_status(url, token))
-    return Standing(clock.elapsed_ms(), feed.landed_days, len(feed.days), rows, objects)
+    return DemoProgress(clock.elapsed_ms(), feed.landed_days, len(feed.days), rows, objects)
 
 
-def arrived_at(client: ShardClient, feed: Feed, tables: Iterable[str]) -> int | None:
+def last_arrival_ms(client: ShardClient, feed: Feed, tables: Iterable[str]) -> int | None:
     """Time of the last row of any of `tables`; None until all landed flights are in the shard."""
     if live_count(client.state(FLIGHTS)) != feed.landed_rows:
         return None
     return max(last_update(client.state(table)) or 0 for table in tables)
 
 
-def all_have(objects: Objects, time: int) -> int | None:
+def settled_time(objects: Objects, time: int) -> int | None:
     """The last time that every object has settled, if it is `time` or later; else None.
 
     Not `time` itself: that may be so long ago that a shard cannot be read at it any more.
@@ -93,7 +103,7 @@ def all_have(objects: Objects, time: int) -> int | None:
     return settled if settled >= time else None
 
 
-class Ticker:
+class ProgressDisplay:
     """A thread that shows the progress: a table that changes, or plain lines.
 
     Use it as a context manager. A read can fail while a store does not answer: the last progress is
@@ -101,7 +111,11 @@ class Ticker:
     """
 
     def __init__(
-        self, console: Console, clock: Clock, standing: Callable[[], Standing], interval_ms: float
+        self,
+        console: Console,
+        clock: Clock,
+        standing: Callable[[], DemoProgress],
+        interval_ms: float,
     ) -> None:
         """Prepare to show the progress.
 
@@ -117,8 +131,8 @@ class Ticker:
         self._interval_ms = interval_ms
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
-        self._before: Standing | None = None
-        self._now: Standing | None = None
+        self._before: DemoProgress | None = None
+        self._now: DemoProgress | None = None
         self._started_ms = clock.elapsed_ms()
 
     def __enter__(self) -> Self:
@@ -179,15 +193,15 @@ class Ticker:
         )
         return table
 
-    def _elapsed_s(self, now: Standing) -> int:
+    def _elapsed_s(self, now: DemoProgress) -> int:
         return int((now.at_ms - self._started_ms) / 1000)
 
     @staticmethod
-    def _rate(before: Standing, now: Standing) -> int:
+    def _rate(before: DemoProgress, now: DemoProgress) -> int:
         return int((now.rows - before.rows) * 1000 / max(now.at_ms - before.at_ms, 1.0))
 
 
-class Patience:
+class FailureWatch:
     """Notices an object that needs attention and does not recover."""
 
     def __init__(self, clock: Clock) -> None:

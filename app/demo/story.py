@@ -30,21 +30,21 @@ from shardline.app.coordinator.application import Application
 from shardline.app.demo.check import Check
 from shardline.app.demo.data import FLIGHTS, unpack
 from shardline.app.demo.feed import Feed, landed, split
-from shardline.app.demo.flights import check_ours, make_run, project, start_over
-from shardline.app.demo.place import Place, alone
+from shardline.app.demo.flights import apply_project, load_project, refuse_other_project, start_over
+from shardline.app.demo.place import Place, lock_folder
 from shardline.app.demo.progress import (
+    DemoProgress,
+    FailureWatch,
     Objects,
-    Patience,
-    Standing,
-    Ticker,
-    all_have,
-    arrived_at,
-    look,
+    ProgressDisplay,
+    last_arrival_ms,
+    read_progress,
+    settled_time,
 )
 from shardline.app.protocol.compute import SubscribeDropped
 from shardline.app.protocol.objects import SourceDescription
-from shardline.app.server.application_server import serving
-from shardline.app.server.discovery import Whereabouts
+from shardline.app.server.application_server import serve_application
+from shardline.app.server.discovery import ApplicationAddress
 from shardline.app.settings.config import Settings
 from shardline.app.spark_session import open_session
 from shardline.datasource.client import ShardClient
@@ -55,9 +55,9 @@ from shardline.installation import CONF, PROGRAM, folder_of_paths
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from shardline.app.project.project import Resolved
+    from shardline.app.project.project import CheckedProject
 
-__all__ = ["tell"]
+__all__ = ["run_demo"]
 
 T = TypeVar("T")
 
@@ -76,7 +76,7 @@ _ONE: Final = "SELECT * FROM carrier_ranking WHERE carrier = 'UA'"
 
 
 @dataclass(frozen=True, slots=True)
-class _Cast:
+class _Context:
     """The values that every step of the story needs."""
 
     settings: Settings
@@ -85,9 +85,9 @@ class _Cast:
     spark: SparkSession
     client: ShardClient
     place: Place
-    resolved: Resolved
+    resolved: CheckedProject
     application: Application
-    where: Whereabouts
+    where: ApplicationAddress
 
     def say(self, text: str) -> None:
         """Print a paragraph, wrapped."""
@@ -107,7 +107,7 @@ class _Cast:
         return result
 
 
-def tell(settings: Settings, console: Console, *, fresh: bool, stay: bool) -> bool:
+def run_demo(settings: Settings, console: Console, *, fresh: bool, stay: bool) -> bool:
     """Run the job: True if the shards agree with plain Spark over the raw files.
 
     Args:
@@ -127,7 +127,7 @@ def tell(settings: Settings, console: Console, *, fresh: bool, stay: bool) -> bo
             code="INVALID_LOCATION",
             hint="use a folder or s3://bucket/prefix; memory:// is for tests without Spark",
         )
-    with alone(demo.data, clock, demo.lock_timeout_ms), contextlib.ExitStack() as open_:
+    with lock_folder(demo.data, clock, demo.lock_timeout_ms), contextlib.ExitStack() as open_:
         # Before the JVM starts: an error of the location then takes a second, and not ten.
         client = ShardClient.open(demo.url, settings.storage)
         place = Place(demo.data, client.location.id)
@@ -139,13 +139,15 @@ def tell(settings: Settings, console: Console, *, fresh: bool, stay: bool) -> bo
         # Errors are printed in a sentence, and are in the log in full: Spark's stack traces on the
         # terminal would hide both.
         spark.sparkContext.setLogLevel("FATAL")
-        resolved = project(place).check(spark)
+        resolved = load_project(place).check(spark)
         application = open_.enter_context(
             Application(spark, client, settings.runtime, data=demo.data, storage=settings.storage)
         )
-        check_ours(application, resolved)
-        where = open_.enter_context(serving(application, settings.runtime, demo.data))
-        cast = _Cast(settings, console, clock, spark, client, place, resolved, application, where)
+        refuse_other_project(application, resolved)
+        where = open_.enter_context(serve_application(application, settings.runtime, demo.data))
+        cast = _Context(
+            settings, console, clock, spark, client, place, resolved, application, where
+        )
         holds = _play(cast, fresh=fresh)
         if stay:
             _stay(cast)
@@ -171,7 +173,7 @@ def _introduce(settings: Settings, console: Console, client: ShardClient, place:
     console.print(Text(f"days         {settings.demo.days} of 365"))
 
 
-def _play(cast: _Cast, *, fresh: bool) -> bool:
+def _play(cast: _Context, *, fresh: bool) -> bool:
     place = cast.place
     if fresh or place.dropping.exists():
         cast.chapter("0. A fresh start", "Dropping the objects, their shards and the daily files.")
@@ -188,18 +190,18 @@ def _play(cast: _Cast, *, fresh: bool) -> bool:
 # --- the steps --------------------------------------------------------------------------------
 
 
-def _project(cast: _Cast) -> None:
+def _project(cast: _Context) -> None:
     cast.chapter(
         "1. The project",
         "conf/demo has the SQL: sources, views, an index and a sink. What is not there yet is "
         "made; what is there goes on.",
     )
-    plan = make_run(cast.application, cast.place, cast.resolved)
+    plan = apply_project(cast.application, cast.place, cast.resolved)
     cast.console.print()
     cast.console.print(plan_view(plan))
 
 
-def _stream(cast: _Cast) -> int:
+def _stream(cast: _Context) -> int:
     """Land every day, and wait until every object has them; returns the time that all have."""
     feed = Feed(
         split(cast.place.source / f"{FLIGHTS}.csv", cast.settings.demo.days),
@@ -221,8 +223,10 @@ def _stream(cast: _Cast) -> int:
         cast.console.print(Text(f"  {PROGRAM} {command}{data}"), soft_wrap=True)
     interval_ms = _PROGRESS_TERMINAL_MS if cast.console.is_terminal else _PROGRESS_MS
     started_ms = cast.clock.elapsed_ms()
-    standing = partial(look, cast.client, cast.where.url, cast.where.token, feed, cast.clock)
-    with Ticker(cast.console, cast.clock, standing, interval_ms):
+    standing = partial(
+        read_progress, cast.client, cast.where.url, cast.where.token, feed, cast.clock
+    )
+    with ProgressDisplay(cast.console, cast.clock, standing, interval_ms):
         _until(cast, standing, lambda objects: _all_run(objects) or None)
         feed.start()
         try:
@@ -233,17 +237,17 @@ def _stream(cast: _Cast) -> int:
     return at
 
 
-def _catch_up(cast: _Cast, feed: Feed, standing: Callable[[], Standing]) -> int:
+def _catch_up(cast: _Context, feed: Feed, standing: Callable[[], DemoProgress]) -> int:
     """Wait until every object has all flights; returns the last time that all have settled."""
     _until(cast, standing, lambda _: feed.wait(0) or None)
     described = cast.resolved.descriptions.values()
     tables = [one.name for one in described if isinstance(one, SourceDescription)]
-    last = _until(cast, standing, lambda _: arrived_at(cast.client, feed, tables))
-    return _until(cast, standing, lambda objects: all_have(objects, last))
+    last = _until(cast, standing, lambda _: last_arrival_ms(cast.client, feed, tables))
+    return _until(cast, standing, lambda objects: settled_time(objects, last))
 
 
 def _until(
-    cast: _Cast, standing: Callable[[], Standing], found: Callable[[Objects], T | None]
+    cast: _Context, standing: Callable[[], DemoProgress], found: Callable[[Objects], T | None]
 ) -> T:
     """Wait until all objects exist and `found` returns a value for them; returns the value.
 
@@ -251,7 +255,7 @@ def _until(
         Determinate: An object fails, and does not recover.
         Fenced: Another runtime has taken over.
     """
-    patience, never = Patience(cast.clock), threading.Event()
+    patience, never = FailureWatch(cast.clock), threading.Event()
     while True:
         objects = standing().objects
         if len(objects) == len(cast.resolved.descriptions):
@@ -275,7 +279,7 @@ def _all_run(objects: Objects) -> bool:
     return all(verdict(one).tone == "good" for one in objects)
 
 
-def _data_option(cast: _Cast) -> str:
+def _data_option(cast: _Context) -> str:
     """The option by which other commands find this run; "" if they find it without one."""
     default = folder_of_paths(CONF / "app.toml") / "data"
     return "" if cast.place.data == default else f" --data '{cast.place.data}'"
@@ -284,7 +288,7 @@ def _data_option(cast: _Cast) -> str:
 # --- the results ------------------------------------------------------------------------------
 
 
-def _look_back(cast: _Cast, at: int) -> None:
+def _look_back(cast: _Context, at: int) -> None:
     """Show contents now and at an earlier time, and changes in between."""
     cast.chapter("3. A query", "Over two views at one time, after everything that was written.")
     cast.ask(_RANKING)
@@ -301,7 +305,7 @@ def _look_back(cast: _Cast, at: int) -> None:
     _show_changes(cast, changes)
 
 
-def _changes(cast: _Cast, at: int) -> pa.Table:
+def _changes(cast: _Context, at: int) -> pa.Table:
     """Read all changes of the delays since the shard's since, by a subscription up to `at`."""
     since = cast.client.state("delays_by_carrier").since.time
     assert since is not None
@@ -324,7 +328,7 @@ def _changes(cast: _Cast, at: int) -> pa.Table:
     return pa.concat_tables(found)
 
 
-def _show_changes(cast: _Cast, changes: pa.Table) -> None:
+def _show_changes(cast: _Context, changes: pa.Table) -> None:
     # The airline with the most changes: others may have one only.
     counts = changes["carrier"].value_counts().to_pylist()
     busiest = max(counts, key=lambda one: (one["counts"], one["values"]))["values"]
@@ -340,12 +344,12 @@ def _show_changes(cast: _Cast, changes: pa.Table) -> None:
     cast.console.print(result_table(last.select(columns)))
 
 
-def _show_index(cast: _Cast) -> None:
+def _show_index(cast: _Context) -> None:
     cast.chapter("6. A look-up", "Answered from the index on carrier_ranking: no Spark job runs.")
     cast.ask(_ONE)
 
 
-def _show_objects(cast: _Cast) -> None:
+def _show_objects(cast: _Context) -> None:
     cast.chapter(
         "7. What runs",
         "since: readable as of this time and later. upper: all before it is settled.",
@@ -354,7 +358,7 @@ def _show_objects(cast: _Cast) -> None:
     cast.console.print(status_table(objects, {}, 0.0))
 
 
-def _compare(cast: _Cast, at: int) -> bool:
+def _compare(cast: _Context, at: int) -> bool:
     cast.chapter(
         "8. Is it true?",
         "The same questions, asked of plain Spark over the raw CSV files.",
@@ -383,7 +387,7 @@ def _compare(cast: _Cast, at: int) -> bool:
     return holds
 
 
-def _stay(cast: _Cast) -> None:
+def _stay(cast: _Context) -> None:
     cast.say(f"Still running; {cast.where.url}; Ctrl-C stops it.")
     never = threading.Event()
     while cast.application.lost is None:

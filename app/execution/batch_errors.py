@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardline.app.execution.spark_errors import gist
+from shardline.app.execution.spark_errors import error_line
 
-__all__ = ["MicroBatchFailed", "briefly"]
+__all__ = ["MicroBatchFailed", "micro_batch_error"]
 
 _LENGTH: Final = 1000
 
@@ -29,7 +29,7 @@ class MicroBatchFailed(Exception):
     """A micro-batch failed; the object that started the query keeps the error itself."""
 
 
-def briefly(error: BaseException, *, stopping: bool) -> MicroBatchFailed:
+def micro_batch_error(error: BaseException, *, stopping: bool) -> MicroBatchFailed:
     """Make the error to raise in the place of `error`, with `from None`.
 
     Args:
@@ -37,4 +37,4 @@ def briefly(error: BaseException, *, stopping: bool) -> MicroBatchFailed:
         stopping: True if the query is being stopped. Spark checks its own state as well before it
             takes the error for a stop.
     """
-    return MicroBatchFailed(_INTERRUPTED if stopping else gist(error)[:_LENGTH])
+    return MicroBatchFailed(_INTERRUPTED if stopping else error_line(error)[:_LENGTH])

@@ -11,13 +11,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-__all__ = ["VERSION", "planned_offset"]
+__all__ = ["VERSION", "read_planned_offset"]
 
 VERSION: Final = "v1"
 """First line of every log."""
 
 
-def planned_offset(folder: Path, number: int) -> str | None:
+def read_planned_offset(folder: Path, number: int) -> str | None:
     """The end offset of micro-batch `number` of a query with one source, as the source wrote it.
 
     None if there is no such file, it is of another version, or it has several sources.

@@ -27,10 +27,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from shardline.app.execution.step_scheduler import TURNS
+from shardline.app.execution.step_scheduler import STEP_SCHEDULER
 from shardline.datasource.clock import Clock
 
-__all__ = ["Pace"]
+__all__ = ["CommitPacing"]
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class _Seen:
     moved_ms: float
 
 
-class Pace:
+class CommitPacing:
     """The pace of all sources of one runtime. May be shared between threads."""
 
     def __init__(
@@ -76,7 +76,7 @@ class Pace:
         clock: Clock,
         interval_ms: int,
         most_ms: int,
-        busy_ms: Callable[[float], float] = TURNS.busy_ms,
+        busy_ms: Callable[[float], float] = STEP_SCHEDULER.busy_ms,
     ) -> None:
         """Begin at full speed.
 
@@ -105,7 +105,7 @@ class Pace:
         """The present distance of commits."""
         return self._interval_ms
 
-    def behind(self, view: str, ms: int) -> None:
+    def report_lag(self, view: str, ms: int) -> None:
         """Report the distance of a hydrated view behind its inputs, and judge the pace by it."""
         with self._lock:
             now_ms = self._clock.elapsed_ms()
@@ -120,7 +120,7 @@ class Pace:
         with self._lock:
             self._views.pop(view, None)
 
-    def rest_ms(self) -> float:
+    def commit_pause_ms(self) -> float:
         """How long a source that has just committed waits for its next data, in milliseconds.
 
         All sources wait until the same moments, multiples of the interval, as Spark's trigger does:
@@ -137,7 +137,7 @@ class Pace:
         worst_ms = max((view.behind_ms for view in follow), default=0)
         # Times are whole intervals: two commits of one distance can be one more apart.
         if worst_ms > self._interval_ms + self._base_ms:
-            self._calm_from(now_ms)
+            self._restart_calm(now_ms)
         if now_ms - self._judged_ms < _SETTLE * self._interval_ms:
             return
         slow = worst_ms > _SLOW * self._interval_ms + self._base_ms
@@ -151,9 +151,9 @@ class Pace:
             self._change(self._slower(), tried=False)
         elif now_ms - self._calm_ms >= self._patience_ms:
             self._change(self._faster(now_ms), tried=True)
-            self._calm_from(now_ms)
+            self._restart_calm(now_ms)
 
-    def _calm_from(self, now_ms: float) -> None:
+    def _restart_calm(self, now_ms: float) -> None:
         self._calm_ms, self._calm_busy_ms = now_ms, self._busy_ms(now_ms)
 
     def _slower(self) -> int:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from shardline.app.execution.commit_pacing import Pace
+from shardline.app.execution.commit_pacing import CommitPacing
 from shardline.app.execution.observations import Report
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import Clock, IdGenerator
@@ -66,7 +66,7 @@ class Host:
     check_fence: Callable[[], None]
     interval_ms: int = 1000
     pool: str = "compute"
-    pace: Pace | None = None
+    pace: CommitPacing | None = None
 
 
 @dataclass(frozen=True, slots=True)

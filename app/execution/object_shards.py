@@ -13,15 +13,15 @@ from shardline.app.protocol.objects import SourceDescription, ViewDescription
 from shardline.datasource.client import ShardClient
 from shardline.datasource.types.schema import ShardSchema
 
-__all__ = ["make_shard", "schema_of"]
+__all__ = ["create_object_shard", "parse_ddl_schema"]
 
 
-def schema_of(ddl: str) -> ShardSchema:
+def parse_ddl_schema(ddl: str) -> ShardSchema:
     """Parse columns in Spark's DDL; needs a session."""
     return ShardSchema.parse(StructType.fromDDL(ddl).json())
 
 
-def make_shard(
+def create_object_shard(
     client: ShardClient, description: SourceDescription | ViewDescription, columns: str
 ) -> None:
     """Create the shard of an object, unless there is one, and set its retention.
@@ -39,4 +39,4 @@ def make_shard(
         client.set_retention(name, retain_ms)
         return
     key = description.key if isinstance(description, SourceDescription) else ()
-    client.create(name, schema_of(columns), key=key, retain_ms=retain_ms)
+    client.create(name, parse_ddl_schema(columns), key=key, retain_ms=retain_ms)

@@ -22,7 +22,7 @@ from shardline.datasource.clock import Clock
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
-__all__ = ["start_slot", "until_initialised"]
+__all__ = ["start_slot", "wait_until_initialised"]
 
 _SLOTS: Final = threading.BoundedSemaphore(2)
 """Slots for starts of this process: two at a time."""
@@ -47,7 +47,7 @@ def start_slot(clock: Clock, stopping: threading.Event) -> Iterator[None]:
             _SLOTS.release()
 
 
-def until_initialised(query: StreamingQuery, clock: Clock, stopping: threading.Event) -> None:
+def wait_until_initialised(query: StreamingQuery, clock: Clock, stopping: threading.Event) -> None:
     """Wait until a query is initialised, has ended, has taken 30 s, or `stopping` is set."""
     deadline = clock.elapsed_ms() + _PATIENCE_MS
     while query.isActive and query.status["message"].startswith(_BEGINNING):

@@ -22,11 +22,11 @@ from shardline.datasource.errors import Corrupt, InvalidUsage, MissingBlob, Shar
 __all__ = [
     "LOGGED_HINT",
     "UNREADABLE_HINT",
-    "explain",
-    "gist",
-    "sentence",
-    "told",
-    "unreadable_part",
+    "error_line",
+    "error_sentence",
+    "explain_error",
+    "find_unreadable_part",
+    "print_job_error",
 ]
 
 _log = logging.getLogger(__name__)
@@ -50,10 +50,10 @@ LOGGED_HINT: Final = "the log has all of it"
 """Hint for an error that was cut to one line."""
 
 
-def told(error: BaseException) -> int:
+def print_job_error(error: BaseException) -> int:
     """Print the error that ended a job, in a sentence, and return the job's exit status.
 
-    The status is 130 for Ctrl-C, and that of `explain` otherwise.
+    The status is 130 for Ctrl-C, and that of `explain_error` otherwise.
     """
     if isinstance(error, KeyboardInterrupt):
         sys.stdout.write("\nStopped. Start again to go on.\n")
@@ -62,12 +62,12 @@ def told(error: BaseException) -> int:
     if isinstance(error, ShardError):
         code, text = (2 if isinstance(error, InvalidUsage) else 1), str(error)
     else:
-        code, text = explain(error)
+        code, text = explain_error(error)
     sys.stderr.write(f"error: {text}\n")
     return code
 
 
-def unreadable_part(error: BaseException) -> str | None:
+def find_unreadable_part(error: BaseException) -> str | None:
     """Name the part of a shard that could not be read, in a sentence; None for any other error.
 
     A read whose lease was lost does not count: repeated, it plans other parts.
@@ -85,7 +85,7 @@ def unreadable_part(error: BaseException) -> str | None:
     return f"part '{found[2]}' {what}"
 
 
-def explain(error: BaseException) -> tuple[int, str]:
+def explain_error(error: BaseException) -> tuple[int, str]:
     """Return an exit status and one sentence for `error`, and log it in full.
 
     Returns:
@@ -96,10 +96,10 @@ def explain(error: BaseException) -> tuple[int, str]:
     if found:
         kind, message = found[-1]
         return (2 if kind == "InvalidUsage" else 1), _STATE.sub("", message)
-    return 1, f"{gist(error)} — hint: {LOGGED_HINT}"
+    return 1, f"{error_line(error)} — hint: {LOGGED_HINT}"
 
 
-def sentence(error: BaseException, code: str) -> str:
+def error_sentence(error: BaseException, code: str) -> str:
     """Return one sentence with a code in brackets: our own error's, Spark's, or else `code`."""
     if isinstance(error, ShardError):
         return str(error)
@@ -108,10 +108,10 @@ def sentence(error: BaseException, code: str) -> str:
     found = ours or _SPARK.findall(text)[:1]
     if found:
         return str(_STATE.sub("", found[-1])).strip().rstrip(";")
-    return f"[{code}] {gist(error)} — hint: {LOGGED_HINT}"
+    return f"[{code}] {error_line(error)} — hint: {LOGGED_HINT}"
 
 
-def gist(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """Return class and message of a foreign error, in one line.
 
     The error of a Python function in one of Spark's workers is at the end of a stack trace; the

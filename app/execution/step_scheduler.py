@@ -25,13 +25,13 @@ from typing import Final
 
 from shardline.datasource.clock import Clock
 
-__all__ = ["TURNS", "Turns"]
+__all__ = ["STEP_SCHEDULER", "StepScheduler"]
 
 _PATIENCE_MS: Final = 1_000.0
 """Longer than nearly all steps with little data; only for those does the order matter."""
 
 
-class Turns:
+class StepScheduler:
     """Slots for steps. May be shared between threads."""
 
     def __init__(self, at_once: int) -> None:
@@ -96,5 +96,5 @@ def _counted_ms(took_ms: float) -> float:
     return min(max(took_ms, 0.0), _PATIENCE_MS)
 
 
-TURNS: Final = Turns(max(os.cpu_count() or 1, 2))
+STEP_SCHEDULER: Final = StepScheduler(max(os.cpu_count() or 1, 2))
 """The one scheduler of this process: all its steps share the same cores."""

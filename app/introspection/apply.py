@@ -56,14 +56,14 @@ from shardline.app.introspection.facts import (
     Facts,
     ObjectFacts,
     Observed,
-    histogram_bound_ns,
+    histogram_bucket_ns,
 )
 from shardline.app.introspection.spark_plan.operators import operators_of
 from shardline.app.protocol.compute import PeekResponse, SubscribeDropped, SubscribeResponse
 from shardline.app.protocol.objects import SourceDescription, ViewDescription
 from shardline.app.protocol.storage import StatisticsUpdates, Status, StatusUpdate
 
-__all__ = ["PEEKS_MAX", "apply", "settle"]
+__all__ = ["PEEKS_MAX", "apply", "note_status"]
 
 PEEKS_MAX: Final = 10_000
 """Most peeks under way that are remembered: so many at once means that ends of peeks were lost."""
@@ -103,7 +103,7 @@ def apply(facts: Facts, event: Event, now_ms: int) -> None:
             _noted(facts, event)
 
 
-def settle(facts: Facts, found: ObjectFacts, now_ms: int) -> None:
+def note_status(facts: Facts, found: ObjectFacts, now_ms: int) -> None:
     """Note an object's present status, and add it to the history if it has changed."""
     condition = _condition(found)
     if condition == found.condition and found.condition_ms:
@@ -148,7 +148,7 @@ def _lane(facts: Facts, event: Installed | Dropped | Phase, now_ms: int) -> None
         if event.epoch and not _current(facts, known, event.epoch):
             return
         known.phase, known.phase_ms = event.phase, event.at_ms
-    settle(facts, facts.objects[event.id], now_ms)
+    note_status(facts, facts.objects[event.id], now_ms)
 
 
 def _installed(facts: Facts, event: Installed) -> None:
@@ -210,7 +210,7 @@ def _observed(facts: Facts, event: _Report, now_ms: int) -> None:
         return
     if _current(facts, found, event.epoch):
         _reported(facts, found, event)
-        settle(facts, found, now_ms)
+        note_status(facts, found, now_ms)
 
 
 def _reported(facts: Facts, found: ObjectFacts, event: _Report) -> None:
@@ -278,7 +278,7 @@ def _peek(facts: Facts, event: PeekStarted | PeekDecided | PeekEnded) -> None:
         return
     started = facts.peeks.pop(event.uuid, None)
     if started is not None and started.path is not None:
-        facts.peek_durations[started.path, histogram_bound_ns(event.took_ms)] += 1
+        facts.peek_durations[started.path, histogram_bucket_ns(event.took_ms)] += 1
 
 
 def _noted(
@@ -348,7 +348,7 @@ def _progress(found: ObjectFacts, event: QueryProgress) -> None:
     found.states = event.states
     for phase, took_ms in event.phases_ms.items():
         found.elapsed_ms[phase] += took_ms
-        found.durations[phase, histogram_bound_ns(took_ms)] += 1
+        found.durations[phase, histogram_bucket_ns(took_ms)] += 1
 
 
 def _harvested(facts: Facts, event: Harvested) -> None:
@@ -360,7 +360,7 @@ def _harvested(facts: Facts, event: Harvested) -> None:
         return
     for place, took_ms in event.took_ms:
         found.worked_ms[place] += round(took_ms)
-        found.worked[place, histogram_bound_ns(took_ms)] += 1
+        found.worked[place, histogram_bucket_ns(took_ms)] += 1
     for receiver, port, rows in event.rows:
         before, micro_batches = found.moved.get((receiver, port), (0, 0))
         found.moved[receiver, port] = (before + rows, micro_batches + 1)
@@ -376,7 +376,7 @@ def _storage(facts: Facts, event: StatusUpdate | StatisticsUpdates, now_ms: int)
             facts.received.foreign += 1
             return
         found.told = event
-        settle(facts, found, now_ms)
+        note_status(facts, found, now_ms)
         return
     for name, values in {**event.sources, **event.sinks}.items():
         if name in facts.objects:

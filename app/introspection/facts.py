@@ -40,7 +40,7 @@ __all__ = [
     "ObjectFacts",
     "Observed",
     "Received",
-    "histogram_bound_ns",
+    "histogram_bucket_ns",
     "lag_ms",
 ]
 
@@ -90,7 +90,7 @@ class ObjectFacts:
         statistics: As the storage worker has aggregated them.
         errors: Number of rows in its errors shard; None if that is not known.
         elapsed_ms: Time spent, by phase of a micro-batch.
-        durations: Counts by phase and bound, see `histogram_bound_ns`.
+        durations: Counts by phase and bound, see `histogram_bucket_ns`.
         worked_ms: Time of Spark's tasks, by position of an operator.
         worked: Counts by position and bound of the time in one micro-batch.
         moved: Rows, and in how many micro-batches, by position of a receiver and its port.
@@ -254,7 +254,7 @@ def lag_ms(write: Observed, now_ms: int) -> int | None:
     return 0 if write is None else max(0, now_ms - write)
 
 
-def histogram_bound_ns(duration_ms: float) -> int:
+def histogram_bucket_ns(duration_ms: float) -> int:
     """The least power of two, in nanoseconds, that a duration does not exceed."""
     ns = max(1, int(duration_ms * 1_000_000))
     return 1 << (ns - 1).bit_length()

@@ -56,17 +56,17 @@ from shardline.app.lane.process_state import Phase as LanePhase
 from shardline.app.lane.process_state import PhaseChange
 from shardline.app.lane.state import LaneState
 from shardline.app.protocol.compute import PeekStrategy
-from shardline.app.protocol.redaction import bare, shown
+from shardline.app.protocol.redaction import redact_description, redact_option
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import Clock
-from shardline.datasource.maintainer import Maintained
+from shardline.datasource.maintainer import RoundResult
 from shardline.datasource.maintenance.compact import observe_merges
 from shardline.datasource.shard.machine import Machine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Observing"]
+__all__ = ["RuntimeFeeds"]
 
 _log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ _PHASES: dict[LanePhase, PhaseName] = {
 }
 
 
-class Observing:
+class RuntimeFeeds:
     """Feeds one sink with all that a runtime knows of itself.
 
     Attributes:
@@ -159,7 +159,7 @@ class Observing:
         self.sink.start()
         for session in self._sessions:
             self._listen(session, ending)
-        ending.callback(observe_merges(self.merged))
+        ending.callback(observe_merges(self.on_merges))
         history.start()
         poller.start()
 
@@ -203,7 +203,7 @@ class Observing:
 
     # -- maintenance -------------------------------------------------------------------------------
 
-    def maintained(self, shard: str, done: Maintained, took_ms: float) -> None:
+    def on_maintenance(self, shard: str, done: RoundResult, took_ms: float) -> None:
         """Note a round of maintenance on a shard; one that did nothing is left out."""
         if done.merges or done.collected or done.swept is not None or done.failed:
             self.put(
@@ -218,7 +218,7 @@ class Observing:
                 )
             )
 
-    def merged(self, machine: Machine, merges: int, took_ms: float) -> None:
+    def on_merges(self, machine: Machine, merges: int, took_ms: float) -> None:
         """Note merges that a writer has done after its commit."""
         if machine.location.id == self._client.location.id:
             self.put(
@@ -252,8 +252,8 @@ class Observing:
                 producer=record.producer,
                 at_ms=record.at_ms,
                 kind=command_kind(record.command),
-                object_id=_about(record.command),
-                command=msgspec.json.encode(_told(record.command)).decode(),
+                object_id=_object_of(record.command),
+                command=msgspec.json.encode(_without_secrets(record.command)).decode(),
             )
         )
 
@@ -283,19 +283,19 @@ class Observing:
         )
 
 
-def _told(command: LaneCommand) -> LaneCommand:
+def _without_secrets(command: LaneCommand) -> LaneCommand:
     """A command as relations show it, without secrets."""
     match command:
         case CreateDataflow(description=description):
-            return msgspec.structs.replace(command, description=bare(description))
+            return msgspec.structs.replace(command, description=redact_description(description))
         case UpdateConfiguration(settings):
-            told = {name: shown(name, value) for name, value in settings.items()}
+            told = {name: redact_option(name, value) for name, value in settings.items()}
             return UpdateConfiguration(told)
         case _:
             return command
 
 
-def _about(command: LaneCommand) -> str:
+def _object_of(command: LaneCommand) -> str:
     match command:
         case CreateDataflow():
             return command.id

@@ -29,7 +29,7 @@ from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import ShardError
 from shardline.datasource.inspect.report import DroppedPart, dropped_parts, report_shard
 from shardline.datasource.shard.machine import Machine
-from shardline.datasource.shard.references import wholes
+from shardline.datasource.shard.references import whole_state_seqnos
 from shardline.datasource.shard.state import ShardState, is_tombstone, seqno_since
 from shardline.datasource.shard.state_history import states_from
 
@@ -150,7 +150,7 @@ def _dropped(machine: Machine, state: ShardState) -> tuple[DroppedPart, ...] | N
     oldest = seqno_since(state)
     if oldest >= state.seqno:
         return ()
-    start = max((seqno for seqno in wholes(state) if seqno <= oldest), default=1)
+    start = max((seqno for seqno in whole_state_seqnos(state) if seqno <= oldest), default=1)
     if state.seqno - start > _REPLAY_MAX:
         return None
     try:

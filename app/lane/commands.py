@@ -1,9 +1,9 @@
 """Lane commands are the vocabulary of the order; a record is a command at its position.
 
 A command says what is desired of an object, not what became of it; the exceptions are those that
-the lane submits itself (`Dropped`, `SuspendAndRestart`, `Hold`, `Opened`). All is decided before it
-is recorded: a record holds everything that the fold needs (the number of operators, the holder), so
-that a replay by another version, on another machine, gives the same ids.
+the lane submits itself (`Dropped`, `SuspendAndRestart`, `HolderLease`, `Opened`). All is decided
+before it is recorded: a record holds everything that the fold needs (the number of operators, the
+holder), so that a replay by another version, on another machine, gives the same ids.
 
 Invariants:
     A record is never changed. Its JSON is read for ever: fields are only ever added, with defaults.
@@ -31,8 +31,8 @@ __all__ = [
     "CreateDataflow",
     "DropDataflow",
     "Dropped",
-    "Hold",
     "Holder",
+    "HolderLease",
     "Kind",
     "LaneCommand",
     "Opened",
@@ -91,7 +91,7 @@ class Opened(msgspec.Struct, frozen=True, tag="opened"):
     epochs: dict[str, int] = {}
 
 
-class Hold(msgspec.Struct, frozen=True, tag="hold"):
+class HolderLease(msgspec.Struct, frozen=True, tag="hold"):
     """The holder has taken another lease; it stays the holder, and no epoch changes."""
 
     holder: Holder
@@ -167,7 +167,7 @@ class UpdateConfiguration(msgspec.Struct, frozen=True, tag="update_configuration
 
 LaneCommand: TypeAlias = (
     Opened
-    | Hold
+    | HolderLease
     | CreateDataflow
     | DropDataflow
     | Dropped

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from shardline.app.lane.process_state import PhaseChange
 from shardline.app.protocol.objects import Description
 
-__all__ = ["Lives"]
+__all__ = ["CurrentEpochs"]
 
 
 @dataclass(slots=True)
-class Lives:
+class CurrentEpochs:
     """Expected objects, and the epoch of each that has begun."""
 
     _expected: dict[str, Description] = field(default_factory=dict)

@@ -29,7 +29,7 @@ from shardline.datasource.lease import Lease, take_lease
 from shardline.datasource.shard.machine import Machine
 from shardline.datasource.shard.state import ShardState
 
-__all__ = ["Liveness", "Pulse", "held_error", "judge", "this_process"]
+__all__ = ["HolderHeartbeat", "Liveness", "describe_process", "held_error", "judge_liveness"]
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ Liveness: TypeAlias = Literal["alive", "gone", "silent"]
 """Alive: its lease is renewed. Gone: its process has ended. Silent: its lease has run out."""
 
 
-def this_process(application: str, clock: Clock, ids: IdGenerator) -> Holder:
+def describe_process(application: str, clock: Clock, ids: IdGenerator) -> Holder:
     """Describe this process as a holder from now on.
 
     Args:
@@ -48,15 +48,15 @@ def this_process(application: str, clock: Clock, ids: IdGenerator) -> Holder:
     return Holder(
         token=ids.token().hex(),
         host=socket.gethostname(),
-        boot=_boot(),
+        boot=_process_scope(),
         pid=os.getpid(),
-        started=_started(os.getpid()) or 0,
+        started=_process_start(os.getpid()) or 0,
         application=application,
         since_ms=clock.now_ms(),
     )
 
 
-def judge(holder: Holder, state: ShardState, now_ms: int) -> Liveness:
+def judge_liveness(holder: Holder, state: ShardState, now_ms: int) -> Liveness:
     """Judge if `holder` lives, as far as this machine and the lane's shard can tell.
 
     Args:
@@ -64,10 +64,10 @@ def judge(holder: Holder, state: ShardState, now_ms: int) -> Liveness:
         state: Of the lane's shard.
         now_ms: By this machine's clock; a lease is judged as if the holder's clock agreed.
     """
-    here = holder.host == socket.gethostname() and holder.boot == _boot()
+    here = holder.host == socket.gethostname() and holder.boot == _process_scope()
     # Before the lease, which outlives a crash by up to `lease_ms`. The start of the process is
     # compared, not only its id: ids are given to other processes again.
-    if here and holder.started and _started(holder.pid) != holder.started:
+    if here and holder.started and _process_start(holder.pid) != holder.started:
         return "gone"
     lease = state.leased.get(holder.lease)
     if lease is None or lease.heartbeat_ms + lease.lease_ms < now_ms:
@@ -87,7 +87,7 @@ def held_error(holder: Holder, url: str, now_ms: int) -> InvalidUsage:
     )
 
 
-class Pulse:
+class HolderHeartbeat:
     """Renews the holder's lease from a thread of its own, twice per lease.
 
     Losing the lease (a pause longer than it, a store that was away) does not end the holder: others
@@ -153,7 +153,7 @@ class Pulse:
                 pause_ms = self._lease.lease_ms / 16
 
 
-def _boot() -> str:
+def _process_scope() -> str:
     """The scope of process ids here: the machine's present run, and the container in it.
 
     "" if the system does not say.
@@ -165,7 +165,7 @@ def _boot() -> str:
         return ""
 
 
-def _started(pid: int) -> int | None:
+def _process_start(pid: int) -> int | None:
     """When process `pid` began, in ticks since the machine did; None if there is no such process.
 
     A process that has ended and whose parent has not waited for it yet (a zombie) counts as none.

@@ -24,14 +24,14 @@ from shardline.app.lane.commands import LaneCommand
 from shardline.app.lane.process_state import Effect
 from shardline.datasource.errors import Determinate, ShardError
 
-__all__ = ["Done", "Intake", "Offer", "Report"]
+__all__ = ["Completion", "LaneInbox", "PendingCommand", "Report"]
 
 Report: TypeAlias = Failed | Hydrated | Ended
 """The observations that the lane acts on."""
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class PendingCommand:
     """A command that waits for its position; `sequence` is None until the lane numbers it."""
 
     producer: str
@@ -41,7 +41,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class Completion:
     """The completion of an effect: with what runs now, with an error, or with neither."""
 
     effect: Effect
@@ -49,7 +49,7 @@ class Done:
     error: Exception | None = None
 
 
-class Intake:
+class LaneInbox:
     """Everything that has arrived; at most `room` commands.
 
     Attributes:
@@ -60,8 +60,8 @@ class Intake:
         self.wake = threading.Event()
         self._lock = threading.Lock()
         self._room = threading.BoundedSemaphore(room)
-        self._offers: deque[Offer] = deque()
-        self._done: list[Done] = []
+        self._offers: deque[PendingCommand] = deque()
+        self._done: list[Completion] = []
         self._reports: dict[tuple[type, str, int], Report] = {}
         self._closed: ShardError | None = None
 
@@ -73,7 +73,7 @@ class Intake:
         Raises:
             Determinate: `LANE_FULL`: there is no room, and `wait` is not set.
         """
-        offer = Offer(producer, sequence, command, Future())
+        offer = PendingCommand(producer, sequence, command, Future())
         if not self._room.acquire(blocking=wait):
             raise Determinate(
                 "too many commands wait for the lane",
@@ -90,7 +90,7 @@ class Intake:
         self.wake.set()
         return offer.ticket
 
-    def done(self, done: Done) -> None:
+    def done(self, done: Completion) -> None:
         """Put a completion in."""
         with self._lock:
             self._done.append(done)
@@ -102,14 +102,14 @@ class Intake:
             self._reports.setdefault((type(report), report.id, report.epoch), report)
         self.wake.set()
 
-    def take(self) -> tuple[list[Done], list[Report]]:
+    def take(self) -> tuple[list[Completion], list[Report]]:
         """Take all completions and reports, in the order of their arrival."""
         with self._lock:
             done, self._done = self._done, []
             reports, self._reports = list(self._reports.values()), {}
         return done, reports
 
-    def take_offers(self, count: int) -> list[Offer]:
+    def take_offers(self, count: int) -> list[PendingCommand]:
         """Take the first `count` commands; the caller must answer or refuse each."""
         with self._lock:
             taken = [self._offers.popleft() for _ in range(min(len(self._offers), count))]
@@ -118,13 +118,13 @@ class Intake:
                 self.wake.set()
         return taken
 
-    def answer(self, offer: Offer, position: int) -> None:
+    def answer(self, offer: PendingCommand, position: int) -> None:
         """Answer a command with its position."""
         # First: whoever is woken by the answer finds room for the next command.
         self._room.release()
         offer.ticket.set_result(position)
 
-    def refuse(self, offers: Iterable[Offer], error: ShardError) -> None:
+    def refuse(self, offers: Iterable[PendingCommand], error: ShardError) -> None:
         """Answer commands with an error."""
         for offer in offers:
             self._room.release()

@@ -53,22 +53,22 @@ from shardline.app.lane.commands import (
     kind_of,
 )
 from shardline.app.lane.effects import EffectPool, Pool
-from shardline.app.lane.inbox import Done, Intake, Offer, Report
-from shardline.app.lane.order_protocol import Journal
+from shardline.app.lane.inbox import Completion, LaneInbox, PendingCommand, Report
+from shardline.app.lane.order_protocol import DurableOrder
 from shardline.app.lane.process_state import (
+    CleanUp,
     Effect,
-    Fleet,
-    Following,
-    Forget,
     PhaseChange,
+    ProcessState,
+    RestartOn,
     Start,
-    Starts,
+    StartPermission,
     Stop,
 )
 from shardline.app.lane.settings import LANE_KNOBS, LaneSettings
 from shardline.app.lane.state import LaneObject, LaneState, would_change
 from shardline.app.protocol.objects import Description
-from shardline.app.settings.live import tuned
+from shardline.app.settings.live import with_live_values
 from shardline.datasource.clock import Clock, IdGenerator
 from shardline.datasource.errors import Determinate, Fenced, Indeterminate, InvalidUsage, ShardError
 
@@ -120,7 +120,7 @@ class Lane:
 
     def __init__(
         self,
-        journal: Journal,
+        journal: DurableOrder,
         renderers: Renderers,
         host_of: Callable[[Kind], Host],
         *,
@@ -146,14 +146,14 @@ class Lane:
         self._starts = starts or EffectPool("lane-start", self._settings.start_threads)
         self._stops = stops or EffectPool("lane-stop", self._settings.stop_threads)
         # A follower must not restart its objects whenever the holder's own objects fail.
-        following: Following = "lives" if journal.role == "holder" else "definitions"
-        self._fleet = Fleet(self._settings, ids.jitter, following)
-        self._intake = Intake(self._settings.queue_max)
+        following: RestartOn = "lives" if journal.role == "holder" else "definitions"
+        self._process_state = ProcessState(self._settings, ids.jitter, following)
+        self._inbox = LaneInbox(self._settings.queue_max)
         self._running: dict[tuple[str, int], Running] = {}
-        self._own: list[LaneCommand] = []
-        self._pending: list[Offer] = []
-        self._told_to = journal.state.next_index
-        self._tuned_by: dict[str, str] = {}
+        self._own_commands: list[LaneCommand] = []
+        self._pending: list[PendingCommand] = []
+        self._notified_to = journal.state.next_index
+        self._applied_settings: dict[str, str] = {}
         self._lost: ShardError | None = None
         self._stopping = threading.Event()
         self._rested = threading.Event()
@@ -174,7 +174,7 @@ class Lane:
     @property
     def at_rest(self) -> bool:
         """True if nothing runs and no effect is under way."""
-        return self._fleet.at_rest
+        return self._process_state.at_rest
 
     def check_fence(self) -> None:
         """Raise if another runtime has taken over, by one look at the store; from any thread.
@@ -223,7 +223,7 @@ class Lane:
             Determinate: `LANE_FULL`: too many commands wait, and `wait` is not set.
         """
         assert producer != LANE, command
-        return self._intake.offer(producer, self._sized(command), sequence, wait=wait)
+        return self._inbox.offer(producer, self._with_operator_count(command), sequence, wait=wait)
 
     def report(self, observation: Observation) -> None:
         """Take an observation of a running object; all but its end and hydration are ignored.
@@ -231,7 +231,7 @@ class Lane:
         Returns at once, in any thread, and never raises.
         """
         if isinstance(observation, Failed | Hydrated | Ended):
-            self._intake.report(observation)
+            self._inbox.report(observation)
 
     def start(self) -> None:
         """Start the lane's thread, and with it all objects of the order."""
@@ -244,7 +244,7 @@ class Lane:
             True if everything has stopped; what has not by `timeout_ms` ends with the process.
         """
         self._stopping.set()
-        self._intake.wake.set()
+        self._inbox.wake.set()
         rested = True
         if self._thread.ident is not None:
             rested = self._clock.wait(self._rested, timeout_ms)
@@ -258,24 +258,24 @@ class Lane:
     # -- the lane's thread -------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not (self._is_ending() and self._fleet.at_rest):
-            self._clock.wait(self._intake.wake, self._settings.tick_ms)
+        while not (self._is_ending() and self._process_state.at_rest):
+            self._clock.wait(self._inbox.wake, self._settings.tick_ms)
             try:
                 self.step()
             except Exception as error:  # noqa: BLE001 - every producer gets it
                 # If the thread just ended, everything would run on and nothing could stop it. The
                 # loop goes on until all has stopped: stops need rounds, too.
                 _log.error("the lane has failed", exc_info=error)
-                self._lose(_as_told(error))
+                self._lose(_as_shard_error(error))
         self._rested.set()
 
     def step(self) -> None:
         """Do one round. Called by the lane's own thread, or by a simulation in its place."""
         # Before the inbox is emptied: what arrives between the two then costs a round for nothing;
         # the other way round it would lie there until the next tick.
-        self._intake.wake.clear()
+        self._inbox.wake.clear()
         now_ms = self._clock.now_ms()
-        done, reports = self._intake.take()
+        done, reports = self._inbox.take()
         for completion in done:
             self._take_completion(completion, now_ms)
         for report in reports:
@@ -287,27 +287,27 @@ class Lane:
         if not self._is_ending():
             self._advance_order()
         # After the append and before the starts: a record of this round is in force for them.
-        self._tune()
-        self._fleet.want(self.state.objects)
+        self._apply_recorded_settings()
+        self._process_state.want(self.state.objects)
         self._allow_writes()
-        # `_own` is not empty if the append failed: a restart is not recorded yet. If the next
-        # incarnation began now and this process died, the next holder would give the same epoch to
-        # another one: reports, statistics and query names of the two could not be told apart. Stops
-        # need no record and go on.
-        starts: Starts = "held" if self._own else "allowed"
-        for effect in self._fleet.advance(now_ms, starts):
+        # `_own_commands` is not empty if the append failed: a restart is not recorded yet. If the
+        # next incarnation began now and this process died, the next holder would give the same
+        # epoch to another one: reports, statistics and query names of the two could not be told
+        # apart. Stops need no record and go on.
+        starts: StartPermission = "held" if self._own_commands else "allowed"
+        for effect in self._process_state.advance(now_ms, starts):
             self._hand_out(effect)
-        self._tell(now_ms)
+        self._notify_observer(now_ms)
 
-    def _tune(self) -> None:
+    def _apply_recorded_settings(self) -> None:
         """Apply the settings that the order has recorded for the lane itself."""
         said = self.state.settings
-        if said == self._tuned_by:
+        if said == self._applied_settings:
             return
         # Before they are parsed: settings that cannot be applied are logged once, not every round.
-        self._tuned_by = said
+        self._applied_settings = said
         try:
-            self._fleet.settings = tuned(self._settings, LANE_KNOBS, said)
+            self._process_state.settings = with_live_values(self._settings, LANE_KNOBS, said)
         except InvalidUsage as error:
             # Ours are checked before they are recorded; another version has recorded these. To fail
             # here would stop every runtime of the location for good. What was in force stays.
@@ -318,38 +318,40 @@ class Lane:
 
     # completions and reports
 
-    def _take_completion(self, done: Done, now_ms: int) -> None:
+    def _take_completion(self, done: Completion, now_ms: int) -> None:
         error = f"{type(done.error).__name__}: {done.error}" if done.error is not None else ""
         match done.effect:
             case Start(incarnation) if done.running is not None:
                 self._running[incarnation.id, incarnation.epoch] = done.running
-                self._fleet.started(incarnation.id, incarnation.epoch, now_ms)
+                self._process_state.started(incarnation.id, incarnation.epoch, now_ms)
             case Start(incarnation):
-                self._fleet.start_failed(incarnation.id, incarnation.epoch, error, now_ms)
+                self._process_state.on_start_failed(
+                    incarnation.id, incarnation.epoch, error, now_ms
+                )
             case Stop(incarnation) if done.error is not None:
                 # It stays in `_running`: the stop is repeated, and needs it.
-                self._fleet.stop_failed(incarnation.id, incarnation.epoch, error, now_ms)
+                self._process_state.on_stop_failed(incarnation.id, incarnation.epoch, error, now_ms)
             case Stop(incarnation):
                 self._running.pop((incarnation.id, incarnation.epoch), None)
-                self._fleet.stopped(incarnation.id, incarnation.epoch, now_ms)
-            case Forget(name, life):
+                self._process_state.on_stopped(incarnation.id, incarnation.epoch, now_ms)
+            case CleanUp(name, life):
                 # Also after an error: a folder that cannot be deleted must not keep the name.
-                self._fleet.forgotten(name, life)
+                self._process_state.forgotten(name, life)
         if isinstance(done.error, Fenced):
-            self._look_for_fence()
+            self._stop_if_fenced()
 
     def _take_report(self, report: Report, now_ms: int) -> None:
         match report:
             case Failed():
-                self._fleet.failed(report.id, report.epoch, report.error, now_ms)
+                self._process_state.failed(report.id, report.epoch, report.error, now_ms)
                 if report.fenced:
-                    self._look_for_fence()
+                    self._stop_if_fenced()
             case Hydrated():
-                self._fleet.hydrated(report.id, report.epoch, now_ms)
+                self._process_state.hydrated(report.id, report.epoch, now_ms)
             case Ended():
-                self._fleet.ended(report.id, report.epoch)
+                self._process_state.ended(report.id, report.epoch)
 
-    def _look_for_fence(self) -> None:
+    def _stop_if_fenced(self) -> None:
         """Stop everything if an object was fenced by another runtime.
 
         A `Fenced` of an object may also come from a later incarnation of the same object in this
@@ -375,32 +377,33 @@ class Lane:
         except Fenced as error:
             self._lose(error)
         except (Determinate, Indeterminate) as error:
-            # Nobody is refused: `_pending` and `_own` go first when the store answers again. To
-            # answer an unresolved append with an error would invite the producer to repeat it.
+            # Nobody is refused: `_pending` and `_own_commands` go first when the store answers
+            # again. To answer an unresolved append with an error would invite the producer to
+            # repeat it.
             _log.warning("the order does not go on", extra={"context": {"error": str(error)}})
 
     def _append(self) -> None:
         """Append what producers offer and what the process state has to record; or keep both."""
         # Added to, never replaced: the process state hands each command out once.
-        self._own += self._fleet.take_commands()
+        self._own_commands += self._process_state.take_commands()
         free = max(self._settings.group_max - len(self._pending), 0)
-        offers = [*self._pending, *self._intake.take_offers(free)]
-        mine = [Offer(LANE, None, command, Future()) for command in self._own]
+        offers = [*self._pending, *self._inbox.take_offers(free)]
+        mine = [PendingCommand(LANE, None, command, Future()) for command in self._own_commands]
         submissions = self._numbered([*offers, *mine])
         # Before the append, which may raise with its outcome unknown: the next try has the same
-        # numbers, and the order leaves out what it has already. `_own` is numbered anew each time;
-        # each of those commands names an epoch, and has no effect when that is over.
+        # numbers, and the order leaves out what it has already. `_own_commands` is numbered anew
+        # each time; each of those commands names an epoch, and has no effect when that is over.
         numbered = zip(offers, submissions, strict=False)
         self._pending = [replace(offer, sequence=s.sequence) for offer, s in numbered]
         self._journal.append(submissions)
         # Only now: an offer is answered when its record is durable.
-        done, self._pending, self._own = self._pending, [], []
+        done, self._pending, self._own_commands = self._pending, [], []
         for offer in done:
             assert offer.sequence is not None, offer
             place = self._journal.position(offer.producer, offer.sequence)
-            self._intake.answer(offer, self._newest() if place is None else place)
+            self._inbox.answer(offer, self._newest() if place is None else place)
 
-    def _numbered(self, offers: Sequence[Offer]) -> list[Submission]:
+    def _numbered(self, offers: Sequence[PendingCommand]) -> list[Submission]:
         """The offers with a number each, greater than all before of the same producer."""
         following: dict[str, int] = {}
         submissions = []
@@ -418,10 +421,10 @@ class Lane:
         """Fold what the holder has added; become the holder if a command allows writes."""
         # Thrown away: a follower records nothing, so its restarts are known to nobody but itself.
         # `_promote` takes their epochs over.
-        self._fleet.take_commands()
+        self._process_state.take_commands()
         self._journal.poll()
         # One at a time: what follows an `AllowWrites` is a holder's to append, in the next round.
-        for offer in self._pending or self._intake.take_offers(1):
+        for offer in self._pending or self._inbox.take_offers(1):
             self._pending = []
             if isinstance(offer.command, AllowWrites):
                 # Pending first: a take-over that fails for now is tried again in the next round.
@@ -429,9 +432,9 @@ class Lane:
                 self._promote()
                 self._append()
             elif would_change(self.state, offer.command):
-                self._intake.refuse([offer], _read_only(offer.command))
+                self._inbox.refuse([offer], _read_only(offer.command))
             else:
-                self._intake.answer(offer, self._newest())
+                self._inbox.answer(offer, self._newest())
 
     def _promote(self) -> None:
         """Take the order over, and keep running what runs.
@@ -439,11 +442,11 @@ class Lane:
         The take-over records the epochs that our objects have reached, so that the order's next
         ones are greater.
         """
-        self._journal.take_over("by-force", self._fleet.epochs())
+        self._journal.take_over("by-force", self._process_state.epochs())
         # In this order: `adopt` takes what runs for the epochs in the new state. Before `want` it
         # would take the former ones, and every object would be stopped and started anew.
-        self._fleet.want(self.state.objects)
-        self._fleet.adopt()
+        self._process_state.want(self.state.objects)
+        self._process_state.adopt()
         _log.info("the lane was taken over", extra={"context": {"epoch": self.state.epoch}})
 
     # effects
@@ -454,24 +457,24 @@ class Lane:
         if isinstance(effect, Stop):
             # Looked up here, not in the pool's thread: `_running` belongs to this one.
             running = self._running[effect.incarnation.id, effect.incarnation.epoch]
-        pool.run(lambda: self._intake.done(self._carry_out(effect, running)))
+        pool.run(lambda: self._inbox.done(self._carry_out(effect, running)))
 
-    def _carry_out(self, effect: Effect, running: Running | None) -> Done:
+    def _carry_out(self, effect: Effect, running: Running | None) -> Completion:
         """Run an effect, in a pool's thread, and return its outcome; never raises."""
         try:
             match effect:
                 # It may have waited in the pool for long. One that begins just before the end is
                 # harmless: its completion finds the process halted, and it is stopped again.
                 case Start() if self._is_ending():
-                    return Done(effect, error=self._lost or _stopped())
+                    return Completion(effect, error=self._lost or _stopped())
                 case Start(incarnation, description):
                     host = self._host_of(kind_of(description))
                     render = self._renderers[type(description)]
-                    return Done(effect, render(host, incarnation, description))
+                    return Completion(effect, render(host, incarnation, description))
                 case Stop():
                     assert running is not None, effect
                     running.stop()
-                case Forget(dropped=dropped):
+                case CleanUp(dropped=dropped):
                     # It gives up holds in shards. A runtime that was fenced without noticing would
                     # take them from an object of that name that runs elsewhere by now.
                     self._journal.check_fence()
@@ -479,8 +482,8 @@ class Lane:
         except Exception as error:  # noqa: BLE001 - any error of an effect is the object's failure
             context = {"effect": type(effect).__name__, "error": repr(error)}
             _log.warning("an effect failed", exc_info=error, extra={"context": context})
-            return Done(effect, error=error)
-        return Done(effect)
+            return Completion(effect, error=error)
+        return Completion(effect)
 
     def _allow_writes(self) -> None:
         # A follower's state says what the holder's objects may do; its own may not write.
@@ -501,30 +504,30 @@ class Lane:
 
     def _refuse_all(self, error: ShardError) -> None:
         """Start nothing any more, and refuse all commands, those to come too; harmless again."""
-        self._fleet.halt()
-        self._intake.close(error)
+        self._process_state.halt()
+        self._inbox.close(error)
         pending, self._pending = self._pending, []
-        self._intake.refuse(pending, error)
+        self._inbox.refuse(pending, error)
 
     # what observers see
 
-    def _tell(self, now_ms: int) -> None:
+    def _notify_observer(self, now_ms: int) -> None:
         """Pass records and phases to the observer, and log what takes too long."""
-        for late in self._fleet.take_overdue(now_ms):
+        for late in self._process_state.take_overdue(now_ms):
             context = {"id": late.id, "phase": late.phase}
             _log.error("a start or stop takes too long", extra={"context": context})
-        first, self._told_to = self._told_to, self.state.next_index
-        changes = self._fleet.take_changes()
+        first, self._notified_to = self._notified_to, self.state.next_index
+        changes = self._process_state.take_changes()
         if self._observer is not None:
             # Records first: an observer knows an object before it hears that it starts.
-            for record in self._journal.records(first) if first < self._told_to else []:
+            for record in self._journal.records(first) if first < self._notified_to else []:
                 self._observer.on_record(record)
             for change in changes:
                 self._observer.on_phase(change)
 
     # what is offered
 
-    def _sized(self, command: LaneCommand) -> LaneCommand:
+    def _with_operator_count(self, command: LaneCommand) -> LaneCommand:
         """The command, a creation with the number of operators that its description needs.
 
         Decided before it is recorded, not in the fold: another version may count differently, and
@@ -545,7 +548,7 @@ class Lane:
         return msgspec.structs.replace(command, operators=count)
 
 
-def _as_told(error: Exception) -> ShardError:
+def _as_shard_error(error: Exception) -> ShardError:
     """The error that producers get: `error`, or `LANE_FAILED` if it is of no class of ours."""
     if isinstance(error, ShardError):
         return error

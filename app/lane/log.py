@@ -36,12 +36,20 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from shardline.app.lane.commands import LANE, Hold, Holder, Opened, Record, Submission, command_kind
-from shardline.app.lane.holder import Pulse, held_error, judge
+from shardline.app.lane.commands import (
+    LANE,
+    Holder,
+    HolderLease,
+    Opened,
+    Record,
+    Submission,
+    command_kind,
+)
+from shardline.app.lane.holder import HolderHeartbeat, held_error, judge_liveness
 from shardline.app.lane.order_protocol import Role, Takeover
 from shardline.app.lane.settings import LaneSettings
-from shardline.app.lane.shared_poll import SharedLook
-from shardline.app.lane.state import EMPTY_STATE, LaneState, apply, unrepeated
+from shardline.app.lane.shared_poll import SharedPoll
+from shardline.app.lane.state import EMPTY_STATE, LaneState, apply, without_repeated
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Corrupt, Determinate, Fenced, Indeterminate, ShardError
 from shardline.datasource.frontier import Frontier
@@ -87,7 +95,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class _Attempt:
+class _Append:
     """An append in the form in which it can be repeated: its new and retracted rows, its number.
 
     The number makes the repetition recognisable: with another one the same rows would be a second
@@ -141,10 +149,10 @@ class LaneLog:
         self._lock = threading.RLock()
         self._writer: WriteHandle = client.writer(LANE_SHARD)
         self._attempts = 0
-        self._doubt: _Attempt | None = None
+        self._unresolved: _Append | None = None
         self._fence: Fenced | None = None
-        self._fence_look = SharedLook(self._look_at_fence)
-        self._pulse: Pulse | None = None
+        self._fence_look = SharedPoll(self._read_fence)
+        self._pulse: HolderHeartbeat | None = None
         self._role: Role = "follower"
         self._kept: deque[Row] = deque()
         self._state = EMPTY_STATE
@@ -195,29 +203,31 @@ class LaneLog:
         with self._lock:
             self._check_held()
             # First: the unresolved append may have these very submissions in it, and the state
-            # that `unrepeated` compares them with is the one after it.
-            self._settle()
+            # that `without_repeated` compares them with is the one after it.
+            self._resolve()
             # An append of its own: its state is the fold of everything before its position.
             if self._snapshot_due():
-                self._commit(self._snapshot())
-            fresh = unrepeated(self._state, submissions)
+                self._commit(self._snapshot_append())
+            fresh = without_repeated(self._state, submissions)
             if fresh:
-                self._commit(self._attempt(fresh))
+                self._commit(self._append_of(fresh))
 
     def take_over(self, how: Takeover, epochs: Mapping[str, int]) -> None:
         with self._lock:
             assert self._role == "follower", self._role
             # Not resolved: if an earlier try of ours did land, `_load` finds this process as the
             # holder, and it takes the lane once more, with another epoch.
-            self._doubt = None
+            self._unresolved = None
             self._load()
             self._refuse_if_held(how)
             purpose = f"the runtime '{self._holder.application}'"
             # The lease comes before the record that names it: a holder without one would look
             # silent to others, and could be replaced without force.
-            pulse = Pulse(self._machine, self._client.clock, self._settings.lease_ms, purpose)
+            pulse = HolderHeartbeat(
+                self._machine, self._client.clock, self._settings.lease_ms, purpose
+            )
             try:
-                self._open(pulse, how, dict(epochs))
+                self._append_opened(pulse, how, dict(epochs))
             except BaseException:
                 pulse.stop()
                 raise
@@ -230,14 +240,16 @@ class LaneLog:
             if self._pulse is None or not self._pulse.lost:
                 return
             self._check_held()
-            # Before the position of `Hold` is taken: an unresolved append may stand there.
-            self._settle()
+            # Before the position of `HolderLease` is taken: an unresolved append may stand there.
+            self._resolve()
             purpose = f"the runtime '{self._holder.application}'"
-            pulse = Pulse(self._machine, self._client.clock, self._settings.lease_ms, purpose)
+            pulse = HolderHeartbeat(
+                self._machine, self._client.clock, self._settings.lease_ms, purpose
+            )
             self._holder = msgspec.structs.replace(self._holder, lease=pulse.reader)
-            hold = Submission(LANE, self._state.next_sequence(LANE), Hold(self._holder))
+            hold = Submission(LANE, self._state.next_sequence(LANE), HolderLease(self._holder))
             try:
-                self._commit(self._attempt([hold]))
+                self._commit(self._append_of([hold]))
             except ShardError:
                 pulse.stop()
                 raise
@@ -264,15 +276,15 @@ class LaneLog:
         if self._role == "holder":
             self._fence_look.fresh()
 
-    def _look_at_fence(self) -> None:
+    def _read_fence(self) -> None:
         # Under the lock: an append of our own between the read and the comparison would look like
         # somebody else's. For the same reason an unresolved append is resolved first.
         with self._lock:
             self._check_held()
-            self._settle()
+            self._resolve()
             upper = self._machine.state().upper
             if upper != Frontier(self._state.next_index):
-                raise self._fenced(f"its upper is {upper}, not {self._state.next_index}")
+                raise self._fence_error(f"its upper is {upper}, not {self._state.next_index}")
 
     # -- inside ------------------------------------------------------------------------------
 
@@ -281,7 +293,7 @@ class LaneLog:
         if self._fence is not None:
             raise self._fence
 
-    def _fenced(self, why: str) -> Fenced:
+    def _fence_error(self, why: str) -> Fenced:
         """The error of a holder that was replaced; kept, since a fence is final."""
         self._fence = Fenced(
             f"another runtime has taken over {self._client.location.url}: of its lane {why}",
@@ -296,10 +308,10 @@ class LaneLog:
         ours = holder is not None and holder.token == self._holder.token
         if holder is None or ours or how == "by-force":
             return
-        if judge(holder, self._machine.state(), now_ms) == "alive":
+        if judge_liveness(holder, self._machine.state(), now_ms) == "alive":
             raise held_error(holder, self._client.location.url, now_ms)
 
-    def _open(self, pulse: Pulse, how: Takeover, epochs: dict[str, int]) -> None:
+    def _append_opened(self, pulse: HolderHeartbeat, how: Takeover, epochs: dict[str, int]) -> None:
         """Append `Opened`; if others append first, read again and try at the next position."""
         for _ in range(_TAKEOVERS_MAX):
             former = self._state.holder
@@ -309,7 +321,7 @@ class LaneLog:
             opened = Opened(self._holder, epochs)
             submission = Submission(LANE, self._state.next_sequence(LANE), opened)
             try:
-                self._commit(self._attempt([submission], self._state.epoch + 1))
+                self._commit(self._append_of([submission], self._state.epoch + 1))
             except Fenced:
                 # Refused, but not fenced: this process does not hold the lane yet. Somebody who has
                 # taken it meanwhile lives, so that is asked again.
@@ -329,7 +341,7 @@ class LaneLog:
             hint="stop the other runtimes, then try again",
         )
 
-    def _attempt(self, submissions: Sequence[Submission], epoch: int | None = None) -> _Attempt:
+    def _append_of(self, submissions: Sequence[Submission], epoch: int | None = None) -> _Append:
         """An append of `submissions` at the next positions; nothing is written yet."""
         now_ms = self._client.clock.now_ms()
         rows = tuple(
@@ -345,13 +357,13 @@ class LaneLog:
             for i, s in enumerate(submissions)
         )
         self._attempts += 1
-        return _Attempt(rows, (), self._attempts)
+        return _Append(rows, (), self._attempts)
 
     def _snapshot_due(self) -> bool:
         last = next((r.index for r in reversed(self._kept) if r.kind == _SNAPSHOT), -1)
         return self._state.next_index - last > self._settings.snapshot_every
 
-    def _snapshot(self) -> _Attempt:
+    def _snapshot_append(self) -> _Append:
         """An append of the whole state, which retracts what nobody needs after it.
 
         Both in one append: between the two the order would have two states, or a gap.
@@ -363,15 +375,15 @@ class LaneLog:
         row = Row(index, LANE, 0, state.epoch, now_ms, _SNAPSHOT, text)
         gone = tuple(r for r in self._kept if r.kind == _SNAPSHOT or r.index < oldest)
         self._attempts += 1
-        return _Attempt((row,), gone, self._attempts)
+        return _Append((row,), gone, self._attempts)
 
-    def _commit(self, attempt: _Attempt) -> None:
+    def _commit(self, attempt: _Append) -> None:
         """Make `attempt` durable, and fold it.
 
         Raises:
             Fenced: Somebody else has appended at its position; it is not in the order.
             Determinate: It is not in the order.
-            Indeterminate: It may be; kept as `_doubt`, for `_settle`.
+            Indeterminate: It may be; kept as `_unresolved`, for `_resolve`.
         """
         lower, upper = Frontier(attempt.lower), Frontier(attempt.upper)
         try:
@@ -380,15 +392,15 @@ class LaneLog:
             )
             # A mismatch alone does not prove a fence: the upper may have been moved by an earlier
             # try of this very append, whose answer was lost.
-            if isinstance(outcome, UpperMismatch) and not self._has_landed(attempt):
-                self._doubt = None
-                raise self._fenced(f"the upper is {outcome.current}, not {lower}")
+            if isinstance(outcome, UpperMismatch) and not self._is_durable(attempt):
+                self._unresolved = None
+                raise self._fence_error(f"the upper is {outcome.current}, not {lower}")
         except Indeterminate:
             # Kept whole: another append at this position could be a second copy of its commands, or
             # take the success of this one for a fence.
-            self._doubt = attempt
+            self._unresolved = attempt
             raise
-        self._doubt = None
+        self._unresolved = None
         # Nothing is folded above this line: effects follow the state, and must not come before the
         # record that they follow from.
         gone = set(attempt.retracted)
@@ -400,19 +412,19 @@ class LaneLog:
         # A state takes a position of its own.
         self._state = msgspec.structs.replace(state, next_index=attempt.upper)
 
-    def _settle(self) -> None:
+    def _resolve(self) -> None:
         """Resolve an append whose outcome is unknown: repeat it, which changes nothing if done."""
-        if self._doubt is not None:
-            self._commit(self._doubt)
+        if self._unresolved is not None:
+            self._commit(self._unresolved)
 
-    def _has_landed(self, attempt: _Attempt) -> bool:
+    def _is_durable(self, attempt: _Append) -> bool:
         """True if exactly these rows are in the shard.
 
         The shard recognises a repeated append by its number only for a while; after that the rows
         themselves are the proof.
         """
         # An attempt that was never in doubt has been refused; no need to read the whole lane.
-        if self._doubt is None:
+        if self._unresolved is None:
             return False
         found = {row.index: row for row in _rows(self._client)}
         return all(found.get(row.index) == row for row in attempt.added)
@@ -469,7 +481,7 @@ def _record(row: Row) -> Record:
     )
 
 
-def _table(attempt: _Attempt) -> pa.Table:
+def _table(attempt: _Append) -> pa.Table:
     """The updates of an append, retractions included."""
     rows = [(row, row.index, 1) for row in attempt.added]
     # At the append's own time, not at that of the row: that time is below the upper.

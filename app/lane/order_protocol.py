@@ -12,7 +12,7 @@ from typing import Literal, Protocol, TypeAlias
 from shardline.app.lane.commands import Record, Submission
 from shardline.app.lane.state import LaneState
 
-__all__ = ["Journal", "Role", "Takeover"]
+__all__ = ["DurableOrder", "Role", "Takeover"]
 
 Role: TypeAlias = Literal["holder", "follower"]
 """The holder adds to the order; a follower reads it, and writes nothing."""
@@ -21,7 +21,7 @@ Takeover: TypeAlias = Literal["if-free", "by-force"]
 """If-free: a holder that lives is a reason not to take the lane. By-force: it is fenced."""
 
 
-class Journal(Protocol):
+class DurableOrder(Protocol):
     """A durable order of commands, with at most one process that adds to it.
 
     Losing the role of the holder (`Fenced`, from any method) is final: another runtime owns the

@@ -41,14 +41,14 @@ from shardline.app.lane.state import LaneObject
 from shardline.app.protocol.objects import Description
 
 __all__ = [
+    "CleanUp",
     "Effect",
-    "Fleet",
-    "Following",
-    "Forget",
     "Phase",
     "PhaseChange",
+    "ProcessState",
+    "RestartOn",
     "Start",
-    "Starts",
+    "StartPermission",
     "Stop",
 ]
 
@@ -66,11 +66,11 @@ Phase: TypeAlias = Literal[
 """The state of an object as observers see it: `waiting` for a hydration slot, `suspended` for the
 pause after a failure."""
 
-Following: TypeAlias = Literal["lives", "definitions"]
+RestartOn: TypeAlias = Literal["lives", "definitions"]
 """What makes a running object start anew: each new epoch in the order ("lives", for the holder), or
 only a new definition ("definitions", for a follower: the order's epochs are the holder's)."""
 
-Starts: TypeAlias = Literal["allowed", "held"]
+StartPermission: TypeAlias = Literal["allowed", "held"]
 """Held: no object is started for now; stops and clean-ups go on."""
 
 _Step: TypeAlias = Literal["idle", "starting", "running", "stopping", "ended", "forgetting", "gone"]
@@ -93,7 +93,7 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Forget:
+class CleanUp:
     """The effect of removing what a dropped object has left; `life` is the epoch of the drop."""
 
     id: str
@@ -101,7 +101,7 @@ class Forget:
     dropped: LaneObject
 
 
-Effect: TypeAlias = Start | Stop | Forget
+Effect: TypeAlias = Start | Stop | CleanUp
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ class _Slot:
 
 
 @dataclass(slots=True)
-class Fleet:
+class ProcessState:
     """All objects of this process; used by one thread.
 
     Attributes:
@@ -184,7 +184,7 @@ class Fleet:
 
     settings: LaneSettings
     jitter: Callable[[], float]
-    following: Following = "lives"
+    following: RestartOn = "lives"
     _wanted: Mapping[str, LaneObject] = field(default_factory=dict)
     _slots: dict[str, _Slot] = field(default_factory=dict)
     _halted: bool = False
@@ -258,40 +258,40 @@ class Fleet:
 
     def started(self, name: str, epoch: int, now_ms: int) -> None:
         """Take the completion of a start that has succeeded."""
-        slot = self._current(name, epoch, "starting")
+        slot = self._current_slot(name, epoch, "starting")
         if slot is not None:
             slot.running_since_ms = now_ms
             self._enter(slot, "running", now_ms)
-            self._tell(name, slot, "running", now_ms)
+            self._report_phase(name, slot, "running", now_ms)
             if slot.hydrated:
                 # Reported earlier, and kept back: observers see `running` first.
-                self._tell(name, slot, "hydrated", now_ms)
+                self._report_phase(name, slot, "hydrated", now_ms)
 
-    def start_failed(self, name: str, epoch: int, error: str, now_ms: int) -> None:
+    def on_start_failed(self, name: str, epoch: int, error: str, now_ms: int) -> None:
         """Take the completion of a start that has failed: nothing of it runs."""
-        slot = self._current(name, epoch, "starting")
+        slot = self._current_slot(name, epoch, "starting")
         if slot is not None:
             if not slot.failing:
                 # Otherwise it has reported the same failure itself; noted twice, it would be
                 # restarted twice, and its pause would grow twice.
                 self._note_failure(name, slot, error, now_ms)
-            self._rest(name, slot, now_ms, error)
+            self._end_incarnation(name, slot, now_ms, error)
 
-    def stopped(self, name: str, epoch: int, now_ms: int) -> None:
+    def on_stopped(self, name: str, epoch: int, now_ms: int) -> None:
         """Take the completion of a stop: nothing of this incarnation commits any more."""
-        slot = self._current(name, epoch, "stopping")
+        slot = self._current_slot(name, epoch, "stopping")
         if slot is not None:
-            self._rest(name, slot, now_ms, "")
+            self._end_incarnation(name, slot, now_ms, "")
 
-    def stop_failed(self, name: str, epoch: int, error: str, now_ms: int) -> None:
+    def on_stop_failed(self, name: str, epoch: int, error: str, now_ms: int) -> None:
         """Take the completion of a stop that has raised: it is repeated after a pause."""
-        slot = self._current(name, epoch, "stopping")
+        slot = self._current_slot(name, epoch, "stopping")
         if slot is not None:
             # It stays in `stopping`, however often: something of it may still commit, and a next
             # incarnation beside it would be two writers of one object.
             slot.failures += 1
             slot.stop_again_ms = now_ms + self._pause_ms(slot)
-            self._tell(name, slot, "stopping", now_ms, error)
+            self._report_phase(name, slot, "stopping", now_ms, error)
 
     def forgotten(self, name: str, life: int) -> None:
         """Take the completion of the removal of what a dropped object has left."""
@@ -305,7 +305,7 @@ class Fleet:
 
     def failed(self, name: str, epoch: int, error: str, now_ms: int) -> None:
         """Take the report that an incarnation has ended by an error."""
-        slot = self._current(name, epoch, "starting", "running")
+        slot = self._current_slot(name, epoch, "starting", "running")
         if slot is None or slot.failing:
             return
         # Before the failure is counted, or the first one after a long run would get a long pause.
@@ -316,34 +316,34 @@ class Fleet:
 
     def hydrated(self, name: str, epoch: int, now_ms: int) -> None:
         """Take the report that an incarnation has hydrated: its hydration slot is free."""
-        slot = self._current(name, epoch, "starting", "running")
+        slot = self._current_slot(name, epoch, "starting", "running")
         if slot is not None:
             slot.turn_until_ms, slot.hydrated = None, True
             if slot.step == "running":
-                self._tell(name, slot, "hydrated", now_ms)
+                self._report_phase(name, slot, "hydrated", now_ms)
 
     def ended(self, name: str, epoch: int) -> None:
         """Take the report that an incarnation has nothing more to do, ever."""
-        slot = self._current(name, epoch, "starting", "running")
+        slot = self._current_slot(name, epoch, "starting", "running")
         if slot is not None:
             # Not stopped here: all ends go through `stopping`, the one way out of `running`.
             slot.finished = True
 
     # -- effects -----------------------------------------------------------------------------
 
-    def advance(self, now_ms: int, starts: Starts = "allowed") -> list[Effect]:
+    def advance(self, now_ms: int, starts: StartPermission = "allowed") -> list[Effect]:
         """Decide which effects are due, stops first; each must be answered by its completion."""
         for name, known in self._wanted.items():
             if name not in self._slots:
                 self._slots[name] = _Slot(known.kind, entered_ms=now_ms)
         # The three passes are lists, not one lazy chain, and in this order. Stops free hydration
-        # slots, which starts take in the same round. `_settled` removes the slots of objects that
-        # are not in the order any more, and `_starts` relies on that.
-        stops = [e for name in list(self._slots) for e in self._ending(name, now_ms)]
-        ready = [e for name in list(self._slots) for e in self._settled(name, now_ms)]
-        return [*stops, *ready, *(self._starts(now_ms) if starts == "allowed" else [])]
+        # slots, which starts take in the same round. `_due_cleanups` removes the slots of objects
+        # that are not in the order any more, and `_due_starts` relies on that.
+        stops = [e for name in list(self._slots) for e in self._due_stops(name, now_ms)]
+        ready = [e for name in list(self._slots) for e in self._due_cleanups(name, now_ms)]
+        return [*stops, *ready, *(self._due_starts(now_ms) if starts == "allowed" else [])]
 
-    def _ending(self, name: str, now_ms: int) -> Iterator[Effect]:
+    def _due_stops(self, name: str, now_ms: int) -> Iterator[Effect]:
         """The stop of an object whose incarnation is to end, or whose stop is to be repeated."""
         slot, known = self._slots[name], self._wanted.get(name)
         again_ms = slot.stop_again_ms if slot.step == "stopping" else None
@@ -359,7 +359,7 @@ class Fleet:
             assert slot.incarnation is not None, slot
             slot.turn_until_ms = None
             self._enter(slot, "stopping", now_ms)
-            self._tell(name, slot, "stopping", now_ms)
+            self._report_phase(name, slot, "stopping", now_ms)
             yield Stop(slot.incarnation)
 
     def _is_present(self, slot: _Slot, known: LaneObject | None) -> bool:
@@ -372,7 +372,7 @@ class Fleet:
         same = same and slot.incarnation.global_id == known.global_id
         return same and (self.following == "definitions" or known.epoch <= slot.life)
 
-    def _settled(self, name: str, now_ms: int) -> Iterator[Effect]:
+    def _due_cleanups(self, name: str, now_ms: int) -> Iterator[Effect]:
         """The clean-up of an object of which nothing runs; leads it back to `idle` if it may."""
         slot, known = self._slots[name], self._wanted.get(name)
         if slot.step == "ended" and not self._is_present(slot, known):
@@ -384,19 +384,19 @@ class Fleet:
         if slot.step not in {"idle", "gone"}:
             return
         if known is None:
-            self._tell(name, slot, "dropped", now_ms)
+            self._report_phase(name, slot, "dropped", now_ms)
             del self._slots[name]
-        elif known.life == "dropping" and slot.step == "idle" and self._may_forget:
+        elif known.life == "dropping" and slot.step == "idle" and self._may_clean_up:
             slot.ticket = None
             self._enter(slot, "forgetting", now_ms)
-            yield Forget(name, known.epoch, known)
+            yield CleanUp(name, known.epoch, known)
 
     @property
-    def _may_forget(self) -> bool:
+    def _may_clean_up(self) -> bool:
         """True if this process may remove what dropped objects leave: it must hold the order."""
         return self.following == "lives" and not self._halted
 
-    def _starts(self, now_ms: int) -> Iterator[Effect]:
+    def _due_starts(self, now_ms: int) -> Iterator[Effect]:
         """Starts, in the order in which the objects became ready."""
         if self._halted:
             return
@@ -409,16 +409,16 @@ class Fleet:
                 # pause of the wrong one.
                 slot.due_ms, slot.failures = 0, 0
             if now_ms < slot.due_ms:
-                self._tell(name, slot, "suspended", now_ms)
+                self._report_phase(name, slot, "suspended", now_ms)
                 continue
             # Once only: with a new ticket in each round, late ones could overtake it for ever.
             slot.ticket = next(self._tickets) if slot.ticket is None else slot.ticket
             ready.append((slot.ticket, name, slot))
-        turns = self.settings.hydration_concurrency - self._turns_taken(now_ms)
+        turns = self.settings.hydration_concurrency - self._hydration_slots_taken(now_ms)
         for _, name, slot in sorted(ready, key=lambda r: r[0]):
-            if self._needs_turn(self._wanted[name]):
+            if self._needs_hydration_slot(self._wanted[name]):
                 if turns <= 0:
-                    self._tell(name, slot, "waiting", now_ms)
+                    self._report_phase(name, slot, "waiting", now_ms)
                     # Not `break`: sources and subscriptions behind it need no slot, and a source
                     # may be what those wait for that have one.
                     continue
@@ -442,15 +442,15 @@ class Fleet:
         # `failures` stays: only a run of `healthy_ms` or another definition ends the row.
         slot.failing = slot.finished = slot.hydrated = False
         self._enter(slot, "starting", now_ms)
-        self._tell(name, slot, "starting", now_ms)
+        self._report_phase(name, slot, "starting", now_ms)
         return Start(incarnation, known.description)
 
     @staticmethod
-    def _needs_turn(known: LaneObject) -> bool:
+    def _needs_hydration_slot(known: LaneObject) -> bool:
         """True if it counts as hydrating: views and indexes; a subscription's client waits."""
         return known.kind == "compute" and not is_transient(known.description)
 
-    def _turns_taken(self, now_ms: int) -> int:
+    def _hydration_slots_taken(self, now_ms: int) -> int:
         return sum(
             slot.turn_until_ms is not None and now_ms < slot.turn_until_ms
             for slot in self._slots.values()
@@ -458,7 +458,7 @@ class Fleet:
 
     # -- bookkeeping -------------------------------------------------------------------------
 
-    def _current(self, name: str, epoch: int, *steps: _Step) -> _Slot | None:
+    def _current_slot(self, name: str, epoch: int, *steps: _Step) -> _Slot | None:
         """The object's slot, if `epoch` is that of its incarnation and it is in one of `steps`.
 
         Everything from outside passes through here: a late report of an incarnation that has ended
@@ -479,13 +479,13 @@ class Fleet:
             SuspendAndRestart(name, max(slot.last_epoch, slot.life), error or "it has failed")
         )
 
-    def _rest(self, name: str, slot: _Slot, now_ms: int, error: str) -> None:
+    def _end_incarnation(self, name: str, slot: _Slot, now_ms: int, error: str) -> None:
         """Note that nothing of the object runs any more."""
         slot.turn_until_ms, slot.failing = None, False
         # An object that has finished an older definition is to start with the new one.
         ended = slot.finished and self._is_present(slot, self._wanted.get(name))
         self._enter(slot, "ended" if ended else "idle", now_ms)
-        self._tell(name, slot, "ended" if ended else "stopped", now_ms, error)
+        self._report_phase(name, slot, "ended" if ended else "stopped", now_ms, error)
 
     def _pause_ms(self, slot: _Slot) -> int:
         """The pause after a failure: doubles with each in a row, times 0.5 to 1.5 at random."""
@@ -498,7 +498,9 @@ class Fleet:
     def _enter(slot: _Slot, step: _Step, now_ms: int) -> None:
         slot.step, slot.entered_ms, slot.overdue = step, now_ms, False
 
-    def _tell(self, name: str, slot: _Slot, phase: Phase, now_ms: int, error: str = "") -> None:
+    def _report_phase(
+        self, name: str, slot: _Slot, phase: Phase, now_ms: int, error: str = ""
+    ) -> None:
         """Report a phase, once: `advance` finds the same `waiting` in every round."""
         if slot.told != phase or error:
             slot.told = phase

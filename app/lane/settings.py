@@ -11,7 +11,12 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Final
 
-from shardline.app.settings.live import Knob, Knobs, count, positive_ms
+from shardline.app.settings.live import (
+    LiveSetting,
+    LiveSettings,
+    parse_positive_count,
+    parse_positive_ms,
+)
 from shardline.datasource.errors import InvalidUsage
 
 __all__ = ["LANE_KNOBS", "LaneSettings"]
@@ -83,11 +88,11 @@ class LaneSettings:
             )
 
 
-LANE_KNOBS: Final[Knobs] = {
-    "hydration_concurrency": Knob("hydration_concurrency", count),
-    "hydration_patience": Knob("hydration_patience_ms", positive_ms),
-    "restart_pause": Knob("restart_base_ms", positive_ms),
-    "restart_pause_max": Knob("restart_max_ms", positive_ms),
-    "restart_healthy": Knob("healthy_ms", positive_ms),
+LANE_KNOBS: Final[LiveSettings] = {
+    "hydration_concurrency": LiveSetting("hydration_concurrency", parse_positive_count),
+    "hydration_patience": LiveSetting("hydration_patience_ms", parse_positive_ms),
+    "restart_pause": LiveSetting("restart_base_ms", parse_positive_ms),
+    "restart_pause_max": LiveSetting("restart_max_ms", parse_positive_ms),
+    "restart_healthy": LiveSetting("healthy_ms", parse_positive_ms),
 }
 """The settings that may change while the lane runs, by name; the order records their values."""

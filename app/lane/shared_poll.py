@@ -18,10 +18,10 @@ from collections.abc import Callable
 
 from shardline.datasource.errors import Indeterminate, ShardError
 
-__all__ = ["SharedLook"]
+__all__ = ["SharedPoll"]
 
 
-class SharedLook:
+class SharedPoll:
     """See the module. Safe to use from any thread."""
 
     def __init__(self, look: Callable[[], None]) -> None:

@@ -35,8 +35,8 @@ from shardline.app.lane.commands import (
     CreateDataflow,
     DropDataflow,
     Dropped,
-    Hold,
     Holder,
+    HolderLease,
     Kind,
     LaneCommand,
     Opened,
@@ -56,7 +56,7 @@ __all__ = [
     "Life",
     "apply",
     "check_state",
-    "unrepeated",
+    "without_repeated",
     "would_change",
 ]
 
@@ -156,7 +156,7 @@ def _changed(state: LaneState, command: LaneCommand, index: int) -> LaneState:
     match command:
         case Opened():
             changed = _opened(state, command)
-        case Hold(holder):
+        case HolderLease(holder):
             changed = msgspec.structs.replace(state, holder=holder)
         case CreateDataflow():
             changed = _created(state, command, index)
@@ -277,7 +277,7 @@ def _with_object(state: LaneState, name: str, changed: LaneObject) -> LaneState:
     return msgspec.structs.replace(state, objects={**state.objects, name: changed})
 
 
-def unrepeated(state: LaneState, submissions: Sequence[Submission]) -> list[Submission]:
+def without_repeated(state: LaneState, submissions: Sequence[Submission]) -> list[Submission]:
     """The submissions whose numbers are new to `state`; of equal ones the first."""
     last = dict(state.producers)
     fresh = []

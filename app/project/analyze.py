@@ -22,38 +22,48 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from shardline.app.project.columns import columns_problem, contents_json, names_of, spelled
-from shardline.app.project.statements import Kept, Written
+from shardline.app.project.columns import (
+    contents_columns,
+    find_columns_problem,
+    names_of,
+    spell_key,
+)
+from shardline.app.project.statements import ObjectDescription, WrittenObject
 from shardline.app.protocol.objects import (
     IndexDescription,
     SinkDescription,
     SourceDescription,
     ViewDescription,
 )
-from shardline.app.sql.catalyst import Catalyst, Culprit, QueryPlan, Refused
+from shardline.app.sql.catalyst import (
+    Catalyst,
+    NondeterministicExpression,
+    QueryPlan,
+    RefusedBySpark,
+)
 from shardline.app.sql.compare_plans import compare_plans
-from shardline.app.sql.determinism import special_literal, undetermined
-from shardline.app.sql.over_changes import NotLinear, over_changes
-from shardline.app.sql.problems import Problem, Wrong
-from shardline.app.sql.references import Bound, Query, read_query
-from shardline.app.sql.strategy import choose
-from shardline.app.sql.tokens import compact, quoted_names
+from shardline.app.sql.determinism import find_clock_literal, find_nondeterminism
+from shardline.app.sql.over_changes import NotLinear, rewrite_over_changes
+from shardline.app.sql.problems import Problem, TextProblem
+from shardline.app.sql.references import BoundQuery, Query, read_query
+from shardline.app.sql.strategy import choose_strategy
+from shardline.app.sql.tokens import compact_text, quoted_names
 from shardline.app.storage.formats import (
-    KNOWN,
+    KNOWN_FORMATS,
     OWN_SINKS,
     Use,
     missing_option,
     package_of,
     unknown_options,
 )
-from shardline.datasource.errors import InvalidUsage, nearest
+from shardline.datasource.errors import InvalidUsage, nearest_name
 from shardline.datasource.types.schema import DIFF, TS
 
-__all__ = ["Analysed", "Analysis", "analyse"]
+__all__ = ["AnalysedObject", "Analysis", "analyse"]
 
 
 @dataclass(frozen=True, slots=True)
-class Analysed:
+class AnalysedObject:
     """An object that Spark accepts.
 
     Attributes:
@@ -62,7 +72,7 @@ class Analysed:
         ddl: The same in DDL.
     """
 
-    description: Kept
+    description: ObjectDescription
     schema: str = ""
     ddl: str = ""
 
@@ -76,7 +86,7 @@ class Analysis:
         problems: Everything that Spark, or a shard, refuses.
     """
 
-    objects: dict[str, Analysed] = field(default_factory=dict)
+    objects: dict[str, AnalysedObject] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -89,7 +99,7 @@ _INSTEAD: Final = (
 )
 
 
-class _Flawed(Exception):
+class _ObjectRefused(Exception):
     """An object has problems, and is left out."""
 
     def __init__(self, *problems: Problem) -> None:
@@ -97,7 +107,7 @@ class _Flawed(Exception):
         self.problems = problems
 
 
-def analyse(catalyst: Catalyst, written: Sequence[Written]) -> Analysis:
+def analyse(catalyst: Catalyst, written: Sequence[WrittenObject]) -> Analysis:
     """Analyse objects in order.
 
     Args:
@@ -111,12 +121,12 @@ def analyse(catalyst: Catalyst, written: Sequence[Written]) -> Analysis:
             continue
         try:
             analysis.objects[one.name] = _analysed(catalyst, analysis, one)
-        except _Flawed as flawed:
+        except _ObjectRefused as flawed:
             analysis.problems += flawed.problems
     return analysis
 
 
-def _analysed(catalyst: Catalyst, analysis: Analysis, one: Written) -> Analysed:
+def _analysed(catalyst: Catalyst, analysis: Analysis, one: WrittenObject) -> AnalysedObject:
     match one.description:
         case SourceDescription() as source:
             return _source(catalyst, one, source)
@@ -124,30 +134,30 @@ def _analysed(catalyst: Catalyst, analysis: Analysis, one: Written) -> Analysed:
             assert one.query is not None, one
             return _view(catalyst, one, view, one.query)
         case IndexDescription() as index:
-            return Analysed(replace(index, key=_key(one, analysis.objects[index.on].schema)))
+            return AnalysedObject(replace(index, key=_key(one, analysis.objects[index.on].schema)))
         case SinkDescription() as sink:
             _check_options(one, sink.format, sink.options, "sink")
             _check_sink(catalyst, one, sink)
-            return Analysed(replace(sink, key=_key(one, analysis.objects[sink.on].schema)))
+            return AnalysedObject(replace(sink, key=_key(one, analysis.objects[sink.on].schema)))
 
 
-def _check_sink(catalyst: Catalyst, one: Written, sink: SinkDescription) -> None:
+def _check_sink(catalyst: Catalyst, one: WrittenObject, sink: SinkDescription) -> None:
     # Loading what writes takes time that projects without sinks need not spend.
     from shardline.app.storage.sinks.target import check_sink  # noqa: PLC0415
 
     if sink.format not in OWN_SINKS and not catalyst.writes(sink.format):
-        raise _Flawed(_unknown_format(one, sink.format))
+        raise _ObjectRefused(_unknown_format(one, sink.format))
     try:
         check_sink(sink)
     except InvalidUsage as error:
         piece = "ENVELOPE" if error.code == "ENVELOPE_MISMATCH" else "OPTIONS"
-        raise _Flawed(one.problem(piece, error.code, error.detail, error.hint)) from None
+        raise _ObjectRefused(one.problem(piece, error.code, error.detail, error.hint)) from None
 
 
-def _check_options(one: Written, name: str, options: Mapping[str, str], use: Use) -> None:
+def _check_options(one: WrittenObject, name: str, options: Mapping[str, str], use: Use) -> None:
     unknown = unknown_options(name, options, use)
     if unknown:
-        raise _Flawed(
+        raise _ObjectRefused(
             *(
                 one.problem(
                     f"option {option.lower()}",
@@ -160,29 +170,31 @@ def _check_options(one: Written, name: str, options: Mapping[str, str], use: Use
         )
 
 
-def _source(catalyst: Catalyst, one: Written, source: SourceDescription) -> Analysed:
+def _source(catalyst: Catalyst, one: WrittenObject, source: SourceDescription) -> AnalysedObject:
     _check_options(one, source.format, source.options, "source")
     needed = missing_option(source.format, source.options)
     if needed is not None:
         what = f"option '{needed[0]}' of source '{one.name}' is missing"
-        raise _Flawed(one.problem("OPTIONS", "MISSING_OPTION", what, needed[1]))
+        raise _ObjectRefused(one.problem("OPTIONS", "MISSING_OPTION", what, needed[1]))
     if package_of(source.format) is not None and not catalyst.writes(source.format):
-        raise _Flawed(_unknown_format(one, source.format))
+        raise _ObjectRefused(_unknown_format(one, source.format))
     read, told = _read_columns(catalyst, one, source)
     try:
-        schema = contents_json(source, read)
+        schema = contents_columns(source, read)
     except InvalidUsage as error:
-        raise _Flawed(one.problem("columns", error.code, error.detail, error.hint)) from None
-    flaw = columns_problem(schema, names_of(schema))
+        raise _ObjectRefused(one.problem("columns", error.code, error.detail, error.hint)) from None
+    flaw = find_columns_problem(schema, names_of(schema))
     if flaw is not None:
-        raise _Flawed(one.problem("columns", *flaw))
+        raise _ObjectRefused(one.problem("columns", *flaw))
     catalyst.add(one.name, schema)
     kept = catalyst.ddl(read) if told else ""
     description = replace(source, schema=kept, key=_key(one, schema))
-    return Analysed(description, schema, catalyst.ddl(schema))
+    return AnalysedObject(description, schema, catalyst.ddl(schema))
 
 
-def _read_columns(catalyst: Catalyst, one: Written, source: SourceDescription) -> tuple[str, bool]:
+def _read_columns(
+    catalyst: Catalyst, one: WrittenObject, source: SourceDescription
+) -> tuple[str, bool]:
     """Columns of the rows that a source reads, and True if its format must be given them."""
     # Loading the generators takes time that projects without them need not spend.
     from shardline.app.storage.generators import FORMATS, schema_of  # noqa: PLC0415
@@ -192,49 +204,55 @@ def _read_columns(catalyst: Catalyst, one: Written, source: SourceDescription) -
             return catalyst.reads(source.format, source.options, source.schema)
         if source.schema:
             problem = f"generator '{source.format}' makes its own columns"
-            raise _Flawed(one.problem("SCHEMA", "INVALID_SCHEMA", problem, "leave out SCHEMA"))
+            raise _ObjectRefused(
+                one.problem("SCHEMA", "INVALID_SCHEMA", problem, "leave out SCHEMA")
+            )
         return catalyst.columns(schema_of(source.format.lower(), source.options)), False
     except InvalidUsage as error:
-        raise _Flawed(one.problem("OPTIONS", error.code, error.detail, error.hint)) from None
-    except Refused as refused:
+        raise _ObjectRefused(one.problem("OPTIONS", error.code, error.detail, error.hint)) from None
+    except RefusedBySpark as refused:
         said = refused.said
         if said.code == "DATA_SOURCE_NOT_FOUND":
-            raise _Flawed(_unknown_format(one, source.format)) from None
+            raise _ObjectRefused(_unknown_format(one, source.format)) from None
         piece = "format" if said.offset is None else "columns"
-        raise _Flawed(
+        raise _ObjectRefused(
             one.problem(piece, said.code, said.message, said.hint, said.offset or 0)
         ) from None
 
 
-def _view(catalyst: Catalyst, one: Written, view: ViewDescription, query: Query) -> Analysed:
+def _view(
+    catalyst: Catalyst, one: WrittenObject, view: ViewDescription, query: Query
+) -> AnalysedObject:
     # From the text, before Spark sees it: its parser replaces these literals by the present time,
     # and the plan would look like that of a constant.
-    literal = special_literal(query.text)
+    literal = find_clock_literal(query.text)
     if literal is not None:
         what = "this literal means the time at which the query runs"
-        raise _Flawed(_open(one, what, "write the date or timestamp itself", literal))
+        raise _ObjectRefused(
+            _not_deterministic(one, what, "write the date or timestamp itself", literal)
+        )
     bound = query.bind(catalyst.views)
     try:
         plan = catalyst.query(bound.text)
-    except Refused as refused:
-        raise _Flawed(_spoken(one, bound, refused, catalyst)) from None
+    except RefusedBySpark as refused:
+        raise _ObjectRefused(_spark_problem(one, bound, refused, catalyst)) from None
     if plan.culprit is not None:
-        raise _Flawed(_blamed(one, bound, plan.culprit))
+        raise _ObjectRefused(_determinism_problem(one, bound, plan.culprit))
     if plan.special:
         what = f"'{plan.special}' as a date or timestamp means the time at which the query runs"
-        raise _Flawed(_open(one, what, "write the date or timestamp itself"))
-    found = undetermined(plan.tree)
+        raise _ObjectRefused(_not_deterministic(one, what, "write the date or timestamp itself"))
+    found = find_nondeterminism(plan.tree)
     if found is not None:
-        raise _Flawed(_open(one, *found))
-    flaw = columns_problem(plan.schema, quoted_names(query.text))
+        raise _ObjectRefused(_not_deterministic(one, *found))
+    flaw = find_columns_problem(plan.schema, quoted_names(query.text))
     if flaw is not None:
-        raise _Flawed(one.problem("query", *flaw))
+        raise _ObjectRefused(one.problem("query", *flaw))
     _check_comparable(one, plan)
     catalyst.add(one.name, plan.schema)
-    return Analysed(_kept(view, plan, catalyst), plan.schema, catalyst.ddl(plan.schema))
+    return AnalysedObject(_kept(view, plan, catalyst), plan.schema, catalyst.ddl(plan.schema))
 
 
-def _check_comparable(one: Written, plan: QueryPlan) -> None:
+def _check_comparable(one: WrittenObject, plan: QueryPlan) -> None:
     # It knows Spark's types, which projects without views need not load.
     from pyspark.sql.types import StructType  # noqa: PLC0415
 
@@ -243,12 +261,12 @@ def _check_comparable(one: Written, plan: QueryPlan) -> None:
     try:
         check_comparable(one.name, StructType.fromJson(json.loads(plan.schema)))
     except InvalidUsage as error:
-        raise _Flawed(one.problem("query", error.code, error.detail, error.hint)) from None
+        raise _ObjectRefused(one.problem("query", error.code, error.detail, error.hint)) from None
 
 
 def _kept(view: ViewDescription, plan: QueryPlan, catalyst: Catalyst) -> ViewDescription:
-    query = compact(view.query)
-    strategy, reason = choose(plan.tree)
+    query = compact_text(view.query)
+    strategy, reason = choose_strategy(plan.tree)
     if strategy == "linear":
         reason = _not_over_changes(query, plan, catalyst)
         strategy = "recompute" if reason else "linear"
@@ -263,16 +281,16 @@ def _kept(view: ViewDescription, plan: QueryPlan, catalyst: Catalyst) -> ViewDes
 
 def _not_over_changes(query: str, plan: QueryPlan, catalyst: Catalyst) -> str:
     """The reason why a query with a linear plan cannot run over changes; "" if it can."""
-    rewritten = over_changes(query)
+    rewritten = rewrite_over_changes(query)
     if isinstance(rewritten, NotLinear):
         return rewritten.reason
     try:
         read = read_query(rewritten)
         with catalyst.changes(read.inputs):
             changed = catalyst.query(read.bind(catalyst.views).text)
-    except Wrong as wrong:
+    except TextProblem as wrong:
         return f"its text over changes: {wrong.message}"
-    except Refused as refused:
+    except RefusedBySpark as refused:
         return f"its text over changes: {refused.said.message}"
     wanted, found = (
         [(field["name"], field["type"]) for field in json.loads(schema)["fields"]]
@@ -281,10 +299,12 @@ def _not_over_changes(query: str, plan: QueryPlan, catalyst: Catalyst) -> str:
     if found != [*wanted, (TS, "long"), (DIFF, "long")]:
         names = ", ".join(name for name, _ in found)
         return f"its columns over changes: {names}"
-    return choose(changed.tree)[1] or compare_plans(plan.tree, changed.tree)
+    return choose_strategy(changed.tree)[1] or compare_plans(plan.tree, changed.tree)
 
 
-def _spoken(one: Written, bound: Bound, refused: Refused, catalyst: Catalyst) -> Problem:
+def _spark_problem(
+    one: WrittenObject, bound: BoundQuery, refused: RefusedBySpark, catalyst: Catalyst
+) -> Problem:
     """Spark's error as a problem, with the project's names and places."""
     said = refused.said
     message, hint = said.message, said.hint
@@ -294,36 +314,38 @@ def _spoken(one: Written, bound: Bound, refused: Refused, catalyst: Catalyst) ->
     return one.problem("query", said.code, message, hint, shift)
 
 
-def _blamed(one: Written, bound: Bound, culprit: Culprit) -> Problem:
+def _determinism_problem(
+    one: WrittenObject, bound: BoundQuery, culprit: NondeterministicExpression
+) -> Problem:
     shift = 0 if culprit.offset is None else bound.origin(culprit.offset)
     if culprit.current and culprit.name in _CLOCKS:
         what = (
             f"{culprit.name}() depends on when the query is run, and temporal filters are not "
             "supported yet"
         )
-        return _open(one, what, _INSTEAD, shift)
+        return _not_deterministic(one, what, _INSTEAD, shift)
     if culprit.current:
         what = f"{culprit.name}() depends on when, where or by whom the query is run"
-        return _open(one, what, "compare with a column, or ask with `sql`", shift)
+        return _not_deterministic(one, what, "compare with a column, or ask with `sql`", shift)
     what = f"{culprit.name}() gives another value each time the query is run"
-    return _open(one, what, "take the value from a column of a source", shift)
+    return _not_deterministic(one, what, "take the value from a column of a source", shift)
 
 
-def _open(one: Written, what: str, hint: str, shift: int = 0) -> Problem:
+def _not_deterministic(one: WrittenObject, what: str, hint: str, shift: int = 0) -> Problem:
     message = f"{what}: the contents at a time would not be decided"
     return one.problem("query", "NOT_DETERMINISTIC", message, hint, shift)
 
 
-def _key(one: Written, schema: str) -> tuple[str, ...]:
+def _key(one: WrittenObject, schema: str) -> tuple[str, ...]:
     """The object's key in the spelling of the columns.
 
     Raises:
         _Flawed: A column of the key does not exist.
     """
     assert not isinstance(one.description, ViewDescription), one
-    key, unknown = spelled(one.description.key, schema)
+    key, unknown = spell_key(one.description.key, schema)
     if unknown:
-        raise _Flawed(
+        raise _ObjectRefused(
             *(
                 one.problem(f"key {name}", "UNKNOWN_COLUMN", f"key '{name}' is no column", hint)
                 for name, hint in unknown
@@ -332,7 +354,7 @@ def _key(one: Written, schema: str) -> tuple[str, ...]:
     return key
 
 
-def _unknown_format(one: Written, name: str) -> Problem:
+def _unknown_format(one: WrittenObject, name: str) -> Problem:
     package = package_of(name)
     if package is not None:
         what, hint = (
@@ -340,7 +362,7 @@ def _unknown_format(one: Written, name: str) -> Problem:
             f"start with --packages {package[1]}",
         )
         return one.problem("format", "PACKAGE_MISSING", what, hint)
-    near = nearest(name, KNOWN)
+    near = nearest_name(name, KNOWN_FORMATS)
     hint = f"did you mean '{near}'?" if near else _ELSEWHERE
     return one.problem("format", "UNKNOWN_FORMAT", f"there is no format '{name}'", hint)
 

@@ -19,10 +19,10 @@ from typing import Final, get_args
 from sqlglot import TokenType
 
 from shardline.app.protocol.objects import Envelope
-from shardline.app.settings.durations import duration_ms
-from shardline.app.sql.problems import Wrong, did_you_mean
-from shardline.app.sql.tokens import Cursor, compact
-from shardline.app.storage.formats import spelt
+from shardline.app.settings.durations import parse_duration_ms
+from shardline.app.sql.problems import TextProblem, did_you_mean
+from shardline.app.sql.tokens import Cursor, compact_text
+from shardline.app.storage.formats import canonical_format
 from shardline.datasource.errors import InvalidUsage
 
 __all__ = ["ENVELOPES", "Clauses", "check_key", "names_in_parentheses", "read_clauses"]
@@ -81,7 +81,7 @@ def read_clauses(cursor: Cursor, what: str, known: Sequence[str], until: str = "
         word = cursor.word
         cursor.skip()
         if word in clauses.spots:
-            raise Wrong(offset, f"{word} stands there twice", "leave one of them out")
+            raise TextProblem(offset, f"{word} stands there twice", "leave one of them out")
         clauses.spots[word] = offset
         _READERS[word](cursor, clauses)
     return clauses
@@ -99,7 +99,7 @@ def names_in_parentheses(cursor: Cursor, what: str) -> dict[str, int]:
         offset = cursor.offset
         name = cursor.name(f"a column of {what}")
         if name.lower() in {known.lower() for known in names}:
-            raise Wrong(offset, f"column '{name}' stands in {what} twice", "name it once")
+            raise TextProblem(offset, f"column '{name}' stands in {what} twice", "name it once")
         names[name] = offset
         if cursor.symbol(TokenType.R_PAREN):
             return names
@@ -119,13 +119,13 @@ def check_key(clauses: Clauses, offset: int, name: str) -> None:
         Wrong: Envelope and key do not go together.
     """
     if clauses.envelope == "upsert" and not clauses.key:
-        raise Wrong(
+        raise TextProblem(
             clauses.spots.get("ENVELOPE", offset),
             f"'{name}' has the envelope UPSERT and no key",
             "write KEY (columns): those that say which row a row replaces",
         )
     if clauses.key and clauses.envelope not in {"upsert", "debezium"}:
-        raise Wrong(
+        raise TextProblem(
             clauses.spots["KEY"],
             f"'{name}' has a key and an envelope that has no use for it",
             "add ENVELOPE UPSERT or ENVELOPE DEBEZIUM, or leave out KEY",
@@ -134,7 +134,7 @@ def check_key(clauses: Clauses, offset: int, name: str) -> None:
 
 def _using(cursor: Cursor, clauses: Clauses) -> None:
     clauses.spots["format"] = cursor.offset
-    clauses.format = spelt(cursor.dotted("the format"))
+    clauses.format = canonical_format(cursor.dotted("the format"))
 
 
 def _options(cursor: Cursor, clauses: Clauses) -> None:
@@ -146,7 +146,9 @@ def _options(cursor: Cursor, clauses: Clauses) -> None:
         offset = cursor.offset
         key = cursor.dotted("an option")
         if key.lower() in known:
-            raise Wrong(offset, f"option '{key}' stands there twice", "Spark ignores its case")
+            raise TextProblem(
+                offset, f"option '{key}' stands there twice", "Spark ignores its case"
+            )
         known.add(key.lower())
         clauses.spots[f"option {key.lower()}"] = offset
         cursor.symbol(TokenType.EQ)
@@ -164,8 +166,8 @@ def _schema(cursor: Cursor, clauses: Clauses) -> None:
     start, end = cursor.enclosed("SCHEMA")
     clauses.spots["columns"] = start
     clauses.schema = cursor.text[start:end]
-    if not compact(clauses.schema):
-        raise Wrong(start, "SCHEMA has no column", "write SCHEMA (name TYPE, …)")
+    if not compact_text(clauses.schema):
+        raise TextProblem(start, "SCHEMA has no column", "write SCHEMA (name TYPE, …)")
 
 
 def _envelope(cursor: Cursor, clauses: Clauses) -> None:
@@ -185,9 +187,9 @@ def _retain(cursor: Cursor, clauses: Clauses) -> None:
     offset = cursor.offset
     text = cursor.string("a duration")
     try:
-        clauses.retain_ms = duration_ms(text)
+        clauses.retain_ms = parse_duration_ms(text)
     except InvalidUsage as error:
-        raise Wrong(offset, error.detail, error.hint, error.code) from None
+        raise TextProblem(offset, error.detail, error.hint, error.code) from None
 
 
 def _comment(cursor: Cursor, clauses: Clauses) -> None:

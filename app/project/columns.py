@@ -23,9 +23,9 @@ from shardline.app.sql.problems import did_you_mean
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.types.schema import RESERVED, ShardSchema
 
-__all__ = ["Flaw", "columns_problem", "contents_json", "names_of", "spelled"]
+__all__ = ["ColumnProblem", "contents_columns", "find_columns_problem", "names_of", "spell_key"]
 
-Flaw = tuple[str, str, str]
+ColumnProblem = tuple[str, str, str]
 """A problem with columns: its code, a message and a hint."""
 
 
@@ -34,7 +34,7 @@ def names_of(schema: str) -> list[str]:
     return [field["name"] for field in json.loads(schema)["fields"]]
 
 
-def contents_json(source: SourceDescription, schema: str) -> str:
+def contents_columns(source: SourceDescription, schema: str) -> str:
     """The columns of a source's contents, derived from those of the rows that it reads.
 
     Raises:
@@ -59,7 +59,7 @@ def contents_json(source: SourceDescription, schema: str) -> str:
     return json.dumps({"type": "struct", "fields": kept}, ensure_ascii=False)
 
 
-def columns_problem(schema: str, spelt: Iterable[str] = ()) -> Flaw | None:
+def find_columns_problem(schema: str, spelt: Iterable[str] = ()) -> ColumnProblem | None:
     """The first reason why these columns cannot be those of a shard; None if there is none.
 
     Args:
@@ -88,7 +88,7 @@ def columns_problem(schema: str, spelt: Iterable[str] = ()) -> Flaw | None:
     return None
 
 
-def spelled(key: Sequence[str], schema: str) -> tuple[tuple[str, ...], list[tuple[str, str]]]:
+def spell_key(key: Sequence[str], schema: str) -> tuple[tuple[str, ...], list[tuple[str, str]]]:
     """The columns of a key in the schema's spelling.
 
     Returns:

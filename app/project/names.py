@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-from shardline.app.project.statements import Written, kind_of
+from shardline.app.project.statements import WrittenObject, kind_of
 from shardline.app.protocol.graph import Graph
 from shardline.app.protocol.objects import (
     SinkDescription,
@@ -37,7 +37,7 @@ _NAME_BYTES_MAX: Final = 60
 
 
 def check_names(
-    written: Sequence[Written], broken: AbstractSet[str] = frozenset()
+    written: Sequence[WrittenObject], broken: AbstractSet[str] = frozenset()
 ) -> list[Problem]:
     """All problems with the names of these objects.
 
@@ -45,10 +45,10 @@ def check_names(
         written: The objects.
         broken: Names of objects whose statements are not understood: they exist, too.
     """
-    known: dict[str, Written] = {}
+    known: dict[str, WrittenObject] = {}
     problems: list[Problem] = []
     for one in written:
-        problems += _unusable(one)
+        problems += _invalid_names(one)
         if one.name in known:
             first = known[one.name]
             problems.append(
@@ -63,12 +63,12 @@ def check_names(
         else:
             known[one.name] = one
     for one in written:
-        problems += _derived(one, known)
-        problems += _unknown(one, known, broken)
+        problems += _clashing_names(one, known)
+        problems += _unknown_inputs(one, known, broken)
     return problems + list(_cycles(known))
 
 
-def _unusable(one: Written) -> Iterator[Problem]:
+def _invalid_names(one: WrittenObject) -> Iterator[Problem]:
     """Names that no object can have."""
     name = one.name
     if name.startswith("_") or name == INTROSPECTION:
@@ -94,7 +94,7 @@ def _unusable(one: Written) -> Iterator[Problem]:
         )
 
 
-def _derived(one: Written, known: dict[str, Written]) -> Iterator[Problem]:
+def _clashing_names(one: WrittenObject, known: dict[str, WrittenObject]) -> Iterator[Problem]:
     """Names that are those of shards which another object keeps beside its contents."""
     for other in known.values():
         if one.name in _shards_beside(other):
@@ -107,7 +107,7 @@ def _derived(one: Written, known: dict[str, Written]) -> Iterator[Problem]:
             )
 
 
-def _shards_beside(one: Written) -> set[str]:
+def _shards_beside(one: WrittenObject) -> set[str]:
     """Names of the shards that an object keeps beside its contents."""
     match one.description:
         case SourceDescription():
@@ -120,8 +120,8 @@ def _shards_beside(one: Written) -> set[str]:
             return set()
 
 
-def _unknown(
-    one: Written, known: dict[str, Written], broken: AbstractSet[str]
+def _unknown_inputs(
+    one: WrittenObject, known: dict[str, WrittenObject], broken: AbstractSet[str]
 ) -> Iterator[Problem]:
     """Inputs that do not exist, or that have no contents to read."""
     readable = [n for n, w in known.items() if kind_of(w.description) in {"source", "view"}]
@@ -144,7 +144,7 @@ def _unknown(
         yield one.problem(piece, "UNKNOWN_OBJECT", message, hint, shift)
 
 
-def _cycles(known: dict[str, Written]) -> Iterator[Problem]:
+def _cycles(known: dict[str, WrittenObject]) -> Iterator[Problem]:
     graph = Graph({name: one.reads for name, one in known.items()})
     for cycle in graph.cycles():
         way = " reads ".join(f"'{name}'" for name in (*cycle, cycle[0]))

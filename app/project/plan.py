@@ -23,7 +23,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from shardline.app.project.statements import Kept, kind_of
+from shardline.app.project.statements import ObjectDescription, kind_of
 from shardline.app.protocol.graph import Graph
 from shardline.app.protocol.objects import (
     Description,
@@ -32,14 +32,14 @@ from shardline.app.protocol.objects import (
     inputs_of,
     progress_shard,
 )
-from shardline.app.protocol.redaction import bare, shown
+from shardline.app.protocol.redaction import redact_description, redact_option
 from shardline.datasource.errors import InvalidUsage
 
-__all__ = ["Act", "Change", "Plan", "Step", "difference", "plan_from", "plan_json"]
+__all__ = ["Change", "Plan", "Step", "StepKind", "make_plan", "plan_from_json", "plan_json"]
 
-Act: TypeAlias = Literal["create", "change", "drop"]
+StepKind: TypeAlias = Literal["create", "change", "drop"]
 
-_KEPT: Final = frozenset({"retain_ms", "strategy", "reason"})
+_NOT_CONTENTS: Final = frozenset({"retain_ms", "strategy", "reason"})
 """Fields that decide how contents are computed or how long they stay, but not the contents."""
 
 _WORDS: Final = {"on": "of", "retain_ms": "retained ms"}
@@ -70,8 +70,8 @@ class Step:
         changes: The fields that differ; of a change only.
     """
 
-    act: Act
-    description: Kept
+    act: StepKind
+    description: ObjectDescription
     changes: tuple[Change, ...] = ()
 
     @property
@@ -94,7 +94,7 @@ class Plan:
     steps: tuple[Step, ...]
     unchanged: tuple[str, ...]
     affected: dict[str, tuple[str, ...]]
-    wanted: dict[str, Kept]
+    wanted: dict[str, ObjectDescription]
 
     @property
     def empty(self) -> bool:
@@ -102,7 +102,7 @@ class Plan:
         return not self.steps
 
 
-def difference(wanted: Mapping[str, Kept], running: Mapping[str, Description]) -> Plan:
+def make_plan(wanted: Mapping[str, ObjectDescription], running: Mapping[str, Description]) -> Plan:
     """The plan that turns `running` into `wanted`.
 
     Args:
@@ -110,12 +110,12 @@ def difference(wanted: Mapping[str, Kept], running: Mapping[str, Description]) -
         running: Descriptions by name, in any order.
     """
     there = {n: d for n, d in running.items() if not isinstance(d, SubscribeDescription)}
-    gone = _gone(wanted, there)
+    gone = _names_to_drop(wanted, there)
     graph = _graph(there)
     drops = [name for name in reversed(_order(there)) if name in gone]
     # Objects that go, but that one which stays still reads: its change must come first, and takes
     # away the reference.
-    late = [name for name in drops if graph.below(name) - gone]
+    late = [name for name in drops if graph.downstream(name) - gone]
     order = _order(wanted)
     steps = [Step("drop", there[name]) for name in drops if name not in late]
     for name in order:
@@ -138,14 +138,16 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     """A plan as values of JSON, without secrets."""
     told = replace(
         plan,
-        steps=tuple(replace(step, description=bare(step.description)) for step in plan.steps),
-        wanted={name: bare(description) for name, description in plan.wanted.items()},
+        steps=tuple(
+            replace(step, description=redact_description(step.description)) for step in plan.steps
+        ),
+        wanted={name: redact_description(description) for name, description in plan.wanted.items()},
     )
     found: dict[str, Any] = msgspec.to_builtins(told)
     return found
 
 
-def plan_from(value: Any) -> Plan:
+def plan_from_json(value: Any) -> Plan:
     """Read a plan that `plan_json` has written.
 
     Raises:
@@ -161,7 +163,9 @@ def plan_from(value: Any) -> Plan:
         ) from error
 
 
-def _gone(wanted: Mapping[str, Kept], running: Mapping[str, Kept]) -> set[str]:
+def _names_to_drop(
+    wanted: Mapping[str, ObjectDescription], running: Mapping[str, ObjectDescription]
+) -> set[str]:
     """Names of running objects to drop: they are not wanted, or have to make room for others.
 
     An object of another kind makes room for its namesake, and a source or view for an object with
@@ -171,21 +175,21 @@ def _gone(wanted: Mapping[str, Kept], running: Mapping[str, Kept]) -> set[str]:
     room = {n for n in wanted if n in running and type(wanted[n]) is not type(running[n])}
     room |= {n for n in gone if {errors_shard(n), progress_shard(n)} & set(wanted)}
     graph = _graph(running)
-    return gone | room | {below for name in room for below in graph.below(name)}
+    return gone | room | {below for name in room for below in graph.downstream(name)}
 
 
-def _order(objects: Mapping[str, Kept]) -> list[str]:
+def _order(objects: Mapping[str, ObjectDescription]) -> list[str]:
     order = _graph(objects).order()
     assert len(order) == len(objects), f"a cycle among {sorted(set(objects) - set(order))}"
     return order
 
 
-def _graph(objects: Mapping[str, Kept]) -> Graph:
+def _graph(objects: Mapping[str, ObjectDescription]) -> Graph:
     return Graph({name: inputs_of(description) for name, description in objects.items()})
 
 
 def _affected(
-    wanted: Mapping[str, Kept], running: Mapping[str, Kept]
+    wanted: Mapping[str, ObjectDescription], running: Mapping[str, ObjectDescription]
 ) -> dict[str, tuple[str, ...]]:
     """For each object that runs and stays, its inputs whose contents change."""
     graph = _graph(wanted)
@@ -194,19 +198,19 @@ def _affected(
         name: above
         for name in graph.order()
         if name in running
-        and (above := tuple(other for other in changed if other in graph.above(name)))
+        and (above := tuple(other for other in changed if other in graph.upstream(name)))
     }
 
 
-def _contents_differ(one: Kept, other: Kept) -> bool:
+def _contents_differ(one: ObjectDescription, other: ObjectDescription) -> bool:
     if type(one) is not type(other):
         return True
     fields = msgspec.structs.asdict(one)
     others = msgspec.structs.asdict(other)
-    return any(fields[name] != others[name] for name in fields if name not in _KEPT)
+    return any(fields[name] != others[name] for name in fields if name not in _NOT_CONTENTS)
 
 
-def _changes(before: Kept, after: Kept) -> Iterator[Change]:
+def _changes(before: ObjectDescription, after: ObjectDescription) -> Iterator[Change]:
     """The fields in which two descriptions of a kind differ."""
     assert kind_of(before) == kind_of(after), (before, after)
     fields = msgspec.structs.asdict(before)
@@ -224,7 +228,7 @@ def _option_changes(before: Mapping[str, str], after: Mapping[str, str]) -> Iter
     for key in dict.fromkeys((*before, *after)):
         old, new = before.get(key, ""), after.get(key, "")
         if before.get(key) != after.get(key):
-            yield Change(f"option '{key}'", shown(key, old), shown(key, new))
+            yield Change(f"option '{key}'", redact_option(key, old), redact_option(key, new))
 
 
 def _shown(value: object) -> str:

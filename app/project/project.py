@@ -24,9 +24,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardline.app.project.names import check_names
-from shardline.app.project.python_objects import made_index, made_sink, made_source, made_view
-from shardline.app.project.statements import Kept, Reading, Written, read_statements
-from shardline.app.project.variables import substituted
+from shardline.app.project.python_objects import make_index, make_sink, make_source, make_view
+from shardline.app.project.statements import (
+    ObjectDescription,
+    ParsedStatements,
+    WrittenObject,
+    read_statements,
+)
+from shardline.app.project.variables import substitute_variables
 from shardline.app.protocol.graph import Graph
 from shardline.app.protocol.objects import Envelope
 from shardline.app.sql.problems import InvalidProject, Place, Problem, Script
@@ -36,7 +41,7 @@ from shardline.datasource.errors import InvalidUsage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Project", "Resolved", "read_texts"]
+__all__ = ["CheckedProject", "Project", "read_texts"]
 
 
 def read_texts(folder: Path, variables: Mapping[str, str]) -> dict[str, str]:
@@ -58,11 +63,11 @@ def read_texts(folder: Path, variables: Mapping[str, str]) -> dict[str, str]:
             hint="name the folder of a project",
         )
     texts = {str(file.relative_to(folder)): _text(file) for file in files}
-    return {name: substituted(text, variables, name) for name, text in texts.items()}
+    return {name: substitute_variables(text, variables, name) for name, text in texts.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class CheckedProject:
     """A project that has passed all checks.
 
     Attributes:
@@ -72,7 +77,7 @@ class Resolved:
         comments: Comments of the objects that have one.
     """
 
-    descriptions: dict[str, Kept]
+    descriptions: dict[str, ObjectDescription]
     places: dict[str, Place] = field(default_factory=dict)
     schemas: dict[str, str] = field(default_factory=dict)
     comments: dict[str, str] = field(default_factory=dict)
@@ -82,7 +87,7 @@ class Project:
     """A set of objects that are to exist; its methods add to it and return it."""
 
     def __init__(self) -> None:
-        self._reading = Reading()
+        self._reading = ParsedStatements()
 
     @classmethod
     def load(cls, folder: Path, variables: Mapping[str, str] | None = None) -> Project:
@@ -129,7 +134,7 @@ class Project:
             The project.
         """
         return self._add(
-            made_source(
+            make_source(
                 name,
                 format,
                 options=options or {},
@@ -145,11 +150,11 @@ class Project:
         self, name: str, query: str, *, retain: str | int | None = None, comment: str = ""
     ) -> Project:
         """Add a materialized view of `query`; other arguments as in `source`."""
-        return self._add(made_view(name, query, retain, comment))
+        return self._add(make_view(name, query, retain, comment))
 
     def index(self, on: str, key: Iterable[str] = (), *, name: str = "") -> Project:
         """Add an index on an object, for look-ups by `key`, or by all columns."""
-        return self._add(made_index(on, key, name))
+        return self._add(make_index(on, key, name))
 
     def sink(
         self,
@@ -177,7 +182,7 @@ class Project:
             The project.
         """
         return self._add(
-            made_sink(
+            make_sink(
                 name,
                 on,
                 format,
@@ -194,7 +199,7 @@ class Project:
         reading = self._reading
         return [*reading.problems, *check_names(reading.written, reading.broken)]
 
-    def check(self, spark: SparkSession, ids: IdGenerator | None = None) -> Resolved:
+    def check(self, spark: SparkSession, ids: IdGenerator | None = None) -> CheckedProject:
         """Check the whole project by Spark's analyzer.
 
         Args:
@@ -209,7 +214,7 @@ class Project:
         from shardline.app.sql.catalyst import Catalyst  # noqa: PLC0415
 
         problems = self.problems
-        known: dict[str, Written] = {}
+        known: dict[str, WrittenObject] = {}
         for one in self._reading.written:
             known.setdefault(one.name, one)
         graph = Graph({name: one.reads for name, one in known.items()})
@@ -219,14 +224,14 @@ class Project:
         problems += analysis.problems
         if problems:
             raise InvalidProject(problems)
-        return Resolved(
+        return CheckedProject(
             descriptions={name: found.description for name, found in analysis.objects.items()},
             places={one.name: one.place() for one in ordered},
             schemas={n: found.ddl for n, found in analysis.objects.items() if found.ddl},
             comments={one.name: one.comment for one in ordered if one.comment},
         )
 
-    def _add(self, reading: Reading) -> Project:
+    def _add(self, reading: ParsedStatements) -> Project:
         self._reading.written += reading.written
         self._reading.problems += reading.problems
         self._reading.broken |= reading.broken

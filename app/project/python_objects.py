@@ -13,7 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from shardline.app.project.clauses import ENVELOPES, Clauses, check_key
-from shardline.app.project.statements import Kept, Reading, Written, index_name
+from shardline.app.project.statements import (
+    ObjectDescription,
+    ParsedStatements,
+    WrittenObject,
+    index_name,
+)
 from shardline.app.protocol.objects import (
     Envelope,
     IndexDescription,
@@ -21,16 +26,16 @@ from shardline.app.protocol.objects import (
     SourceDescription,
     ViewDescription,
 )
-from shardline.app.settings.durations import duration_ms
-from shardline.app.sql.problems import Script, Wrong, did_you_mean
+from shardline.app.settings.durations import parse_duration_ms
+from shardline.app.sql.problems import Script, TextProblem, did_you_mean
 from shardline.app.sql.references import read_query
-from shardline.app.storage.formats import spelt
+from shardline.app.storage.formats import canonical_format
 from shardline.datasource.errors import InvalidUsage
 
-__all__ = ["made_index", "made_sink", "made_source", "made_view"]
+__all__ = ["make_index", "make_sink", "make_source", "make_view"]
 
 
-def made_source(
+def make_source(
     name: str,
     format_name: str,
     *,
@@ -40,7 +45,7 @@ def made_source(
     key: Iterable[str],
     retain: str | int | None,
     comment: str,
-) -> Reading:
+) -> ParsedStatements:
     """Make a source; arguments as in `Project.source`."""
     script = Script(f"source {name}", schema)
     key = tuple(key)
@@ -48,19 +53,19 @@ def made_source(
         _check_envelope(name, envelope, key)
         description = SourceDescription(
             name=name.lower(),
-            format=spelt(format_name),
+            format=canonical_format(format_name),
             options=_texts(options),
             schema=schema,
             envelope=envelope,
             key=key,
             retain_ms=_retain_ms(retain),
         )
-    except Wrong as wrong:
+    except TextProblem as wrong:
         return _broken(name, script, wrong)
     return _made(description, script, {"columns": 0}, comment)
 
 
-def made_view(name: str, text: str, retain: str | int | None, comment: str) -> Reading:
+def make_view(name: str, text: str, retain: str | int | None, comment: str) -> ParsedStatements:
     """Make a view; arguments as in `Project.view`."""
     script = Script(f"view {name}", text)
     try:
@@ -72,19 +77,19 @@ def made_view(name: str, text: str, retain: str | int | None, comment: str) -> R
             schema="",
             retain_ms=_retain_ms(retain),
         )
-    except Wrong as wrong:
+    except TextProblem as wrong:
         return _broken(name, script, wrong)
-    return Reading([Written(description, script, {"query": 0}, query, comment)])
+    return ParsedStatements([WrittenObject(description, script, {"query": 0}, query, comment)])
 
 
-def made_index(on: str, key: Iterable[str], name: str) -> Reading:
+def make_index(on: str, key: Iterable[str], name: str) -> ParsedStatements:
     """Make an index; arguments as in `Project.index`."""
     on, key = on.lower(), tuple(key)
     name = name.lower() or index_name(on, key)
     return _made(IndexDescription(name=name, on=on, key=key), Script(f"index {name}", ""))
 
 
-def made_sink(
+def make_sink(
     name: str,
     on: str,
     format_name: str,
@@ -93,18 +98,18 @@ def made_sink(
     envelope: Envelope,
     key: Iterable[str],
     snapshot: bool,
-) -> Reading:
+) -> ParsedStatements:
     """Make a sink; arguments as in `Project.sink`."""
     script = Script(f"sink {name}", "")
     key = tuple(key)
     try:
         _check_envelope(name, envelope, key)
-    except Wrong as wrong:
+    except TextProblem as wrong:
         return _broken(name, script, wrong)
     description = SinkDescription(
         name=name.lower(),
         on=on.lower(),
-        format=spelt(format_name),
+        format=canonical_format(format_name),
         options=_texts(options),
         envelope=envelope,
         key=key,
@@ -114,19 +119,22 @@ def made_sink(
 
 
 def _made(
-    description: Kept, script: Script, spots: Mapping[str, int] | None = None, comment: str = ""
-) -> Reading:
-    return Reading([Written(description, script, spots or {}, comment=comment)])
+    description: ObjectDescription,
+    script: Script,
+    spots: Mapping[str, int] | None = None,
+    comment: str = "",
+) -> ParsedStatements:
+    return ParsedStatements([WrittenObject(description, script, spots or {}, comment=comment)])
 
 
-def _broken(name: str, script: Script, wrong: Wrong) -> Reading:
-    return Reading(problems=[wrong.at(script)], broken={name.lower()})
+def _broken(name: str, script: Script, wrong: TextProblem) -> ParsedStatements:
+    return ParsedStatements(problems=[wrong.at(script)], broken={name.lower()})
 
 
 def _check_envelope(name: str, envelope: str, key: tuple[str, ...]) -> None:
     known = {one: one for one in ENVELOPES}
     if envelope not in known:
-        raise Wrong(0, f"'{envelope}' is no envelope", did_you_mean(envelope, known))
+        raise TextProblem(0, f"'{envelope}' is no envelope", did_you_mean(envelope, known))
     spots = dict.fromkeys(("ENVELOPE", "KEY"), 0)
     check_key(Clauses(envelope=known[envelope], key=key, spots=spots), 0, name)
 
@@ -135,9 +143,9 @@ def _retain_ms(retain: str | int | None) -> int | None:
     if retain is None or isinstance(retain, int):
         return retain
     try:
-        return duration_ms(retain)
+        return parse_duration_ms(retain)
     except InvalidUsage as error:
-        raise Wrong(0, error.detail, error.hint, error.code) from None
+        raise TextProblem(0, error.detail, error.hint, error.code) from None
 
 
 def _texts(options: Mapping[str, object]) -> dict[str, str]:

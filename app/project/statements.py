@@ -34,13 +34,22 @@ from shardline.app.protocol.objects import (
     ViewDescription,
     inputs_of,
 )
-from shardline.app.sql.problems import Place, Problem, Script, Wrong, did_you_mean
+from shardline.app.sql.problems import Place, Problem, Script, TextProblem, did_you_mean
 from shardline.app.sql.references import Query, read_query
 from shardline.app.sql.tokens import Cursor, statements_of
 
-__all__ = ["Kept", "Reading", "Written", "index_name", "kind_of", "read_statements"]
+__all__ = [
+    "ObjectDescription",
+    "ParsedStatements",
+    "WrittenObject",
+    "index_name",
+    "kind_of",
+    "read_statements",
+]
 
-Kept: TypeAlias = SourceDescription | ViewDescription | IndexDescription | SinkDescription
+ObjectDescription: TypeAlias = (
+    SourceDescription | ViewDescription | IndexDescription | SinkDescription
+)
 """The description of an object of a project."""
 
 _KINDS: Final = ("SOURCE", "MATERIALIZED VIEW", "INDEX", "SINK")
@@ -50,7 +59,7 @@ _SINK: Final = ("USING", "OPTIONS", "ENVELOPE", "KEY", "WITHOUT")
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenObject:
     """An object as the user wrote it, before Spark has checked it.
 
     Attributes:
@@ -63,7 +72,7 @@ class Written:
         comment: Its comment; "" if there is none.
     """
 
-    description: Kept
+    description: ObjectDescription
     script: Script
     spots: Mapping[str, int] = field(default_factory=dict)
     query: Query | None = None
@@ -89,7 +98,7 @@ class Written:
 
 
 @dataclass(slots=True)
-class Reading:
+class ParsedStatements:
     """The objects and problems found in a project's texts.
 
     Attributes:
@@ -99,12 +108,12 @@ class Reading:
             further problem.
     """
 
-    written: list[Written] = field(default_factory=list)
+    written: list[WrittenObject] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     broken: set[str] = field(default_factory=set)
 
 
-def kind_of(description: Kept) -> str:
+def kind_of(description: ObjectDescription) -> str:
     """The kind of an object in a word: source, view, index or sink."""
     match description:
         case SourceDescription():
@@ -122,33 +131,33 @@ def index_name(on: str, key: Iterable[str]) -> str:
     return "_".join((on, *(column.lower() for column in key), "idx"))
 
 
-def read_statements(script: Script) -> Reading:
+def read_statements(script: Script) -> ParsedStatements:
     """Read all statements of `script`: their objects, and the problems of those that fail."""
-    reading = Reading()
+    reading = ParsedStatements()
     try:
         statements = list(statements_of(script.text))
-    except Wrong as wrong:
-        return Reading(problems=[wrong.at(script)])
+    except TextProblem as wrong:
+        return ParsedStatements(problems=[wrong.at(script)])
     for tokens in statements:
         try:
             reading.written.append(_statement(Cursor(script.text, tokens), script))
-        except Wrong as wrong:
+        except TextProblem as wrong:
             reading.problems.append(wrong.at(script))
-            reading.broken.update(_meant(Cursor(script.text, tokens)))
+            reading.broken.update(_intended_name(Cursor(script.text, tokens)))
     return reading
 
 
-def _meant(cursor: Cursor) -> set[str]:
+def _intended_name(cursor: Cursor) -> set[str]:
     """The name that a statement which is not understood most likely creates, or nothing."""
     if cursor.accept("CREATE", "SOURCE") or cursor.accept("CREATE", "MATERIALIZED", "VIEW"):
         try:
             return {cursor.name("it").lower()}
-        except Wrong:
+        except TextProblem:
             pass
     return set()
 
 
-def _statement(cursor: Cursor, script: Script) -> Written:
+def _statement(cursor: Cursor, script: Script) -> WrittenObject:
     if not cursor.accept("CREATE"):
         raise cursor.wrong(
             f"{cursor.written} starts no statement of a project",
@@ -178,7 +187,7 @@ def _name(cursor: Cursor, what: str) -> str:
     return cursor.name(what).lower()
 
 
-def _source(cursor: Cursor, script: Script) -> Written:
+def _source(cursor: Cursor, script: Script) -> WrittenObject:
     spots = {"name": cursor.offset}
     name = _name(cursor, "the source")
     clauses = read_clauses(cursor, "source", _SOURCE)
@@ -196,10 +205,10 @@ def _source(cursor: Cursor, script: Script) -> Written:
         retain_ms=clauses.retain_ms,
     )
     check_key(clauses, spots["name"], name)
-    return Written(description, script, spots | clauses.spots, comment=clauses.comment)
+    return WrittenObject(description, script, spots | clauses.spots, comment=clauses.comment)
 
 
-def _view(cursor: Cursor, script: Script) -> Written:
+def _view(cursor: Cursor, script: Script) -> WrittenObject:
     spots = {"name": cursor.offset}
     name = _name(cursor, "the view")
     clauses = read_clauses(cursor, "view", _VIEW, until="AS")
@@ -208,16 +217,16 @@ def _view(cursor: Cursor, script: Script) -> Written:
     text = script.text[cursor.offset : cursor.end]
     try:
         query = read_query(text)
-    except Wrong as wrong:
+    except TextProblem as wrong:
         wrong.offset += spots["query"]
         raise
     description = ViewDescription(
         name=name, query=text, inputs=query.inputs, schema="", retain_ms=clauses.retain_ms
     )
-    return Written(description, script, spots | clauses.spots, query, clauses.comment)
+    return WrittenObject(description, script, spots | clauses.spots, query, clauses.comment)
 
 
-def _index(cursor: Cursor, script: Script) -> Written:
+def _index(cursor: Cursor, script: Script) -> WrittenObject:
     spots = {"name": cursor.offset}
     name = "" if cursor.accept("ON") else _name(cursor, "the index")
     if name:
@@ -235,10 +244,10 @@ def _index(cursor: Cursor, script: Script) -> Written:
         name = index_name(on, key)
         spots["name"] = spots["on"]
     spots |= {f"key {column}": offset for column, offset in key.items()}
-    return Written(IndexDescription(name=name, on=on, key=tuple(key)), script, spots)
+    return WrittenObject(IndexDescription(name=name, on=on, key=tuple(key)), script, spots)
 
 
-def _sink(cursor: Cursor, script: Script) -> Written:
+def _sink(cursor: Cursor, script: Script) -> WrittenObject:
     spots = {"name": cursor.offset}
     name = _name(cursor, "the sink")
     cursor.expect("FROM", f"CREATE SINK {name} FROM object USING format")
@@ -259,4 +268,4 @@ def _sink(cursor: Cursor, script: Script) -> Written:
         snapshot=clauses.snapshot,
     )
     check_key(clauses, spots["name"], name)
-    return Written(description, script, spots | clauses.spots)
+    return WrittenObject(description, script, spots | clauses.spots)

@@ -16,12 +16,12 @@ from typing import Final
 
 from shardline.datasource.errors import InvalidUsage, unknown_name
 
-__all__ = ["parse_variables", "substituted"]
+__all__ = ["parse_variables", "substitute_variables"]
 
 _VARIABLE: Final = re.compile(r"\$\{([^}\n]*)\}")
 
 
-def substituted(text: str, values: Mapping[str, str], file: str) -> str:
+def substitute_variables(text: str, values: Mapping[str, str], file: str) -> str:
     """`text` with its variables replaced by their values.
 
     Args:

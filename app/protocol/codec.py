@@ -25,7 +25,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from shardline.app.protocol.compute import ComputeCommand, ComputeResponse, Hello
-from shardline.app.protocol.objects import Value
+from shardline.app.protocol.objects import ProtocolValue
 from shardline.app.protocol.storage import StorageCommand, StorageResponse
 from shardline.datasource.errors import InvalidUsage
 
@@ -46,13 +46,13 @@ class _Version(msgspec.Struct, frozen=True):
     version: int
 
 
-class _Opening(Value, frozen=True):
+class _Opening(ProtocolValue, frozen=True):
     protocol: str
     version: int
     hello: Hello
 
 
-class _Welcome(Value, frozen=True):
+class _Welcome(ProtocolValue, frozen=True):
     protocol: str
     version: int
 

@@ -21,7 +21,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from shardline.app.protocol.objects import Dataflow, Time, Value
+from shardline.app.protocol.objects import Dataflow, ProtocolValue, Time
 
 __all__ = [
     "AllowCompaction",
@@ -50,13 +50,13 @@ PeekStrategy: TypeAlias = Literal["constant", "index", "shard", "standard"]
 # --- commands --------------------------------------------------------------------------------
 
 
-class Hello(Value, frozen=True, tag="hello"):
+class Hello(ProtocolValue, frozen=True, tag="hello"):
     """Open a connection named `nonce`; never reaches a worker."""
 
     nonce: str
 
 
-class CreateInstance(Value, frozen=True, tag="create_instance"):
+class CreateInstance(ProtocolValue, frozen=True, tag="create_instance"):
     """Create the compute instance, with settings that can never change while objects run.
 
     A connection with other settings than the one before is refused.
@@ -68,15 +68,15 @@ class CreateInstance(Value, frozen=True, tag="create_instance"):
     settings: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-class InitializationComplete(Value, frozen=True, tag="initialization_complete"):
+class InitializationComplete(ProtocolValue, frozen=True, tag="initialization_complete"):
     """End the initialization: the desired state is complete, and is reconciled now."""
 
 
-class AllowWrites(Value, frozen=True, tag="allow_writes"):
+class AllowWrites(ProtocolValue, frozen=True, tag="allow_writes"):
     """Let objects write their shards from here on; never undone."""
 
 
-class UpdateConfiguration(Value, frozen=True, tag="update_configuration"):
+class UpdateConfiguration(ProtocolValue, frozen=True, tag="update_configuration"):
     """Change settings at once, for all objects; those that are not named stay.
 
     Attributes:
@@ -86,7 +86,7 @@ class UpdateConfiguration(Value, frozen=True, tag="update_configuration"):
     settings: dict[str, str]
 
 
-class CreateDataflow(Value, frozen=True, kw_only=True, tag="create_dataflow"):
+class CreateDataflow(ProtocolValue, frozen=True, kw_only=True, tag="create_dataflow"):
     """Create a view, an index or a subscription; it starts when it is scheduled.
 
     A dataflow of that name goes on if it is the same, can be read at `as_of`, and is no
@@ -106,13 +106,13 @@ class CreateDataflow(Value, frozen=True, kw_only=True, tag="create_dataflow"):
         return self.dataflow.name
 
 
-class Schedule(Value, frozen=True, tag="schedule"):
+class Schedule(ProtocolValue, frozen=True, tag="schedule"):
     """Let a dataflow start."""
 
     id: str
 
 
-class AllowCompaction(Value, frozen=True, tag="allow_compaction"):
+class AllowCompaction(ProtocolValue, frozen=True, tag="allow_compaction"):
     """Allow an object's history before `frontier` to be merged; None drops the object.
 
     The controller does not read the object at earlier times any more. For a subscription it
@@ -125,7 +125,7 @@ class AllowCompaction(Value, frozen=True, tag="allow_compaction"):
     frontier: Time | None
 
 
-class Peek(Value, frozen=True, kw_only=True, tag="peek"):
+class Peek(ProtocolValue, frozen=True, kw_only=True, tag="peek"):
     """Run a query once, at one time.
 
     Attributes:
@@ -143,7 +143,7 @@ class Peek(Value, frozen=True, kw_only=True, tag="peek"):
     limit_bytes: int
 
 
-class CancelPeek(Value, frozen=True, tag="cancel_peek"):
+class CancelPeek(ProtocolValue, frozen=True, tag="cancel_peek"):
     """Cancel a peek; its answer may come all the same.
 
     Controllers send it after each answer, too: it takes the peek out of the history.
@@ -168,7 +168,7 @@ ComputeCommand: TypeAlias = (
 # --- responses -------------------------------------------------------------------------------
 
 
-class Frontiers(Value, frozen=True, kw_only=True, tag="frontiers"):
+class Frontiers(ProtocolValue, frozen=True, kw_only=True, tag="frontiers"):
     """The frontiers of an object. UNSET is "as before", None the empty frontier.
 
     Attributes:
@@ -184,7 +184,7 @@ class Frontiers(Value, frozen=True, kw_only=True, tag="frontiers"):
     output: Time | msgspec.UnsetType | None = msgspec.UNSET
 
 
-class PeekResponse(Value, frozen=True, kw_only=True, tag="peek_response"):
+class PeekResponse(ProtocolValue, frozen=True, kw_only=True, tag="peek_response"):
     """The one answer to a peek.
 
     Attributes:
@@ -200,7 +200,7 @@ class PeekResponse(Value, frozen=True, kw_only=True, tag="peek_response"):
     cancelled: bool = False
 
 
-class SubscribeResponse(Value, frozen=True, kw_only=True, tag="subscribe_response"):
+class SubscribeResponse(ProtocolValue, frozen=True, kw_only=True, tag="subscribe_response"):
     """The changes of one interval, consolidated.
 
     Attributes:
@@ -218,14 +218,14 @@ class SubscribeResponse(Value, frozen=True, kw_only=True, tag="subscribe_respons
     error: str = ""
 
 
-class SubscribeDropped(Value, frozen=True, tag="subscribe_dropped"):
+class SubscribeDropped(ProtocolValue, frozen=True, tag="subscribe_dropped"):
     """A subscription ended early; `upper` is that of its last batch."""
 
     id: str
     upper: Time
 
 
-class Hydration(Value, frozen=True, tag="hydration"):
+class Hydration(ProtocolValue, frozen=True, tag="hydration"):
     """Reports if an object has hydrated; for people, nothing relies on it."""
 
     id: str

@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["Graph", "reached"]
+__all__ = ["Graph", "reachable_names"]
 
 
 class Graph:
@@ -54,18 +54,18 @@ class Graph:
         left = set(self._inputs) - set(self.order())
         cycles = []
         for name in self._inputs:
-            if name in left and name in (above := self.above(name)):
+            if name in left and name in (above := self.upstream(name)):
                 cycles.append(self._way_back(name))
-                left -= above & self.below(name)
+                left -= above & self.downstream(name)
         return cycles
 
-    def above(self, name: str) -> set[str]:
+    def upstream(self, name: str) -> set[str]:
         """All names that it depends on, directly or not; itself only if it is on a cycle."""
-        return reached(name, self._inputs.__getitem__)
+        return reachable_names(name, self._inputs.__getitem__)
 
-    def below(self, name: str) -> set[str]:
+    def downstream(self, name: str) -> set[str]:
         """All names that depend on it, directly or not."""
-        return reached(name, self._outputs.__getitem__)
+        return reachable_names(name, self._outputs.__getitem__)
 
     def _way_back(self, start: str) -> list[str]:
         """The shortest way from a name on a cycle along inputs back to it."""
@@ -81,7 +81,7 @@ class Graph:
         raise AssertionError((start, self._inputs))
 
 
-def reached(name: str, edges: Callable[[str], Iterable[str]]) -> set[str]:
+def reachable_names(name: str, edges: Callable[[str], Iterable[str]]) -> set[str]:
     """All names that are reached from `name`, which is among them only if it is on a cycle.
 
     Args:

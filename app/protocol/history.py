@@ -58,7 +58,7 @@ from shardline.app.protocol.storage import (
     RunSink,
     StorageCommand,
 )
-from shardline.datasource.errors import InvalidUsage, nearest
+from shardline.datasource.errors import InvalidUsage, nearest_name
 
 __all__ = [
     "GONE_MAX",
@@ -66,9 +66,9 @@ __all__ = [
     "HeldDataflow",
     "HeldObject",
     "StorageHistory",
+    "check_same_instance",
     "reduce_compute",
     "reduce_storage",
-    "same_instance",
 ]
 
 GONE_MAX = 4096
@@ -89,7 +89,7 @@ class HeldDataflow:
     since: int
     scheduled: bool = False
 
-    def goes_on_as(self, other: CreateDataflow, as_of: int) -> bool:
+    def can_serve(self, other: CreateDataflow, as_of: int) -> bool:
         """True if this dataflow can be kept for `other`, which is read from `as_of` on.
 
         A subscription never can: its earlier batches went to the connection before, and the new one
@@ -212,7 +212,7 @@ class ComputeHistory(_History):
     def _apply(self, command: ComputeCommand) -> None:
         match command:
             case CreateInstance():
-                same_instance(self.instance, command)
+                check_same_instance(self.instance, command)
                 self.instance = command
             case CreateDataflow():
                 self._create(command)
@@ -232,7 +232,7 @@ class ComputeHistory(_History):
 
     def _create(self, command: CreateDataflow) -> None:
         there = self.dataflows.get(command.id)
-        if there and there.goes_on_as(command, command.as_of):
+        if there and there.can_serve(command, command.as_of):
             there.since = command.as_of
             return
         self._drop(command.id)
@@ -371,7 +371,7 @@ def reduce_storage(commands: Iterable[StorageCommand]) -> list[StorageCommand]:
     return StorageHistory(commands).commands()
 
 
-def same_instance(before: CreateInstance | None, now: CreateInstance | None) -> None:
+def check_same_instance(before: CreateInstance | None, now: CreateInstance | None) -> None:
     """Refuse a `CreateInstance` whose settings differ from those of the one before.
 
     Raises:
@@ -393,7 +393,7 @@ def same_instance(before: CreateInstance | None, now: CreateInstance | None) -> 
 def _known(name: str, there: Collection[str], gone: Collection[str]) -> None:
     if name in there or name in gone:
         return
-    near = nearest(name, there)
+    near = nearest_name(name, there)
     raise InvalidUsage(
         f"nothing called '{name}' has been created",
         code="UNKNOWN_OBJECT",

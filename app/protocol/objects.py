@@ -20,12 +20,12 @@ __all__ = [
     "Description",
     "Envelope",
     "IndexDescription",
+    "ProtocolValue",
     "SinkDescription",
     "SourceDescription",
     "Strategy",
     "SubscribeDescription",
     "Time",
-    "Value",
     "ViewDescription",
     "errors_shard",
     "fingerprint",
@@ -46,14 +46,14 @@ Time: TypeAlias = Annotated[int, _TIME]
 """A time of a shard: a signed integer of 64 bits, milliseconds since the epoch as a rule."""
 
 
-class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ProtocolValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of all descriptions, commands and responses: immutable, and equal after a round trip.
 
     An unknown field is refused: to ignore it would be to do something else than was asked for.
     """
 
 
-class SourceDescription(Value, frozen=True, kw_only=True, tag="source"):
+class SourceDescription(ProtocolValue, frozen=True, kw_only=True, tag="source"):
     """A source: data from outside that is ingested into a shard.
 
     Attributes:
@@ -76,7 +76,7 @@ class SourceDescription(Value, frozen=True, kw_only=True, tag="source"):
     retain_ms: int | None = None
 
 
-class ViewDescription(Value, frozen=True, kw_only=True, tag="view"):
+class ViewDescription(ProtocolValue, frozen=True, kw_only=True, tag="view"):
     """A materialized view: a query whose result is kept in a shard.
 
     Attributes:
@@ -98,7 +98,7 @@ class ViewDescription(Value, frozen=True, kw_only=True, tag="view"):
     retain_ms: int | None = None
 
 
-class IndexDescription(Value, frozen=True, kw_only=True, tag="index"):
+class IndexDescription(ProtocolValue, frozen=True, kw_only=True, tag="index"):
     """An index: a source's or view's contents kept in memory, by key.
 
     Attributes:
@@ -112,7 +112,7 @@ class IndexDescription(Value, frozen=True, kw_only=True, tag="index"):
     key: tuple[str, ...] = ()
 
 
-class SubscribeDescription(Value, frozen=True, kw_only=True, tag="subscribe"):
+class SubscribeDescription(ProtocolValue, frozen=True, kw_only=True, tag="subscribe"):
     """A subscription: every change of an object, for one client.
 
     Attributes:
@@ -128,7 +128,7 @@ class SubscribeDescription(Value, frozen=True, kw_only=True, tag="subscribe"):
     up_to: Time | None = None
 
 
-class SinkDescription(Value, frozen=True, kw_only=True, tag="sink"):
+class SinkDescription(ProtocolValue, frozen=True, kw_only=True, tag="sink"):
     """A sink: something outside that is kept up to date with an object.
 
     Attributes:

@@ -43,8 +43,8 @@ from shardline.app.protocol.history import (
     ComputeHistory,
     HeldObject,
     StorageHistory,
+    check_same_instance,
     reduce_storage,
-    same_instance,
 )
 from shardline.app.protocol.storage import (
     CancelOneshotIngestion,
@@ -117,13 +117,13 @@ def reconcile_compute(
     now = ComputeHistory(gone=was.dataflows)
     for command in new:
         now.append(command)
-    same_instance(was.instance, now.instance)
+    check_same_instance(was.instance, now.instance)
 
     lower = {name: now.as_of(name) for name in now.dataflows}
     kept = tuple(
         name
         for name, held in now.dataflows.items()
-        if name in was.dataflows and was.dataflows[name].goes_on_as(held.create, lower[name])
+        if name in was.dataflows and was.dataflows[name].can_serve(held.create, lower[name])
     )
     replaced = tuple(n for n in now.dataflows if n in was.dataflows and n not in kept)
     dropped = tuple(n for n in was.dataflows if n not in now.dataflows)
@@ -131,15 +131,15 @@ def reconcile_compute(
     # Peeks before compaction, or a peek could find its time gone by this very list.
     todo = (
         *(AllowCompaction(n, None) for n in reversed(was.dataflows) if n not in kept),
-        *_what_is_made(was, now, kept),
+        *_creations(was, now, kept),
         *now.peeks.values(),
-        *_what_is_let_go(was, now, kept),
+        *_compactions(was, now, kept),
         *([AllowWrites()] if now.writes and not was.writes else []),
     )
     return ComputeReconciliation(todo, kept, replaced, dropped, lower, tuple(was.peeks))
 
 
-def _what_is_made(
+def _creations(
     was: ComputeHistory, now: ComputeHistory, kept: Container[str]
 ) -> Iterator[ComputeCommand]:
     if now.instance and not was.instance:
@@ -155,7 +155,7 @@ def _what_is_made(
                 pass
 
 
-def _what_is_let_go(
+def _compactions(
     was: ComputeHistory, now: ComputeHistory, kept: Iterable[str]
 ) -> Iterator[AllowCompaction]:
     for name in kept:
@@ -184,13 +184,13 @@ def reconcile_storage(
     for command in new:
         now.append(command)
 
-    kept = tuple(n for n, held in now.objects.items() if _goes_on(was.objects.get(n), held))
+    kept = tuple(n for n, held in now.objects.items() if _runs_on(was.objects.get(n), held))
     replaced = tuple(n for n in now.objects if n in was.objects and n not in kept)
     dropped = tuple(n for n in was.objects if n not in now.objects)
     ended = (uuid for uuid, run in was.oneshots.items() if now.oneshots.get(uuid) != run)
     todo = (
         *(CancelOneshotIngestion(uuid) for uuid in ended),
-        *(AllowCompaction(n, None) for n in reversed(was.objects) if _in_the_way(n, was, now)),
+        *(AllowCompaction(n, None) for n in reversed(was.objects) if _must_be_dropped(n, was, now)),
         *_configuration(was.settings, now.settings),
         *_definitions(now, kept),
         *(run for uuid, run in now.oneshots.items() if was.oneshots.get(uuid) != run),
@@ -200,7 +200,7 @@ def reconcile_storage(
     return StorageReconciliation(todo, kept, replaced, dropped)
 
 
-def _goes_on(before: HeldObject | None, held: HeldObject) -> bool:
+def _runs_on(before: HeldObject | None, held: HeldObject) -> bool:
     """True if the definition is the same; a sink that has begun goes on from its progress."""
     if before is None:
         return False
@@ -213,7 +213,7 @@ def _goes_on(before: HeldObject | None, held: HeldObject) -> bool:
             return False
 
 
-def _in_the_way(name: str, was: StorageHistory, now: StorageHistory) -> bool:
+def _must_be_dropped(name: str, was: StorageHistory, now: StorageHistory) -> bool:
     """True if an object must be dropped: it is not wanted, or its name is now of the other kind."""
     held = now.objects.get(name)
     return held is None or type(held.run) is not type(was.objects[name].run)

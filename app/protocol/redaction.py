@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from shardline.app.protocol.objects import Description, SinkDescription, SourceDescription
 
-__all__ = ["HIDDEN", "bare", "shown"]
+__all__ = ["HIDDEN", "redact_description", "redact_option"]
 
 T = TypeVar("T", bound=Description)
 
@@ -39,7 +39,7 @@ _LOGIN: Final = re.compile(r"(://)[^/?#\s@]*:[^/?#\s]*@")
 """`user:password@` in a URL."""
 
 
-def shown(option: str, value: str) -> str:
+def redact_option(option: str, value: str) -> str:
     """Return the value of an option, without secrets."""
     if not value:
         return value
@@ -48,9 +48,9 @@ def shown(option: str, value: str) -> str:
     return _LOGIN.sub(rf"\1{HIDDEN}@", _INSIDE.sub(rf"\1{HIDDEN}", value))
 
 
-def bare(description: T) -> T:
+def redact_description(description: T) -> T:
     """Return a description without secrets in its options."""
     if isinstance(description, SourceDescription | SinkDescription):
-        options = {key: shown(key, value) for key, value in description.options.items()}
+        options = {key: redact_option(key, value) for key, value in description.options.items()}
         return replace(description, options=options)
     return description

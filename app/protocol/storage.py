@@ -20,7 +20,7 @@ from shardline.app.protocol.compute import (
     InitializationComplete,
     UpdateConfiguration,
 )
-from shardline.app.protocol.objects import SinkDescription, SourceDescription, Time, Value
+from shardline.app.protocol.objects import ProtocolValue, SinkDescription, SourceDescription, Time
 
 __all__ = [
     "CancelOneshotIngestion",
@@ -40,7 +40,7 @@ __all__ = [
 # --- commands --------------------------------------------------------------------------------
 
 
-class RunIngestion(Value, frozen=True, tag="run_ingestion"):
+class RunIngestion(ProtocolValue, frozen=True, tag="run_ingestion"):
     """Create a source, or change the one of that name to this description.
 
     Attributes:
@@ -55,7 +55,7 @@ class RunIngestion(Value, frozen=True, tag="run_ingestion"):
         return self.ingestion.name
 
 
-class RunSink(Value, frozen=True, kw_only=True, tag="run_sink"):
+class RunSink(ProtocolValue, frozen=True, kw_only=True, tag="run_sink"):
     """Create a sink, or change the one of that name to this description.
 
     Attributes:
@@ -72,7 +72,7 @@ class RunSink(Value, frozen=True, kw_only=True, tag="run_sink"):
         return self.sink.name
 
 
-class RunOneshotIngestion(Value, frozen=True, kw_only=True, tag="run_oneshot_ingestion"):
+class RunOneshotIngestion(ProtocolValue, frozen=True, kw_only=True, tag="run_oneshot_ingestion"):
     """Read data once in batch mode, and stage it for one append that the controller decides about.
 
     Attributes:
@@ -88,7 +88,7 @@ class RunOneshotIngestion(Value, frozen=True, kw_only=True, tag="run_oneshot_ing
     options: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-class CancelOneshotIngestion(Value, frozen=True, tag="cancel_oneshot_ingestion"):
+class CancelOneshotIngestion(ProtocolValue, frozen=True, tag="cancel_oneshot_ingestion"):
     """Cancel a one-shot ingestion: no response about it comes any more.
 
     Controllers send it after each `StagedBatches`, too: it takes the ingestion out of the history.
@@ -116,20 +116,20 @@ Status: TypeAlias = Literal[
 ]
 
 
-class FrontierUpper(Value, frozen=True, tag="frontier_upper"):
+class FrontierUpper(ProtocolValue, frozen=True, tag="frontier_upper"):
     """The upper of a source's shard, or that of a sink's progress; never goes back."""
 
     id: str
     upper: Time | None
 
 
-class DroppedId(Value, frozen=True, tag="dropped_id"):
+class DroppedId(ProtocolValue, frozen=True, tag="dropped_id"):
     """The object was dropped: no response about it comes any more."""
 
     id: str
 
 
-class StagedBatches(Value, frozen=True, kw_only=True, tag="staged_batches"):
+class StagedBatches(ProtocolValue, frozen=True, kw_only=True, tag="staged_batches"):
     """The end of a oneshot ingestion.
 
     Attributes:
@@ -143,14 +143,14 @@ class StagedBatches(Value, frozen=True, kw_only=True, tag="staged_batches"):
     error: str = ""
 
 
-class StatisticsUpdates(Value, frozen=True, tag="statistics_updates"):
+class StatisticsUpdates(ProtocolValue, frozen=True, tag="statistics_updates"):
     """Statistics by object and name; unknown ones are left out."""
 
     sources: dict[str, dict[str, float]]
     sinks: dict[str, dict[str, float]]
 
 
-class StatusUpdate(Value, frozen=True, kw_only=True, tag="status_update"):
+class StatusUpdate(ProtocolValue, frozen=True, kw_only=True, tag="status_update"):
     """A status that has changed.
 
     Attributes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from shardline.app.compute.holds import forget_holds
+from shardline.app.compute.holds import end_view_holds
 from shardline.app.lane.state import LaneObject
 from shardline.app.protocol.objects import (
     IndexDescription,
@@ -38,9 +38,9 @@ def forget(client: ShardClient, checkpoints: Path, dropped: LaneObject) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     match dropped.description:
         case ViewDescription(name=name, inputs=inputs):
-            forget_holds(client, name, inputs)
+            end_view_holds(client, name, inputs)
         case IndexDescription(name=name, on=on) | SubscribeDescription(name=name, on=on):
-            forget_holds(client, name, [on])
+            end_view_holds(client, name, [on])
         case SinkDescription() as sink:
             drop_sink(client, sink)
         case _:

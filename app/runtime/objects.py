@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from shardline.app.compute.index.index import RunningIndex
 from shardline.app.compute.render import render as render_dataflow
 from shardline.app.compute.shard_follower import Catalog
-from shardline.app.compute.subscribe.subscription import RunningSubscribe
-from shardline.app.execution.commit_pacing import Pace
+from shardline.app.compute.subscribe.subscription import RunningSubscription
+from shardline.app.execution.commit_pacing import CommitPacing
 from shardline.app.execution.host import Host, Incarnation, Running
 from shardline.app.execution.observations import Report
 from shardline.app.lane.commands import Kind
@@ -35,7 +35,7 @@ from shardline.app.protocol.objects import (
     ViewDescription,
 )
 from shardline.app.runtime.cleanup import forget
-from shardline.app.runtime.settings import Bounds, RuntimeOptions
+from shardline.app.runtime.settings import PartSettings, RuntimeOptions
 from shardline.app.storage.render import render as render_storage
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import Clock, IdGenerator
@@ -82,8 +82,8 @@ class RunningObjects:
         self._catalog = catalog
         self._bounds = options.bounds
         self._indexes: dict[str, RunningIndex] = {}
-        self._subscribes: dict[str, RunningSubscribe] = {}
-        pace = Pace(clock, options.interval_ms, options.interval_max_ms)
+        self._subscribes: dict[str, RunningSubscription] = {}
+        pace = CommitPacing(clock, options.interval_ms, options.interval_max_ms)
         self.hosts = {
             kind: Host(
                 spark=session,
@@ -113,7 +113,7 @@ class RunningObjects:
             SubscribeDescription: self._start_dataflow,
         }
 
-    def apply_settings(self, bounds: Bounds) -> None:
+    def apply_settings(self, bounds: PartSettings) -> None:
         """Apply changed settings to the objects that run, and to those that start later."""
         # First: an object that starts meanwhile takes these by itself, or is in the registry below.
         self._bounds = bounds
@@ -155,7 +155,7 @@ class RunningObjects:
         if isinstance(running, RunningIndex):
             self._indexes[incarnation.id] = running
             running.tune(self._bounds.indexes)
-        elif isinstance(running, RunningSubscribe):
+        elif isinstance(running, RunningSubscription):
             self._subscribes[incarnation.id] = running
             running.tune(self._bounds.subscribes)
         return running

@@ -30,16 +30,16 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from typing_extensions import override
 
 from shardline.app.compute.peek.answer import Relations
-from shardline.app.compute.peek.peek import Peeks
-from shardline.app.compute.worker import ComputeDone, ComputeWorker
+from shardline.app.compute.peek.peek import PeekServer
+from shardline.app.compute.worker import ComputeEffects, ComputeWorker
 from shardline.app.execution.observations import Observation, Progress
 from shardline.app.introspection.events import PeekEnded, PeekStarted
-from shardline.app.introspection.feeds import Observing
+from shardline.app.introspection.feeds import RuntimeFeeds
 from shardline.app.introspection.spark_plan.operators import operators_of
 from shardline.app.lane import commands as lane_commands
 from shardline.app.lane.commands import Kind, LaneCommand, Record
 from shardline.app.lane.lane import Lane, Observer
-from shardline.app.lane.order_protocol import Journal
+from shardline.app.lane.order_protocol import DurableOrder
 from shardline.app.lane.process_state import PhaseChange
 from shardline.app.protocol.compute import (
     AllowCompaction,
@@ -49,7 +49,7 @@ from shardline.app.protocol.compute import (
     Peek,
     PeekResponse,
 )
-from shardline.app.protocol.graph import reached
+from shardline.app.protocol.graph import reachable_names
 from shardline.app.protocol.objects import (
     inputs_of,
 )
@@ -63,7 +63,7 @@ from shardline.app.runtime.objects import RunningObjects
 from shardline.app.runtime.settings import RuntimeOptions, check_commands
 from shardline.app.sql.queries import bind
 from shardline.app.storage.one_shot import Oneshots
-from shardline.app.storage.worker import StorageDone, StorageWorker
+from shardline.app.storage.worker import StorageEffects, StorageWorker
 from shardline.app.transport.endpoint import Endpoint
 from shardline.app.transport.session import Received, Reconcile
 from shardline.datasource.client import ShardClient
@@ -110,12 +110,12 @@ class Runtime(Observer):
         self,
         sessions: Mapping[Kind, SparkSession],
         client: ShardClient,
-        journal: Journal,
+        journal: DurableOrder,
         options: RuntimeOptions,
         *,
         clock: Clock,
         ids: IdGenerator,
-        observing: Observing | None = None,
+        observing: RuntimeFeeds | None = None,
         watcher: RuntimeWatcher | None = None,
     ) -> None:
         """A runtime that `start` brings to life.
@@ -173,7 +173,7 @@ class Runtime(Observer):
         self._storage_worker = StorageWorker(objects, clock.now_ms())
         relations: Relations = _no_relations if observing is None else observing.relations.relation
         peeks = options.bounds.peeks
-        self._peeks = Peeks(
+        self._peeks = PeekServer(
             self._objects.hosts["compute"],
             self,
             relations,
@@ -216,7 +216,7 @@ class Runtime(Observer):
     def inputs_of(self, name: str) -> Collection[str]:
         """Names of all objects that `name` is made of, directly or through others."""
         objects = self.lane.state.objects
-        return reached(
+        return reachable_names(
             name, lambda one: inputs_of(objects[one].description) if one in objects else ()
         )
 
@@ -295,7 +295,7 @@ class Runtime(Observer):
         if self.lane.state.settings == self._settings_applied:
             return
         self._settings_applied = self.lane.state.settings
-        bounds = self._options.bounds.heeding(self._settings_applied)
+        bounds = self._options.bounds.with_recorded(self._settings_applied)
         self._peeks.tune(bounds.peeks)
         self._objects.apply_settings(bounds)
 
@@ -357,7 +357,7 @@ class Runtime(Observer):
             self._do_storage(self._storage_worker.catch_up(self.lane.state.objects))
         self._doubts.discard(kind)
 
-    def _do_compute(self, done: ComputeDone) -> None:
+    def _do_compute(self, done: ComputeEffects) -> None:
         self._offer("compute", done.commands)
         for uuid in done.forgotten:
             self._peeks.forget(uuid)
@@ -388,7 +388,7 @@ class Runtime(Observer):
             took_ms = self._clock.elapsed_ms() - began_ms
             self._observing.put(PeekEnded(uuid=uuid, took_ms=took_ms))
 
-    def _do_storage(self, done: StorageDone) -> None:
+    def _do_storage(self, done: StorageEffects) -> None:
         self._offer("storage", done.commands)
         for request in done.requests:
             match request:

@@ -26,18 +26,18 @@ from shardline.app.compute.subscribe.subscription import SUBSCRIBE_KNOBS, Subscr
 from shardline.app.lane.settings import LANE_KNOBS, LaneSettings
 from shardline.app.protocol.compute import UpdateConfiguration
 from shardline.app.settings.config import RuntimeSettings
-from shardline.app.settings.live import positive_ms, tuned
+from shardline.app.settings.live import parse_positive_ms, with_live_values
 from shardline.app.transport.session import Limits
 from shardline.datasource.errors import InvalidUsage, unknown_name
 
 __all__ = [
     "CHANGEABLE",
-    "Bounds",
+    "PartSettings",
     "RuntimeOptions",
-    "bounds_of",
+    "changeable_values",
     "check_commands",
-    "check_configuration",
-    "configuration_of",
+    "part_settings_of",
+    "with_checked_values",
 ]
 
 _log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ _HEARTBEATS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class PartSettings:
     """The settings of one runtime.
 
     Attributes:
@@ -67,21 +67,21 @@ class Bounds:
     indexes: IndexSettings = field(default_factory=IndexSettings)
     connections: Limits = field(default_factory=Limits)
 
-    def changed(self, given: Mapping[str, str]) -> Bounds:
+    def changed(self, given: Mapping[str, str]) -> PartSettings:
         """A copy with other values; names that are not `CHANGEABLE` are ignored.
 
         Raises:
             InvalidUsage: A value cannot be parsed, or does not go with the others.
         """
-        return Bounds(
-            lane=tuned(self.lane, LANE_KNOBS, given),
-            peeks=tuned(self.peeks, PEEK_KNOBS, given),
-            subscribes=tuned(self.subscribes, SUBSCRIBE_KNOBS, given),
-            indexes=tuned(self.indexes, INDEX_KNOBS, given),
+        return PartSettings(
+            lane=with_live_values(self.lane, LANE_KNOBS, given),
+            peeks=with_live_values(self.peeks, PEEK_KNOBS, given),
+            subscribes=with_live_values(self.subscribes, SUBSCRIBE_KNOBS, given),
+            indexes=with_live_values(self.indexes, INDEX_KNOBS, given),
             connections=self.connections,
         )
 
-    def heeding(self, said: Mapping[str, str]) -> Bounds:
+    def with_recorded(self, said: Mapping[str, str]) -> PartSettings:
         """A copy with the values of the lane's order; `self` if they cannot be applied.
 
         Another version may have recorded them. To fail would stop this runtime at each start.
@@ -109,10 +109,12 @@ class RuntimeOptions:
     storage: Mapping[str, str] = field(default_factory=dict)
     interval_ms: int = 1000
     interval_max_ms: int = 10_000
-    bounds: Bounds = field(default_factory=Bounds)
+    bounds: PartSettings = field(default_factory=PartSettings)
 
 
-def check_commands(commands: Iterable[object], said: Mapping[str, str], bounds: Bounds) -> None:
+def check_commands(
+    commands: Iterable[object], said: Mapping[str, str], bounds: PartSettings
+) -> None:
     """Refuse `UpdateConfiguration`s that cannot be applied, before any of them is recorded.
 
     Args:
@@ -126,34 +128,34 @@ def check_commands(commands: Iterable[object], said: Mapping[str, str], bounds: 
     # With what the order has recorded: two values may be right alone and not go together.
     for command in commands:
         if isinstance(command, UpdateConfiguration):
-            check_configuration(command.settings, bounds.changed({**said, **command.settings}))
+            with_checked_values(command.settings, bounds.changed({**said, **command.settings}))
 
 
-def bounds_of(settings: RuntimeSettings) -> Bounds:
+def part_settings_of(settings: RuntimeSettings) -> PartSettings:
     """The settings of section `[runtime]`.
 
     Raises:
         InvalidUsage: Values do not go together.
     """
-    silence_ms = positive_ms(settings.controller_silence)
-    fixed = Bounds(
+    silence_ms = parse_positive_ms(settings.controller_silence)
+    fixed = PartSettings(
         lane=LaneSettings(
-            start_threads=settings.start_concurrency, lease_ms=positive_ms(settings.lease)
+            start_threads=settings.start_concurrency, lease_ms=parse_positive_ms(settings.lease)
         ),
         peeks=PeekSettings(
-            threads=settings.query_concurrency, settle_ms=positive_ms(settings.query_timeout)
+            threads=settings.query_concurrency, settle_ms=parse_positive_ms(settings.query_timeout)
         ),
         connections=Limits(silence_ms=silence_ms, heartbeat_ms=max(silence_ms // _HEARTBEATS, 1)),
     )
-    return fixed.changed(configuration_of(settings))
+    return fixed.changed(changeable_values(settings))
 
 
-def configuration_of(settings: RuntimeSettings) -> dict[str, str]:
+def changeable_values(settings: RuntimeSettings) -> dict[str, str]:
     """The values of all settings that may change, as `UpdateConfiguration` carries them."""
     return {name: str(getattr(settings, name)) for name in CHANGEABLE}
 
 
-def check_configuration(given: Mapping[str, str], bounds: Bounds) -> Bounds:
+def with_checked_values(given: Mapping[str, str], bounds: PartSettings) -> PartSettings:
     """Return `bounds` with the values of `given`, all of which must be changeable settings.
 
     Raises:

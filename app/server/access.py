@@ -25,7 +25,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["BODY_MAX", "Access", "Guard", "refusal"]
+__all__ = ["BODY_MAX", "Access", "Guard", "error_response"]
 
 BODY_MAX: Final = 1 << 20
 """Largest body of a request, in bytes."""
@@ -55,18 +55,22 @@ class Access:
         """The answer to a request that is refused; None if it may be served."""
         host = urlsplit(f"//{headers.get('host', '')}")
         if self.bound == "loopback" and host.hostname not in _LOOPBACK:
-            return refusal(403, "FOREIGN_HOST", "this name is not one of ours", "use 127.0.0.1")
+            return error_response(
+                403, "FOREIGN_HOST", "this name is not one of ours", "use 127.0.0.1"
+            )
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != host.netloc:
-            return refusal(403, "FOREIGN_ORIGIN", "requests of other sites are refused", "")
+            return error_response(403, "FOREIGN_ORIGIN", "requests of other sites are refused", "")
         changes = method not in _READS
         if (changes or self.bound == "elsewhere") and path not in _OPEN:
             given = headers.get("authorization", "").removeprefix("Bearer ")
             if not hmac.compare_digest(given.encode(), self.token.encode()):
                 hint = "send it as 'Authorization: Bearer …'; the application says where it is"
-                return refusal(401, "TOKEN_NEEDED", "this needs the application's token", hint)
+                return error_response(
+                    401, "TOKEN_NEEDED", "this needs the application's token", hint
+                )
         if changes and headers.get("content-type", "").split(";")[0] != "application/json":
-            return refusal(415, "JSON_NEEDED", "a body must be application/json", "")
+            return error_response(415, "JSON_NEEDED", "a body must be application/json", "")
         return None
 
 
@@ -103,7 +107,7 @@ _HEADERS: Final = (
 )
 
 
-def refusal(status: int, code: str, message: str, hint: str) -> JSONResponse:
+def error_response(status: int, code: str, message: str, hint: str) -> JSONResponse:
     """Make an error in the form of this interface: a stable code, a sentence, a hint."""
     error = {"code": code, "message": message, "hint": hint}
     return JSONResponse({"error": error}, status_code=status)

@@ -33,8 +33,8 @@ from starlette.routing import BaseRoute, Route
 
 from shardline.app.compute.peek.results import to_ipc
 from shardline.app.introspection.store import Relations
-from shardline.app.server.access import BODY_MAX, Access, Guard, refusal
-from shardline.app.server.metrics import CONTENT_TYPE, exposition
+from shardline.app.server.access import BODY_MAX, Access, Guard, error_response
+from shardline.app.server.metrics import CONTENT_TYPE, encode_metrics
 from shardline.app.server.openapi import openapi
 from shardline.datasource.errors import InvalidUsage, ShardError, unknown_name
 
@@ -131,11 +131,11 @@ class _Routes:
     async def readyz(self, _request: Request) -> Response:
         why_not = self._services.ready()
         if why_not:
-            return refusal(503, "NOT_READY", why_not, "")
+            return error_response(503, "NOT_READY", why_not, "")
         return JSONResponse({"status": "ready"})
 
     async def metrics(self, _request: Request) -> Response:
-        text = await asyncio.to_thread(exposition, self._services.relations)
+        text = await asyncio.to_thread(encode_metrics, self._services.relations)
         return Response(text, headers={"content-type": CONTENT_TYPE})
 
     async def openapi(self, request: Request) -> Response:
@@ -286,19 +286,21 @@ async def _failed(_request: Request, error: Exception) -> Response:
         status = 413
     else:
         status = 400 if isinstance(error, InvalidUsage) else 503
-    return refusal(status, error.code, error.detail, error.hint)
+    return error_response(status, error.code, error.detail, error.hint)
 
 
 async def _broken(request: Request, error: Exception) -> Response:
     if not isinstance(error, ClientDisconnect):
         context = {"path": request.url.path}
         _log.error("a request failed", exc_info=error, extra={"context": context})
-    return refusal(500, "INTERNAL", "the application failed to answer", "its log says more")
+    return error_response(500, "INTERNAL", "the application failed to answer", "its log says more")
 
 
 async def _not_found(_request: Request, _error: Exception) -> Response:
-    return refusal(404, "NOT_FOUND", "there is nothing here", "see /api/v1/openapi.json")
+    return error_response(404, "NOT_FOUND", "there is nothing here", "see /api/v1/openapi.json")
 
 
 async def _not_allowed(_request: Request, _error: Exception) -> Response:
-    return refusal(405, "METHOD", "this method does nothing here", "see /api/v1/openapi.json")
+    return error_response(
+        405, "METHOD", "this method does nothing here", "see /api/v1/openapi.json"
+    )

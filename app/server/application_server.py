@@ -36,7 +36,7 @@ from shardline.app.protocol.codec import COMPUTE, STORAGE
 from shardline.app.protocol.compute import SubscribeDropped, SubscribeResponse
 from shardline.app.server.access import Access
 from shardline.app.server.api import Query, Services, create_app, read_body
-from shardline.app.server.discovery import Whereabouts, announce, withdraw
+from shardline.app.server.discovery import ApplicationAddress, announce, withdraw
 from shardline.app.server.http_server import serve
 from shardline.app.settings.config import RuntimeSettings
 from shardline.app.transport.websocket_server import server_options, websocket_route
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-__all__ = ["batch_line", "routes_of", "serving"]
+__all__ = ["application_routes", "batch_line", "serve_application"]
 
 _TAKE_MS: Final = 500.0
 _PROJECT_MAX: Final = 8 << 20
@@ -57,9 +57,9 @@ _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 @contextmanager
-def serving(
+def serve_application(
     application: Application, settings: RuntimeSettings, folder: Path
-) -> Iterator[Whereabouts]:
+) -> Iterator[ApplicationAddress]:
     """Serve `application` until the block ends.
 
     Args:
@@ -88,12 +88,12 @@ def serving(
         },
         ready=lambda: application.not_ready,
         timeout_s=application.timeout_ms / 1000,
-        routes=routes_of(application, token),
+        routes=application_routes(application, token),
     )
     access = Access(token, "loopback" if host in _LOOPBACK else "elsewhere")
     sockets = server_options(application.runtime.compute.limits)
     with serve(create_app(services, access), host, port, sockets) as served:
-        whereabouts = Whereabouts(
+        whereabouts = ApplicationAddress(
             url=served.url, token=token, pid=os.getpid(), location=application.location_id
         )
         announce(folder, whereabouts)
@@ -103,7 +103,7 @@ def serving(
             withdraw(folder, whereabouts)
 
 
-def routes_of(application: Application, token: str) -> list[BaseRoute]:
+def application_routes(application: Application, token: str) -> list[BaseRoute]:
     """The routes besides those of `shardline.app.server.api`; the sockets check `token`."""
     compute, storage = application.runtime.compute, application.runtime.storage
     return [

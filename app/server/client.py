@@ -23,10 +23,10 @@ import pyarrow as pa
 
 from shardline.app.compute.peek.results import from_ipc
 from shardline.app.server.api import ARROW
-from shardline.app.server.discovery import Whereabouts
+from shardline.app.server.discovery import ApplicationAddress
 from shardline.datasource.errors import Determinate, InvalidUsage
 
-__all__ = ["act", "ask_sql", "follow", "get", "send_project"]
+__all__ = ["follow_subscription", "get_json", "run_action", "run_query", "send_project"]
 
 _MORE_MS: Final = 5000.0
 """Added to each time-out: the application gives up first, and its answer has the reason."""
@@ -35,7 +35,7 @@ _CLIENT_ERROR: Final = 400
 _SERVER_ERROR: Final = 500
 
 
-def ask_sql(where: Whereabouts, query: str, timeout_ms: float) -> pa.Table:
+def run_query(where: ApplicationAddress, query: str, timeout_ms: float) -> pa.Table:
     """Run a query and return its result.
 
     Raises:
@@ -46,7 +46,7 @@ def ask_sql(where: Whereabouts, query: str, timeout_ms: float) -> pa.Table:
         return from_ipc(response.read())
 
 
-def follow(where: Whereabouts, query: str) -> Iterator[dict[str, Any]]:
+def follow_subscription(where: ApplicationAddress, query: str) -> Iterator[dict[str, Any]]:
     """Yield the intervals of a subscription, as `POST /api/v1/subscribe` sends them, to its end.
 
     Raises:
@@ -57,7 +57,9 @@ def follow(where: Whereabouts, query: str) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-def act(where: Whereabouts, action: str, target: str, timeout_ms: float = 60_000) -> Any:
+def run_action(
+    where: ApplicationAddress, action: str, target: str, timeout_ms: float = 60_000
+) -> Any:
     """Run an action and return its result.
 
     Raises:
@@ -68,7 +70,7 @@ def act(where: Whereabouts, action: str, target: str, timeout_ms: float = 60_000
 
 
 def send_project(
-    where: Whereabouts, files: Mapping[str, str], *, dry_run: bool, timeout_ms: float
+    where: ApplicationAddress, files: Mapping[str, str], *, dry_run: bool, timeout_ms: float
 ) -> Mapping[str, Any]:
     """Apply a project, or only plan it.
 
@@ -79,7 +81,7 @@ def send_project(
         timeout_ms: How long to wait; a project is applied to its end all the same.
 
     Returns:
-        In `plan` the plan, for `shardline.app.project.plan.plan_from`.
+        In `plan` the plan, for `shardline.app.project.plan.plan_from_json`.
 
     Raises:
         InvalidUsage: The project has problems, all of which are in the error; or nothing answers
@@ -94,7 +96,7 @@ def send_project(
 
 @contextmanager
 def _post(
-    where: Whereabouts,
+    where: ApplicationAddress,
     route: str,
     body: Mapping[str, object],
     timeout_ms: float | None,
@@ -119,7 +121,7 @@ def _answered(request: Request, url: str, timeout_s: float | None) -> Iterator[H
         with urlopen(request, timeout=timeout_s) as response:  # noqa: S310 - the same
             yield response
     except HTTPError as error:
-        raise _told(error) from None
+        raise _answered_error(error) from None
     except TimeoutError:
         raise Determinate(
             f"the application at {url} did not answer in time",
@@ -134,7 +136,7 @@ def _answered(request: Request, url: str, timeout_s: float | None) -> Iterator[H
         ) from None
 
 
-def get(url: str, token: str, path: str, timeout_ms: float = 10_000) -> Any:
+def get_json(url: str, token: str, path: str, timeout_ms: float = 10_000) -> Any:
     """Return the answer of `GET /api/v1/{path}`.
 
     Raises:
@@ -147,7 +149,7 @@ def get(url: str, token: str, path: str, timeout_ms: float = 10_000) -> Any:
         return json.load(response)
 
 
-def _told(error: HTTPError) -> InvalidUsage | Determinate:
+def _answered_error(error: HTTPError) -> InvalidUsage | Determinate:
     """The error of an answer; one that is not of our form becomes `HTTP_ERROR`."""
     try:
         told = json.loads(error.read())["error"]

@@ -16,12 +16,12 @@ import msgspec
 from shardline.datasource.errors import InvalidUsage
 from shardline.installation import PROGRAM
 
-__all__ = ["Whereabouts", "announce", "find", "withdraw"]
+__all__ = ["ApplicationAddress", "announce", "find", "withdraw"]
 
 _FILE = "application.json"
 
 
-class Whereabouts(msgspec.Struct, frozen=True, kw_only=True):
+class ApplicationAddress(msgspec.Struct, frozen=True, kw_only=True):
     """The address of a running application.
 
     Attributes:
@@ -37,7 +37,7 @@ class Whereabouts(msgspec.Struct, frozen=True, kw_only=True):
     location: str = ""
 
 
-def announce(folder: Path, whereabouts: Whereabouts) -> None:
+def announce(folder: Path, whereabouts: ApplicationAddress) -> None:
     """Write the file; only this user may read it, because of the token."""
     # Created with its mode and then renamed: written in place it would be readable by others, or
     # half written, for a moment.
@@ -49,13 +49,13 @@ def announce(folder: Path, whereabouts: Whereabouts) -> None:
     fresh.replace(folder / _FILE)
 
 
-def withdraw(folder: Path, whereabouts: Whereabouts) -> None:
+def withdraw(folder: Path, whereabouts: ApplicationAddress) -> None:
     """Remove the file, unless another application has written its own since."""
     if _read(folder) == whereabouts:
         (folder / _FILE).unlink(missing_ok=True)
 
 
-def find(folder: Path) -> Whereabouts:
+def find(folder: Path) -> ApplicationAddress:
     """Return the address of the folder's application; it may have been killed since.
 
     Raises:
@@ -71,8 +71,8 @@ def find(folder: Path) -> Whereabouts:
     return found
 
 
-def _read(folder: Path) -> Whereabouts | None:
+def _read(folder: Path) -> ApplicationAddress | None:
     try:
-        return msgspec.json.decode((folder / _FILE).read_bytes(), type=Whereabouts)
+        return msgspec.json.decode((folder / _FILE).read_bytes(), type=ApplicationAddress)
     except (OSError, msgspec.DecodeError):
         return None

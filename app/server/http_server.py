@@ -22,13 +22,13 @@ from shardline.datasource.errors import InvalidUsage
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-__all__ = ["Served", "serve"]
+__all__ = ["RunningServer", "serve"]
 
 _GRACE_S: Final = 5
 """How long requests that are under way may take after `close`."""
 
 
-class Served:
+class RunningServer:
     """A running server. Close it, or use it as a context manager."""
 
     def __init__(self, app: ASGIApp, listening: socket.socket, sockets: Mapping[str, Any]) -> None:
@@ -77,7 +77,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 0,
     sockets: Mapping[str, Any] = MappingProxyType({}),
-) -> Served:
+) -> RunningServer:
     """Start a server for `app`.
 
     Args:
@@ -98,4 +98,4 @@ def serve(
             code="ADDRESS_TAKEN",
             hint="choose another port, or 0 for any that is free",
         ) from None
-    return Served(app, listening, sockets)
+    return RunningServer(app, listening, sockets)

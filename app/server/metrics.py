@@ -26,7 +26,7 @@ from typing_extensions import override
 from shardline.app.introspection.spark_plan.operators import PHASES
 from shardline.app.introspection.store import Relations
 
-__all__ = ["CONTENT_TYPE", "RelationCollector", "exposition"]
+__all__ = ["CONTENT_TYPE", "RelationCollector", "encode_metrics"]
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
@@ -93,7 +93,7 @@ _PROGRESS: Final = {
 _Value = Callable[[Mapping[str, object]], float | None]
 
 
-def exposition(relations: Relations) -> bytes:
+def encode_metrics(relations: Relations) -> bytes:
     """Encode all families as text."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(RelationCollector(relations))

@@ -26,7 +26,7 @@ import msgspec
 from msgspec import Meta
 from typing_extensions import override
 
-from shardline.app.settings.live import positive_ms, size_bytes
+from shardline.app.settings.live import parse_positive_ms, parse_size_bytes
 from shardline.datasource.errors import InvalidUsage, unknown_name
 from shardline.installation import CONF, folder_of_paths
 
@@ -48,7 +48,7 @@ class Duration(str):
         Raises:
             InvalidUsage: It is no duration.
         """
-        positive_ms(text)
+        parse_positive_ms(text)
         return super().__new__(cls, text)
 
 
@@ -63,7 +63,7 @@ class Size(str):
         Raises:
             InvalidUsage: It is no size.
         """
-        size_bytes(text)
+        parse_size_bytes(text)
         return super().__new__(cls, text)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.shard_source.option_parser import Hint, parse_duration
+from shardline.datasource.shard_source.option_parser import UnparsableOption, parse_duration
 
-__all__ = ["duration_ms"]
+__all__ = ["parse_duration_ms"]
 
 
-def duration_ms(text: str, *others: str) -> int:
+def parse_duration_ms(text: str, *others: str) -> int:
     """Parse `7d`, `36h`, `90min`, `10s`, `500` or `'7 days'` to milliseconds.
 
     Args:
@@ -20,7 +20,7 @@ def duration_ms(text: str, *others: str) -> int:
     """
     try:
         return parse_duration(text)
-    except Hint as hint:
+    except UnparsableOption as hint:
         raise InvalidUsage(
             f"'{text}' is no duration",
             code="INVALID_DURATION",

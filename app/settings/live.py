@@ -19,20 +19,27 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from shardline.app.settings.durations import duration_ms
+from shardline.app.settings.durations import parse_duration_ms
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.shard_source.option_parser import Hint, parse_size
+from shardline.datasource.shard_source.option_parser import UnparsableOption, parse_size
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["Knob", "Knobs", "count", "positive_ms", "size_bytes", "tuned"]
+__all__ = [
+    "LiveSetting",
+    "LiveSettings",
+    "parse_positive_count",
+    "parse_positive_ms",
+    "parse_size_bytes",
+    "with_live_values",
+]
 
 S = TypeVar("S", bound="DataclassInstance")
 
 
 @dataclass(frozen=True, slots=True)
-class Knob:
+class LiveSetting:
     """A setting that may change.
 
     Attributes:
@@ -44,11 +51,11 @@ class Knob:
     read: Callable[[str], int]
 
 
-Knobs: TypeAlias = Mapping[str, Knob]
+LiveSettings: TypeAlias = Mapping[str, LiveSetting]
 """Knobs by their names in section `[runtime]`."""
 
 
-def tuned(settings: S, knobs: Knobs, given: Mapping[str, str]) -> S:
+def with_live_values(settings: S, knobs: LiveSettings, given: Mapping[str, str]) -> S:
     """Return `settings` with the values of `given`.
 
     Raises:
@@ -68,7 +75,7 @@ def tuned(settings: S, knobs: Knobs, given: Mapping[str, str]) -> S:
     return dataclasses.replace(settings, **changes) if changes else settings
 
 
-def count(text: str) -> int:
+def parse_positive_count(text: str) -> int:
     """Parse a whole number from 1 to 100,000."""
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= _COUNT_MAX:
         raise InvalidUsage(
@@ -79,9 +86,9 @@ def count(text: str) -> int:
     return int(text)
 
 
-def positive_ms(text: str) -> int:
+def parse_positive_ms(text: str) -> int:
     """Parse a duration that is not 0 to milliseconds."""
-    found = duration_ms(text)
+    found = parse_duration_ms(text)
     if found < 1:
         raise InvalidUsage(
             f"'{text}' is no time at all", code="INVALID_SETTING", hint="use at least 1ms"
@@ -89,11 +96,11 @@ def positive_ms(text: str) -> int:
     return found
 
 
-def size_bytes(text: str) -> int:
+def parse_size_bytes(text: str) -> int:
     """Parse a size, `64m` or `1g`, to bytes."""
     try:
         return parse_size(text)
-    except Hint as hint:
+    except UnparsableOption as hint:
         raise InvalidUsage(
             f"'{text}' is no size", code="INVALID_SETTING", hint=f"write {hint}"
         ) from None

@@ -12,8 +12,8 @@ Invariants:
     Nothing runs. Data is read only by a format that knows its columns from its data alone.
     Temporary views have fresh names and are gone at the end, whatever happens in between.
     A statement that is no query is never carried out, even if our parser took it for one.
-    A refusal of Spark is raised as `Refused`. PySpark's own log of it is kept off the terminal, for
-    this thread and until the end.
+    A refusal of Spark is raised as `RefusedBySpark`. PySpark's own log of it is kept off the
+    terminal, for this thread and until the end.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 
-from shardline.app.sql.determinism import computed_times, reads_clock
+from shardline.app.sql.determinism import has_computed_times, is_clock_text
 from shardline.app.sql.plan_tree import Node, plan_tree
-from shardline.app.sql.spark_errors import Said, spark_says
+from shardline.app.sql.spark_errors import SparkProblem, read_spark_error
 from shardline.datasource.clock import IdGenerator
 from shardline.datasource.types.schema import DIFF, TS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Catalyst", "Culprit", "QueryPlan", "Refused"]
+__all__ = ["Catalyst", "NondeterministicExpression", "QueryPlan", "RefusedBySpark"]
 
 _GUESSING: Final = frozenset({"csv", "json", "xml"})
 """Formats whose columns Spark would guess from the files that happen to be there."""
@@ -51,20 +51,20 @@ _SUBQUERIES: Final = frozenset({"Exists", "LateralSubquery", "ListQuery", "Scala
 _READ_AS_TIME: Final = frozenset({"Cast", "ParseToDate", "ParseToTimestamp"})
 
 
-class Refused(Exception):
+class RefusedBySpark(Exception):
     """Spark refuses a query, columns or a format.
 
     Attributes:
         said: Spark's error.
     """
 
-    def __init__(self, said: Said) -> None:
+    def __init__(self, said: SparkProblem) -> None:
         super().__init__(said.message)
         self.said = said
 
 
 @dataclass(frozen=True, slots=True)
-class Culprit:
+class NondeterministicExpression:
     """An expression by which two runs of a query over the same inputs can differ.
 
     Attributes:
@@ -92,7 +92,7 @@ class QueryPlan:
 
     schema: str
     tree: Node
-    culprit: Culprit | None
+    culprit: NondeterministicExpression | None
     special: str = ""
 
 
@@ -109,7 +109,7 @@ class Catalyst:
         self.views: dict[str, str] = {}
 
     def __enter__(self) -> Self:
-        self._stack.enter_context(_quiet())
+        self._stack.enter_context(_without_query_log())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -177,7 +177,7 @@ class Catalyst:
             execution.assertAnalyzed()
         plan = execution.analyzed()
         tree = plan_tree(plan.toJSON())
-        special = _special_text(plan) if computed_times(tree) else ""
+        special = _special_text(plan) if has_computed_times(tree) else ""
         return QueryPlan(str(plan.schema().json()), tree, self._culprit(plan), special)
 
     def reads(self, name: str, options: Mapping[str, str], ddl: str) -> tuple[str, bool]:
@@ -201,11 +201,11 @@ class Catalyst:
             return given, True
         if name.lower() in _GUESSING:
             what = f"format '{name}' has no columns of its own"
-            raise Refused(Said("NO_SCHEMA", what, self._guess(name, options), None))
+            raise RefusedBySpark(SparkProblem("NO_SCHEMA", what, self._guess(name, options), None))
         try:
             with _refusing(""):
                 return str(reader.load().schema.json()), False
-        except Refused as refused:
+        except RefusedBySpark as refused:
             if "schema must be specified" not in refused.said.message:
                 raise
         with _refusing(""):
@@ -217,7 +217,7 @@ class Catalyst:
         try:
             with _refusing(""):
                 found = str(reader.load().schema.json())
-        except Refused:
+        except RefusedBySpark:
             return "write SCHEMA (name TYPE, …): a guess from some files is none for the others"
         return f"write SCHEMA ({self.ddl(found)}), or what else it is: that is a guess"
 
@@ -242,15 +242,15 @@ class Catalyst:
         try:
             with _refusing(""):
                 self._spark.readStream.format(name).options(**options).schema(ddl).load()
-        except Refused as refused:
+        except RefusedBySpark as refused:
             said = refused.said
             if "user-specified schema" in said.message:
                 hint = "leave out SCHEMA: the format has columns of its own"
-                raise Refused(Said(said.code, said.message, hint, None)) from None
+                raise RefusedBySpark(SparkProblem(said.code, said.message, hint, None)) from None
             if said.code == "DATA_SOURCE_NOT_FOUND":
                 raise
 
-    def _culprit(self, plan: Any) -> Culprit | None:
+    def _culprit(self, plan: Any) -> NondeterministicExpression | None:
         current = self._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
         if not plan.deterministic():
             return _culprit(plan, lambda node: not node.deterministic(), current=False)
@@ -259,7 +259,9 @@ class Catalyst:
         return None
 
 
-def _culprit(plan: Any, guilty: Callable[[Any], bool], *, current: bool) -> Culprit:
+def _culprit(
+    plan: Any, guilty: Callable[[Any], bool], *, current: bool
+) -> NondeterministicExpression:
     """The deepest node for which `guilty` holds, below a plan for which it does."""
     node = plan
     while True:
@@ -273,7 +275,9 @@ def _culprit(plan: Any, guilty: Callable[[Any], bool], *, current: bool) -> Culp
         python = node.getClass().getSimpleName().startswith("Python")
         name = node.name() if python else node.prettyName()
     start = node.origin().startIndex()
-    return Culprit(str(name), int(start.get()) if start.isDefined() else None, current)
+    return NondeterministicExpression(
+        str(name), int(start.get()) if start.isDefined() else None, current
+    )
 
 
 def _special_text(plan: Any) -> str:
@@ -290,7 +294,7 @@ def _special_text(plan: Any) -> str:
                 value = str(text.eval(None)).strip()
             except Py4JJavaError:
                 continue  # it fails when the query is run, each time
-            if reads_clock(value):
+            if is_clock_text(value):
                 return value
     return ""
 
@@ -315,15 +319,15 @@ def _each(sequence: Any) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _refusing(text: str) -> Iterator[None]:
-    """Raise errors of Spark as `Refused`, with places in `text`."""
+    """Raise errors of Spark as `RefusedBySpark`, with places in `text`."""
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        raise Refused(spark_says(error, text)) from None
+        raise RefusedBySpark(read_spark_error(error, text)) from None
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _without_query_log() -> Iterator[None]:
     """Keep PySpark from printing refused queries of this thread: they are shown as problems."""
     logger = PySparkLogger.getLogger("SQLQueryContextLogger")
     thread = threading.get_ident()

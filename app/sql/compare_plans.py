@@ -251,7 +251,7 @@ class _Comparison:
             raise _Different(_shown(ours, theirs))
         if len(ours.children) != len(theirs.children):
             raise _Different(
-                f"{_spoken(ours)} over all columns, which would see the time and diff of changes"
+                f"{_name_of(ours)} over all columns, which would see the time and diff of changes"
             )
         if (
             ours.kind == "AttributeReference"
@@ -299,9 +299,9 @@ def _shown(ours: Any, theirs: Any) -> str:
             name = value.fields.get("name")
             if name in _HIDDEN:
                 return f"an expression that sees {name}"
-            return f"{_spoken(value)}, which would mean something else over changes"
+            return f"{_name_of(value)}, which would mean something else over changes"
     return "a property that would be another one over changes"
 
 
-def _spoken(node: Node) -> str:
+def _name_of(node: Node) -> str:
     return str(node.fields.get("name") or node.kind)

@@ -28,9 +28,9 @@ from sqlglot import TokenType
 
 from shardline.app.sql.plan_tree import Node
 from shardline.app.sql.tokens import tokens_of, word_of
-from shardline.app.sql.window_frames import forgets_order, taken_as_they_come
+from shardline.app.sql.window_frames import find_unordered_function, is_order_insensitive
 
-__all__ = ["computed_times", "reads_clock", "special_literal", "undetermined"]
+__all__ = ["find_clock_literal", "find_nondeterminism", "has_computed_times", "is_clock_text"]
 
 _SPECIAL: Final = frozenset({"now", "today", "tomorrow", "yesterday"})
 _OF_TODAY: Final = re.compile(r"T?\d{1,2}:\d{1,2}(:.*)?", re.IGNORECASE)
@@ -55,7 +55,7 @@ _TRANSPARENT: Final = frozenset(
 )
 
 
-def undetermined(plan: Node) -> tuple[str, str] | None:
+def find_nondeterminism(plan: Node) -> tuple[str, str] | None:
     """The first piece of a query whose result its inputs do not decide.
 
     Args:
@@ -76,21 +76,21 @@ def undetermined(plan: Node) -> tuple[str, str] | None:
     return what, "write the date or timestamp itself"
 
 
-def reads_clock(text: str) -> bool:
+def is_clock_text(text: str) -> bool:
     """True if Spark reads this text as the current time, or as a time of today."""
     text = text.strip()
     return text.lower() in _SPECIAL or _OF_TODAY.fullmatch(text) is not None
 
 
-def computed_times(plan: Node) -> bool:
+def has_computed_times(plan: Node) -> bool:
     """True if a text that is computed from constants alone is read as a date or timestamp.
 
-    Only an evaluation of the text can show if it `reads_clock`.
+    Only an evaluation of the text can show if it `is_clock_text`.
     """
     return any(_timed(node) and _computed(node.children[0]) for node in plan.walk())
 
 
-def special_literal(text: str) -> int | None:
+def find_clock_literal(text: str) -> int | None:
     """Offset of the first `DATE 'today'` or `TIMESTAMP 'now'` of a query; None if there is none.
 
     Spark's parser replaces it by the present time, so no plan shows it: the text must be searched.
@@ -98,7 +98,7 @@ def special_literal(text: str) -> int | None:
     for before, token in pairwise(tokens_of(text)):
         if (
             token.token_type is TokenType.STRING
-            and reads_clock(token.text)
+            and is_clock_text(token.text)
             and word_of(before, text).startswith(_TIMES)
         ):
             return before.start
@@ -131,7 +131,7 @@ def _operator(node: Node, plan: Node) -> tuple[str, str] | None:
             return next((found for tree in node.expressions if (found := _calls(tree))), None)
         case "Window":
             known = next((found for tree in node.expressions if (found := _rough(tree))), None)
-            return known or taken_as_they_come(node, plan)
+            return known or find_unordered_function(node, plan)
         case _:
             return None
 
@@ -169,7 +169,7 @@ def _calls(tree: Node) -> tuple[str, str] | None:
                 "listagg() without an order keeps rows as they come",
                 "add WITHIN GROUP (ORDER BY …)",
             )
-        below = forgets_order(node) or (settled and node.kind == "AggregateExpression")
+        below = is_order_insensitive(node) or (settled and node.kind == "AggregateExpression")
         ahead += [(child, below) for child in reversed((*node.expressions, *node.children))]
     return None
 
@@ -197,7 +197,7 @@ def _special(node: Node) -> bool:
         return False
     child = node.children[0]
     text = child.fields.get("value")
-    return child.kind == "Literal" and isinstance(text, str) and reads_clock(text)
+    return child.kind == "Literal" and isinstance(text, str) and is_clock_text(text)
 
 
 def _timed(node: Node) -> bool:

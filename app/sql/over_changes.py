@@ -25,7 +25,7 @@ from sqlglot import Token, TokenType
 from shardline.app.sql.tokens import query_tokens
 from shardline.datasource.types.schema import DIFF, TS
 
-__all__ = ["NotLinear", "over_changes"]
+__all__ = ["NotLinear", "rewrite_over_changes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class NotLinear:
     reason: str
 
 
-def over_changes(query: str) -> str | NotLinear:
+def rewrite_over_changes(query: str) -> str | NotLinear:
     """The text of `query` for inputs that have `_ts` and `_diff`, with both at the end of its rows.
 
     It is right only for a query whose plan has no operators but those of `strategy.LINEAR`.

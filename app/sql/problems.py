@@ -20,9 +20,9 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
-from shardline.datasource.errors import InvalidUsage, nearest
+from shardline.datasource.errors import InvalidUsage, nearest_name
 
-__all__ = ["InvalidProject", "Place", "Problem", "Script", "Wrong", "did_you_mean"]
+__all__ = ["InvalidProject", "Place", "Problem", "Script", "TextProblem", "did_you_mean"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -125,7 +125,7 @@ class InvalidProject(InvalidUsage):
         return (InvalidProject, (self.problems,))
 
 
-class Wrong(Exception):
+class TextProblem(Exception):
     """A problem at an offset of a text, raised where the text's script is not known.
 
     Attributes:
@@ -147,7 +147,7 @@ class Wrong(Exception):
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A hint for an unknown name: the nearest known one, or all known if none is near."""
     names = sorted(known)
-    near = nearest(name, names)
+    near = nearest_name(name, names)
     if near is not None:
         return f"did you mean '{near}'?"
     return f"known: {', '.join(names)}" if names else "there are none yet"

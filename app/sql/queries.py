@@ -12,8 +12,8 @@ A time is a number of milliseconds since the epoch, or a date-time as text; one 
 in `zone`. `AS OF` is the last clause and applies to everything that the query reads.
 
 Invariants:
-    The query of a `Selected` is the text as written, without its `AS OF`: Spark reads exactly that.
-    Errors show the place, as those of a project do.
+    The query of a `SelectRequest` is the text as written, without its `AS OF`: Spark reads exactly
+    that. Errors show the place, as those of a project do.
 """
 
 from __future__ import annotations
@@ -26,12 +26,19 @@ from zoneinfo import ZoneInfo
 
 from sqlglot import Token, TokenType
 
-from shardline.app.sql.problems import InvalidProject, Script, Wrong
+from shardline.app.sql.problems import InvalidProject, Script, TextProblem
 from shardline.app.sql.references import Query, read_query
 from shardline.app.sql.tokens import Cursor, statements_of, word_of
-from shardline.datasource.shard_source.option_parser import Hint, parse_time
+from shardline.datasource.shard_source.option_parser import UnparsableOption, parse_time
 
-__all__ = ["Selected", "Subscribed", "bind", "parse_explain", "parse_select", "parse_subscribe"]
+__all__ = [
+    "SelectRequest",
+    "SubscribeRequest",
+    "bind",
+    "parse_explain",
+    "parse_select",
+    "parse_subscribe",
+]
 
 _FILE: Final = "sql"
 _UTC: Final = ZoneInfo("UTC")
@@ -43,7 +50,7 @@ _LITERALS: Final = frozenset({TokenType.STRING, TokenType.RAW_STRING, TokenType.
 
 
 @dataclass(frozen=True, slots=True)
-class Selected:
+class SelectRequest:
     """A query to answer once.
 
     Attributes:
@@ -58,7 +65,7 @@ class Selected:
 
 
 @dataclass(frozen=True, slots=True)
-class Subscribed:
+class SubscribeRequest:
     """A request to follow an object's changes.
 
     Attributes:
@@ -74,7 +81,7 @@ class Subscribed:
     up_to: int | None = None
 
 
-def parse_select(text: str, zone: ZoneInfo = _UTC) -> Selected:
+def parse_select(text: str, zone: ZoneInfo = _UTC) -> SelectRequest:
     """Parse `SELECT … [AS OF time]`, or any other query.
 
     Raises:
@@ -85,12 +92,12 @@ def parse_select(text: str, zone: ZoneInfo = _UTC) -> Selected:
         end, as_of = _as_of(tokens, text, zone)
         start = tokens[0].start
         query = _query(text[start:end], start)
-    except Wrong as wrong:
+    except TextProblem as wrong:
         raise InvalidProject([wrong.at(Script(_FILE, text))]) from None
-    return Selected(query.text, query.inputs, as_of)
+    return SelectRequest(query.text, query.inputs, as_of)
 
 
-def parse_explain(text: str, zone: ZoneInfo = _UTC) -> Selected | str | None:
+def parse_explain(text: str, zone: ZoneInfo = _UTC) -> SelectRequest | str | None:
     """Parse `EXPLAIN query`, or `EXPLAIN [MATERIALIZED] VIEW name`.
 
     Returns:
@@ -109,7 +116,7 @@ def parse_explain(text: str, zone: ZoneInfo = _UTC) -> Selected | str | None:
     return parse_select(" " * head.end() + text[head.end() :], zone)
 
 
-def parse_subscribe(text: str, zone: ZoneInfo = _UTC) -> Subscribed:
+def parse_subscribe(text: str, zone: ZoneInfo = _UTC) -> SubscribeRequest:
     """Parse `SUBSCRIBE [TO] object [WITHOUT SNAPSHOT] [AS OF time] [UP TO time]`, in any order.
 
     Raises:
@@ -117,7 +124,7 @@ def parse_subscribe(text: str, zone: ZoneInfo = _UTC) -> Subscribed:
     """
     try:
         return _subscribed(Cursor(text, _one(text, "write SUBSCRIBE TO object")), zone)
-    except Wrong as wrong:
+    except TextProblem as wrong:
         raise InvalidProject([wrong.at(Script(_FILE, text))]) from None
 
 
@@ -125,7 +132,7 @@ def bind(query: str, names: Mapping[str, str]) -> str:
     """The query over other names; see `references.Query.bind`.
 
     Args:
-        query: The text, as in a `Selected` or a view's description.
+        query: The text, as in a `SelectRequest` or a view's description.
         names: The temporary view to read instead, by the object's name in lower case.
 
     Raises:
@@ -133,23 +140,23 @@ def bind(query: str, names: Mapping[str, str]) -> str:
     """
     try:
         return read_query(query).bind(names).text
-    except Wrong as wrong:
+    except TextProblem as wrong:
         raise InvalidProject([wrong.at(Script(_FILE, query))]) from None
 
 
 def _one(text: str, hint: str) -> list[Token]:
     statements = list(statements_of(text))
     if not statements:
-        raise Wrong(0, "there is no statement", hint)
+        raise TextProblem(0, "there is no statement", hint)
     if len(statements) > 1:
-        raise Wrong(statements[1][0].start, "expected one statement, found several", hint)
+        raise TextProblem(statements[1][0].start, "expected one statement, found several", hint)
     return statements[0]
 
 
 def _query(text: str, base: int) -> Query:
     try:
         return read_query(text)
-    except Wrong as wrong:
+    except TextProblem as wrong:
         wrong.offset += base
         raise
 
@@ -160,7 +167,7 @@ def _as_of(tokens: list[Token], text: str, zone: ZoneInfo) -> tuple[int, int | N
     if words != ["AS", "OF"] or tokens[-1].token_type not in _LITERALS:
         return tokens[-1].end + 1, None
     if len(tokens) < 5 or word_of(tokens[-4], text) in {"TIMESTAMP", "VERSION"}:  # noqa: PLR2004
-        raise Wrong(
+        raise TextProblem(
             tokens[max(len(tokens) - 4, 0)].start,
             "an object has times, and no versions",
             "write SELECT … FROM object AS OF time",
@@ -168,7 +175,7 @@ def _as_of(tokens: list[Token], text: str, zone: ZoneInfo) -> tuple[int, int | N
     return tokens[-4].end + 1, _time(tokens[-1].text, tokens[-1].start, zone)
 
 
-def _subscribed(cursor: Cursor, zone: ZoneInfo) -> Subscribed:
+def _subscribed(cursor: Cursor, zone: ZoneInfo) -> SubscribeRequest:
     cursor.expect("SUBSCRIBE", "SUBSCRIBE TO object")
     cursor.accept("TO")
     on = cursor.name("what is followed").lower()
@@ -184,19 +191,19 @@ def _subscribed(cursor: Cursor, zone: ZoneInfo) -> Subscribed:
             at = cursor.offset
             times[word] = _time(cursor.literal("a time"), at, zone)
         else:
-            raise Wrong(
+            raise TextProblem(
                 offset,
                 f"{cursor.written} is not expected here",
                 "write SUBSCRIBE TO object [WITHOUT SNAPSHOT] [AS OF time] [UP TO time]",
             )
         if word == "UP" or "UP" in times:
             _check_order(times, offset)
-    return Subscribed(on, snapshot, times.get("AS"), times.get("UP"))
+    return SubscribeRequest(on, snapshot, times.get("AS"), times.get("UP"))
 
 
 def _check_order(times: Mapping[str, int], offset: int) -> None:
     if "AS" in times and times["UP"] <= times["AS"]:
-        raise Wrong(
+        raise TextProblem(
             offset,
             f"UP TO {times['UP']} is not behind AS OF {times['AS']}: there is nothing to send",
             "UP TO is exclusive; give a later time",
@@ -206,5 +213,5 @@ def _check_order(times: Mapping[str, int], offset: int) -> None:
 def _time(text: str, offset: int, zone: ZoneInfo) -> int:
     try:
         return parse_time(text.strip(), zone)
-    except Hint as hint:
-        raise Wrong(offset, f"'{text}' is no time", f"write {hint}") from None
+    except UnparsableOption as hint:
+        raise TextProblem(offset, f"'{text}' is no time", f"write {hint}") from None

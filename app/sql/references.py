@@ -30,10 +30,10 @@ from sqlglot import Token, exp
 from sqlglot.dialects.databricks import Databricks
 from sqlglot.errors import ParseError
 
-from shardline.app.sql.problems import Wrong
+from shardline.app.sql.problems import TextProblem
 from shardline.app.sql.tokens import query_tokens
 
-__all__ = ["INTROSPECTION", "Bound", "Query", "Reference", "quoted", "read_query"]
+__all__ = ["INTROSPECTION", "BoundQuery", "Query", "Reference", "quote_name", "read_query"]
 
 INTROSPECTION: Final = "introspection"
 """The only qualifier that a name may have: that of the runtime's own relations."""
@@ -71,7 +71,7 @@ class _Edit:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class BoundQuery:
     """A query with other names.
 
     Attributes:
@@ -114,7 +114,7 @@ class Query:
         """Names of the objects that it reads, sorted, each once."""
         return tuple(sorted({reference.name for reference in self.references}))
 
-    def bind(self, names: Mapping[str, str]) -> Bound:
+    def bind(self, names: Mapping[str, str]) -> BoundQuery:
         """The query over other names.
 
         Args:
@@ -125,7 +125,7 @@ class Query:
         for reference in self.references:
             if reference.name in names:
                 alias = "" if reference.aliased else f" AS {reference.own}"
-                bound = quoted(names[reference.name]) + alias
+                bound = quote_name(names[reference.name]) + alias
                 edits.append(_Edit(reference.start, reference.end, bound))
         edits.sort(key=lambda edit: edit.start)
         assert all(a.end <= b.start for a, b in pairwise(edits)), edits
@@ -133,10 +133,10 @@ class Query:
         for edit in edits:
             pieces += [self.text[end : edit.start], edit.text]
             end = edit.end
-        return Bound("".join([*pieces, self.text[end:]]), tuple(edits))
+        return BoundQuery("".join([*pieces, self.text[end:]]), tuple(edits))
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """The name in backticks, as Spark's SQL takes any name."""
     return f"`{name.replace('`', '``')}`"
 
@@ -166,24 +166,26 @@ def read_query(text: str) -> Query:
 def _parsed(text: str) -> exp.Expr:
     tokens = query_tokens(text)
     if not tokens:
-        raise Wrong(0, "there is no query", "write SELECT …")
+        raise TextProblem(0, "there is no query", "write SELECT …")
     try:
         # Databricks' dialect, not Spark's: it has the same SQL, and knows paths into a variant
         # (`v:a.b`), which Spark's of sqlglot does not.
         found = Databricks().parser().parse(tokens, text)
     except ParseError as error:
-        raise _refused(error, tokens) from None
+        raise _parse_problem(error, tokens) from None
     except RecursionError:
-        raise Wrong(tokens[0].start, "the query is nested too deeply", "split it") from None
+        raise TextProblem(tokens[0].start, "the query is nested too deeply", "split it") from None
     if len(found) > 1:
-        raise Wrong(tokens[0].start, "expected one query, found several", "leave out the others")
+        raise TextProblem(
+            tokens[0].start, "expected one query, found several", "leave out the others"
+        )
     tree = found[0]
     if not isinstance(tree, exp.Query | exp.Values):
-        raise Wrong(tokens[0].start, "this is no query", "start it with SELECT or WITH")
+        raise TextProblem(tokens[0].start, "this is no query", "start it with SELECT or WITH")
     return tree
 
 
-def _refused(error: ParseError, tokens: list[Token]) -> Wrong:
+def _parse_problem(error: ParseError, tokens: list[Token]) -> TextProblem:
     first = error.errors[0] if error.errors else {}
     line, column = first.get("line"), first.get("col")
     found = [token for token in tokens if token.line == line and token.col == column]
@@ -191,7 +193,7 @@ def _refused(error: ParseError, tokens: list[Token]) -> Wrong:
     message = str(first.get("description") or "the query is not understood").rstrip(".")
     shown = str(first.get("highlight") or "")
     at = f" at '{shown}'" if shown else ""
-    return Wrong(offset, f"{message[:1].lower()}{message[1:]}{at}", "a query is Spark's SQL")
+    return TextProblem(offset, f"{message[:1].lower()}{message[1:]}{at}", "a query is Spark's SQL")
 
 
 def _nodes(tree: exp.Expr) -> Iterator[tuple[exp.Expr, frozenset[str]]]:
@@ -218,7 +220,7 @@ def _reference(table: exp.Table, text: str) -> Reference:
     parts = table.parts
     start, end = _span(parts[0], text)[0], _span(parts[-1], text)[1]
     if len(parts) > 2 or (len(parts) == 2 and parts[0].name.lower() != INTROSPECTION):  # noqa: PLR2004
-        raise Wrong(
+        raise TextProblem(
             start,
             f"'{text[start:end]}' is no object: its name has several parts",
             f"read a source or view by its name, or {INTROSPECTION}.relation; anything else, such "
@@ -227,7 +229,7 @@ def _reference(table: exp.Table, text: str) -> Reference:
         )
     strange = [key for key, value in table.args.items() if value and key not in _PLAIN]
     if strange:
-        raise Wrong(
+        raise TextProblem(
             end,
             f"'{text[start:end]}' is followed by a clause that objects do not have ({strange[0]})",
             "write the name with an alias or none; AS OF stands at the end of a SELECT",
@@ -246,10 +248,12 @@ def _span(part: exp.Expr, text: str) -> tuple[int, int]:
     """
     start, last = part.meta.get("start"), part.meta.get("end")
     if start is None or last is None:
-        raise Wrong(0, f"the place of '{part.name}' is not known", "write the query more plainly")
+        raise TextProblem(
+            0, f"the place of '{part.name}' is not known", "write the query more plainly"
+        )
     written = text[start : last + 1]
     if written.strip("`").replace("``", "`").lower() != part.name.lower():
-        raise Wrong(start, f"'{part.name}' is not understood here", "give it another alias")
+        raise TextProblem(start, f"'{part.name}' is not understood here", "give it another alias")
     return start, last + 1
 
 

@@ -16,9 +16,9 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from shardline.datasource.errors import nearest
+from shardline.datasource.errors import nearest_name
 
-__all__ = ["Said", "spark_says"]
+__all__ = ["SparkProblem", "read_spark_error"]
 
 _PLACE: Final = re.compile(r"\(line (\d+), pos (\d+)\)|; line (\d+) pos (\d+)")
 _OURS: Final = re.compile(
@@ -43,7 +43,7 @@ _HINTS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class SparkProblem:
     """An error of Spark, for a person.
 
     Attributes:
@@ -59,13 +59,13 @@ class Said:
     offset: int | None
 
 
-def spark_says(error: Exception, text: str) -> Said:
+def read_spark_error(error: Exception, text: str) -> SparkProblem:
     """Read an error about `text`, the query or the columns that were given to Spark."""
     whole = str(error)
     ours = _OURS.findall(whole)
     if ours:
         code, message, hint = ours[-1]
-        return Said(code, message, hint, None)
+        return SparkProblem(code, message, hint, None)
     found = _CODE.search(whole)
     code = found[1] if found else "SPARK"
     rest = whole[found.end() :] if found else whole.strip()
@@ -73,7 +73,7 @@ def spark_says(error: Exception, text: str) -> Said:
     if message[1:2].islower():
         message = message[:1].lower() + message[1:]
     hint = _suggestion(error) or _HINTS.get(code.split(".")[0], f"Spark's condition is {code}")
-    return Said(code, message, hint, _offset(error, whole, text))
+    return SparkProblem(code, message, hint, _offset(error, whole, text))
 
 
 def _end_of(message: str) -> int:
@@ -88,7 +88,7 @@ def _suggestion(error: Exception) -> str:
     if not proposed:
         return ""
     wanted = str(parameters.get("objectName", ""))
-    near = nearest(wanted, proposed) or nearest(wanted.rsplit(".", 1)[-1], proposed)
+    near = nearest_name(wanted, proposed) or nearest_name(wanted.rsplit(".", 1)[-1], proposed)
     return (
         f"did you mean {near.replace('`', '')}?"
         if near

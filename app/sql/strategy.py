@@ -22,7 +22,7 @@ from typing import Final
 from shardline.app.protocol.objects import Strategy
 from shardline.app.sql.plan_tree import Node
 
-__all__ = ["INPUT", "LINEAR", "choose"]
+__all__ = ["INPUT", "LINEAR", "choose_strategy"]
 
 LINEAR: Final = frozenset(
     {
@@ -88,7 +88,7 @@ _JOINS: Final = {
 }
 
 
-def choose(plan: Node) -> tuple[Strategy, str]:
+def choose_strategy(plan: Node) -> tuple[Strategy, str]:
     """The strategy for a query, and the reason if it is not the best one.
 
     Args:
@@ -134,7 +134,7 @@ def _reason(node: Node) -> str:
 
 def _aggregate(node: Node) -> str:
     functions = {
-        _spoken(call.children[0].kind)
+        _sql_name(call.children[0].kind)
         for tree in node.expressions
         for call in tree.walk()
         if call.kind == "AggregateExpression" and call.children
@@ -148,7 +148,7 @@ def _join(node: Node) -> str:
     return _JOINS.get(name.rstrip("$").rsplit(".", 1)[-1], "a join")
 
 
-def _spoken(kind: str) -> str:
+def _sql_name(kind: str) -> str:
     """A function's name as in SQL: `CollectList` becomes `collect_list`."""
     if kind in _SPOKEN:
         return _SPOKEN[kind]

@@ -9,8 +9,8 @@ the place, and texts that stay as they were written.
 
 Invariants:
     `text[token.start : token.end + 1]` is the token as written. Words are compared without case.
-    Every method of the cursor that fails raises `Wrong` with the offset of the token that it met,
-    or of the end of the statement.
+    Every method of the cursor that fails raises `TextProblem` with the offset of the token that it
+    met, or of the end of the statement.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from sqlglot import Token, TokenType
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import TokenError
 
-from shardline.app.sql.problems import Wrong, did_you_mean
+from shardline.app.sql.problems import TextProblem, did_you_mean
 
 __all__ = [
     "Cursor",
-    "compact",
+    "compact_text",
     "query_tokens",
     "quoted_names",
     "statements_of",
@@ -60,9 +60,9 @@ def tokens_of(text: str) -> list[Token]:
         opened = re.search(r"Missing (\S+) from \d+:(\d+)", str(error.__cause__ or error))
         if opened is None:
             start = max(text.rfind("/*"), 0)
-            raise Wrong(start, "a comment does not end", "close it with */") from None
+            raise TextProblem(start, "a comment does not end", "close it with */") from None
         mark = opened[1]
-        raise Wrong(
+        raise TextProblem(
             int(opened[2]), f"what {mark} opens here does not end", f"close it with {mark}"
         ) from None
 
@@ -117,7 +117,7 @@ def statements_of(text: str) -> Iterator[list[Token]]:
         yield statement
 
 
-def compact(text: str) -> str:
+def compact_text(text: str) -> str:
     """`text` without comments, and with one space where there were comments or white space.
 
     Texts that differ in layout only have the same compact text, so that a view is not made anew
@@ -185,9 +185,9 @@ class Cursor:
         token = self._tokens[self._index]
         return f"'{self.text[token.start : token.end + 1]}'"
 
-    def wrong(self, message: str, hint: str = "") -> Wrong:
+    def wrong(self, message: str, hint: str = "") -> TextProblem:
         """A problem at the next token."""
-        return Wrong(self.offset, message, hint)
+        return TextProblem(self.offset, message, hint)
 
     def skip(self) -> None:
         """Step over one token."""
@@ -294,7 +294,7 @@ class Cursor:
             self._index += 1
             if depth == 0:
                 return start, token.start
-        raise Wrong(opened, f"the ( of {what} is never closed", "close it with )")
+        raise TextProblem(opened, f"the ( of {what} is never closed", "close it with )")
 
     def last_literal(self) -> bool:
         """True if the next token is a string or a number, and the last one."""

@@ -19,7 +19,7 @@ from typing import Final
 
 from shardline.app.sql.plan_tree import Node
 
-__all__ = ["forgets_order", "taken_as_they_come"]
+__all__ = ["find_unordered_function", "is_order_insensitive"]
 
 _BY_PLACE: Final = {
     "AnyValue": "any_value",
@@ -52,7 +52,7 @@ _ASCENDING: Final = (
 """The comparison that Spark gives an `array_sort` without one, as kinds of nodes in pre-order."""
 
 
-def forgets_order(node: Node) -> bool:
+def is_order_insensitive(node: Node) -> bool:
     """True if an expression of an array gives the same result for each order of the array."""
     if node.kind == "ArraySort" and len(node.children) > 1:
         comparison = node.children[1].children[:1]
@@ -60,7 +60,7 @@ def forgets_order(node: Node) -> bool:
     return node.kind in _UNORDERED
 
 
-def taken_as_they_come(operator: Node, plan: Node) -> tuple[str, str] | None:
+def find_unordered_function(operator: Node, plan: Node) -> tuple[str, str] | None:
     """The first function of a window operator whose result its inputs do not decide.
 
     Args:
@@ -128,7 +128,7 @@ def _sorted_later(call: Node, named: Node, plan: Node) -> bool:
             c.kind == "AttributeReference" and _identity(c) == identity for c in parent.children
         )
     ]
-    return bool(parents) and all(forgets_order(parent) for parent in parents)
+    return bool(parents) and all(is_order_insensitive(parent) for parent in parents)
 
 
 def _columns(tree: Node) -> Iterator[object]:

@@ -36,7 +36,7 @@ _THREADS: Final = 8
 
 
 @dataclass(slots=True, eq=False)
-class _Ticking:
+class _TickedSource:
     """One source's ticks."""
 
     clock: Clock
@@ -62,11 +62,11 @@ class _Ticker:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._all: list[_Ticking] = []
+        self._all: list[_TickedSource] = []
         self._changed = threading.Event()
         self._runs = False
 
-    def add(self, ticking: _Ticking) -> None:
+    def add(self, ticking: _TickedSource) -> None:
         with self._lock:
             self._all.append(ticking)
             if not self._runs:
@@ -74,7 +74,7 @@ class _Ticker:
                 threading.Thread(target=self._run, name="ticks of sources", daemon=True).start()
             self._changed.set()
 
-    def remove(self, ticking: _Ticking) -> None:
+    def remove(self, ticking: _TickedSource) -> None:
         ticking.ended = True
         with self._lock:
             if ticking in self._all:
@@ -94,7 +94,7 @@ class _Ticker:
                 everybody[0].clock.wait(self._changed, pause_ms)
 
     @staticmethod
-    def _visit(pool: ThreadPoolExecutor, ticking: _Ticking) -> int:
+    def _visit(pool: ThreadPoolExecutor, ticking: _TickedSource) -> int:
         """Start a tick if it is due, and return the time until the next one, in ms."""
         now_ms = ticking.clock.now_ms()
         following_ms = now_ms // ticking.interval_ms * ticking.interval_ms + ticking.interval_ms
@@ -117,6 +117,6 @@ def ticking(clock: Clock, interval_ms: int, tick: Callable[[], None]) -> Callabl
         interval_ms: At least 1.
         tick: Called without arguments; what it raises is logged.
     """
-    mine = _Ticking(clock, interval_ms, tick)
+    mine = _TickedSource(clock, interval_ms, tick)
     _TICKER.add(mine)
     return lambda: _TICKER.remove(mine)

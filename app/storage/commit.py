@@ -34,15 +34,15 @@ from typing import Final
 
 from shardline.app.execution.host import Host
 from shardline.app.storage.errors import live_count
-from shardline.app.storage.reclock import NOTHING, Binding, Bound, Remap, next_time
-from shardline.app.storage.resume import Planned
+from shardline.app.storage.reclock import EMPTY_SNAPSHOT, Binding, BoundOffsets, Remap, next_time
+from shardline.app.storage.resume import PlannedMicroBatch
 from shardline.datasource.errors import Determinate
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.commands.append import UpperMismatch
 from shardline.datasource.spark_native.time_interval import StagedInterval
 from shardline.datasource.write import WriteHandle
 
-__all__ = ["WRITER", "Commit", "Stopped", "Timeline"]
+__all__ = ["WRITER", "StagedMicroBatch", "Stopped", "Timeline"]
 
 WRITER: Final = "ingestion"
 """Durable writer of a source's rows and errors; the time of the binding is its number: together
@@ -57,7 +57,7 @@ class Stopped(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class StagedMicroBatch:
     """The staged output of one micro-batch, ready to be appended.
 
     Attributes:
@@ -90,8 +90,8 @@ class Timeline:
         """
         self._host = host
         self._remap = remap
-        self._rows = _Follower(host.client.writer(rows))
-        self._errors = _Follower(host.client.writer(errors))
+        self._rows = _ShardUpper(host.client.writer(rows))
+        self._errors = _ShardUpper(host.client.writer(errors))
         # One lock for micro-batches, ticks and `stop`: the bindings and uppers below are only right
         # together, and `stop` must not return between two appends of a micro-batch.
         self._lock = threading.Lock()
@@ -101,7 +101,7 @@ class Timeline:
         self._bound = remap.read()
 
     @property
-    def bound(self) -> Bound:
+    def bound(self) -> BoundOffsets:
         """The newest bindings that this incarnation has read or made."""
         return self._bound
 
@@ -124,7 +124,7 @@ class Timeline:
     def snapshot_is_empty(self) -> bool:
         """True if no micro-batch is bound: nothing is, or only a snapshot without rows."""
         last = self._bound.last
-        return last is None or last.number == NOTHING
+        return last is None or last.number == EMPTY_SNAPSHOT
 
     @property
     def committed(self) -> bool:
@@ -132,23 +132,23 @@ class Timeline:
         last = self._bound.last
         return last is not None and last.time < self._rows.upper
 
-    def is_committed(self, number: int, planned: Planned) -> bool:
+    def is_committed(self, number: int, planned: PlannedMicroBatch) -> bool:
         """True if this micro-batch is in the source's shard, with its errors.
 
         Raises:
             Determinate: Another one with its number is bound, or one is missing before it.
         """
-        found = self._known(number, planned)
+        found = self._find_binding(number, planned)
         # The rows are appended last, so their upper alone speaks for the errors as well.
         return found is not None and found.time < self._rows.upper
 
-    def look_at_errors(self) -> int:
+    def refresh_live_errors(self) -> int:
         """Return how many errors are live, no older than this call."""
         with self._lock:
             self._errors.refresh()
             return self._errors.count
 
-    def commit(self, number: int, planned: Planned, staged: Commit) -> Binding:
+    def commit(self, number: int, planned: PlannedMicroBatch, staged: StagedMicroBatch) -> Binding:
         """Bind a micro-batch, then append its errors and rows; steps that are done are left out.
 
         Args:
@@ -175,11 +175,11 @@ class Timeline:
                 self._append_errors(staged.errors, staged.live_errors, binding.time)
             else:
                 # Also without errors: readers of the source wait until both uppers have passed.
-                self._move(self._errors, binding.time + 1)
+                self._advance_upper(self._errors, binding.time + 1)
             self._append(self._rows, staged.rows, binding.time)
             return binding
 
-    def commit_nothing(self, planned: Planned) -> None:
+    def commit_nothing(self, planned: PlannedMicroBatch) -> None:
         """Bind an empty snapshot: the source had no rows, so Spark ran no micro-batch for it.
 
         Without this binding the source's upper would never move, and its readers wait for ever.
@@ -189,10 +189,10 @@ class Timeline:
         """
         with self._lock:
             self._check()
-            binding = self._bind(NOTHING, planned)
+            binding = self._bind(EMPTY_SNAPSHOT, planned)
             # In the order of `commit`.
             for follower in (self._errors, self._rows):
-                self._move(follower, binding.time + 1)
+                self._advance_upper(follower, binding.time + 1)
 
     def tick(self) -> bool:
         """Move the uppers to the clock's time; False if they must not, or need not, move now.
@@ -225,8 +225,8 @@ class Timeline:
                 self._rows.refresh()
                 return False
             self._bound = moved
-            self._move(self._errors, upper)
-            self._move(self._rows, upper)
+            self._advance_upper(self._errors, upper)
+            self._advance_upper(self._rows, upper)
             return True
         finally:
             self._lock.release()
@@ -247,7 +247,7 @@ class Timeline:
             raise Stopped
         self._host.check_fence()
 
-    def _known(self, number: int, planned: Planned) -> Binding | None:
+    def _find_binding(self, number: int, planned: PlannedMicroBatch) -> Binding | None:
         """The binding of this micro-batch; None if it is to be bound next.
 
         Offsets alone do not identify it: those of a file source are positions in a log of files,
@@ -257,10 +257,10 @@ class Timeline:
             Determinate: It is neither the last bound micro-batch nor the one after it.
         """
         last, files = self._bound.last, self._bound.files
-        here = (number, None if number == NOTHING else planned.offset)
+        here = (number, None if number == EMPTY_SNAPSHOT else planned.offset)
         if last is not None and here == (last.number, last.offset) and planned.files <= files:
             return last
-        following = {NOTHING, NOTHING + 1} if last is None else {last.number + 1}
+        following = {EMPTY_SNAPSHOT, EMPTY_SNAPSHOT + 1} if last is None else {last.number + 1}
         # Every file that was bound has to be in this checkpoint: one that has forgotten a file
         # would read it again.
         if number in following and files <= planned.files:
@@ -271,12 +271,12 @@ class Timeline:
             hint="the source starts again from its bindings by itself",
         )
 
-    def _bind(self, number: int, planned: Planned) -> Binding:
-        offset = None if number == NOTHING else planned.offset
+    def _bind(self, number: int, planned: PlannedMicroBatch) -> Binding:
+        offset = None if number == EMPTY_SNAPSHOT else planned.offset
         for _ in range(_ATTEMPTS):
             # Asked again at each attempt: what moved the upper may have been this very binding,
             # whose answer was lost. Then its time is used, and not a new one.
-            found = self._known(number, planned)
+            found = self._find_binding(number, planned)
             if found is not None:
                 return found
             host = self._host
@@ -318,7 +318,7 @@ class Timeline:
             raise _errors_changed()
         self._errors.refresh()
 
-    def _append(self, follower: _Follower, staged: StagedInterval, at: int) -> None:
+    def _append(self, follower: _ShardUpper, staged: StagedInterval, at: int) -> None:
         """Append at `at`, unless the upper has passed it: then this very micro-batch was appended.
 
         Raises:
@@ -340,7 +340,7 @@ class Timeline:
             raise _contention(follower.name)
         follower.refresh()
 
-    def _move(self, follower: _Follower, upper: int) -> None:
+    def _advance_upper(self, follower: _ShardUpper, upper: int) -> None:
         """Move an upper to at least `upper` by an append without rows.
 
         Raises:
@@ -352,7 +352,7 @@ class Timeline:
             raise _contention(follower.name)
 
 
-class _Follower:
+class _ShardUpper:
     """The upper of a shard and its number of live rows, as this incarnation last saw them."""
 
     def __init__(self, handle: WriteHandle) -> None:
@@ -368,7 +368,7 @@ class _Follower:
     def refresh(self) -> int:
         """Read the upper and the count, and return the upper, no older than this call."""
         self._handle.machine.state()
-        self._look()
+        self._note_state()
         return self.upper
 
     def advance(self, upper: int) -> bool:
@@ -380,10 +380,10 @@ class _Follower:
             # The outcome does not matter: accepted or refused, the state that it leaves in the
             # cache says where the upper is.
             self._handle.compare_and_append(None, lower, Frontier(upper))
-            self._look()
+            self._note_state()
         return False
 
-    def _look(self) -> None:
+    def _note_state(self) -> None:
         state = self._handle.machine.cached
         assert state is not None, self.name
         assert state.upper.time is not None, "the shards of a source are never finished"

@@ -34,22 +34,22 @@ from pyspark.sql.types import StructType
 from shardline import datasource
 from shardline.app.execution.host import Host
 from shardline.app.protocol.objects import errors_shard
-from shardline.app.storage.commit import WRITER, Commit
+from shardline.app.storage.commit import WRITER, StagedMicroBatch
 from shardline.app.storage.reading import CORRUPT, POSITION, Decoded, Reading
 from shardline.datasource.frontier import TIME_MIN
 from shardline.datasource.ids import new_id
 from shardline.datasource.read import open_reader
 from shardline.datasource.shard.plan import plan_changes
-from shardline.datasource.shard_sink.envelope import Unwrapper
-from shardline.datasource.shard_sink.frame_columns import AFTER, BEFORE, read_frame
-from shardline.datasource.shard_sink.target import find, resolve
+from shardline.datasource.shard_sink.envelope import EnvelopeConverter
+from shardline.datasource.shard_sink.frame_columns import AFTER, BEFORE, assign_roles
+from shardline.datasource.shard_sink.target import find_shard, resolve_target
 from shardline.datasource.shard_source.options import SinkOptions, parse_sink
 from shardline.datasource.spark_native.small_results import ROWS_MAX
 from shardline.datasource.spark_native.time_interval import StagedInterval, stage_interval
-from shardline.datasource.spark_native.transaction import staged_by_tasks
+from shardline.datasource.spark_native.transaction import stage_by_tasks
 from shardline.datasource.spark_native.types import quoted
 from shardline.datasource.types.schema import DIFF, ShardSchema
-from shardline.datasource.upsert import replacements
+from shardline.datasource.upsert import upsert_difference
 from shardline.datasource.write import Staged, UncommittedParts
 
 __all__ = ["Staging"]
@@ -69,7 +69,7 @@ class Staging:
     host: Host
     reading: Reading
 
-    def stage(self, decoded: Decoded, live_errors: int, expected: int) -> Commit:
+    def stage(self, decoded: Decoded, live_errors: int, expected: int) -> StagedMicroBatch:
         """Stage a micro-batch for the source's shard, and for that of its errors.
 
         Args:
@@ -83,21 +83,21 @@ class Staging:
         small = counted <= ROWS_MAX if counted is not None else expected <= ROWS_MAX // 4
         rows = self._rows(self.reading.good(decoded), small=small)
         errors = None
-        if self.reading.decodes and (decoded.counts.errors or (live_errors and self._keyed)):
+        if self.reading.marks_errors and (decoded.counts.errors or (live_errors and self._keyed)):
             errors = stage_interval(self._errors(decoded, live_errors), self._errors_options)
-        return Commit(rows, errors, live_errors)
+        return StagedMicroBatch(rows, errors, live_errors)
 
     def _rows(self, good: DataFrame, *, small: bool) -> StagedInterval:
         options = self._row_options
-        if not self.reading.replaces:
+        if not self.reading.replaces_by_key:
             return stage_interval(good, options, small=small)
-        frame = read_frame(options, good.schema)
+        frame = assign_roles(options, good.schema)
         # Not by Spark's own Parquet writer: it would write the images of a Debezium event as
         # structs, and makes no carriers of replacing rows. The tasks' unwrapper does both.
         client = self.host.client
-        target = resolve(client, options, frame, find(client, options.shard))
-        staged = staged_by_tasks(good, options)
-        if target.unwrapper.carries:
+        target = resolve_target(client, options, frame, find_shard(client, options.shard))
+        staged = stage_by_tasks(good, options)
+        if target.unwrapper.stages_carriers:
             staged = self._replaced(staged, target.unwrapper)
         state = client.state(options.shard)
         return StagedInterval(
@@ -111,7 +111,7 @@ class Staging:
             staged,
         )
 
-    def _replaced(self, carriers: Staged, unwrapper: Unwrapper) -> Staged:
+    def _replaced(self, carriers: Staged, unwrapper: EnvelopeConverter) -> Staged:
         """Stage the difference of staged rows to the shard's contents, and delete the former.
 
         Args:
@@ -120,7 +120,7 @@ class Staging:
         """
         client, name = self.host.client, self.reading.description.name
         machine = client.machine(name)
-        difference = replacements(machine, unwrapper.staged_schema, carriers)
+        difference = upsert_difference(machine, unwrapper.staged_schema, carriers)
         with (
             UncommittedParts(client.location.blob, carriers.runs),
             open_reader(machine, purpose=f"rows that {WRITER} replaces"),
@@ -132,7 +132,7 @@ class Staging:
     @property
     def _row_options(self) -> SinkOptions:
         options = self.reading.options
-        if self.reading.replaces and options.ordering_column is None:
+        if self.reading.replaces_by_key and options.ordering_column is None:
             return replace(options, ordering_column=POSITION)
         return options
 
@@ -140,7 +140,7 @@ class Staging:
 
     @property
     def _keyed(self) -> bool:
-        return self.reading.replaces and bool(self.reading.description.key)
+        return self.reading.replaces_by_key and bool(self.reading.description.key)
 
     @property
     def _errors_options(self) -> SinkOptions:
@@ -152,7 +152,7 @@ class Staging:
         """The changes of the errors as updates: new ones, and retractions of those they replace."""
         key = self._key(decoded.rows)
         rows = decoded.rows.select(
-            F.lit(f"a row cannot be decoded as ({self._wanted()})").alias("error"),
+            F.lit(f"a row cannot be decoded as ({self._column_list()})").alias("error"),
             F.col(CORRUPT).alias("raw"),
             key.alias("key"),
             *([F.col(POSITION), self._order()] if self._keyed else []),
@@ -193,7 +193,7 @@ class Staging:
         steps = [] if named is None else [F.col(named)]
         return F.struct(*steps, F.col(POSITION)).alias(_ORDER)
 
-    def _wanted(self) -> str:
+    def _column_list(self) -> str:
         own = self.reading.columns
         return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in own)
 

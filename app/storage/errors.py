@@ -32,7 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardline.app.protocol.objects import errors_shard
-from shardline.app.storage.reclock import Bound, Remap
+from shardline.app.storage.reclock import BoundOffsets, Remap
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, InvalidUsage
 from shardline.datasource.frontier import Frontier
@@ -109,12 +109,12 @@ def retract_errors(client: ShardClient, source: str, errors: pa.Table | None = N
                 code="NOTHING_APPENDED",
                 hint="wait until it has",
             )
-        gone = _chosen(live_errors(client, source), errors)
+        gone = _retractions(live_errors(client, source), errors)
         if not gone.num_rows:
             return 0
         # The time is taken in the remap shard before anything is retracted at it: a micro-batch
         # that is bound meanwhile gets a later time, at which its errors can still be appended.
-        if _make_room(remap, remap.read(), lower):
+        if _settle_time(remap, remap.read(), lower):
             count = int(pc.sum(gone.column(DIFF)).as_py())
             at = pa.repeat(pa.scalar(lower, pa.int64()), gone.num_rows)
             updates = gone.append_column(pa.field(TS, pa.int64(), nullable=False), at)
@@ -129,7 +129,7 @@ def retract_errors(client: ShardClient, source: str, errors: pa.Table | None = N
     )
 
 
-def _chosen(live: pa.Table, wanted: pa.Table | None) -> pa.Table:
+def _retractions(live: pa.Table, wanted: pa.Table | None) -> pa.Table:
     """Retractions of the wanted errors that are live; of equal rows as many as both tables have."""
     names = ERRORS.names
     counts = live.group_by(names).aggregate([([], "count_all")])
@@ -145,7 +145,7 @@ def _chosen(live: pa.Table, wanted: pa.Table | None) -> pa.Table:
     return pa.Table.from_pylist([row for row in gone if row[DIFF]], schema)
 
 
-def _make_room(remap: Remap, bound: Bound, at: int) -> bool:
+def _settle_time(remap: Remap, bound: BoundOffsets, at: int) -> bool:
     """Settle that nothing is bound at `at` or ever will be; False if that cannot be had now."""
     if bound.last is not None and bound.last.time >= at:
         return False

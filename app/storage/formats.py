@@ -22,16 +22,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal, TypeAlias
 
-from shardline.datasource.errors import nearest
+from shardline.datasource.errors import nearest_name
 
 __all__ = [
     "FILES",
-    "KNOWN",
+    "KNOWN_FORMATS",
     "OWN_SINKS",
     "Use",
+    "canonical_format",
     "missing_option",
     "package_of",
-    "spelt",
     "unknown_options",
 ]
 
@@ -47,7 +47,7 @@ OWN_SINKS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Sinks that this program implements itself, with their options."""
 
-KNOWN: Final = (
+KNOWN_FORMATS: Final = (
     "auction", "binaryFile", "counter", "delta", "iceberg", "jdbc", "kafka", "nexmark", "rate",
     "rate-micro-batch", "shard", "socket", *FILES, *OWN_SINKS,
 )  # fmt: skip
@@ -136,17 +136,17 @@ _NEEDED: Final = {"xml": ("rowTag", "the name of the element that is a row")}
 _LISTED: Final = 12
 """A hint lists no more names than this."""
 
-_SPELT: Final = {name.lower(): name for name in KNOWN}
+_SPELT: Final = {name.lower(): name for name in KNOWN_FORMATS}
 
 
-def spelt(name: str) -> str:
+def canonical_format(name: str) -> str:
     """The canonical spelling of a format; `name` itself if it is not listed."""
     return _SPELT.get(name.lower(), name)
 
 
 def package_of(name: str) -> tuple[str, str] | None:
     """The class and the package of a format that is not in Spark; None for all others."""
-    return _PACKAGES.get(spelt(name))
+    return _PACKAGES.get(canonical_format(name))
 
 
 def unknown_options(name: str, options: Iterable[str], use: Use) -> list[tuple[str, str]]:
@@ -157,7 +157,7 @@ def unknown_options(name: str, options: Iterable[str], use: Use) -> list[tuple[s
         options: Names of options, as a statement has them.
         use: Whether they are a source's or a sink's.
     """
-    known = _known(spelt(name), use)
+    known = _known(canonical_format(name), use)
     if known is None:
         return []
     folded = {option.lower() for option in known}
@@ -167,14 +167,14 @@ def unknown_options(name: str, options: Iterable[str], use: Use) -> list[tuple[s
 
 def missing_option(name: str, options: Iterable[str]) -> tuple[str, str] | None:
     """A required option that is missing, with a hint; None if nothing is missing."""
-    needed = _NEEDED.get(spelt(name))
+    needed = _NEEDED.get(canonical_format(name))
     if needed is None or needed[0].lower() in {option.lower() for option in options}:
         return None
     return needed
 
 
 def _hint(option: str, known: tuple[str, ...]) -> str:
-    near = nearest(option, known)
+    near = nearest_name(option, known)
     if near is not None:
         return f"did you mean '{near}'?"
     if len(known) > _LISTED:

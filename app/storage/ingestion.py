@@ -4,8 +4,8 @@
 
 Spark's checkpoint alone cannot give that: it is on a local disk, may be lost, and knows nothing of
 the shard. So the bindings in `<source>_progress` decide (`reclock`), the checkpoint is made to
-agree with them at each start (`resume`), and each micro-batch is one commit that can be repeated
-(`commit`).
+agree with them at each start (`reconcile_checkpoint`), and each micro-batch is one commit that can
+be repeated (`commit`).
 
 A thread of its own leads the incarnation:
 
@@ -39,18 +39,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from shardline.app.execution.batch_errors import briefly
+from shardline.app.execution.batch_errors import micro_batch_error
 from shardline.app.execution.host import Host, Incarnation
-from shardline.app.execution.query_start import start_slot, until_initialised
+from shardline.app.execution.query_start import start_slot, wait_until_initialised
 from shardline.app.protocol.objects import SourceDescription, progress_shard
 from shardline.app.storage.clock_ticks import ticking
 from shardline.app.storage.commit import Stopped, Timeline
 from shardline.app.storage.envelope import Staging
 from shardline.app.storage.errors import open_errors
-from shardline.app.storage.reading import Reading, inferred
+from shardline.app.storage.reading import Reading, infer_columns
 from shardline.app.storage.reclock import Origin, Remap
-from shardline.app.storage.reporting import Telling
-from shardline.app.storage.resume import Checkpoint, resume
+from shardline.app.storage.reporting import SourceReports
+from shardline.app.storage.resume import Checkpoint, reconcile_checkpoint
 from shardline.datasource.errors import Determinate, Fenced, ShardError
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Ingestion:
         self._description = description
         self._folder = _folder(host, incarnation)
         self._checkpoint = Checkpoint(self._folder)
-        self._telling = Telling(host, incarnation, description)
+        self._reports = SourceReports(host, incarnation, description)
         self._gate = threading.Lock()
         self._stopping = threading.Event()
         self._ended = threading.Event()
@@ -107,7 +107,7 @@ class Ingestion:
         self._staging: Staging | None = None
         # Before the first micro-batch any number of rows may come: not collected on the driver.
         self._last_rows = sys.maxsize
-        self._untick: Callable[[], None] = lambda: None
+        self._stop_ticks: Callable[[], None] = lambda: None
 
     @property
     def epoch(self) -> int:
@@ -117,7 +117,7 @@ class Ingestion:
     def start(self) -> None:
         """Start the thread that leads it."""
         name = f"ingestion {self._incarnation.query_name}"
-        threading.Thread(target=self._lead, name=name, daemon=True).start()
+        threading.Thread(target=self._run_incarnation, name=name, daemon=True).start()
 
     def stop(self) -> None:
         """End it; when this returns nothing of it is committed any more."""
@@ -130,7 +130,7 @@ class Ingestion:
         # query may take long to end, or never does.
         if timeline is not None:
             timeline.stop()
-        self._untick()
+        self._stop_ticks()
         if query is not None and not self._ended.is_set():
             self._end_query(query)
         if not self._host.clock.wait(self._ended, _STOP_MS):
@@ -143,7 +143,7 @@ class Ingestion:
 
     # -- the leading thread -----------------------------------------------------------------------
 
-    def _lead(self) -> None:
+    def _run_incarnation(self) -> None:
         try:
             self._follow()
             timeline, reading = self._prepare()
@@ -152,22 +152,22 @@ class Ingestion:
             # Spark runs no micro-batch for a source that has nothing. The second half is for a
             # crash between the empty snapshot's binding and its appends.
             if timeline.snapshot_is_empty and not timeline.committed:
-                timeline.commit_nothing(self._checkpoint.planned_nothing())
-                self._telling.progress(timeline)
+                timeline.commit_nothing(self._checkpoint.planned_files())
+                self._reports.progress(timeline)
             self._run(reading, "steady")
             # A query that ends without an error, and not by `stop`, was stopped through Spark.
-            self._telling.failed(_stopped_elsewhere())
+            self._reports.failed(_stopped_elsewhere())
         except Stopped:
             pass
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is reported
             # A query that is stopped fails, too, and in many ways: none of them is news.
             if not self._stopping.is_set():
                 # The error of the micro-batch first: `error` is Spark's text about it.
-                self._telling.failed(self._error or error)
+                self._reports.failed(self._error or error)
         finally:
             # Also here, and not only in `stop`: the ticks of an ingestion that has failed would
             # move the uppers as if all were well.
-            self._untick()
+            self._stop_ticks()
             if self._timeline is not None:
                 self._timeline.stop()
             self._ended.set()
@@ -183,7 +183,7 @@ class Ingestion:
             self._check()
             state = host.client.machine(name).refresh()
             if state is not None and state.upper.time:
-                self._telling.upper(state.upper.time)
+                self._reports.upper(state.upper.time)
         self._check()
 
     def _prepare(self) -> tuple[Timeline, Reading]:
@@ -200,7 +200,7 @@ class Ingestion:
         # Columns are inferred once, when the source is made, and kept with its bindings: later
         # files may look different, and the bound offsets would mean other columns.
         known = client.exists(progress_shard(source.name))
-        columns = "" if known else inferred(host.spark, source)
+        columns = "" if known else infer_columns(host.spark, source)
         origin = Origin(source.format.lower(), host.clock.now_ms(), columns)
         remap = Remap.open(client, source.name, origin)
         # `remap.origin`, not `origin`: the shard keeps that of the source's first start.
@@ -211,14 +211,16 @@ class Ingestion:
         timeline = Timeline(host, remap, source.name, errors)
         # Derived, not random: a checkpoint that is made again, however often, is the same query.
         query = _query_id(client.state(source.name).shard, self._folder)
-        resume(self._folder, timeline.bound, committed=timeline.committed, query=query)
+        reconcile_checkpoint(
+            self._folder, timeline.bound, committed=timeline.committed, query=query
+        )
         with self._gate:
             self._check()
             self._timeline, self._staging = timeline, Staging(host, reading)
         # Not before everything bound is committed: the source is hydrated by the first report.
         if timeline.committed:
-            self._telling.progress(timeline)
-        self._untick = ticking(host.clock, host.interval_ms, self._tick)
+            self._reports.progress(timeline)
+        self._stop_ticks = ticking(host.clock, host.interval_ms, self._tick)
         return timeline, reading
 
     def _run(self, reading: Reading, phase: Literal["snapshot", "steady"]) -> None:
@@ -232,8 +234,8 @@ class Ingestion:
         # The slot is held until the query has initialised, and `start()` returns before that.
         with start_slot(clock, stopping):
             query = self._start(reading, phase)
-            until_initialised(query, clock, stopping)
-        self._telling.started(query)
+            wait_until_initialised(query, clock, stopping)
+        self._reports.started(query)
         query.awaitTermination()
         self._check()
 
@@ -245,7 +247,7 @@ class Ingestion:
             context = self._host.spark.sparkContext
             context.setLocalProperty("spark.scheduler.pool", self._host.pool)
             writer = (
-                reading.stream.writeStream.foreachBatch(self._each)
+                reading.stream.writeStream.foreachBatch(self._on_micro_batch)
                 .queryName(self._incarnation.query_name)
                 .option("checkpointLocation", str(self._folder))
             )
@@ -283,16 +285,16 @@ class Ingestion:
 
     # -- micro-batches and ticks ------------------------------------------------------------------
 
-    def _each(self, frame: DataFrame, number: int) -> None:
+    def _on_micro_batch(self, frame: DataFrame, number: int) -> None:
         try:
-            self._take(frame, number)
+            self._commit_micro_batch(frame, number)
         except BaseException as error:  # noqa: BLE001 - it goes on, as another class
             # Kept here as well: `awaitTermination` raises Spark's text about it, which has lost the
             # class, and with it whether this was a fence.
             self._error = error
-            raise briefly(error, stopping=self._stopping.is_set()) from None
+            raise micro_batch_error(error, stopping=self._stopping.is_set()) from None
 
-    def _take(self, frame: DataFrame, number: int) -> None:
+    def _commit_micro_batch(self, frame: DataFrame, number: int) -> None:
         """Commit one micro-batch; called by Spark, again for the last one after a restart."""
         timeline, staging = self._timeline, self._staging
         assert timeline is not None, "prepared before the query"
@@ -305,16 +307,16 @@ class Ingestion:
         first = timeline.bound.last is None  # the commit changes it
         with staging.reading.decoded(frame) as decoded:
             # Before errors are staged, so that `commit` notices a retraction by hand in between.
-            live = timeline.look_at_errors() if staging.reading.decodes else 0
+            live = timeline.refresh_live_errors() if staging.reading.marks_errors else 0
             staged = staging.stage(decoded, live, self._last_rows)
             timeline.commit(number, found, staged)
         self._last_rows = staged.rows.rows
-        self._telling.measured(decoded.counts, staged, timeline, self._query, first=first)
-        self._telling.progress(timeline)
+        self._reports.measured(decoded.counts, staged, timeline, self._query, first=first)
+        self._reports.progress(timeline)
         # Resting in Spark's own thread is what delays the next micro-batch, and makes it larger.
         # After all reports: the rows are visible by now. Not after the snapshot: it took its time.
         if self._host.pace is not None and not first:
-            self._host.clock.wait(self._stopping, self._host.pace.rest_ms())
+            self._host.clock.wait(self._stopping, self._host.pace.commit_pause_ms())
 
     def _tick(self) -> None:
         """Move the uppers to the clock's time; errors but `Fenced` are reported and tried again."""
@@ -333,11 +335,11 @@ class Ingestion:
         except ShardError as error:
             # A store that does not answer for a while is no reason to end the query: its own
             # commits fail by themselves if it lasts.
-            self._telling.health("internal", error.detail, error.hint)
+            self._reports.health("internal", error.detail, error.hint)
         else:
             if moved:
-                self._telling.health("internal")
-                self._telling.progress(timeline)
+                self._reports.health("internal")
+                self._reports.progress(timeline)
 
 
 def _folder(host: Host, incarnation: Incarnation) -> Path:

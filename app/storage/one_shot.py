@@ -22,7 +22,7 @@ from typing import Final
 
 from shardline import datasource
 from shardline.app.execution.host import Host
-from shardline.app.execution.spark_errors import explain
+from shardline.app.execution.spark_errors import explain_error
 from shardline.app.protocol.storage import RunOneshotIngestion, StagedBatches
 
 __all__ = ["Oneshots"]
@@ -47,7 +47,7 @@ class Oneshots:
         self._host = host
         self._done = done
         self._lock = threading.Lock()
-        self._wanted: set[str] = set()
+        self._pending: set[str] = set()
         self._pool = ThreadPoolExecutor(_THREADS, "oneshot")
         self._stopped = False
 
@@ -55,14 +55,14 @@ class Oneshots:
         """Run `request`; one that runs or waits already is not run again."""
         refused = ""
         with self._lock:
-            if request.uuid in self._wanted:
+            if request.uuid in self._pending:
                 return
             if self._stopped:
                 refused = "[STOPPED] the runtime is stopping — hint: ask again when it runs"
-            elif len(self._wanted) >= _WAITING_MAX:
+            elif len(self._pending) >= _WAITING_MAX:
                 refused = "[TOO_MANY] too many ingestions wait — hint: ask again later"
             else:
-                self._wanted.add(request.uuid)
+                self._pending.add(request.uuid)
                 self._pool.submit(self._run, request)
         if refused:
             self._done(StagedBatches(uuid=request.uuid, error=refused))
@@ -70,8 +70,8 @@ class Oneshots:
     def cancel(self, uuid: str) -> None:
         """Cancel an ingestion: one that waits is never begun, of one that runs the jobs stop."""
         with self._lock:
-            known = uuid in self._wanted
-            self._wanted.discard(uuid)
+            known = uuid in self._pending
+            self._pending.discard(uuid)
         if known:
             self._host.spark.sparkContext.cancelJobGroup(uuid)
 
@@ -79,7 +79,7 @@ class Oneshots:
         """Cancel all, and wait for those that run."""
         with self._lock:
             self._stopped = True
-            wanted = list(self._wanted)
+            wanted = list(self._pending)
         for uuid in wanted:
             self.cancel(uuid)
         self._pool.shutdown()
@@ -89,10 +89,10 @@ class Oneshots:
             self._done(StagedBatches(uuid=request.uuid, rows=self._ingest(request)))
         except Exception as error:  # noqa: BLE001 - whatever it was is the answer
             _log.info("a oneshot ingestion failed", exc_info=True)
-            self._done(StagedBatches(uuid=request.uuid, error=explain(error)[1]))
+            self._done(StagedBatches(uuid=request.uuid, error=explain_error(error)[1]))
         finally:
             with self._lock:
-                self._wanted.discard(request.uuid)
+                self._pending.discard(request.uuid)
 
     def _ingest(self, request: RunOneshotIngestion) -> int:
         host = self._host
@@ -116,4 +116,4 @@ class Oneshots:
 
     def _is_wanted(self, request: RunOneshotIngestion) -> bool:
         with self._lock:
-            return request.uuid in self._wanted
+            return request.uuid in self._pending

@@ -41,13 +41,13 @@ from shardline.app.protocol.objects import SourceDescription
 from shardline.app.storage.generators import register, spark_format, with_start
 from shardline.app.storage.reclock import Origin
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.shard_sink.frame_columns import read_frame
-from shardline.datasource.shard_sink.target import find, resolve
+from shardline.datasource.shard_sink.frame_columns import assign_roles
+from shardline.datasource.shard_sink.target import find_shard, resolve_target
 from shardline.datasource.shard_source.options import SinkOptions, parse_sink
 from shardline.datasource.spark_native.types import struct_of
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 
-__all__ = ["CORRUPT", "POSITION", "Counts", "Decoded", "Reading", "inferred"]
+__all__ = ["CORRUPT", "POSITION", "Counts", "Decoded", "Reading", "infer_columns"]
 
 _TEXT: Final = frozenset({"csv", "json", "xml"})
 """Formats whose rows may fail to be decoded one by one."""
@@ -77,7 +77,7 @@ _TOMBSTONE: Final = "null"
 _GLOB: Final = frozenset("{}[]*?\\")
 
 
-def inferred(spark: SparkSession, description: SourceDescription) -> str:
+def infer_columns(spark: SparkSession, description: SourceDescription) -> str:
     """Infer the columns of a source of files, as JSON text; "" if they are named, or no files.
 
     Raises:
@@ -162,12 +162,12 @@ class Reading:
         return [field for field in self.stream.schema if not field.name.startswith(_PREFIX)]
 
     @property
-    def decodes(self) -> bool:
+    def marks_errors(self) -> bool:
         """True if rows that cannot be decoded are marked."""
         return CORRUPT in self.stream.columns
 
     @property
-    def replaces(self) -> bool:
+    def replaces_by_key(self) -> bool:
         """True if a row replaces the one of its key."""
         return self.description.envelope in ("upsert", "debezium")
 
@@ -181,8 +181,8 @@ class Reading:
         Args:
             frame: As `foreachBatch` was given it.
         """
-        rows = frame.withColumn(POSITION, _position(frame)) if self.replaces else frame
-        if not self.decodes:
+        rows = frame.withColumn(POSITION, _position(frame)) if self.replaces_by_key else frame
+        if not self.marks_errors:
             yield Decoded(rows.drop(_CHANGED, _PATH, _BLOCK, _SIZE), Counts())
             return
         kept = rows.persist(StorageLevel.MEMORY_AND_DISK)
@@ -195,7 +195,7 @@ class Reading:
     def good(self, decoded: Decoded) -> DataFrame:
         """The rows of a micro-batch for the source's shard: those that could be decoded."""
         rows = decoded.rows
-        if self.decodes:
+        if self.marks_errors:
             rows = rows.where(F.col(CORRUPT).isNull()).drop(CORRUPT)
         if self.options.ordering_column is not None:
             rows = rows.drop(POSITION)
@@ -208,9 +208,9 @@ class Reading:
             own = [field for field in own if field.name != TS]
         elif self.description.envelope == "none":
             _refuse_reserved(self.description, own)
-        frame = read_frame(self.options, StructType(own))
+        frame = assign_roles(self.options, StructType(own))
         options = replace(self.options, merge_schema=True)
-        resolve(host.client, options, frame, find(host.client, self.description.name))
+        resolve_target(host.client, options, frame, find_shard(host.client, self.description.name))
         host.client.set_retention(self.description.name, self.description.retain_ms)
 
 

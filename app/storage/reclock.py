@@ -43,9 +43,17 @@ from shardline.datasource.shard.commands.append import UpperMismatch
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 from shardline.datasource.write import WriteHandle
 
-__all__ = ["NOTHING", "Binding", "Bound", "Origin", "Remap", "SourceFile", "next_time"]
+__all__ = [
+    "EMPTY_SNAPSHOT",
+    "Binding",
+    "BoundOffsets",
+    "Origin",
+    "Remap",
+    "SourceFile",
+    "next_time",
+]
 
-NOTHING: Final = -1
+EMPTY_SNAPSHOT: Final = -1
 """Number of the binding of a snapshot that was empty: no micro-batch ran for it."""
 
 _SCHEMA: Final = pa.schema(
@@ -82,9 +90,10 @@ class Binding:
     """A micro-batch and its time.
 
     Attributes:
-        number: Of the micro-batch, from 0; `NOTHING` for a snapshot without one.
+        number: Of the micro-batch, from 0; `EMPTY_SNAPSHOT` for a snapshot without one.
         time: Of all its rows, ms since the epoch; a multiple of the interval.
-        offset: Where it ends: the line that Spark writes into its offset log; None for `NOTHING`.
+        offset: Where it ends: the line that Spark writes into its offset log; None for
+            `EMPTY_SNAPSHOT`.
     """
 
     number: int
@@ -101,7 +110,7 @@ class SourceFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class BoundOffsets:
     """The bindings of a source, as they are at one upper of the remap shard.
 
     Attributes:
@@ -175,13 +184,13 @@ class Remap:
         """The shard's upper, no older than this call."""
         return _time(self.handle.upper())
 
-    def read(self) -> Bound:
+    def read(self) -> BoundOffsets:
         """Read all bindings, no older than this call."""
         # The upper once, and then the contents right before it: a binding that is appended in
         # between is not in the contents, and makes the next compare-and-append fail.
         upper = self.upper
         if upper == 0:
-            return Bound()
+            return BoundOffsets()
         with self.client.reader(self.handle.machine.name, purpose="bindings of a source") as reader:
             rows = reader.snapshot(upper - 1).to_pylist()
         bindings = sorted(
@@ -192,17 +201,23 @@ class Remap:
         files = frozenset(SourceFile(row["file"], row["text"]) for row in rows if row["file"])
         newest: list[Binding | None] = [*bindings[-2:]]
         before, last = [None, None, *newest][-2:]
-        return Bound(upper, last, before, files)
+        return BoundOffsets(upper, last, before, files)
 
     def bind(
-        self, bound: Bound, *, number: int, offset: str | None, files: Iterable[SourceFile], at: int
-    ) -> Bound | None:
+        self,
+        bound: BoundOffsets,
+        *,
+        number: int,
+        offset: str | None,
+        files: Iterable[SourceFile],
+        at: int,
+    ) -> BoundOffsets | None:
         """Bind a micro-batch; None if somebody else has appended since `bound` was read.
 
         Args:
             bound: The bindings as they were read.
             number: Of the micro-batch, one more than the last.
-            offset: Where it ends; None for `NOTHING`.
+            offset: Where it ends; None for `EMPTY_SNAPSHOT`.
             files: Lines of the source's files; those that are bound already are left out.
             at: Its time, not before the upper.
 
@@ -210,8 +225,11 @@ class Remap:
             Determinate: It did not happen.
             Indeterminate: It may have happened: read the bindings.
         """
-        expected = NOTHING + 1 if bound.last is None else bound.last.number + 1
-        assert number in {expected, NOTHING if bound.last is None else expected}, (number, bound)
+        expected = EMPTY_SNAPSHOT + 1 if bound.last is None else bound.last.number + 1
+        assert number in {expected, EMPTY_SNAPSHOT if bound.last is None else expected}, (
+            number,
+            bound,
+        )
         binding = Binding(number, at, offset)
         new = sorted(set(files) - bound.files)
         rows = [_row(binding, 1), *(_file_row(binding, file) for file in new)]
@@ -221,9 +239,9 @@ class Remap:
             rows.append(_row(bound.before, -1))
         if not self._append(rows, bound.upper, at + 1, at):
             return None
-        return Bound(at + 1, binding, bound.last, bound.files | frozenset(new))
+        return BoundOffsets(at + 1, binding, bound.last, bound.files | frozenset(new))
 
-    def advance(self, bound: Bound, upper: int) -> Bound | None:
+    def advance(self, bound: BoundOffsets, upper: int) -> BoundOffsets | None:
         """Settle that nothing will be bound before `upper`; None if `bound` is not the newest.
 
         Raises:

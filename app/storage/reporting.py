@@ -26,17 +26,17 @@ from shardline.app.execution.observations import (
     Progress,
     Started,
 )
-from shardline.app.execution.spark_errors import explain
+from shardline.app.execution.spark_errors import explain_error
 from shardline.app.protocol.objects import SourceDescription, errors_shard
 from shardline.datasource.errors import Fenced, ShardError
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from shardline.app.storage.commit import Commit, Timeline
+    from shardline.app.storage.commit import StagedMicroBatch, Timeline
     from shardline.app.storage.reading import Counts
 
-__all__ = ["Telling", "position"]
+__all__ = ["SourceReports", "position"]
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ _UNKNOWN: Final = -1
 """Stands for a number of errors that was not reported yet."""
 
 
-class Telling:
+class SourceReports:
     """Reports of one incarnation of a source. Safe to use from any thread."""
 
     def __init__(
@@ -123,7 +123,7 @@ class Telling:
     def measured(
         self,
         counts: Counts,
-        staged: Commit,
+        staged: StagedMicroBatch,
         timeline: Timeline,
         query: StreamingQuery | None,
         *,
@@ -164,7 +164,7 @@ class Telling:
             _log.error("an ingestion failed", exc_info=error)
             sentence, hint = f"[{error.code}] {error.detail}", error.hint
         else:
-            _, sentence = explain(error)
+            _, sentence = explain_error(error)
             sentence, _, hint = sentence.partition(" — hint: ")
         fenced = isinstance(error, Fenced)
         failed = Failed(id=self._id, epoch=self._epoch, error=sentence, hint=hint, fenced=fenced)

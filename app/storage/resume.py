@@ -34,16 +34,17 @@ from typing import Final, Literal
 
 import msgspec
 
-from shardline.app.execution.checkpoint_log import VERSION, planned_offset
-from shardline.app.storage.reclock import NOTHING, Binding, Bound, SourceFile
+from shardline.app.execution.checkpoint_log import VERSION, read_planned_offset
+from shardline.app.storage.reclock import EMPTY_SNAPSHOT, Binding, BoundOffsets, SourceFile
 from shardline.datasource.errors import Corrupt
 
-__all__ = ["Checkpoint", "Planned", "Resumed", "resume"]
+__all__ = ["Checkpoint", "PlannedMicroBatch", "Resumed", "reconcile_checkpoint"]
 
 _log = logging.getLogger(__name__)
 
 Resumed = Literal["kept", "rebuilt", "new"]
-"""Outcome of `resume`: the checkpoint agreed; it was made from the bindings; there is none yet."""
+"""Outcome of `reconcile_checkpoint`: the checkpoint agreed; it was made from the bindings; there is
+none yet."""
 
 _COMPACT: Final = ".compact"
 _COMPACT_EVERY: Final = 10
@@ -61,7 +62,7 @@ class _Entry(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedMicroBatch:
     """A micro-batch as Spark has planned it.
 
     Attributes:
@@ -85,24 +86,24 @@ class Checkpoint:
         self._names: set[str] = set()
         self._files: frozenset[SourceFile] = frozenset()
 
-    def planned(self, number: int) -> Planned:
+    def planned(self, number: int) -> PlannedMicroBatch:
         """Read the plan of micro-batch `number`, which is under way.
 
         Raises:
             Corrupt: The checkpoint has no such micro-batch, or is not as Spark writes it.
         """
-        offset = planned_offset(self._folder, number)
+        offset = read_planned_offset(self._folder, number)
         if offset is None:
             raise Corrupt(
                 f"the checkpoint has no offset for micro-batch {number}, which is under way",
                 code="CHECKPOINT_DAMAGED",
                 hint="the source starts again from its bindings by itself",
             )
-        return Planned(offset, self._source_files())
+        return PlannedMicroBatch(offset, self._source_files())
 
-    def planned_nothing(self) -> Planned:
+    def planned_files(self) -> PlannedMicroBatch:
         """The plan after a run that found nothing to read: no offset, only the source's files."""
-        return Planned("", self._source_files())
+        return PlannedMicroBatch("", self._source_files())
 
     def _source_files(self) -> frozenset[SourceFile]:
         """Lines of the source's files; reads new files only, as a log may have 100,000 lines."""
@@ -113,7 +114,9 @@ class Checkpoint:
         return self._files
 
 
-def resume(folder: Path, bound: Bound, *, committed: bool, query: str) -> Resumed:
+def reconcile_checkpoint(
+    folder: Path, bound: BoundOffsets, *, committed: bool, query: str
+) -> Resumed:
     """Make the checkpoint in `folder` one that continues right behind `bound`.
 
     Args:
@@ -146,25 +149,28 @@ def resume(folder: Path, bound: Bound, *, committed: bool, query: str) -> Resume
 # --- judging -----------------------------------------------------------------------------------
 
 
-def _agrees(folder: Path, bound: Bound, *, committed: bool) -> bool:
+def _agrees(folder: Path, bound: BoundOffsets, *, committed: bool) -> bool:
     """True if Spark, resuming from `folder`, would go on exactly behind `bound`."""
     assert bound.last is not None
     offsets, commits = _numbers(folder / "offsets"), _numbers(folder / "commits")
     last = bound.last.number
     # One micro-batch may have been planned and not bound: it is run again, or bound then.
-    if not (folder / "metadata").is_file() or max(offsets, default=NOTHING) not in {last, last + 1}:
+    if not (folder / "metadata").is_file() or max(offsets, default=EMPTY_SNAPSHOT) not in {
+        last,
+        last + 1,
+    }:
         return False
-    known = [b for b in (bound.before, bound.last) if b is not None and b.number != NOTHING]
-    if any(planned_offset(folder, binding.number) != binding.offset for binding in known):
+    known = [b for b in (bound.before, bound.last) if b is not None and b.number != EMPTY_SNAPSHOT]
+    if any(read_planned_offset(folder, binding.number) != binding.offset for binding in known):
         return False
     # If the rows of the last binding are not appended, Spark has to run that micro-batch again. If
     # they are, it may: the micro-batch is found to be committed.
-    if max(commits, default=NOTHING) not in ({last, last - 1} if committed else {last - 1}):
+    if max(commits, default=EMPTY_SNAPSHOT) not in ({last, last - 1} if committed else {last - 1}):
         return False
-    if max(commits, default=NOTHING) < max(offsets, default=NOTHING) - 1:
+    if max(commits, default=EMPTY_SNAPSHOT) < max(offsets, default=EMPTY_SNAPSHOT) - 1:
         return False
     # A file that is missing in Spark's log would be read a second time.
-    return bound.files <= Checkpoint(folder).planned_nothing().files
+    return bound.files <= Checkpoint(folder).planned_files().files
 
 
 def _numbers(folder: Path) -> list[int]:
@@ -205,15 +211,17 @@ def _entry(line: str) -> _Entry | None:
 # --- writing -----------------------------------------------------------------------------------
 
 
-def _write(folder: Path, bound: Bound, last: Binding, *, committed: bool, query: str) -> None:
+def _write(
+    folder: Path, bound: BoundOffsets, last: Binding, *, committed: bool, query: str
+) -> None:
     _put(folder / "metadata", msgspec.json.encode({"id": query}).decode())
     for name in ("offsets", "commits", "sources"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     for binding in (bound.before, last):
-        if binding is not None and binding.number != NOTHING:
+        if binding is not None and binding.number != EMPTY_SNAPSHOT:
             _put(folder / "offsets" / str(binding.number), _offset_text(binding))
     done = last.number if committed else last.number - 1
-    if done > NOTHING:
+    if done > EMPTY_SNAPSHOT:
         _put(folder / "commits" / str(done), _COMMIT)
     _write_files(folder / "sources" / "0", bound.files)
 
@@ -231,7 +239,7 @@ def _write_files(folder: Path, files: Iterable[SourceFile]) -> None:
             _put(folder / file.name, file.text)
         else:
             logged.setdefault(int(file.name), []).append(file.text)
-    newest = max(logged, default=NOTHING)
+    newest = max(logged, default=EMPTY_SNAPSHOT)
     compact = (newest + 1) // _COMPACT_EVERY * _COMPACT_EVERY - 1
     early = [line for number in sorted(logged) if number <= compact for line in logged[number]]
     if early:

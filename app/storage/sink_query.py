@@ -47,7 +47,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.streaming import StreamingQuery
 
-from shardline.app.execution.batch_errors import briefly
+from shardline.app.execution.batch_errors import micro_batch_error
 from shardline.app.execution.host import Host, Incarnation, Running
 from shardline.app.execution.observations import (
     Ended,
@@ -58,8 +58,13 @@ from shardline.app.execution.observations import (
     Progress,
     Started,
 )
-from shardline.app.execution.query_start import start_slot, until_initialised
-from shardline.app.execution.spark_errors import LOGGED_HINT, UNREADABLE_HINT, gist, unreadable_part
+from shardline.app.execution.query_start import start_slot, wait_until_initialised
+from shardline.app.execution.spark_errors import (
+    LOGGED_HINT,
+    UNREADABLE_HINT,
+    error_line,
+    find_unreadable_part,
+)
 from shardline.app.protocol.objects import SinkDescription, progress_shard
 from shardline.app.protocol.storage import Status
 from shardline.app.storage.formats import FILES
@@ -72,7 +77,7 @@ from shardline.app.storage.sinks.others import (
     WriterTarget,
 )
 from shardline.app.storage.sinks.progress import SinkProgress
-from shardline.app.storage.sinks.rows import shaped
+from shardline.app.storage.sinks.rows import shape_rows
 from shardline.app.storage.sinks.shards import ShardTarget
 from shardline.app.storage.sinks.target import (
     Target,
@@ -87,7 +92,7 @@ from shardline.datasource.frontier import EMPTY, Frontier
 from shardline.datasource.read import latest_readable
 from shardline.datasource.shard.commands.readers import expire_critical
 from shardline.datasource.shard.plan import plan_changes
-from shardline.datasource.spark_native.jvm import micro_batches
+from shardline.datasource.spark_native.jvm import micro_batch_sources
 from shardline.datasource.spark_native.micro_batch import micro_batch
 from shardline.datasource.types.schema import TS
 
@@ -161,7 +166,8 @@ def drop_sink(client: ShardClient, description: SinkDescription) -> None:
 class _SinkRun:
     """One incarnation of a sink.
 
-    `_turn` is held while a micro-batch is committed: `stop` takes it to wait for one under way.
+    `_commit_lock` is held while a micro-batch is committed: `stop` takes it to wait for one under
+    way.
     """
 
     def __init__(self, host: Host, incarnation: Incarnation, sink: SinkDescription) -> None:
@@ -170,7 +176,7 @@ class _SinkRun:
         self._sink = sink
         self._checkpoint: Path = incarnation.checkpoint(host.checkpoints)
         self._stopping = threading.Event()
-        self._turn = threading.Lock()
+        self._commit_lock = threading.Lock()
         self._begun_ms = host.clock.elapsed_ms()
         self._hydrated = False
         self._query: StreamingQuery | None = None
@@ -195,7 +201,7 @@ class _SinkRun:
                 query.stop()
         self._thread.join()
         # Spark does not wait for a Python function that it has interrupted.
-        with self._turn:
+        with self._commit_lock:
             pass
 
     # -- the life of an incarnation ----------------------------------------------------------
@@ -223,11 +229,11 @@ class _SinkRun:
         # Before the accounts are brought up to the target: times of another input mean nothing.
         self._check_input(self._progress, self._target)
         self._catch_up(self._progress, self._target)
-        self._leave_previous_input(self._progress)
+        self._release_previous_input(self._progress)
         self._pass_idle_time(self._progress, self._target)
         committed = self._progress.committed
         if committed == EMPTY:
-            self._tell_progress(EMPTY)
+            self._report_progress(EMPTY)
             host.report(Ended(id=sink.name, epoch=self._incarnation.epoch))
             return None
         as_of = self._as_of(self._progress)
@@ -274,11 +280,11 @@ class _SinkRun:
             .writeStream.queryName(self._incarnation.query_name)
             .option("checkpointLocation", str(self._checkpoint))
             .trigger(processingTime=f"{pause_ms} milliseconds")
-            .foreachBatch(self._each)
+            .foreachBatch(self._on_micro_batch)
         )
         with start_slot(host.clock, self._stopping):
             query = self._query = writer.start()
-            until_initialised(query, host.clock, self._stopping)
+            wait_until_initialised(query, host.clock, self._stopping)
         # `stop` may have looked for a query before there was one.
         if self._stopping.is_set():
             query.stop()
@@ -286,10 +292,10 @@ class _SinkRun:
         epoch = self._incarnation.epoch
         host.report(Started(id=sink.name, epoch=epoch, query=str(query.id), run=str(query.runId)))
         if committed is not None:
-            self._tell_hydrated()
-            self._tell_progress(committed)
-            if self._rests_until(committed) is not None:  # else a micro-batch comes and reports
-                self._tell_running()
+            self._report_hydrated()
+            self._report_progress(committed)
+            if self._unchanged_until(committed) is not None:  # else a micro-batch comes and reports
+                self._report_running()
         return query
 
     def _wait(self, ready: Callable[[], bool]) -> bool:
@@ -308,7 +314,7 @@ class _SinkRun:
 
     # -- where to begin ----------------------------------------------------------------------
 
-    def _rests_until(self, committed: Frontier) -> Frontier | None:
+    def _unchanged_until(self, committed: Frontier) -> Frontier | None:
         """The frontier up to which nothing has changed since `committed`; None if something has."""
         (state,) = self._host.client.readable(self._sink.on)
         assert committed.time is not None, "a finished sink has no query"
@@ -347,14 +353,14 @@ class _SinkRun:
         committed = progress.committed
         if committed is None or committed == EMPTY:
             return
-        until = self._rests_until(committed)
+        until = self._unchanged_until(committed)
         if until is not None and until > committed:
             interval = Interval(committed.time or 0, until)
             self._check()
             target.skip(interval)
             progress.record(interval, 0)
 
-    def _leave_previous_input(self, progress: SinkProgress) -> None:
+    def _release_previous_input(self, progress: SinkProgress) -> None:
         """Give up the hold on the input of the previous definition, if that was another one."""
         previous = progress.previous_input
         if previous not in ("", self._sink.on):
@@ -373,14 +379,14 @@ class _SinkRun:
 
     # -- micro-batches -----------------------------------------------------------------------
 
-    def _each(self, frame: DataFrame, number: int) -> None:
+    def _on_micro_batch(self, frame: DataFrame, number: int) -> None:
         """Commit a micro-batch; called by Spark, in a thread of its own."""
         try:
-            with self._turn:
+            with self._commit_lock:
                 self._commit(frame, number)
         except BaseException as error:  # noqa: BLE001 - it goes on, as another class
             self._error = error
-            raise briefly(error, stopping=self._stopping.is_set()) from None
+            raise micro_batch_error(error, stopping=self._stopping.is_set()) from None
 
     def _commit(self, frame: DataFrame, number: int) -> None:
         """Give the rows of a micro-batch to the target, and note it; nothing if it has them."""
@@ -402,19 +408,19 @@ class _SinkRun:
         # a target that does not remember would be given it again. `stop` waits for this.
         self._host.check_fence()
         progress.record(interval, written.rows)
-        self._tell(written, interval)
+        self._report_written(written, interval)
 
     def _written(
         self, frame: DataFrame, number: int, target: Target, interval: Interval
     ) -> Written:
         """Give a micro-batch to the target, and return what it has taken."""
         # Nothing to read: only the time moves on, and no Spark job is worth that.
-        if not any(source.partitions() for source in micro_batches(frame, number)):
+        if not any(source.partitions() for source in micro_batch_sources(frame, number)):
             self._check()
             target.skip(interval)
             return Written(0)
         updates = micro_batch(frame, number).where(F.col(TS) >= interval.lower)
-        rows = shaped(updates, self._sink)
+        rows = shape_rows(updates, self._sink)
         # As late as can be: what comes next is what a runtime that was replaced must not do.
         self._check()
         return target.write(rows, interval)
@@ -432,7 +438,7 @@ class _SinkRun:
 
     # -- reports -----------------------------------------------------------------------------
 
-    def _tell(self, written: Written, interval: Interval) -> None:
+    def _report_written(self, written: Written, interval: Interval) -> None:
         report, name, epoch = self._host.report, self._sink.name, self._incarnation.epoch
         sizes = {} if written.size_bytes is None else {"bytes": written.size_bytes}
         counts = {"messages": written.rows, **sizes}
@@ -447,17 +453,17 @@ class _SinkRun:
                 },
             )
         )
-        self._tell_running()
-        self._tell_hydrated()
-        self._tell_progress(interval.upper)
+        self._report_running()
+        self._report_hydrated()
+        self._report_progress(interval.upper)
         if interval.upper.is_empty:
             report(Ended(id=name, epoch=epoch))
 
-    def _tell_running(self) -> None:
+    def _report_running(self) -> None:
         name, epoch = self._sink.name, self._incarnation.epoch
         self._host.report(Health(id=name, epoch=epoch, namespace="sink", status="running"))
 
-    def _tell_hydrated(self) -> None:
+    def _report_hydrated(self) -> None:
         """Report, once, that the target has the contents that the sink began with."""
         if not self._hydrated:
             self._hydrated = True
@@ -465,7 +471,7 @@ class _SinkRun:
             name, epoch = self._sink.name, self._incarnation.epoch
             self._host.report(Hydrated(id=name, epoch=epoch, took_ms=took_ms))
 
-    def _tell_progress(self, upper: Frontier) -> None:
+    def _report_progress(self, upper: Frontier) -> None:
         self._host.report(
             Progress(
                 id=self._sink.name,
@@ -477,9 +483,9 @@ class _SinkRun:
 
     def _fail(self, error: BaseException) -> None:
         name, epoch = self._sink.name, self._incarnation.epoch
-        message, hint = _explained(error)
+        message, hint = _explain_error(error)
         status: Status = "stalled"
-        if (lost := unreadable_part(error)) is not None:
+        if (lost := find_unreadable_part(error)) is not None:
             status, message, hint = "frozen", lost, UNREADABLE_HINT
         _log.error(
             "a sink failed", exc_info=error, extra={"context": {"sink": name, "epoch": epoch}}
@@ -524,7 +530,7 @@ def _give_up(client: ShardClient, shard: str, sink: str) -> None:
         client.machine(shard).apply(partial(expire_critical, reader=hold_name(sink)))
 
 
-def _explained(error: BaseException) -> tuple[str, str]:
+def _explain_error(error: BaseException) -> tuple[str, str]:
     """An error as one sentence, and a hint what to do about it."""
     if isinstance(error, ShardError):
         return f"[{error.code}] {error.detail}", error.hint
@@ -532,4 +538,4 @@ def _explained(error: BaseException) -> tuple[str, str]:
     if found:
         message, hint = found[-1]
         return message.removeprefix(_RAISED), hint
-    return gist(error), LOGGED_HINT
+    return error_line(error), LOGGED_HINT

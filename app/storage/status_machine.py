@@ -134,16 +134,16 @@ class HealthMachine:
                 hint=report.hint,
             )
         updates = self._decided(known, now_ms)
-        known.failed = _shown(known.parts)
+        known.failed = _worst_part(known.parts)
         return updates
 
     def pause(self, id: str, now_ms: int) -> list[StatusUpdate]:  # noqa: A002
         """Set an object to `paused`: it was stopped on request; until it is started."""
-        return self._rests(id, "paused", now_ms)
+        return self._set_resting(id, "paused", now_ms)
 
     def cease(self, id: str, now_ms: int) -> list[StatusUpdate]:  # noqa: A002
         """Set an object to `ceased`: it has come to its end; until it is started."""
-        return self._rests(id, "ceased", now_ms)
+        return self._set_resting(id, "ceased", now_ms)
 
     def drop(self, id: str, now_ms: int) -> list[StatusUpdate]:  # noqa: A002
         """Remove an object, with a last update `dropped`; later reports about it are ignored."""
@@ -173,7 +173,7 @@ class HealthMachine:
 
     # -- deciding ----------------------------------------------------------------------------
 
-    def _rests(self, id: str, status: Status, now_ms: int) -> list[StatusUpdate]:  # noqa: A002
+    def _set_resting(self, id: str, status: Status, now_ms: int) -> list[StatusUpdate]:  # noqa: A002
         known = self._objects.get(id)
         if known is None:
             return []
@@ -181,7 +181,7 @@ class HealthMachine:
         return _changed(known, _update(known, status, now_ms))
 
     def _decided(self, known: _Object, now_ms: int) -> list[StatusUpdate]:
-        shown = _shown(known.parts)
+        shown = _worst_part(known.parts)
         if shown is not None:
             known.failed = None
         elif any(namespace not in self._side_channels for namespace in known.parts):
@@ -211,7 +211,7 @@ def _errors(parts: dict[str, Health]) -> list[Health]:
     return sorted(bad, key=lambda part: (_rank(part.namespace), part.namespace), reverse=True)
 
 
-def _shown(parts: dict[str, Health]) -> Health | None:
+def _worst_part(parts: dict[str, Health]) -> Health | None:
     """The part whose error is shown: of the worst ones the highest; None if all of them run."""
     return max(_errors(parts), key=lambda part: _WORSE[part.status], default=None)
 
@@ -241,11 +241,11 @@ def _update(
 
 def _changed(known: _Object, update: StatusUpdate) -> list[StatusUpdate]:
     """Remember and return `update` if it differs in more than its time; else nothing."""
-    if _meaning(update) == _meaning(known.said):
+    if _without_time(update) == _without_time(known.said):
         return []
     known.said = update
     return [update]
 
 
-def _meaning(update: StatusUpdate) -> tuple[object, ...]:
+def _without_time(update: StatusUpdate) -> tuple[object, ...]:
     return update.status, update.error, update.hints, tuple(sorted(update.namespaced.items()))

@@ -9,7 +9,7 @@
 Connections come and go, objects stay: what a controller has asked for, what it has been told, and
 what runs are three different things, and only here are they compared. As in Materialize's storage
 worker, a controller's command changes the books and nothing else; what runs changes by the lane's
-commands that follow. Each call returns what is to be done about it (`StorageDone`), as those of
+commands that follow. Each call returns what is to be done about it (`StorageEffects`), as those of
 `shardline.app.compute.worker` do. No I/O, no threads, no Spark.
 
 Invariants:
@@ -32,7 +32,7 @@ from msgspec import UnsetType
 
 from shardline.app.execution.observations import Failed, Health, Measured, Observation, Progress
 from shardline.app.lane import commands as lane
-from shardline.app.lane.current_epochs import Lives
+from shardline.app.lane.current_epochs import CurrentEpochs
 from shardline.app.lane.process_state import PhaseChange
 from shardline.app.lane.state import LaneObject
 from shardline.app.protocol.compute import AllowCompaction, AllowWrites, UpdateConfiguration
@@ -55,17 +55,17 @@ from shardline.app.protocol.storage import (
 from shardline.app.storage.statistics import Statistics
 from shardline.app.storage.status_machine import HealthMachine
 
-__all__ = ["StorageDone", "StorageRequest", "StorageWorker"]
+__all__ = ["StorageEffects", "StorageRequest", "StorageWorker"]
 
 StorageRequest: TypeAlias = RunOneshotIngestion | CancelOneshotIngestion | AllowCompaction
 """Commands that are carried out outside the lane: by `one_shot`, and by those that hold history."""
 
-_UNTOLD: Final = -1
+_BEFORE_ALL: Final = -1
 """The frontier of an object that the controller knows nothing of yet: before every time."""
 
 
 @dataclass(frozen=True, slots=True)
-class StorageDone:
+class StorageEffects:
     """The consequences of one event, for the caller to carry out.
 
     Attributes:
@@ -93,18 +93,18 @@ class StorageWorker:
     """
 
     def __init__(self, objects: Mapping[str, LaneObject], now_ms: int) -> None:
-        self._history = StorageHistory(_as_said(objects))
-        self._lives = Lives()
+        self._history = StorageHistory(_commands_for(objects))
+        self._epochs = CurrentEpochs()
         self._health = HealthMachine()
         self._statistics = Statistics()
         self._uppers: dict[str, int | None] = {}
-        self._told: dict[str, int | None] = {}
+        self._reported_uppers: dict[str, int | None] = {}
         for held in self._history.objects.values():
             self._expect(held.run, now_ms)
 
     # -- from the controller -----------------------------------------------------------------
 
-    def on_reconcile(self, commands: Sequence[StorageCommand], now_ms: int) -> StorageDone:
+    def on_reconcile(self, commands: Sequence[StorageCommand], now_ms: int) -> StorageEffects:
         """Reconcile what runs with what a new controller wants; replaces the one before.
 
         Args:
@@ -123,16 +123,16 @@ class StorageWorker:
                 statuses += self._forget(name, now_ms)
         for held in self._history.objects.values():
             statuses += self._expect(held.run, now_ms)
-        self._told = dict.fromkeys(self._history.objects, _UNTOLD)
+        self._reported_uppers = dict.fromkeys(self._history.objects, _BEFORE_ALL)
         again = self._health.restamped(now_ms)
-        return StorageDone(
+        return StorageEffects(
             tuple(c for command in found.todo for c in self._for_the_lane(command)),
             tuple(filter(_is_request, found.todo)),
-            (*(r for name in self._told for r in self._news(name)), *again),
+            (*(r for name in self._reported_uppers for r in self._upper_response(name)), *again),
             (*statuses, *again),
         )
 
-    def on_command(self, command: StorageCommand, now_ms: int) -> StorageDone:
+    def on_command(self, command: StorageCommand, now_ms: int) -> StorageEffects:
         """Take one command behind `InitializationComplete`.
 
         Raises:
@@ -144,28 +144,28 @@ class StorageWorker:
             case RunIngestion() | RunSink():
                 return self._run(command, before.get(command.id), now_ms)
             case AllowCompaction(name) if name not in before:
-                return StorageDone()
+                return StorageEffects()
             case AllowCompaction(name, None):
                 statuses = tuple(self._forget(name, now_ms))
-                return StorageDone(
+                return StorageEffects(
                     (lane.DropDataflow(name),), (), (*statuses, DroppedId(name)), statuses
                 )
             case _ if _is_request(command):
-                return StorageDone(requests=(command,))
+                return StorageEffects(requests=(command,))
             case _:
-                return StorageDone(tuple(self._for_the_lane(command)))
+                return StorageEffects(tuple(self._for_the_lane(command)))
 
-    def catch_up(self, objects: Mapping[str, LaneObject]) -> StorageDone:
+    def catch_up(self, objects: Mapping[str, LaneObject]) -> StorageEffects:
         """Commands that the lane still lacks; it may have refused some when they were sent.
 
         Args:
             objects: Objects that the lane has. Commands that are on their way to it do no harm.
         """
-        there = {c.id: c for c in _as_said(objects) if isinstance(c, RunIngestion | RunSink)}
+        there = {c.id: c for c in _commands_for(objects) if isinstance(c, RunIngestion | RunSink)}
         wanted = {name: held.run for name, held in self._history.objects.items()}
         other = {n for n, run in wanted.items() if n in there and type(there[n]) is not type(run)}
         gone = [n for n in reversed(there) if n not in wanted or n in other]
-        return StorageDone(
+        return StorageEffects(
             (
                 *(lane.DropDataflow(name) for name in gone),
                 *(c for run in wanted.values() for c in self._for_the_lane(run)),
@@ -174,13 +174,13 @@ class StorageWorker:
 
     def _run(
         self, command: RunIngestion | RunSink, before: HeldObject | None, now_ms: int
-    ) -> StorageDone:
+    ) -> StorageEffects:
         other = before is not None and type(before.run) is not type(command)
         gone = self._forget(command.id, now_ms) if other else []
         statuses = (*gone, *self._expect(command, now_ms))
-        self._told.setdefault(command.id, _UNTOLD)
-        news = (*statuses, *self._news(command.id))
-        return StorageDone(tuple(self._for_the_lane(command)), (), news, statuses)
+        self._reported_uppers.setdefault(command.id, _BEFORE_ALL)
+        news = (*statuses, *self._upper_response(command.id))
+        return StorageEffects(tuple(self._for_the_lane(command)), (), news, statuses)
 
     def _for_the_lane(self, command: StorageCommand) -> Iterator[lane.LaneCommand]:
         match command:
@@ -199,38 +199,38 @@ class StorageWorker:
 
     # -- from what runs ----------------------------------------------------------------------
 
-    def on_observation(self, observation: Observation, now_ms: int) -> StorageDone:
+    def on_observation(self, observation: Observation, now_ms: int) -> StorageEffects:
         """Take a report of a running object; one of an earlier incarnation changes nothing."""
         match observation:
             case Progress() | Health() | Failed() | Measured():
-                if not self._lives.admits(observation.id, observation.epoch):
-                    return StorageDone()
+                if not self._epochs.admits(observation.id, observation.epoch):
+                    return StorageEffects()
             case _:
-                return StorageDone()
+                return StorageEffects()
         match observation:
             case Progress(id=name, write=write):
                 if not isinstance(write, UnsetType):
-                    self._uppers[name] = _latest(self._uppers.get(name, _UNTOLD), write)
-                return StorageDone(responses=self._news(name))
+                    self._uppers[name] = _latest(self._uppers.get(name, _BEFORE_ALL), write)
+                return StorageEffects(responses=self._upper_response(name))
             case Measured():
                 self._statistics.observe(observation)
-                return StorageDone()
+                return StorageEffects()
             case Health():
                 return self._changed(self._health.observe([observation], now_ms))
             case Failed():
                 return self._changed(self._health.failed(observation, now_ms))
 
-    def on_staged(self, end: StagedBatches) -> StorageDone:
+    def on_staged(self, end: StagedBatches) -> StorageEffects:
         """Take the end of a oneshot ingestion."""
         if end.uuid not in self._history.oneshots:
-            return StorageDone()
+            return StorageEffects()
         self._history.append(CancelOneshotIngestion(end.uuid))
-        return StorageDone(responses=(end,))
+        return StorageEffects(responses=(end,))
 
-    def on_phase(self, change: PhaseChange) -> StorageDone:
+    def on_phase(self, change: PhaseChange) -> StorageEffects:
         """Take a change of an object's phase."""
-        if not self._lives.on_phase(change):
-            return StorageDone()
+        if not self._epochs.on_phase(change):
+            return StorageEffects()
         assert change.incarnation is not None, change
         name, epoch = change.id, change.incarnation.epoch
         match change.phase:
@@ -246,7 +246,7 @@ class StorageWorker:
             case "ended":
                 return self._changed(self._health.cease(name, change.at_ms))
             case _:
-                return StorageDone()
+                return StorageEffects()
 
     def _fails(self, name: str) -> bool:
         """True if an object was stopped because of an error: that stays its status."""
@@ -259,33 +259,33 @@ class StorageWorker:
 
     # -- inside ------------------------------------------------------------------------------
 
-    def _changed(self, statuses: Sequence[StatusUpdate]) -> StorageDone:
-        told = tuple(status for status in statuses if status.id in self._told)
-        return StorageDone(responses=told, statuses=tuple(statuses))
+    def _changed(self, statuses: Sequence[StatusUpdate]) -> StorageEffects:
+        told = tuple(status for status in statuses if status.id in self._reported_uppers)
+        return StorageEffects(responses=told, statuses=tuple(statuses))
 
-    def _news(self, name: str) -> tuple[StorageResponse, ...]:
+    def _upper_response(self, name: str) -> tuple[StorageResponse, ...]:
         """The response with an object's upper; none if the controller knows it already."""
-        if name not in self._told or name not in self._uppers:
+        if name not in self._reported_uppers or name not in self._uppers:
             return ()
         upper = self._uppers[name]
-        if _latest(self._told[name], upper) == self._told[name]:
+        if _latest(self._reported_uppers[name], upper) == self._reported_uppers[name]:
             return ()
-        self._told[name] = upper
+        self._reported_uppers[name] = upper
         return (FrontierUpper(name, upper),)
 
     def _expect(self, run: RunIngestion | RunSink, now_ms: int) -> list[StatusUpdate]:
-        self._lives.expect(run.ingestion if isinstance(run, RunIngestion) else run.sink)
+        self._epochs.expect(run.ingestion if isinstance(run, RunIngestion) else run.sink)
         return self._health.create(run.id, now_ms)
 
     def _forget(self, name: str, now_ms: int) -> list[StatusUpdate]:
-        self._lives.forget(name)
+        self._epochs.forget(name)
         self._statistics.drop(name)
         self._uppers.pop(name, None)
-        self._told.pop(name, None)
+        self._reported_uppers.pop(name, None)
         return self._health.drop(name, now_ms)
 
 
-def _as_said(objects: Mapping[str, LaneObject]) -> Iterator[StorageCommand]:
+def _commands_for(objects: Mapping[str, LaneObject]) -> Iterator[StorageCommand]:
     """The commands of a controller that the lane has these objects from."""
     for known in objects.values():
         match known.description:

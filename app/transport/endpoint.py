@@ -88,13 +88,13 @@ class Endpoint(Generic[Command, Response]):
         return session
 
     @property
-    def listening(self) -> bool:
+    def is_listening(self) -> bool:
         """True if responses reach a controller: its session is open and reconciled."""
         session = self._current
-        return session is not None and session.reconciled
+        return session is not None and session.is_reconciled
 
     @property
-    def vacant(self) -> bool:
+    def is_vacant(self) -> bool:
         """True if no controller is connected."""
         session = self._current
         return session is None or session.closed is not None

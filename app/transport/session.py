@@ -233,7 +233,7 @@ class Session(Generic[Command, Response]):
         return fits
 
     @property
-    def reconciled(self) -> bool:
+    def is_reconciled(self) -> bool:
         """True if it is open, and the runtime has taken its desired state."""
         return self._stage == "reconciled" and self._closed is None
 

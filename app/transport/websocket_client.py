@@ -80,7 +80,7 @@ def connect(
         raise
     except (OSError, WebSocketException) as error:
         stack.close()
-        raise _explained(url, error) from error
+        raise _connect_error(url, error) from error
     return WebSocketClient(codec, nonce, socket, stack)
 
 
@@ -118,7 +118,7 @@ class WebSocketClient(Client[Command, Response], Generic[Command, Response]):
         try:
             self._socket.send(self._codec.encode_command(command).decode())
         except ConnectionClosed as error:
-            self._closed = self._closed or _how(error)
+            self._closed = self._closed or _closed_of(error)
         return self._closed is None
 
     @override
@@ -129,7 +129,7 @@ class WebSocketClient(Client[Command, Response], Generic[Command, Response]):
         except TimeoutError:
             return None
         except ConnectionClosed as error:
-            self._closed = self._closed or _how(error)
+            self._closed = self._closed or _closed_of(error)
         except InvalidUsage as error:
             self._end(Closed(CloseCode.PROTOCOL_ERROR, str(error)))
         return None
@@ -147,7 +147,7 @@ def _bytes(message: str | bytes) -> bytes:
     return message.encode() if isinstance(message, str) else message
 
 
-def _how(error: ConnectionClosed) -> Closed:
+def _closed_of(error: ConnectionClosed) -> Closed:
     if error.rcvd is not None:
         return _as_closed(error.rcvd.code, error.rcvd.reason)
     said = error.sent.reason if error.sent else ""
@@ -164,14 +164,14 @@ def _as_closed(code: int, reason: str) -> Closed:
 _SERVER_RESTARTS = 1012
 
 
-def _explained(url: str, error: Exception) -> InvalidUsage | Determinate:
+def _connect_error(url: str, error: Exception) -> InvalidUsage | Determinate:
     match error:
         case InvalidURI():
             return InvalidUsage(f"'{url}' is no address of a socket", hint="ws://host:port/path")
         case InvalidStatus(response=response):
-            return _refused(url, response.status_code)
+            return _status_error(url, response.status_code)
         case ConnectionClosed():
-            return _closed_at_once(url, _how(error))
+            return _closed_at_once(url, _closed_of(error))
         case _:
             return Determinate(
                 f"no runtime answers at {url}: {error}",
@@ -180,7 +180,7 @@ def _explained(url: str, error: Exception) -> InvalidUsage | Determinate:
             )
 
 
-def _refused(url: str, status: int) -> InvalidUsage | Determinate:
+def _status_error(url: str, status: int) -> InvalidUsage | Determinate:
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         return InvalidUsage(
             f"{url} accepts no controller with this token, or none at all",

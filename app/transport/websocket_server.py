@@ -42,7 +42,7 @@ _CLOSING_S = 1.0
 """How long the close handshake may take: the peer may not read."""
 
 _TOO_LARGE = "MESSAGE_TOO_LARGE"
-_GOOD_BYES = (1000, 1001)
+_NORMAL_CLOSURES = (1000, 1001)
 _SERVER_RESTARTS = 1012
 
 
@@ -61,7 +61,7 @@ def websocket_route(
         token_check: Returns True for the right token of `Authorization: Bearer …` ("" if there is
             none); None to accept all connections that reach the server.
     """
-    door = _Door(endpoint, codec, token_check)
+    door = _ControllerRoute(endpoint, codec, token_check)
     return WebSocketRoute(path, door.serve)
 
 
@@ -76,7 +76,7 @@ def server_options(limits: Limits) -> dict[str, Any]:
     }
 
 
-class _Door(Generic[Command, Response]):
+class _ControllerRoute(Generic[Command, Response]):
     def __init__(
         self,
         endpoint: Endpoint[Command, Response],
@@ -119,9 +119,9 @@ class _Door(Generic[Command, Response]):
         except TimeoutError:
             return Closed(CloseCode.PROTOCOL_ERROR, f"no opening within {limit_ms} ms")
         except InvalidUsage as error:
-            return _faulty(error)
+            return _closed_by_error(error)
         except WebSocketDisconnect as error:
-            return _gone(error)
+            return _closed_by_peer(error)
         return await self._converse(socket, hello.nonce)
 
     async def _converse(self, socket: WebSocket, nonce: str) -> Closed:
@@ -148,9 +148,9 @@ class _Door(Generic[Command, Response]):
             while session.push(self._codec.decode_command(await self._message(socket))):
                 pass
         except InvalidUsage as error:
-            session.close(_faulty(error))
+            session.close(_closed_by_error(error))
         except WebSocketDisconnect as error:
-            session.close(_gone(error))
+            session.close(_closed_by_peer(error))
 
     async def _write(
         self, socket: WebSocket, session: Session[Command, Response], readable: asyncio.Event
@@ -163,7 +163,7 @@ class _Door(Generic[Command, Response]):
                     await socket.send_text(self._codec.encode_response(response).decode())
                 await readable.wait()
         except WebSocketDisconnect as error:
-            session.close(_gone(error))
+            session.close(_closed_by_peer(error))
 
     async def _message(self, socket: WebSocket) -> bytes:
         """Receive the next message, text or binary."""
@@ -207,14 +207,14 @@ class _Signals:
             self.ended.set()
 
 
-def _faulty(error: InvalidUsage) -> Closed:
+def _closed_by_error(error: InvalidUsage) -> Closed:
     codes = {_TOO_LARGE: CloseCode.TOO_LARGE, "PROTOCOL_VERSION": CloseCode.PROTOCOL_VERSION}
     return Closed(codes.get(error.code, CloseCode.PROTOCOL_ERROR), str(error))
 
 
-def _gone(error: WebSocketDisconnect) -> Closed:
+def _closed_by_peer(error: WebSocketDisconnect) -> Closed:
     """The reason of an end that came from the other side, or from the server."""
-    if error.code in _GOOD_BYES:
+    if error.code in _NORMAL_CLOSURES:
         return Closed(CloseCode.DONE, "the controller has closed it")
     if error.code == _SERVER_RESTARTS:
         return Closed(CloseCode.SHUTDOWN, "the server is ending")

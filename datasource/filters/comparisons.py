@@ -36,10 +36,10 @@ __all__ = [
     "Column",
     "Literal",
     "LiteralKind",
-    "Unfit",
+    "NotComparable",
     "as_float",
     "compare",
-    "is_among",
+    "compare_in",
     "timestamp_us",
 ]
 
@@ -60,7 +60,7 @@ LiteralKind = OneOf[
 ]
 
 
-class Unfit(ValueError):
+class NotComparable(ValueError):
     """Raised if a literal cannot be compared with a column; the text is for a message."""
 
 
@@ -106,7 +106,7 @@ def compare(column: Column, operator: Operator, literal: Literal, zone: str) -> 
     return Compare(column.path, kind, operator, _value(column, kind, literal, zone))
 
 
-def is_among(column: Column, literals: Sequence[Literal], zone: str, *, null: bool) -> Predicate:
+def compare_in(column: Column, literals: Sequence[Literal], zone: str, *, null: bool) -> Predicate:
     """Make `column in (literals)`; none of them is null, but `null` adds one to the list.
 
     Raises:
@@ -117,7 +117,7 @@ def is_among(column: Column, literals: Sequence[Literal], zone: str, *, null: bo
         values = [_value(column, kind, literal, zone) for literal in literals]
         return In(column.path, kind, tuple(values), null)
     if len({literal.kind in ("double", "float") for literal in literals}) > 1:
-        raise Unfit("the list mixes doubles with exact numbers, which rounds them all")
+        raise NotComparable("the list mixes doubles with exact numbers, which rounds them all")
     # Numbers that are no value of the column equal no row, and `_stepped` gives no `Compare`.
     _check_digits(column, literals)
     equal = [_stepped(column, kind, "=", _exact(column, literal)) for literal in literals]
@@ -127,14 +127,14 @@ def is_among(column: Column, literals: Sequence[Literal], zone: str, *, null: bo
 
 def _comparable(column: Column) -> Kind:
     if column.kind == "coll":
-        raise Unfit(f"'{path_text(column.path)}' has a collation")
+        raise NotComparable(f"'{path_text(column.path)}' has a collation")
     if column.kind is None:
         raise _of_type(column)
     return column.kind
 
 
-def _of_type(column: Column) -> Unfit:
-    return Unfit(f"'{path_text(column.path)}' is of type {type_text(column.field.type)}")
+def _of_type(column: Column) -> NotComparable:
+    return NotComparable(f"'{path_text(column.path)}' is of type {type_text(column.field.type)}")
 
 
 # --- whole and decimal numbers -------------------------------------------------------------------
@@ -169,7 +169,7 @@ def _check_digits(column: Column, literals: Sequence[Literal]) -> None:
         before = max(before, len(digits) + exponent)
         behind = max(behind, -exponent)
     if before + behind > DIGITS_MAX:
-        raise Unfit(f"both together need more than the {DIGITS_MAX} digits of a decimal")
+        raise NotComparable(f"both together need more than the {DIGITS_MAX} digits of a decimal")
 
 
 def _exact(column: Column, literal: Literal) -> Fraction:
@@ -185,13 +185,13 @@ def _exact(column: Column, literal: Literal) -> Fraction:
     precision_and_scale = decimal_of(name)
     if precision_and_scale is None:
         if name == "long" and abs(number) >= _EXACT_DOUBLE:
-            raise Unfit("a long would be rounded to be compared with a double of this size")
+            raise NotComparable("a long would be rounded to be compared with a double of this size")
         return Fraction(number)
     # To Spark a number that is too small for a double is 0.
     written = Decimal(str(literal.value)) if number else Decimal(0)
     digits = max(precision_and_scale[0], len(written.normalize().as_tuple().digits))
     if literal.kind == "float" or digits > _DOUBLE_DIGITS:
-        raise Unfit(f"a {name} would be rounded to be compared with a {literal.kind}")
+        raise NotComparable(f"a {name} would be rounded to be compared with a {literal.kind}")
     return Fraction(written)
 
 
@@ -204,7 +204,7 @@ def _check_within_longs(literal: Literal) -> None:
     if literal.kind in ("integer", "decimal"):
         low, high = -(1 << 63), (1 << 63) - 1
         if not low <= Decimal(str(literal.value)) <= high:
-            raise Unfit("whole numbers are put in order only with what a long can hold")
+            raise NotComparable("whole numbers are put in order only with what a long can hold")
 
 
 def _stepped(column: Column, kind: Kind, operator: Operator, literal: Fraction) -> Predicate:
@@ -322,7 +322,7 @@ def _date(text: str) -> dt.date:
     try:
         return dt.date(*map(int, found.groups()))
     except ValueError as error:
-        raise Unfit(f"'{text}' is no date: {error}") from error
+        raise NotComparable(f"'{text}' is no date: {error}") from error
 
 
 def _instant(literal: Literal, zone: str) -> int:
@@ -344,7 +344,7 @@ def _wall_clock(literal: Literal, zone: str) -> int:
     text = str(literal.value)
     local, own = _local(text)
     if own is not None:
-        raise Unfit(f"'{text}' has a time zone, and the column has none")
+        raise NotComparable(f"'{text}' has a time zone, and the column has none")
     return (local - _EPOCH) // _MICROSECOND
 
 
@@ -367,7 +367,7 @@ def _time(text: str) -> dt.time:
     try:
         return dt.time(int(hour), int(minute), int(second or 0), micros)
     except ValueError as error:
-        raise Unfit(f"'{text}' is no time: {error}") from error
+        raise NotComparable(f"'{text}' is no time: {error}") from error
 
 
 @functools.cache
@@ -377,14 +377,14 @@ def _zone(name: str) -> dt.tzinfo:
     if found := _OFFSET.fullmatch(name):
         span = dt.timedelta(hours=int(found[2]), minutes=int(found[3]))
         if span > _OFFSET_MAX:
-            raise Unfit(f"there is no time zone '{name}': offsets are up to 18 hours")
+            raise NotComparable(f"there is no time zone '{name}': offsets are up to 18 hours")
         return dt.timezone(span if found[1] == "+" else -span)
     try:
         region = ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise Unfit(f"there is no time zone '{name}'") from error
+        raise NotComparable(f"there is no time zone '{name}'") from error
     if name.startswith(_NO_REGIONS):
-        raise Unfit(f"there is no time zone '{name}'")
+        raise NotComparable(f"there is no time zone '{name}'")
     return region
 
 
@@ -396,7 +396,7 @@ def _nanos_of_day(literal: Literal, zone: str) -> int:
 
 
 def _unreadable(text: str, wanted: str) -> NoReturn:
-    raise Unfit(f"'{text}' is not {wanted}")
+    raise NotComparable(f"'{text}' is not {wanted}")
 
 
 _CONVERT: Final[Mapping[tuple[Kind, LiteralKind], Callable[[Literal, str], Bound]]] = {

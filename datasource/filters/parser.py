@@ -30,15 +30,15 @@ from shardline.datasource.errors import InvalidUsage, unknown_name
 from shardline.datasource.filters.comparisons import (
     Column,
     Literal,
-    Unfit,
+    NotComparable,
     compare,
-    is_among,
+    compare_in,
 )
 from shardline.datasource.filters.predicates import (
     And,
+    ColumnLookup,
     Constant,
     IsNull,
-    Lookup,
     Not,
     Operator,
     Or,
@@ -47,7 +47,7 @@ from shardline.datasource.filters.predicates import (
     may_be_true,
 )
 from shardline.datasource.filters.sql_literals import literal_of
-from shardline.datasource.filters.sql_tree import NotUnderstood, kind_of_node, parse_sql
+from shardline.datasource.filters.sql_tree import UnsupportedSql, kind_of_node, parse_sql
 from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.types.spark_types import Record, path_text
 
@@ -79,7 +79,7 @@ class Where:
         """The rows of `batch`, which has its columns, for which it is true."""
         return batch.filter(self.predicate.mask(batch))
 
-    def may_pass(self, known: Lookup) -> bool:
+    def may_pass(self, known: ColumnLookup) -> bool:
         """True if some row that `known` describes may pass; False proves that none does."""
         return may_be_true(self.predicate, known)
 
@@ -111,7 +111,7 @@ def _bound(condition: Condition, schema: str) -> Where:
     """`Condition.bind`, cached: a stream binds the same filter at each micro-batch."""
     try:
         tree = parse_sql(condition.text)
-    except NotUnderstood as error:
+    except UnsupportedSql as error:
         raise _refused(condition.text, str(error)) from error
     return bind_tree(tree, condition, ShardSchema.parse(schema))
 
@@ -213,7 +213,7 @@ class _Binder:
         if not given:
             return Constant(None)
         null = len(given) < len(literals)
-        return self._fitting(node, lambda: is_among(column, given, self._zone, null=null))
+        return self._fitting(node, lambda: compare_in(column, given, self._zone, null=null))
 
     def like(self, node: exp.Expr) -> Predicate:
         column, pattern = self._text_and_pattern(node)
@@ -266,7 +266,7 @@ class _Binder:
     def _fitting(self, node: exp.Expr, make: Callable[[], Predicate]) -> Predicate:
         try:
             return make()
-        except Unfit as error:
+        except NotComparable as error:
             raise self._refused(node, f"compares what does not go together: {error}") from error
 
     @staticmethod
@@ -293,7 +293,7 @@ class _Binder:
     def _literal(self, node: exp.Expr) -> Literal:
         try:
             found = literal_of(node)
-        except NotUnderstood as error:
+        except UnsupportedSql as error:
             raise self._refused(node, f"is no literal: {error}") from error
         if found is None:
             raise self._refused(node, "stands where a literal is needed")

@@ -40,12 +40,12 @@ __all__ = [
     "NULL",
     "TRUE",
     "And",
+    "ColumnKnowledge",
+    "ColumnLookup",
     "Compare",
     "Constant",
     "In",
     "IsNull",
-    "Known",
-    "Lookup",
     "Not",
     "Operator",
     "Or",
@@ -78,7 +78,7 @@ _NONE: Final[Outcomes] = 0
 _ANY: Final[Outcomes] = TRUE | FALSE | NULL
 
 
-class Known(msgspec.Struct, frozen=True, gc=False):
+class ColumnKnowledge(msgspec.Struct, frozen=True, gc=False):
     """Statistics of one column's values in a set of rows; a flag that is not known is True.
 
     Attributes:
@@ -97,10 +97,10 @@ class Known(msgspec.Struct, frozen=True, gc=False):
     hi: Bound | None = None
 
 
-ABSENT: Final = Known(nulls=True, nans=False, values=False)
+ABSENT: Final = ColumnKnowledge(nulls=True, nans=False, values=False)
 """Statistics of a column that the rows were written without: null in all of them."""
 
-Lookup = Callable[[Path], Known | None]
+ColumnLookup = Callable[[Path], ColumnKnowledge | None]
 """Returns the statistics of a column; None if there are none."""
 
 
@@ -115,7 +115,7 @@ def field_at(record: Record, path: Path) -> Field | None:
     return found
 
 
-def may_be_true(predicate: Predicate, known: Lookup) -> bool:
+def may_be_true(predicate: Predicate, known: ColumnLookup) -> bool:
     """True if some row may pass; False proves that none does."""
     return bool(predicate.outcomes(known) & TRUE)
 
@@ -132,7 +132,7 @@ class Predicate(Protocol):
         """Its value for each row of `data`, which has its columns under the shard's types."""
         ...
 
-    def outcomes(self, known: Lookup) -> Outcomes:
+    def outcomes(self, known: ColumnLookup) -> Outcomes:
         """The values that it may have over the rows that `known` describes; never too few."""
         ...
 
@@ -156,7 +156,7 @@ class Constant(Predicate):
         return pa.repeat(pa.scalar(self.value, pa.bool_()), data.num_rows)
 
     @override
-    def outcomes(self, known: Lookup) -> Outcomes:
+    def outcomes(self, known: ColumnLookup) -> Outcomes:
         if self.value is None:
             return NULL
         return TRUE if self.value else FALSE
@@ -178,7 +178,7 @@ class Not(Predicate):
         return pc.invert(self.part.mask(data))
 
     @override
-    def outcomes(self, known: Lookup) -> Outcomes:
+    def outcomes(self, known: ColumnLookup) -> Outcomes:
         return _not(self.part.outcomes(known))
 
 
@@ -201,7 +201,7 @@ class And(Predicate):
         return mask
 
     @override
-    def outcomes(self, known: Lookup) -> Outcomes:
+    def outcomes(self, known: ColumnLookup) -> Outcomes:
         # Parts are taken as independent. That can only add outcomes, and too many are safe.
         found = self.parts[0].outcomes(known)
         for part in self.parts[1:]:
@@ -230,7 +230,7 @@ class Or(Predicate):
         return mask
 
     @override
-    def outcomes(self, known: Lookup) -> Outcomes:
+    def outcomes(self, known: ColumnLookup) -> Outcomes:
         found = self.parts[0].outcomes(known)
         for part in self.parts[1:]:
             found = _not(_AND[_not(found)][_not(part.outcomes(known))])
@@ -256,7 +256,7 @@ class IsNull(Predicate):
         return pc.is_null(_values(data, self.column))
 
     @override
-    def outcomes(self, known: Lookup) -> Outcomes:
+    def outcomes(self, known: ColumnLookup) -> Outcomes:
         found = known(self.column)
         if found is None:
             return TRUE | FALSE
@@ -297,7 +297,7 @@ class Compare(Predicate):
         return pc.or_(found, nan) if self.operator in (">", ">=") else found
 
     @override
-    def outcomes(self, known: Lookup) -> Outcomes:
+    def outcomes(self, known: ColumnLookup) -> Outcomes:
         found = known(self.column)
         if found is None:
             return _ANY
@@ -352,7 +352,7 @@ class In(Predicate):
         return pc.if_else(unknown, pa.scalar(None, pa.bool_()), found)
 
     @override
-    def outcomes(self, known: Lookup) -> Outcomes:
+    def outcomes(self, known: ColumnLookup) -> Outcomes:
         found = known(self.column)
         if found is None:
             return _ANY
@@ -390,7 +390,7 @@ class StartsWith(Predicate):
         return pc.starts_with(_values(data, self.column), self.prefix)
 
     @override
-    def outcomes(self, known: Lookup) -> Outcomes:
+    def outcomes(self, known: ColumnLookup) -> Outcomes:
         found = known(self.column)
         if found is None:
             return _ANY
@@ -449,7 +449,7 @@ def as_kind(bound: Bound, written: Kind, wanted: Kind) -> Bound | None:
     return None
 
 
-def _bounds(known: Known, wanted: Kind) -> tuple[Any, Any]:
+def _bounds(known: ColumnKnowledge, wanted: Kind) -> tuple[Any, Any]:
     if known.kind is None:
         return None, None
     lo = None if known.lo is None else as_kind(known.lo, known.kind, wanted)

@@ -18,7 +18,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from shardline.datasource.filters.comparisons import DIGITS_MAX, Literal, LiteralKind, as_float
-from shardline.datasource.filters.sql_tree import NotUnderstood, kind_of_node
+from shardline.datasource.filters.sql_tree import UnsupportedSql, kind_of_node
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -54,16 +54,16 @@ def _number(text: str) -> Literal:
     """
     found = _NUMBER.fullmatch(text)
     if found is None:
-        raise NotUnderstood(f"'{text:.50}' is no number")
+        raise UnsupportedSql(f"'{text:.50}' is no number")
     whole, behind, only_behind, exponent = found.groups()
     if exponent is not None:
         if Decimal(text) > _DOUBLE_MAX:
-            raise NotUnderstood(f"{text:.50} is beyond the largest double")
+            raise UnsupportedSql(f"{text:.50} is beyond the largest double")
         return Literal("double", text)
     scale = len(behind or only_behind or "")
     digits = len(f"{whole or ''}{behind or only_behind or ''}".lstrip("0"))
     if max(digits, scale) > DIGITS_MAX:
-        raise NotUnderstood(f"{text:.50} has more than the {DIGITS_MAX} digits of a decimal")
+        raise UnsupportedSql(f"{text:.50} has more than the {DIGITS_MAX} digits of a decimal")
     return Literal("decimal" if "." in text else "integer", text)
 
 
@@ -136,11 +136,11 @@ def _as_float(literal: Literal, kind: LiteralKind) -> Literal | None:
         return None
     number = float(text) if literal.kind != "float" else as_float(float(text))
     if kind == "float" and literal.kind != "string" and abs(Decimal(text)) > _FLOAT_MAX:
-        raise NotUnderstood(f"{text:.50} is beyond the largest float")
+        raise UnsupportedSql(f"{text:.50} is beyond the largest float")
     if literal.kind in _ROUNDED:
         return Literal(kind, repr(number))
     if kind == "float" and _is_between_floats(number) and Fraction(text) != Fraction(number):
-        raise NotUnderstood(f"{text:.50} is too near to the middle between two floats")
+        raise UnsupportedSql(f"{text:.50} is too near to the middle between two floats")
     return Literal(kind, text)
 
 

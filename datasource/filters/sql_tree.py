@@ -6,7 +6,8 @@
 The parser is another project's (sqlglot). It puts the meaning of a text into arguments of its
 nodes, and each release may add some: `s NOT LIKE 'a%'` was once a Not around a Like, and then a
 Like with an argument `negate`, so that a reader that knew only the first form gave the opposite
-rows. So there is one list of what is read (`READ`), and one place that compares whole trees with
+rows. So there is one list of what is read (`READ_ARGUMENTS`), and one place that compares whole
+trees with
 it: a node that is not in the list, or an argument of one that is set and not in it, is refused
 before any reader sees the tree.
 
@@ -27,17 +28,17 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from sqlglot import Token, exp
 
-__all__ = ["READ", "NotUnderstood", "kind_of_node", "parse_sql"]
+__all__ = ["READ_ARGUMENTS", "UnsupportedSql", "kind_of_node", "parse_sql"]
 
 
-class NotUnderstood(ValueError):
+class UnsupportedSql(ValueError):
     """Raised for a text, or a piece of it, whose meaning in Spark is not certain; says why."""
 
 
 _BOTH: Final = frozenset({"this", "expression"})
 _THIS: Final = frozenset({"this"})
 
-READ: Final[Mapping[str, frozenset[str]]] = {
+READ_ARGUMENTS: Final[Mapping[str, frozenset[str]]] = {
     # Conditions.
     "Paren": _THIS,
     "Not": _THIS,
@@ -99,15 +100,15 @@ def parse_sql(text: str) -> exp.Expr:
     """Parse one expression or query in Spark's SQL.
 
     Raises:
-        NotUnderstood: It is not one, or has a piece that is not in `READ`.
+        NotUnderstood: It is not one, or has a piece that is not in `READ_ARGUMENTS`.
     """
     # Loading the parser takes a third of a second, which only its users should pay.
     from sqlglot.errors import SqlglotError  # noqa: PLC0415
 
     if "\\" in text:
-        raise NotUnderstood("it has a backslash, and escapes are not understood")
+        raise UnsupportedSql("it has a backslash, and escapes are not understood")
     if "${" in text:
-        raise NotUnderstood("it has '${', where Spark puts the value of a setting")
+        raise UnsupportedSql("it has '${', where Spark puts the value of a setting")
     spark = _spark()
     try:
         tokens = spark.tokenize(text)
@@ -115,9 +116,9 @@ def parse_sql(text: str) -> exp.Expr:
     except (SqlglotError, RecursionError) as error:
         lines = re.sub(r"\x1b\[\d+m", "", str(error)).splitlines()
         why = lines[0] if lines else error
-        raise NotUnderstood(f"it is no SQL expression: {why}") from error
+        raise UnsupportedSql(f"it is no SQL expression: {why}") from error
     if len(found) != 1 or found[0] is None:
-        raise NotUnderstood("it is not one SQL expression")
+        raise UnsupportedSql("it is not one SQL expression")
     tree: exp.Expr = found[0]
     _check_tokens(tokens, text)
     _check_nodes(tree)
@@ -142,11 +143,11 @@ def _check_tokens(tokens: Sequence[Token], text: str) -> None:
         following = tokens[place + 1].token_type.name if place + 1 < len(tokens) else ""
         if kind == "UNKNOWN":
             # Spark casts its operand to a boolean first. To the parser it is another NULL.
-            raise NotUnderstood("'unknown' is not understood: write is null")
+            raise UnsupportedSql("'unknown' is not understood: write is null")
         if kind == "HEX_STRING" and written.startswith("0"):
-            raise NotUnderstood(f"'{written}' is no number: write X'…' for bytes")
+            raise UnsupportedSql(f"'{written}' is no number: write X'…' for bytes")
         if kind == "COMMA" and following == "R_PAREN":
-            raise NotUnderstood("a list ends with a comma")
+            raise UnsupportedSql("a list ends with a comma")
 
 
 def _check_nodes(tree: exp.Expr) -> None:
@@ -156,12 +157,12 @@ def _check_nodes(tree: exp.Expr) -> None:
         NotUnderstood: Names the piece.
     """
     for node in tree.walk():
-        read = READ.get(kind_of_node(node))
+        read = READ_ARGUMENTS.get(kind_of_node(node))
         if read is None:
-            raise NotUnderstood(f"{_shown(node)} is not understood")
+            raise UnsupportedSql(f"{_shown(node)} is not understood")
         for name, value in node.args.items():
             if name not in read and not _is_default(value):
-                raise NotUnderstood(
+                raise UnsupportedSql(
                     f"{_shown(node)} is not understood: {kind_of_node(node)} has '{name}'"
                 )
 

@@ -22,7 +22,7 @@ from shardline.datasource.inspect.report import (
 )
 from shardline.datasource.settings import ShardSettings
 from shardline.datasource.shard.machine import Machine
-from shardline.datasource.shard.references import wholes
+from shardline.datasource.shard.references import whole_state_seqnos
 from shardline.datasource.shard.state import ShardState, seqno_since
 from shardline.datasource.shard.state_history import states_from
 from shardline.datasource.stores.location import Location
@@ -47,7 +47,7 @@ def inspect_location(
             shards.append(_report(location, clock, name, with_parts=with_parts))
         except ShardError as error:
             problems.append(ProblemReport(name, error.code, str(error)))
-    return _of(location, clock, shards, problems)
+    return _location_report(location, clock, shards, problems)
 
 
 def inspect_shard(
@@ -59,10 +59,12 @@ def inspect_shard(
         InvalidUsage: There is no such shard.
         Corrupt: Its state is damaged.
     """
-    return _of(location, clock, [_report(location, clock, name, with_parts=with_parts)], [])
+    return _location_report(
+        location, clock, [_report(location, clock, name, with_parts=with_parts)], []
+    )
 
 
-def _of(
+def _location_report(
     location: Location, clock: Clock, shards: list[ShardReport], problems: list[ProblemReport]
 ) -> LocationReport:
     return LocationReport(
@@ -77,16 +79,16 @@ def _of(
 def _report(location: Location, clock: Clock, name: str, *, with_parts: bool) -> ShardReport:
     machine = Machine(name, location, clock, SystemIds(), ShardSettings())
     state = machine.state()
-    dropped = _dropped(machine, state)
+    dropped = _find_dropped_parts(machine, state)
     return report_shard(state, clock.now_ms(), dropped=dropped, with_parts=with_parts)
 
 
-def _dropped(machine: Machine, state: ShardState) -> tuple[DroppedPart, ...] | None:
+def _find_dropped_parts(machine: Machine, state: ShardState) -> tuple[DroppedPart, ...] | None:
     """Parts that only states older than `state` need; None if that cannot be found out."""
     oldest = seqno_since(state)
     if oldest >= state.seqno:
         return ()
-    start = max((seqno for seqno in wholes(state) if seqno <= oldest), default=1)
+    start = max((seqno for seqno in whole_state_seqnos(state) if seqno <= oldest), default=1)
     if state.seqno - start > _REPLAY_MAX:
         return None
     try:

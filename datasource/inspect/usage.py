@@ -39,12 +39,18 @@ from shardline.datasource.settings import ShardSettings
 from shardline.datasource.shard.commands.rollups import oldest_whole
 from shardline.datasource.shard.commands.sweep import SWEEP_AGE_MS
 from shardline.datasource.shard.machine import Machine
-from shardline.datasource.shard.references import Amount, dropped, needed_until, part_blobs, wholes
+from shardline.datasource.shard.references import (
+    Amount,
+    dropped,
+    needed_until,
+    part_blobs,
+    whole_state_seqnos,
+)
 from shardline.datasource.shard.state import (
     CriticalReader,
     LeasedReader,
     ShardState,
-    expire,
+    expire_leases,
     is_tombstone,
     seqno_since,
 )
@@ -268,7 +274,9 @@ def _shard_usage(machine: Machine, before: ShardState) -> ShardUsage:
     if state.seqno < after.seqno:
         raise MissingBlob(f"record {state.seqno + 1} of shard '{machine.name}' is not there")
     now_ms = machine.clock.now_ms()
-    return _Books(expire(state, now_ms), parts.dropped, now_ms).report(machine.directory, entries)
+    return _Classifier(expire_leases(state, now_ms), parts.dropped, now_ms).report(
+        machine.directory, entries
+    )
 
 
 Kind = Literal[
@@ -276,7 +284,7 @@ Kind = Literal[
 ]
 
 
-class _Books:
+class _Classifier:
     """Classifies every object of a shard."""
 
     def __init__(self, state: ShardState, dropped: Mapping[str, int], now_ms: int) -> None:
@@ -285,7 +293,7 @@ class _Books:
         self._now_ms = now_ms
         self._live = part_blobs(state)
         self._rollups = {ref.key: seqno for seqno, ref in state.rollups.items()}
-        self._wholes = wholes(state)
+        self._wholes = whole_state_seqnos(state)
         self._oldest = oldest_whole(state)
 
     def report(self, directory: str, entries: Iterable[BlobEntry]) -> ShardUsage:

@@ -37,9 +37,16 @@ from typing import Final, TypeAlias
 
 from shardline.datasource.errors import MissingBlob
 from shardline.datasource.frontier import Frontier
-from shardline.datasource.ids import owner
+from shardline.datasource.ids import process_name
 from shardline.datasource.maintenance.compaction_claim import MergeClaim, Superseded
-from shardline.datasource.parts.merge_parts import Merged, Merger, check_read, sources, span, weigh
+from shardline.datasource.parts.merge_parts import (
+    Merged,
+    Merger,
+    check_all_read,
+    covered_interval,
+    merge_work_bytes,
+    sources,
+)
 from shardline.datasource.parts.nan_bounds import float_paths, trusts_bounds
 from shardline.datasource.parts.stage import Stager, UncommittedParts
 from shardline.datasource.shard.batch import Batch, Part
@@ -52,17 +59,17 @@ from shardline.datasource.shard.trace import due_merges, level_of, worn_past
 from shardline.datasource.types.schema import ShardSchema
 
 __all__ = [
+    "all_mergeable_batches",
     "apply_merged",
+    "are_all_parts_named",
     "compact",
     "compact_inline",
-    "everything",
     "flush_inline",
-    "free_of",
-    "is_there",
+    "is_unclaimed_by",
+    "make_due_merges",
     "merge_batches",
-    "merge_in_turn",
+    "merge_stager",
     "observe_merges",
-    "stager_of",
 ]
 
 _log = logging.getLogger(__name__)
@@ -97,8 +104,8 @@ def compact(machine: Machine, *, force: bool = False, most_bytes: int | None = N
         force: True merges all batches into one, and that one again if it is not as small and as
             sorted as can be. Batches that are appended meanwhile stay beside it. While another
             process has claimed a part of the trace, nothing is done.
-        most_bytes: The most that may be read in all (see `parts.merge_parts.weigh`); merges that
-            exceed the rest of it stay due. None for any amount.
+        most_bytes: The most that may be read in all (see `parts.merge_parts.merge_work_bytes`);
+            merges that exceed the rest of it stay due. None for any amount.
 
     Raises:
         InvalidUsage: There is no such shard.
@@ -112,10 +119,10 @@ def compact(machine: Machine, *, force: bool = False, most_bytes: int | None = N
         may_inline = not force and _are_inline(inputs)
         return merge_batches(machine, state, inputs, may_inline=may_inline)
 
-    return merge_in_turn(machine, merge, force=force, most_bytes=most_bytes)
+    return make_due_merges(machine, merge, force=force, most_bytes=most_bytes)
 
 
-def merge_in_turn(
+def make_due_merges(
     machine: Machine,
     merge: Callable[[ShardState, tuple[Batch, ...]], bool],
     *,
@@ -139,7 +146,11 @@ def merge_in_turn(
         # Read anew for each merge: the one before, and appends meanwhile, have changed the trace.
         state = machine.state()
         claims = live_claims(state, machine.clock.now_ms())
-        inputs = everything(state, claims) if force else _most_urgent(machine, state, claims, left)
+        inputs = (
+            all_mergeable_batches(state, claims)
+            if force
+            else _most_urgent(machine, state, claims, left)
+        )
         if not inputs:
             left_to(claims)
             break
@@ -195,19 +206,19 @@ def compact_inline(machine: Machine, appended: Iterable[Part] = ()) -> int:
     state = machine.cached
     if not capacity or state is None or is_tombstone(state):
         return 0
-    machine.tank.add(_FUEL_PER_BYTE * weigh(appended), capacity)
+    machine.tank.add(_FUEL_PER_BYTE * merge_work_bytes(appended), capacity)
     with machine.tank.turn() as mine:
         if not mine:
             return 0
         began_ms = machine.clock.elapsed_ms()
-        applied = _burn(machine)
+        applied = _merge_within_budget(machine)
         if applied:
             for observer in _observers:
                 observer(machine, applied, machine.clock.elapsed_ms() - began_ms)
         return applied
 
 
-def _burn(machine: Machine) -> int:
+def _merge_within_budget(machine: Machine) -> int:
     """Merge as long as the merge budget allows."""
     applied = 0
     try:
@@ -264,7 +275,7 @@ def _most_urgent(
     inputs = _out_of_shape(machine, state, claims, most_bytes)
     if inputs:
         return inputs
-    worn = worn_past(state.trace, free_of(claims))
+    worn = worn_past(state.trace, is_unclaimed_by(claims))
     past = () if worn is None else state.trace.batches[: worn.end]
     return past if most_bytes is None or _weight(past) <= most_bytes else ()
 
@@ -276,7 +287,7 @@ def _out_of_shape(
     most_bytes: int | None,
 ) -> tuple[Batch, ...]:
     factor = machine.settings.compact_factor
-    for due in due_merges(state.trace, factor, free_of(claims)):
+    for due in due_merges(state.trace, factor, is_unclaimed_by(claims)):
         inputs = state.trace.batches[due.start : due.end]
         if most_bytes is None or _weight(inputs) <= most_bytes:
             return inputs
@@ -285,7 +296,7 @@ def _out_of_shape(
     return ()
 
 
-def free_of(claims: tuple[Claim, ...]) -> Callable[[Batch], bool]:
+def is_unclaimed_by(claims: tuple[Claim, ...]) -> Callable[[Batch], bool]:
     """A predicate that is true for batches which no claim covers."""
 
     def is_free(batch: Batch) -> bool:
@@ -310,10 +321,10 @@ def _first_fitting(alike: tuple[Batch, ...], factor: int, most_bytes: int) -> tu
 
 
 def _weight(inputs: Iterable[Batch]) -> int:
-    return weigh(part for batch in inputs for part in batch.parts)
+    return merge_work_bytes(part for batch in inputs for part in batch.parts)
 
 
-def everything(state: ShardState, claims: tuple[Claim, ...] = ()) -> tuple[Batch, ...]:
+def all_mergeable_batches(state: ShardState, claims: tuple[Claim, ...] = ()) -> tuple[Batch, ...]:
     """All batches but an empty last one, which may grow.
 
     Empty if a merge would change nothing, or while another process has claimed some of them.
@@ -323,7 +334,7 @@ def everything(state: ShardState, claims: tuple[Claim, ...] = ()) -> tuple[Batch
         batches = batches[:-1]
     if not batches or (len(batches) == 1 and _is_settled(state, batches[0])):
         return ()
-    whole = span(batches)
+    whole = covered_interval(batches)
     return () if any(whole.overlaps(held.lower, held.upper) for held in claims) else batches
 
 
@@ -389,7 +400,7 @@ def merge_batches(
     """
     if _weight(inputs) < _CLAIM_BYTES:
         return _merge_and_apply(machine, state, inputs, None, may_inline=may_inline)
-    with MergeClaim.on(machine, inputs, f"merge by {owner()}") as claim:
+    with MergeClaim.on(machine, inputs, f"merge by {process_name()}") as claim:
         return claim.held and _merge_and_apply(machine, state, inputs, claim, may_inline=may_inline)
 
 
@@ -404,7 +415,7 @@ def _merge_and_apply(
     # Before the first part is written: a sweep judges a part by the time of its writing, and
     # `apply_merge` refuses by this one, which must not be later.
     staged_ms = machine.clock.now_ms()
-    merger = Merger.of(state, inputs, stager_of(machine, state, may_inline=may_inline))
+    merger = Merger.of(state, inputs, merge_stager(machine, state, may_inline=may_inline))
     if claim is not None:
         merger = replace(merger, progress=claim.keep)
     try:
@@ -414,7 +425,7 @@ def _merge_and_apply(
     except MissingBlob:
         # No lease protects the inputs: a missing part is an error only if the newest state still
         # names it. Otherwise another process has merged it, and it was collected.
-        if not is_there(machine.state(), inputs):
+        if not are_all_parts_named(machine.state(), inputs):
             return False
         raise
     return apply_merged(machine, state, inputs, merged, claim=claim, staged_ms=staged_ms)
@@ -455,19 +466,19 @@ def apply_merged(
         apply_merge, inputs=inputs, output=output, claim=name, staged_ms=staged_ms if runs else None
     )
     with UncommittedParts(machine.location.blob, runs) as parts:
-        check_read(state.name, inputs, merged.read)
+        check_all_read(state.name, inputs, merged.read)
         with parts.commit():
             applied = machine.apply(command)
         if not applied:
             # Not in the trace of a state that was read after this call began, and a merge of an
             # unknown outcome raises: so no record names them.
-            parts.unused()
+            parts.note_refused()
     if applied and claim is not None:
         claim.held = False
     return applied
 
 
-def stager_of(machine: Machine, state: ShardState, *, may_inline: bool) -> Stager:
+def merge_stager(machine: Machine, state: ShardState, *, may_inline: bool) -> Stager:
     """The stager that writes the parts of a merge, under the newest schema of `state`."""
     return Stager(
         machine.location.blob,
@@ -482,7 +493,7 @@ def stager_of(machine: Machine, state: ShardState, *, may_inline: bool) -> Stage
     )
 
 
-def is_there(state: ShardState, inputs: tuple[Batch, ...]) -> bool:
+def are_all_parts_named(state: ShardState, inputs: tuple[Batch, ...]) -> bool:
     """True if all parts of `inputs` are still named by `state`."""
     keys = {part.key for batch in state.trace.batches for part in batch.parts}
     return all(part.key in keys for batch in inputs for part in batch.parts)

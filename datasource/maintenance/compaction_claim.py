@@ -24,7 +24,12 @@ from typing import Final, Self
 
 from shardline.datasource.errors import ShardError
 from shardline.datasource.shard.batch import Batch
-from shardline.datasource.shard.commands.claims import Claimed, ClaimResult, claim, release
+from shardline.datasource.shard.commands.claims import (
+    Claimed,
+    ClaimResult,
+    release_claim,
+    take_claim,
+)
 from shardline.datasource.shard.machine import Machine
 
 __all__ = ["CLAIM_LEASE_MS", "MergeClaim", "Superseded"]
@@ -95,7 +100,7 @@ class MergeClaim:
             return
         self.held = False
         try:
-            self.machine.apply(partial(release, name=self.name))
+            self.machine.apply(partial(release_claim, name=self.name))
         except ShardError:
             _log.info("claim left to run out", exc_info=True, extra=self._context())
 
@@ -122,7 +127,7 @@ class MergeClaim:
         self._next_ms = self.machine.clock.elapsed_ms() + self.lease_ms / _BEATS
         return self.machine.apply(
             partial(
-                claim,
+                take_claim,
                 name=self.name,
                 inputs=self.inputs,
                 lease_ms=self.lease_ms,

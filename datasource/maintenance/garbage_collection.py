@@ -38,11 +38,11 @@ from typing import Final
 import msgspec
 
 from shardline.datasource.errors import MissingBlob
-from shardline.datasource.shard.commands.gc import give_up, note_cleaned
+from shardline.datasource.shard.commands.gc import give_up_states, note_cleaned
 from shardline.datasource.shard.commands.rollups import oldest_whole
 from shardline.datasource.shard.machine import Machine
-from shardline.datasource.shard.references import dropped, part_blobs, wholes
-from shardline.datasource.shard.state import ShardState, expire, seqno_since
+from shardline.datasource.shard.references import dropped, part_blobs, whole_state_seqnos
+from shardline.datasource.shard.state import ShardState, expire_leases, seqno_since
 from shardline.datasource.shard.state_history import rebuild
 
 __all__ = ["collect_garbage"]
@@ -90,7 +90,7 @@ def collect_garbage(machine: Machine) -> int:
     """
     state = machine.state()
     # Fixed at the start: the collector's own records would give it work for ever.
-    last = seqno_since(expire(state, machine.clock.now_ms()))
+    last = seqno_since(expire_leases(state, machine.clock.now_ms()))
     # Parts first, the log last: its records are the only list of the parts that are garbage.
     deleted = _collect_parts(machine, state, last)
     oldest = oldest_whole(machine.state())
@@ -112,7 +112,7 @@ def _collect_parts(machine: Machine, state: ShardState, last: int) -> int:
         elif found.parts or _outdated(state, found.seqno):
             # Recorded before anything is deleted: a reader may be about to take a hold. Either the
             # state has its hold and `given_up` stops before it, or the hold is refused.
-            given_up = machine.apply(partial(give_up, seqno=found.seqno))
+            given_up = machine.apply(partial(give_up_states, seqno=found.seqno))
             deleted += _delete_parts(machine, found, given_up)
             if not machine.apply(partial(note_cleaned, seqno=min(found.seqno, given_up))):
                 break
@@ -154,7 +154,7 @@ def _start(machine: Machine, newest: ShardState, last: int) -> ShardState:
 
     If `last` is very far away from there, the newest known one at or before `last`.
     """
-    known = [at for at in wholes(newest) if at > newest.cleaned_seqno]
+    known = [at for at in whole_state_seqnos(newest) if at > newest.cleaned_seqno]
     starts = [max(newest.cleaned_seqno, 1), *known]
     if last - starts[0] > _BACKLOG_RECORDS:
         starts = [*(at for at in reversed(starts) if at <= last), *starts]

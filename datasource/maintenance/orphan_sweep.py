@@ -40,7 +40,12 @@ import msgspec
 
 from shardline.datasource.clock import Clock
 from shardline.datasource.errors import InvalidUsage, MissingBlob
-from shardline.datasource.shard.commands.sweep import SWEEP_AGE_MS, fence, note_swept, sweep_due
+from shardline.datasource.shard.commands.sweep import (
+    SWEEP_AGE_MS,
+    note_swept,
+    sweep_due,
+    write_barrier,
+)
 from shardline.datasource.shard.machine import Machine
 from shardline.datasource.shard.references import Amount, part_blobs
 from shardline.datasource.shard.state import ShardState
@@ -48,7 +53,7 @@ from shardline.datasource.shard.state_history import states_from
 from shardline.datasource.stores.location import BlobEntry, Location
 from shardline.datasource.stores.shard_names import shard_directory, shard_name
 
-__all__ = ["Swept", "nothing", "sweep", "sweep_due", "sweep_orphans"]
+__all__ = ["SweepResult", "no_keys_needed", "sweep", "sweep_due", "sweep_orphans"]
 
 _REQUEST_BLOBS: Final = 256
 """Blobs deleted at a time."""
@@ -62,7 +67,7 @@ _OVERTAKEN_MAX: Final = 8
 _ROLLUP: Final = re.compile(r"[0-9a-f]{16}-.+")
 
 
-class Swept(msgspec.Struct, frozen=True):
+class SweepResult(msgspec.Struct, frozen=True):
     """The blobs that a sweep has deleted; of a dry run, those that it would have.
 
     Attributes:
@@ -81,14 +86,17 @@ class Swept(msgspec.Struct, frozen=True):
         return self.parts + self.rollups
 
 
-def nothing() -> Collection[str]:
+def no_keys_needed() -> Collection[str]:
     """Return no keys: no transaction needs parts of a shard that is written directly."""
     return ()
 
 
 def sweep(
-    machine: Machine, *, needed: Callable[[], Collection[str]] = nothing, dry_run: bool = False
-) -> Swept:
+    machine: Machine,
+    *,
+    needed: Callable[[], Collection[str]] = no_keys_needed,
+    dry_run: bool = False,
+) -> SweepResult:
     """Delete the blobs of the shard that nothing refers to and that are older than 25 hours.
 
     Args:
@@ -115,7 +123,7 @@ def sweep(
     if candidates:
         upstream = frozenset(needed())
         if not dry_run:
-            machine.apply(fence)
+            machine.apply(write_barrier)
         live = _live(machine, needed)
         candidates = [e for e in candidates if e.key not in live and e.key not in upstream]
     swept = _report(candidates)
@@ -127,7 +135,7 @@ def sweep(
     return swept
 
 
-def sweep_orphans(location: Location, clock: Clock, *, dry_run: bool = False) -> Swept:
+def sweep_orphans(location: Location, clock: Clock, *, dry_run: bool = False) -> SweepResult:
     """Delete blobs older than 25 hours in directories that have a shard's name but no log.
 
     Such a directory is left of a shard whose log was lost, or deleted by hand. Its parts are the
@@ -209,7 +217,7 @@ def _live(machine: Machine, needed: Callable[[], Collection[str]]) -> set[str]:
     """
     for _ in range(_OVERTAKEN_MAX):
         newest = machine.state()
-        if newest.registered is not None and needed is nothing:
+        if newest.registered is not None and needed is no_keys_needed:
             raise InvalidUsage(
                 f"shard '{machine.name}' is written through '{newest.registered.txns}', and parts "
                 f"of a transaction may wait there",
@@ -247,7 +255,7 @@ def _delete(location: Location, keys: list[str]) -> None:
         location.blob.delete_many(keys[start : start + _REQUEST_BLOBS])
 
 
-def _report(entries: list[BlobEntry]) -> Swept:
+def _report(entries: list[BlobEntry]) -> SweepResult:
     parts = rollups = Amount()
     for entry in entries:
         one = Amount(1, entry.size_bytes)
@@ -255,4 +263,4 @@ def _report(entries: list[BlobEntry]) -> Swept:
             rollups += one
         else:
             parts += one
-    return Swept(parts, rollups, tuple(entry.key for entry in entries[:_SHOWN_MAX]))
+    return SweepResult(parts, rollups, tuple(entry.key for entry in entries[:_SHOWN_MAX]))

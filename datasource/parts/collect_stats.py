@@ -37,7 +37,7 @@ from shardline.datasource.types.stats import (
     stats_size,
 )
 
-__all__ = ["collect", "exact"]
+__all__ = ["collect_part_stats", "exact_part_stats"]
 
 _TEXT_BYTES: Final = (64, 32, 16, 8)
 """Lengths of a bound of text, tried in turn until the budget is met."""
@@ -51,7 +51,7 @@ _TIME_LIKE = re.compile(
 )
 
 
-def collect(
+def collect_part_stats(
     table: pa.Table,
     schema: ShardSchema,
     keep: Sequence[str] = (),
@@ -66,7 +66,7 @@ def collect(
         budget_bytes: Greatest encoded size of the result; columns that are never dropped may exceed
             it.
     """
-    full = exact(table, schema).columns
+    full = exact_part_stats(table, schema).columns
     columns = full
     for text_bytes in _TEXT_BYTES:
         columns = {path: _shortened(c, text_bytes) for path, c in full.items()}
@@ -76,8 +76,8 @@ def collect(
     return PartStats(table.num_rows, _within(columns, fixed, budget_bytes, table.num_rows))
 
 
-def exact(table: pa.Table, schema: ShardSchema) -> PartStats:
-    """As `collect`, for every column and with whole bounds, which other statistics must enclose."""
+def exact_part_stats(table: pa.Table, schema: ShardSchema) -> PartStats:
+    """As `collect_part_stats`, for every column, with whole bounds: others must enclose them."""
     return PartStats(table.num_rows, dict(_leaves(table, schema.record.fields)))
 
 

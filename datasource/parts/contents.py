@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.parts.fetch import BATCH_ROWS, Fetcher
 from shardline.datasource.rows.merge_runs import merge_snapshot
-from shardline.datasource.rows.updates import expand, sort_rows
+from shardline.datasource.rows.updates import expand_copies, sort_rows
 from shardline.datasource.shard.batch import Part
 from shardline.datasource.shard.plan import PlannedPart
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
@@ -40,7 +40,7 @@ class Contents:
     columns: tuple[str, ...]
 
     @property
-    def _narrow(self) -> Fetcher:
+    def _projected_fetcher(self) -> Fetcher:
         """A fetcher of `columns`, followed by those that only the filter needs."""
         where, whole = self.fetcher.where, self.fetcher.target
         more = () if where is None else where.columns - set(self.columns)
@@ -60,9 +60,9 @@ class Contents:
             as_of: If given, each row is returned once, with this time as `_ts` and its number of
                 copies as `_diff`; if None, each row is returned as often as it is there.
         """
-        counted = _counted(planned.part) or as_of is not None
+        counted = _has_counts(planned.part) or as_of is not None
         wanted = [*self.columns, *([DIFF] if counted else [])]
-        for found in self._narrow.fetch(planned, with_ts=False, with_diff=counted):
+        for found in self._projected_fetcher.fetch(planned, with_ts=False, with_diff=counted):
             batch = found.select(wanted)
             if counted:
                 yield from self._snapshot_rows(pa.Table.from_batches([batch]), as_of)
@@ -79,25 +79,27 @@ class Contents:
         """
         # All columns decide if two rows are the same, so all are read, whatever `columns` is. The
         # filter may come before the merge: of equal rows either all pass it or none.
-        runs = [self.ordered_run(planned) for planned in parts]
+        runs = [self.read_sorted_run(planned) for planned in parts]
         for table in merge_snapshot(runs, self.key):
             yield from self._snapshot_rows(table.select([*self.columns, DIFF]), as_of)
 
     def changes(self, planned: PlannedPart) -> Iterator[pa.RecordBatch]:
         """The updates of a part: `columns`, then `_ts` and `_diff`; not consolidated."""
         names = [*self.columns, TS, DIFF]
-        for batch in self._narrow.fetch(planned, with_ts=True, with_diff=True):
+        for batch in self._projected_fetcher.fetch(planned, with_ts=True, with_diff=True):
             yield batch.select(names)
 
-    def inserts(self, planned: PlannedPart) -> Iterator[pa.RecordBatch]:
+    def read_inserts(self, planned: PlannedPart) -> Iterator[pa.RecordBatch]:
         """The rows that a part adds, each as often as its diff says.
 
         Raises:
             InvalidUsage: Some row is retracted.
         """
         part = planned.part
-        for found in self._narrow.fetch(planned, with_ts=False, with_diff=_counted(part)):
-            if not _counted(part):
+        for found in self._projected_fetcher.fetch(
+            planned, with_ts=False, with_diff=_has_counts(part)
+        ):
+            if not _has_counts(part):
                 yield found.select(list(self.columns))
                 continue
             batch = found.select([*self.columns, DIFF])
@@ -112,14 +114,14 @@ class Contents:
     def _snapshot_rows(self, counted: pa.Table, as_of: int | None) -> Iterator[pa.RecordBatch]:
         """Counted rows as repeated rows, or, if `as_of` is given, as updates at that time."""
         if as_of is None:
-            for table in expand(counted, BATCH_ROWS):
+            for table in expand_copies(counted, BATCH_ROWS):
                 yield from _batches(table)
             return
         times = pa.repeat(pa.scalar(as_of, pa.int64()), counted.num_rows)
         at = counted.num_columns - 1
         yield from _batches(counted.add_column(at, pa.field(TS, pa.int64(), nullable=False), times))
 
-    def ordered_run(self, planned: PlannedPart) -> Iterator[pa.Table]:
+    def read_sorted_run(self, planned: PlannedPart) -> Iterator[pa.Table]:
         """All updates of a part with the whole schema, in sort order."""
         batches = self.fetcher.fetch(planned, with_ts=True, with_diff=True)
         if planned.ordered:
@@ -129,7 +131,7 @@ class Contents:
             yield sort_rows(pa.Table.from_batches(held), self.key)
 
 
-def _counted(part: Part) -> bool:
+def _has_counts(part: Part) -> bool:
     """True if some diff of the part is not 1."""
     return part.diff_min != 1 or part.diff_max != 1
 

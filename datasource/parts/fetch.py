@@ -23,13 +23,18 @@ import pyarrow.compute as pc
 
 from shardline.datasource.errors import Corrupt, InvalidUsage, MissingBlob
 from shardline.datasource.filters.parser import Where
-from shardline.datasource.parts.part_file import damaged, decode_inline, open_part, part_schema
-from shardline.datasource.parts.prune import audited
+from shardline.datasource.parts.part_file import (
+    damaged_part_error,
+    decode_inline,
+    open_part,
+    part_schema,
+)
+from shardline.datasource.parts.prune import is_audited
 from shardline.datasource.parts.row_groups import RowGroups
 from shardline.datasource.shard.batch import Part
 from shardline.datasource.shard.plan import PlannedPart, TimeFilter
 from shardline.datasource.stores.location import Blob
-from shardline.datasource.types.cast_to_schema import convert, migrate
+from shardline.datasource.types.cast_to_schema import convert, migrate_rows
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 
 if TYPE_CHECKING:
@@ -100,7 +105,7 @@ class Fetcher:
         ]
         exact = part_schema(written, shared).equals(self.target.arrow)
         wanted = [*self.target.names, *([TS] if with_ts else []), *([DIFF] if with_diff else [])]
-        for raw in self._raw(planned, columns, prune=prune):
+        for raw in self._decode_columns(planned, columns, prune=prune):
             batch = raw
             if planned.needs_time:
                 batch = batch.filter(_time_mask(batch, planned))
@@ -108,7 +113,7 @@ class Fetcher:
                 times = pa.repeat(pa.scalar(part.ts, pa.int64()), batch.num_rows)
                 batch = batch.append_column(pa.field(TS, pa.int64(), nullable=False), times)
             if not exact:
-                batch = migrate(batch, written, self.target)
+                batch = migrate_rows(batch, written, self.target)
             if self.where is not None:
                 batch = self.where.passes(batch)
             if batch.num_rows:
@@ -135,7 +140,7 @@ class Fetcher:
                 "until it is clear which program wrote the part or its statistics wrongly",
             )
 
-    def _raw(
+    def _decode_columns(
         self, planned: PlannedPart, columns: Sequence[str], *, prune: bool
     ) -> Iterator[pa.RecordBatch]:
         """Columns as they were written, of all rows in the row groups that must be read."""
@@ -149,23 +154,27 @@ class Fetcher:
             groups = RowGroups(file.metadata, written)
             # A task with a share reads some of the row groups, so each checks the whole footer.
             if (rows := groups.rows(range(groups.count))) != part.rows:
-                raise damaged(part, f"it has {rows} rows, not {part.rows}")
+                raise damaged_part_error(part, f"it has {rows} rows, not {part.rows}")
             chosen = planned.row_groups(groups.count)
-            kept = self._kept(planned, groups, chosen) if prune else chosen
+            kept = self._row_groups_to_read(planned, groups, chosen) if prune else chosen
             schema = part_schema(written, columns)
             for some in groups.requests(kept, columns, _REQUEST_BYTES):
                 rows = 0
                 for batch in _decoded(file, groups, some, columns):
                     rows += batch.num_rows
-                    yield _exactly(batch, schema)
+                    yield _convert_to(batch, schema)
                 if rows != groups.rows(some):
-                    raise damaged(part, f"of {groups.rows(some)} rows {rows} can be read")
+                    raise damaged_part_error(
+                        part, f"of {groups.rows(some)} rows {rows} can be read"
+                    )
         except (pa.ArrowException, OSError, KeyError, ValueError, InvalidUsage) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # the store's trouble, not the part's
-            raise damaged(part, str(error)) from error
+            raise damaged_part_error(part, str(error)) from error
 
-    def _kept(self, planned: PlannedPart, groups: RowGroups, chosen: range) -> Sequence[int]:
+    def _row_groups_to_read(
+        self, planned: PlannedPart, groups: RowGroups, chosen: range
+    ) -> Sequence[int]:
         """The row groups in which some row may pass; a sample of the others is audited first."""
         if self.where is None:
             return chosen
@@ -173,7 +182,7 @@ class Fetcher:
         for group in chosen:
             if groups.may_pass(group, self.where):
                 kept.append(group)
-            elif audited(f"{planned.part.key}#{group}"):
+            elif is_audited(f"{planned.part.key}#{group}"):
                 self._audit(msgspec.structs.replace(planned, share=(group, groups.count)))
         return kept
 
@@ -186,19 +195,19 @@ class Fetcher:
                 "otherwise restore the blob: nothing is skipped",
             )
         if source.size() != part.size_bytes:
-            raise damaged(part, f"it has {source.size()} bytes, not {part.size_bytes}")
+            raise damaged_part_error(part, f"it has {source.size()} bytes, not {part.size_bytes}")
         distant = isinstance(source, pa.PythonFile)
         if part.size_bytes <= _WHOLE_BYTES:
-            source, distant = pa.BufferReader(_whole(source, part)), False
+            source, distant = pa.BufferReader(_read_and_check(source, part)), False
         # From a remote store, all columns of a read's row groups are requested at once.
         return open_part(source, part, pre_buffer=distant)
 
 
-def _whole(source: pa.NativeFile, part: Part) -> pa.Buffer:
+def _read_and_check(source: pa.NativeFile, part: Part) -> pa.Buffer:
     """All bytes of a part, compared with its checksum if the description has one."""
     value = source.read_buffer()
     if part.crc32 is not None and zlib.crc32(value) != part.crc32:
-        raise damaged(part, "its checksum does not match")
+        raise damaged_part_error(part, "its checksum does not match")
     return value
 
 
@@ -220,7 +229,7 @@ def _decoded(
     return batches
 
 
-def _exactly(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _convert_to(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The columns of `schema` from a decoded batch, with exactly the types of `schema`.
 
     The batch may have more columns, because Arrow takes a dot in a name for a path. Parquet loses

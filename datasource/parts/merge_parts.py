@@ -42,15 +42,15 @@ from shardline.datasource.shard.state import ShardState
 from shardline.datasource.types.schema import DIFF, ShardSchema
 
 __all__ = [
+    "MergeSource",
     "Merged",
     "Merger",
-    "Source",
     "Tally",
-    "check_read",
+    "check_all_read",
+    "covered_interval",
     "merge_since",
+    "merge_work_bytes",
     "sources",
-    "span",
-    "weigh",
 ]
 
 _DECODED: Final = 4
@@ -63,7 +63,7 @@ _OPEN_BYTES: Final = 4096
 """Additional weight of a part: opening it, and its share of a log record."""
 
 
-def weigh(parts: Iterable[Part]) -> int:
+def merge_work_bytes(parts: Iterable[Part]) -> int:
     """The work of merging `parts`, in encoded bytes to read."""
     return sum(max(part.size_bytes, _ROW_BYTES * part.rows) + _OPEN_BYTES for part in parts)
 
@@ -88,7 +88,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class MergeSource:
     """Parts that are read as one run.
 
     Attributes:
@@ -162,14 +162,14 @@ class Merger:
         fetcher = Fetcher(stager.blob, schemas, stager.schema)
         return cls(
             name=state.name,
-            desc=span(inputs),
+            desc=covered_interval(inputs),
             contents=Contents(fetcher, state.key, stager.schema.names),
             stager=stager,
             since=merge_since(state, inputs),
             memory_bytes=stager.settings.compact_memory_bytes,
         )
 
-    def merge(self, wanted: Sequence[Source]) -> Merged:
+    def merge(self, wanted: Sequence[MergeSource]) -> Merged:
         """Merge `wanted` into one run of staged parts.
 
         Raises:
@@ -183,10 +183,10 @@ class Merger:
             while len(fitting := self._fitting(left)) < len(left):
                 run = self._staged(fitting, read)
                 passing.add(run)
-                left = [*left[len(fitting) :], *map(_passed, run)]
+                left = [*left[len(fitting) :], *map(_as_source, run)]
             return Merged(self._staged(left, read), read)
 
-    def _fitting(self, wanted: list[Source]) -> list[Source]:
+    def _fitting(self, wanted: list[MergeSource]) -> list[MergeSource]:
         """As many of the first sources as fit into memory together; at least two."""
         row_bytes = 8 * (len(self.contents.columns) + 2)
         total = 0
@@ -196,7 +196,7 @@ class Merger:
                 return wanted[:count]
         return wanted
 
-    def _staged(self, wanted: Sequence[Source], read: Tally) -> tuple[Run, ...]:
+    def _staged(self, wanted: Sequence[MergeSource], read: Tally) -> tuple[Run, ...]:
         here = Tally()
         runs = [self._run(source, (here,) if source.passing else (here, read)) for source in wanted]
         staged = self.stager.stage(merge(runs, self.contents.key, self.since))
@@ -207,8 +207,8 @@ class Merger:
             uncommitted.hand_over(staged.runs)
         return (Run(parts),) if parts else ()
 
-    def _run(self, source: Source, tallies: Sequence[Tally]) -> Iterator[pa.Table]:
-        tables = chain.from_iterable(map(self.contents.ordered_run, source.parts))
+    def _run(self, source: MergeSource, tallies: Sequence[Tally]) -> Iterator[pa.Table]:
+        tables = chain.from_iterable(map(self.contents.read_sorted_run, source.parts))
         counted = self._counted(tables, tallies)
         if not source.pooled:
             yield from counted
@@ -223,7 +223,7 @@ class Merger:
             yield table
 
 
-def check_read(name: str, inputs: Sequence[Batch], read: Tally) -> None:
+def check_all_read(name: str, inputs: Sequence[Batch], read: Tally) -> None:
     """Check that all updates of `inputs` were read, by the counts in the state.
 
     Not possible for a trimmed batch: its parts have rows that do not belong to the batch.
@@ -236,10 +236,10 @@ def check_read(name: str, inputs: Sequence[Batch], read: Tally) -> None:
     rows = sum(batch.rows for batch in inputs)
     expected = sum_of_diffs(part for batch in inputs for part in batch.parts)
     if rows != read.rows or not same_sum(expected, read.diffs):
-        raise not_conserved(name, span(inputs), expected, read.diffs)
+        raise not_conserved(name, covered_interval(inputs), expected, read.diffs)
 
 
-def span(inputs: Sequence[Batch]) -> Description:
+def covered_interval(inputs: Sequence[Batch]) -> Description:
     """The interval that neighbouring batches cover together."""
     return Description(inputs[0].desc.lower, inputs[-1].desc.upper)
 
@@ -255,9 +255,9 @@ def merge_since(state: ShardState, inputs: Sequence[Batch]) -> int | None:
     return min((time for time in ends if time is not None), default=None)
 
 
-def sources(inputs: Iterable[Batch]) -> list[Source]:
+def sources(inputs: Iterable[Batch]) -> list[MergeSource]:
     """The runs of all batches; small ones are pooled, as thousands of streams merge slowly."""
-    found: list[Source] = []
+    found: list[MergeSource] = []
     pool: list[PlannedPart] = []
     pooled_rows = 0
     for batch in inputs:
@@ -269,22 +269,22 @@ def sources(inputs: Iterable[Batch]) -> list[Source]:
                 found += _large(planned)
                 continue
             if pooled_rows + rows > BATCH_ROWS:
-                found.append(Source(tuple(pool), pooled=True))
+                found.append(MergeSource(tuple(pool), pooled=True))
                 pool, pooled_rows = [], 0
             pool += planned
             pooled_rows += rows
-    return [*found, Source(tuple(pool), pooled=True)] if pool else found
+    return [*found, MergeSource(tuple(pool), pooled=True)] if pool else found
 
 
-def _large(planned: tuple[PlannedPart, ...]) -> list[Source]:
+def _large(planned: tuple[PlannedPart, ...]) -> list[MergeSource]:
     """A sorted run as one source; of an unsorted run each part by itself, to be sorted."""
     if planned[0].ordered:
-        return [Source(planned, pooled=False)]
-    return [Source((part,), pooled=True) for part in planned]
+        return [MergeSource(planned, pooled=False)]
+    return [MergeSource((part,), pooled=True) for part in planned]
 
 
-def _passed(run: Run) -> Source:
+def _as_source(run: Run) -> MergeSource:
     """The run that an earlier pass has written, as a source of the next one."""
     everything = TimeFilter(None, None)
     planned = tuple(PlannedPart(p, everything, ordered=True) for p in run.parts)
-    return Source(planned, pooled=False, passing=True)
+    return MergeSource(planned, pooled=False, passing=True)

@@ -24,11 +24,11 @@ import pyarrow.parquet as pq
 from shardline.datasource.errors import Corrupt
 from shardline.datasource.parts.nan_bounds import bounded_columns
 from shardline.datasource.shard.batch import Footer, Part
-from shardline.datasource.types.nested_arrays import unmasked
+from shardline.datasource.types.nested_arrays import without_masked_nulls
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 
 __all__ = [
-    "damaged",
+    "damaged_part_error",
     "decode_inline",
     "encode_inline",
     "encode_parquet",
@@ -75,15 +75,15 @@ def decode_inline(part: Part, written: ShardSchema) -> pa.RecordBatch:
     """
     assert part.inline is not None, part.key
     if part.crc32 is not None and zlib.crc32(part.inline) != part.crc32:
-        raise damaged(part, "its checksum does not match")
+        raise damaged_part_error(part, "its checksum does not match")
     names = [*written.names, *([] if part.ts_min is None else [TS]), DIFF]
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(part.inline), part_schema(written, names))
         batch.validate(full=True)
     except (pa.ArrowException, OSError) as error:
-        raise damaged(part, str(error)) from error
+        raise damaged_part_error(part, str(error)) from error
     if batch.num_rows != part.rows:
-        raise damaged(part, f"it has {batch.num_rows} rows, not {part.rows}")
+        raise damaged_part_error(part, f"it has {batch.num_rows} rows, not {part.rows}")
     return batch
 
 
@@ -97,7 +97,7 @@ def encode_parquet(table: pa.Table, *, key: Sequence[str], row_group_rows: int) 
     sink = pa.BufferOutputStream()
     nested = [i for i, kind in enumerate(table.schema.types) if pa.types.is_nested(kind)]
     for position in nested:
-        chunks = [unmasked(chunk) for chunk in table.column(position).chunks]
+        chunks = [without_masked_nulls(chunk) for chunk in table.column(position).chunks]
         field = table.schema.field(position)
         table = table.set_column(position, field, pa.chunked_array(chunks, field.type))
     order = [pq.SortingColumn(table.column_names.index(name)) for name in key]
@@ -152,10 +152,10 @@ def read_metadata(source: pa.NativeFile, part: Part) -> pq.FileMetaData:
     if part.footer is None:
         return pq.read_metadata(source)
     if part.footer.size_bytes > source.size():
-        raise damaged(part, "it is shorter than its footer")
+        raise damaged_part_error(part, "it is shorter than its footer")
     tail = _tail(source, source.size(), part.footer.size_bytes)
     if zlib.crc32(tail) != part.footer.crc32:
-        raise damaged(part, "the checksum of its footer does not match")
+        raise damaged_part_error(part, "the checksum of its footer does not match")
     # The library finds the footer from the end of a file, so the end alone is enough for it.
     return pq.read_metadata(pa.BufferReader(tail))
 
@@ -182,7 +182,7 @@ def _tail(source: pa.NativeFile, size: int, wanted: int) -> pa.Buffer:
     return source.read_buffer(wanted)
 
 
-def damaged(part: Part, why: str) -> Corrupt:
+def damaged_part_error(part: Part, why: str) -> Corrupt:
     """The error for a part whose bytes are not those that were written."""
     return Corrupt(
         f"part '{part.key}' is damaged: {why:.300}",

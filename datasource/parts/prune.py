@@ -28,14 +28,14 @@ from typing import Final
 import msgspec
 
 from shardline.datasource.filters.parser import Where
-from shardline.datasource.filters.predicates import ABSENT, Known, Path, field_at
+from shardline.datasource.filters.predicates import ABSENT, ColumnKnowledge, Path, field_at
 from shardline.datasource.shard.batch import Part
 from shardline.datasource.shard.plan import PlannedPart, SnapshotPlan
 from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.types.spark_types import path_text
-from shardline.datasource.types.stats import PartStats, decoded
+from shardline.datasource.types.stats import PartStats, decode_bound
 
-__all__ = ["Pruner", "audited"]
+__all__ = ["Pruner", "is_audited"]
 
 _AUDIT_ONE_IN: Final = 100
 
@@ -43,7 +43,7 @@ _AUDIT_BYTES: Final = 256 << 20
 """Audits of a plan may read as many bytes as the plan itself, plus this: twice a large part."""
 
 
-def audited(name: str) -> bool:
+def is_audited(name: str) -> bool:
     """True if the part or row group called `name` is to be audited when it is left out."""
     return zlib.crc32(name.encode()) % _AUDIT_ONE_IN == 0
 
@@ -69,12 +69,12 @@ class Pruner:
         for one, passes in found:
             if passes:
                 kept.append(one)
-            elif audited(one.part.key) and one.part.size_bytes <= budget:
+            elif is_audited(one.part.key) and one.part.size_bytes <= budget:
                 budget -= one.part.size_bytes
                 kept.append(msgspec.structs.replace(one, audit=True))
         return kept
 
-    def keep_snapshot(self, plan: SnapshotPlan) -> SnapshotPlan:
+    def prune_snapshot(self, plan: SnapshotPlan) -> SnapshotPlan:
         """The plan without parts in which no row passes; audits are among its plain parts.
 
         A group without any part that retracts need not be merged: its parts become plain ones.
@@ -106,18 +106,18 @@ class Pruner:
         return found
 
 
-def _known_in_part(stats: PartStats, written: ShardSchema, path: Path) -> Known | None:
+def _known_in_part(stats: PartStats, written: ShardSchema, path: Path) -> ColumnKnowledge | None:
     column = stats.columns.get(_path_text(path))
     if column is None:
         return ABSENT if field_at(written.record, path) is None else None
     kind, nulls, nans = column.kind, column.nulls, column.nans
-    return Known(
+    return ColumnKnowledge(
         nulls > 0,
         nans > 0,
         nulls + nans < stats.rows,
         kind,
-        None if kind is None or column.lo is None else decoded(kind, column.lo),
-        None if kind is None or column.hi is None else decoded(kind, column.hi),
+        None if kind is None or column.lo is None else decode_bound(kind, column.lo),
+        None if kind is None or column.hi is None else decode_bound(kind, column.hi),
     )
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from shardline.datasource.filters.parser import Where
-from shardline.datasource.filters.predicates import ABSENT, Known, Path, field_at
+from shardline.datasource.filters.predicates import ABSENT, ColumnKnowledge, Path, field_at
 from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.types.stats import Bound, Kind, kind_of
 
@@ -90,7 +90,7 @@ class RowGroups:
     def _column(self, group: int, leaf: int) -> pq.ColumnChunkMetaData:
         return self._metadata.row_group(group).column(leaf)
 
-    def known(self, group: int, path: Path) -> Known | None:
+    def known(self, group: int, path: Path) -> ColumnKnowledge | None:
         """The footer's statistics of a column in one group; None if there are none."""
         at = field_at(self._written.record, path)
         if at is None:
@@ -101,10 +101,12 @@ class RowGroups:
             return None
         rows = self._metadata.row_group(group).num_rows
         nulls = stats.null_count if stats.has_null_count else None
-        known = Known(
+        known = ColumnKnowledge(
             nulls=nulls != 0, nans=kind == "float" and nulls != rows, values=nulls != rows
         )
-        read = _reader(kind, stats.physical_type, self._metadata.schema.column(leaf).logical_type)
+        read = _bound_decoder(
+            kind, stats.physical_type, self._metadata.schema.column(leaf).logical_type
+        )
         if read is None or not stats.has_min_max:
             return known
         lo, hi = read(stats.min_raw), read(stats.max_raw)
@@ -116,7 +118,7 @@ class RowGroups:
 _Read = Callable[[Any], Bound | None]
 
 
-def _reader(kind: Kind, physical: str, logical: Any) -> _Read | None:
+def _bound_decoder(kind: Kind, physical: str, logical: Any) -> _Read | None:
     """A function that decodes a bound in a footer; None if its meaning is not certain.
 
     Chosen by the types in the file, because writers differ.

@@ -32,7 +32,7 @@ import pyarrow as pa
 from shardline.datasource.clock import Clock, IdGenerator
 from shardline.datasource.errors import Determinate, InvalidUsage, ShardError
 from shardline.datasource.ids import new_id
-from shardline.datasource.parts.collect_stats import collect
+from shardline.datasource.parts.collect_stats import collect_part_stats
 from shardline.datasource.parts.part_file import (
     decode_inline,
     encode_inline,
@@ -178,11 +178,15 @@ class Stager:
         That column tells which other parts may have the same rows. Statistics of the others would
         be as large as the rows themselves, and an inline part needs no fetch that they could save.
         """
-        schema = self._first if tiny else self.schema
-        return encode_stats(collect(table, schema, self._first.names, self.settings.stats_bytes))
+        schema = self._first_sort_column if tiny else self.schema
+        return encode_stats(
+            collect_part_stats(
+                table, schema, self._first_sort_column.names, self.settings.stats_bytes
+            )
+        )
 
     @cached_property
-    def _first(self) -> ShardSchema:
+    def _first_sort_column(self) -> ShardSchema:
         """A schema of only the first sort column."""
         return self.schema.select(self.key[:1] or self.schema.names[:1])
 
@@ -244,7 +248,7 @@ class UncommittedParts:
         self._blob = blob
         self._keys: dict[str, None] = {}
         self._may_be_used = False
-        self._was_used = False
+        self._may_have_been_used = False
         self.add(runs)
 
     def __enter__(self) -> Self:
@@ -268,22 +272,22 @@ class UncommittedParts:
     def commit(self) -> Iterator[None]:
         """Surround the call that may write a record that names the parts.
 
-        Afterwards the parts are kept, until `unused` notes that they were refused. An error proves
-        a refusal only if its class says so: an interrupt, damage that was met meanwhile or an
-        unexpected error say nothing about a request that was sent.
+        Afterwards the parts are kept, until `note_refused` notes that they were refused. An error
+        proves a refusal only if its class says so: an interrupt, damage that was met meanwhile or
+        an unexpected error say nothing about a request that was sent.
         """
-        self._was_used = self._may_be_used
+        self._may_have_been_used = self._may_be_used
         # Before the attempt: an interrupt in the middle of it must not delete the parts.
         self._may_be_used = True
         try:
             yield
         except (Determinate, InvalidUsage):
-            self.unused()
+            self.note_refused()
             raise
 
-    def unused(self) -> None:
+    def note_refused(self) -> None:
         """Note that the last commit certainly does not name them; an earlier one still may."""
-        self._may_be_used = self._was_used
+        self._may_be_used = self._may_have_been_used
 
     def delete(self) -> None:
         """Delete the parts now, unless a record may name them; then the orphan sweep decides."""

@@ -14,16 +14,16 @@ from typing import Final
 import pyarrow as pa
 
 from shardline.datasource.errors import Corrupt, MissingBlob, ShardError
-from shardline.datasource.parts.part_file import damaged, open_part
+from shardline.datasource.parts.part_file import damaged_part_error, open_part
 from shardline.datasource.shard.batch import Part
 from shardline.datasource.stores.location import Blob
 
-__all__ = ["verify"]
+__all__ = ["verify_part"]
 
 _PIECE_BYTES: Final = 8 << 20
 
 
-def verify(blob: Blob, part: Part) -> ShardError | None:
+def verify_part(blob: Blob, part: Part) -> ShardError | None:
     """The error that reading the part would meet; None if it is intact.
 
     Raises:
@@ -35,13 +35,13 @@ def verify(blob: Blob, part: Part) -> ShardError | None:
     if source is None:
         return MissingBlob(f"part '{part.key}' ({part.rows} rows) is not there")
     if source.size() != part.size_bytes:
-        return damaged(part, f"it has {source.size()} bytes, not {part.size_bytes}")
+        return damaged_part_error(part, f"it has {source.size()} bytes, not {part.size_bytes}")
     if part.crc32 is None:
         return _decodes(source, part)
     found = 0
     while piece := source.read(_PIECE_BYTES):
         found = zlib.crc32(piece, found)
-    return None if found == part.crc32 else damaged(part, "its checksum does not match")
+    return None if found == part.crc32 else damaged_part_error(part, "its checksum does not match")
 
 
 def _decodes(source: pa.NativeFile, part: Part) -> ShardError | None:
@@ -53,5 +53,9 @@ def _decodes(source: pa.NativeFile, part: Part) -> ShardError | None:
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the store's trouble, not the part's
-        return damaged(part, str(error))
-    return None if rows == part.rows else damaged(part, f"it has {rows} rows, not {part.rows}")
+        return damaged_part_error(part, str(error))
+    return (
+        None
+        if rows == part.rows
+        else damaged_part_error(part, f"it has {rows} rows, not {part.rows}")
+    )

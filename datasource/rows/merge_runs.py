@@ -32,7 +32,7 @@ import pyarrow as pa
 from shardline.datasource.errors import Corrupt
 from shardline.datasource.rows.sorting import compare_rows, take
 from shardline.datasource.rows.updates import (
-    advance,
+    advance_times,
     consolidate,
     consolidate_snapshot,
     row_columns,
@@ -81,7 +81,7 @@ def merge_snapshot(
 
 
 def _reduce(updates: pa.Table, columns: Sequence[str], since: int | None) -> pa.Table:
-    return consolidate(updates if since is None else advance(updates, since), columns)
+    return consolidate(updates if since is None else advance_times(updates, since), columns)
 
 
 def _merged(

@@ -88,7 +88,7 @@ class _Ties:
             # Only rows that still tie are converted: encoding nested values costs most.
             values = rowkey.contiguous(_take_column(column, pa.array(rows)))
             local = np.arange(len(rows))
-        for word in rowkey.words(rowkey.surrogate(values)):
+        for word in rowkey.sort_words(rowkey.surrogate(values)):
             local = self._refine_by(word(local), local)
             if len(local) == 0:
                 return

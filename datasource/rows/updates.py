@@ -34,10 +34,10 @@ from shardline.datasource.types.schema import DIFF, TS
 __all__ = [
     "DIFF",
     "TS",
-    "advance",
+    "advance_times",
     "consolidate",
     "consolidate_snapshot",
-    "expand",
+    "expand_copies",
     "negate",
     "row_columns",
     "sort_rows",
@@ -76,7 +76,7 @@ def negate(updates: pa.Table) -> pa.Table:
     return _with_column(updates, DIFF, pc.negate_checked(updates.column(DIFF)))
 
 
-def advance(updates: pa.Table, since: int) -> pa.Table:
+def advance_times(updates: pa.Table, since: int) -> pa.Table:
     """`updates` with every time before `since` moved up to it; not consolidated."""
     times = updates.column(TS)
     if updates.num_rows == 0 or pc.min(times).as_py() >= since:
@@ -120,7 +120,7 @@ def consolidate_snapshot(updates: pa.Table, columns: Sequence[str] = ()) -> pa.T
     return total
 
 
-def expand(snapshot: pa.Table, rows_max: int = 65_536) -> Iterator[pa.Table]:
+def expand_copies(snapshot: pa.Table, rows_max: int = 65_536) -> Iterator[pa.Table]:
     """Repeat each row of a consolidated snapshot `_diff` times.
 
     Args:

@@ -23,7 +23,7 @@ import msgspec
 from shardline.datasource.shard.description import Description
 from shardline.datasource.types.stats import NO_STATS, PartStats, decode_stats
 
-__all__ = ["Batch", "Footer", "Part", "Run", "Volume", "stamp"]
+__all__ = ["Batch", "Footer", "Part", "Run", "Volume", "stamp_time"]
 
 
 class Footer(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -182,7 +182,7 @@ class Volume:
         return cls(rows, size_bytes)
 
 
-def stamp(runs: tuple[Run, ...], time: int) -> tuple[Run, ...]:
+def stamp_time(runs: tuple[Run, ...], time: int) -> tuple[Run, ...]:
     """`runs` with every unstamped part put at `time`, by metadata only."""
     return tuple(
         msgspec.structs.replace(

@@ -4,8 +4,8 @@ A record costs a request to object storage, tens of milliseconds, whatever is in
 time holds the machine's commit lock, runs all queued commands and writes their record, while the
 others wait for the lock. That thread may be interrupted (Ctrl-C) between any two instructions, also
 inside of an exception handler. So the progress of a command is kept where the next thread finds it:
-an answer is set by one assignment, and a record whose outcome is open is a `Flight`. The values are
-here, the protocol is `Machine`'s.
+an answer is set by one assignment, and a record whose outcome is open is a `RecordInFlight`. The
+values are here, the protocol is `Machine`'s.
 
 Invariants:
     A command is answered once.
@@ -21,7 +21,7 @@ from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.stores.location import Committed, ExpectationMismatch
 
-__all__ = ["Answer", "Command", "Flight", "Pending", "answer_all"]
+__all__ = ["Answer", "Command", "Pending", "RecordInFlight", "answer_all"]
 
 R = TypeVar("R")
 
@@ -59,7 +59,7 @@ class Pending:
 
 
 @dataclass(slots=True)
-class Flight:
+class RecordInFlight:
     """A record that may have been sent to the log, and whose commands are not all answered.
 
     Attributes:

@@ -43,7 +43,7 @@ from shardline.datasource.errors import (
     InvalidUsage,
     MissingBlob,
     ShardError,
-    nearest,
+    nearest_name,
 )
 from shardline.datasource.settings import ShardSettings
 from shardline.datasource.shard.backoff import Backoff
@@ -57,10 +57,22 @@ from shardline.datasource.shard.codec import (
 )
 from shardline.datasource.shard.commands.rollups import add_rollup
 from shardline.datasource.shard.commands.transition import Transition
-from shardline.datasource.shard.group_commit import Answer, Command, Flight, Pending, answer_all
-from shardline.datasource.shard.merge_budget import Tank
+from shardline.datasource.shard.group_commit import (
+    Answer,
+    Command,
+    Pending,
+    RecordInFlight,
+    answer_all,
+)
+from shardline.datasource.shard.merge_budget import MergeBudget
 from shardline.datasource.shard.replay import SCAN_MAX, LogReader
-from shardline.datasource.shard.state import RollupRef, ShardState, check, expire, is_tombstone
+from shardline.datasource.shard.state import (
+    RollupRef,
+    ShardState,
+    check_invariants,
+    expire_leases,
+    is_tombstone,
+)
 from shardline.datasource.stores.location import (
     Committed,
     ExpectationMismatch,
@@ -95,11 +107,11 @@ class Machine:
     clock: Clock
     ids: IdGenerator
     settings: ShardSettings
-    tank: Tank = field(default_factory=Tank)
+    tank: MergeBudget = field(default_factory=MergeBudget)
     _state: ShardState | None = None
     _directory: str = ""
     _queue: list[Pending] = field(default_factory=list)
-    _flight: Flight | None = None
+    _flight: RecordInFlight | None = None
     _queue_lock: threading.Lock = field(default_factory=threading.Lock)
     _commit_lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -128,7 +140,7 @@ class Machine:
         """
         state = self.refresh()
         if state is None:
-            raise self.not_found()
+            raise self.not_found_error()
         return state
 
     def refresh(self) -> ShardState | None:
@@ -180,7 +192,7 @@ class Machine:
         """
         result = self._apply(command)
         # After the commit lock is released: other threads commit while a rollup is written.
-        self._maintain()
+        self._write_rollup_if_due()
         return result
 
     def wait_for_upper_past(
@@ -208,7 +220,7 @@ class Machine:
             self.clock.wait(threading.Event(), min(pause, left))
             pause = min(pause * 2, self.settings.wait_poll_ms)
 
-    def not_found(self) -> InvalidUsage:
+    def not_found_error(self) -> InvalidUsage:
         """The error for a shard that does not exist; its hint names the shards that do."""
         shards = self.location.consensus.list_shards()
         return InvalidUsage(
@@ -227,7 +239,7 @@ class Machine:
             with self._commit_lock:
                 # The thread that held the lock before may have committed this command with its own.
                 if pending.answer is None:
-                    self._lead()
+                    self._commit_queued()
         except BaseException:
             # An interrupted caller may read the shard back to see if its command happened. If it
             # stayed in the queue, the next thread to commit would run it after that look.
@@ -239,7 +251,7 @@ class Machine:
             raise answer.error
         return cast("R", answer.result)
 
-    def _lead(self) -> None:
+    def _commit_queued(self) -> None:
         """Commit all queued commands; the caller holds the commit lock.
 
         An interrupt may end this between any two instructions, also inside of an `except` or
@@ -249,8 +261,8 @@ class Machine:
         """
         # First: the commands of a record that an interrupted thread has committed are still in the
         # queue, unanswered. Collected before this, they would be run a second time.
-        self._land()
-        group = self._waiting()
+        self._settle_in_flight()
+        group = self._open_commands()
         if group:
             try:
                 self._commit_group(group)
@@ -259,15 +271,16 @@ class Machine:
                 # exception, such as an interrupt, belongs to this thread alone: it must not be
                 # caught here, and the other commands stay queued for the next thread.
                 answer_all(group, [Answer(error=error)] * len(group))
-        self._waiting()  # drops what is answered: it would keep states alive until the next command
+        # Drops what is answered: it would keep states alive until the next command.
+        self._open_commands()
 
-    def _waiting(self) -> list[Pending]:
+    def _open_commands(self) -> list[Pending]:
         """Drop answered and withdrawn commands from the queue; return the others, in order."""
         with self._queue_lock:
             self._queue = [pending for pending in self._queue if pending.is_open]
             return list(self._queue)
 
-    def _land(self) -> None:
+    def _settle_in_flight(self) -> None:
         """Answer the commands of `_flight`, if there is one, by the outcome of its record.
 
         Committed: with their results. Unknown: with `Indeterminate`. Lost to another record: not at
@@ -281,7 +294,7 @@ class Machine:
             answer_all(flight.group, flight.answers)
         elif flight.outcome is None:
             # The request may have been sent: to run the commands again could make them happen
-            # twice. Commands that have their error already, by `_lead`, keep it.
+            # twice. Commands that have their error already, by `_commit_queued`, keep it.
             unknown = Indeterminate(
                 f"the thread that was writing record {flight.state.seqno} of shard '{self.name}' "
                 "was interrupted",
@@ -300,7 +313,7 @@ class Machine:
         while True:
             old = self._state if self._state is not None else self._refresh()
             if old is None:
-                raise self.not_found()
+                raise self.not_found_error()
             # Inside the loop: a heartbeat stamped before many lost races could be expired by the
             # time its record is written (materialize #38060).
             now_ms = self.clock.now_ms()
@@ -318,11 +331,11 @@ class Machine:
             record, new = self._record(old, new, now_ms)
             began_ms = self.clock.elapsed_ms()
             # Before the request: from here on it may happen, whatever becomes of this thread.
-            self._flight = flight = Flight(group, answers, new)
+            self._flight = flight = RecordInFlight(group, answers, new)
             # Into the flight by the same statement that ends the request: an interrupt between the
             # two would make a known outcome an unknown one.
             flight.outcome = outcome = self._compare_and_set(old.seqno, record)
-            self._land()
+            self._settle_in_flight()
             if isinstance(outcome, Committed):
                 return
             # After the attempt: however short the timeout, there was one. `Determinate` is true as
@@ -367,7 +380,7 @@ class Machine:
         # Expiry comes after the commands: a late heartbeat renews its lease as long as nobody has
         # committed since the lease ended, and readers are cut off as seldom as possible.
         new = msgspec.structs.replace(
-            expire(new, now_ms),
+            expire_leases(new, now_ms),
             seqno=old.seqno + 1,
             # Clocks of several machines, and steps back of one: the order of records wins.
             walltime_ms=max(now_ms, old.walltime_ms + 1),
@@ -379,7 +392,7 @@ class Machine:
             # Before `new.rollup` is read below: rollups older than the base are of another life.
             new = msgspec.structs.replace(new, base=new.seqno)
         if self.settings.validate:
-            check(new)
+            check_invariants(new)
         record = Record(
             seqno=new.seqno,
             token=self.ids.token().hex(),
@@ -463,13 +476,13 @@ class Machine:
             if head is None:
                 return None
             record = self.log.decode(head)
-            state = self.log.whole_before(record)
+            state = self.log.starting_state(record)
             if state is None:
                 missing = record.rollup[1].key if record.rollup else f"record {record.base}"
                 continue
             # May go beyond the head, by records written meanwhile. If it ends before the head, a
             # record between is missing.
-            state = self.log.replayed(state)
+            state = self.log.replay_from(state)
             if state.seqno < head.seqno:
                 missing = f"the record after seqno {state.seqno}"
                 continue
@@ -482,13 +495,14 @@ class Machine:
         )
 
     def _install(self, state: ShardState) -> None:
-        # `_land` may be repeated after an interrupt, with a state that has been passed since.
+        # `_settle_in_flight` may be repeated after an interrupt, with a state that has been passed
+        # since.
         if self._state is None or state.seqno > self._state.seqno:
             self._state = state
 
     # -- rollups -----------------------------------------------------------------------------
 
-    def _maintain(self) -> None:
+    def _write_rollup_if_due(self) -> None:
         """Write a rollup if the newest whole state is `rollup_every` records old; never raises."""
         state = self._state
         if state is None or is_tombstone(state):
@@ -531,7 +545,7 @@ class Machine:
                 return Transition(None, result=False)
             return add_rollup(current, now_ms, seqno=state.seqno, rollup=ref, begun_ms=begun_ms)
 
-        # Not `apply`, which would call `_maintain` and so this again.
+        # Not `apply`, which would call `_write_rollup_if_due` and so this again.
         recorded = self._apply(command)
         if not recorded:
             # Certainly not referenced: a refusal is about a state read after the attempt. An
@@ -543,7 +557,7 @@ class Machine:
 def _shards_hint(name: str, shards: list[str]) -> str:
     if not shards:
         return "the location has no shards yet"
-    near = nearest(name, shards)
+    near = nearest_name(name, shards)
     if near is not None:
         return f"did you mean '{near}'?"
     shown = ", ".join(f"'{shard}'" for shard in shards[:10])

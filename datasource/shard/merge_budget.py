@@ -19,11 +19,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-__all__ = ["Tank"]
+__all__ = ["MergeBudget"]
 
 
 @dataclass(slots=True)
-class Tank:
+class MergeBudget:
     """The merge budget for one shard in one process, in bytes of merged input."""
 
     _fuel: int | None = None  # None: full; the capacity is not known before the first `add`

@@ -4,8 +4,8 @@ There are two kinds of reads: the contents at a time (`plan_snapshot`), and the 
 interval of times (`plan_changes`). Both give `PlannedPart`s: plain data with all that a fetch
 needs, so that tasks on executors fetch without ever reading the log (Delta: a scan's files).
 
-Parts are then spread over tasks (`pack`): large ones are cut into *shares* of their row groups,
-which needs no look at the file, and small ones go together.
+Parts are then spread over tasks (`pack_parts`): large ones are cut into *shares* of their row
+groups, which needs no look at the file, and small ones go together.
 
 A snapshot must be consolidated only where rows were retracted. A part whose diffs are all positive,
 and whose key range no retracting part overlaps, is exact as it is: append-only data does not pay
@@ -40,7 +40,7 @@ __all__ = [
     "SnapshotPlan",
     "TimeFilter",
     "batch_changes",
-    "pack",
+    "pack_parts",
     "plan_changes",
     "plan_snapshot",
     "volume_of",
@@ -196,7 +196,7 @@ def _groups(touched: Sequence[tuple[PlannedPart, _Range]]) -> tuple[tuple[Planne
     return tuple(map(tuple, groups))
 
 
-def pack(planned: Iterable[PlannedPart], target_bytes: int) -> list[list[PlannedPart]]:
+def pack_parts(planned: Iterable[PlannedPart], target_bytes: int) -> list[list[PlannedPart]]:
     """Spread parts over lists of about `target_bytes` each, heaviest part first.
 
     Parts larger than that are cut into shares. The weight of a part is its encoded size and the

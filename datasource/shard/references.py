@@ -22,7 +22,7 @@ import msgspec
 from shardline.datasource.shard.batch import Batch, Part
 from shardline.datasource.shard.state import ShardState
 
-__all__ = ["Amount", "dropped", "needed_until", "part_blobs", "wholes"]
+__all__ = ["Amount", "dropped", "needed_until", "part_blobs", "whole_state_seqnos"]
 
 
 class Amount(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ def dropped(before: ShardState, after: ShardState) -> dict[str, Part]:
     return gone
 
 
-def wholes(state: ShardState) -> list[int]:
+def whole_state_seqnos(state: ShardState) -> list[int]:
     """Seqnos of the whole states that are known, ascending: rollups, and the record at `base`."""
     return sorted({*state.rollups, state.base})
 

@@ -81,7 +81,7 @@ class LogReader:
             )
         return state
 
-    def whole_before(self, record: Record) -> ShardState | None:
+    def starting_state(self, record: Record) -> ShardState | None:
         """The whole state that `record` names as its start; None if it is not there any more."""
         if record.state is not None:
             return record.state
@@ -112,7 +112,7 @@ class LogReader:
             if len(records) < wanted:
                 return
 
-    def replayed(self, state: ShardState, until: int | None = None) -> ShardState:
+    def replay_from(self, state: ShardState, until: int | None = None) -> ShardState:
         """The last of `states_after`, or `state` itself if there is none."""
         for after in self.states_after(state, until):
             state = after

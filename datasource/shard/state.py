@@ -6,7 +6,7 @@ changes only through the pure functions in `commands`, applied by the one compar
 `machine`: every change of a shard has its place in one order, its seqno, and everything that is
 true of a shard at a seqno can be read off one value.
 
-Invariants (`check`), beyond those of the trace:
+Invariants (`check_invariants`), beyond those of the trace:
     The shard's since is at or before the since of every reader that was there when it moved.
     `version` is the newest code that ever wrote the shard, not the last code that did: a rollback
     by one step after an upgrade by one step must not hide what the newest code has written.
@@ -21,8 +21,7 @@ from typing import Final
 import msgspec
 
 from shardline.datasource.frontier import TIME_MIN, Frontier, meet
-from shardline.datasource.shard.trace import Trace
-from shardline.datasource.shard.trace import check as check_trace
+from shardline.datasource.shard.trace import Trace, check_trace
 
 __all__ = [
     "STAGE_LIFE_MS",
@@ -33,8 +32,8 @@ __all__ = [
     "RollupRef",
     "ShardState",
     "Writer",
-    "check",
-    "expire",
+    "check_invariants",
+    "expire_leases",
     "holders_since",
     "is_tombstone",
     "last_update",
@@ -298,7 +297,7 @@ def seqno_since(state: ShardState) -> int:
     return min(holds, default=state.seqno)
 
 
-def expire(state: ShardState, now_ms: int) -> ShardState:
+def expire_leases(state: ShardState, now_ms: int) -> ShardState:
     """`state` without the readers, anonymous writers and claims whose lease is over.
 
     The shard's since is deliberately not recomputed here, only by the next explicit downgrade:
@@ -326,7 +325,7 @@ def expire(state: ShardState, now_ms: int) -> ShardState:
     return msgspec.structs.replace(state, leased=leased, writers=writers, claims=claims)
 
 
-def check(state: ShardState) -> None:
+def check_invariants(state: ShardState) -> None:
     """Assert every invariant of a shard that can be checked on one state."""
     check_trace(state.trace)
     assert state.seqno >= 1, state.seqno

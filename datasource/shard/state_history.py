@@ -121,8 +121,8 @@ def rebuild(machine: Machine, newest: ShardState, seqno: int) -> ShardState | No
         # The state is of before the shard was dropped or made again, and has no rollup that
         # `newest` knows: the state's own record names the whole state that it is made from.
         record = log.record(seqno)
-        whole = None if record is None else log.whole_before(record)
+        whole = None if record is None else log.starting_state(record)
     if whole is None:
         return None
-    state = log.replayed(whole, seqno)
+    state = log.replay_from(whole, seqno)
     return state if state.seqno == seqno else None

@@ -6,7 +6,7 @@ class), so that merging neighbours of like size keeps their number logarithmic. 
 the sequence right and finds the neighbours that are due (`due_merges`) and a past that is worth
 writing anew (`worn_past`); merging itself is done by `maintenance`.
 
-Invariants (`check`):
+Invariants (`check_trace`):
     Batches are contiguous: the first starts at `TIME_MIN`, each starts where the one before ends.
     No batch is compacted further than the trace: its since is at or before the trace's.
     An empty batch never has an empty neighbour: idle progress costs no batches.
@@ -27,11 +27,11 @@ from shardline.datasource.shard.description import Description
 __all__ = [
     "Due",
     "Trace",
-    "check",
+    "check_trace",
     "downgrade",
     "due_merges",
     "level_of",
-    "push",
+    "push_batch",
     "worn_past",
 ]
 
@@ -70,7 +70,7 @@ def level_of(rows: int) -> int:
     return max(rows - 1, 0).bit_length()
 
 
-def push(trace: Trace, batch: Batch) -> Trace:
+def push_batch(trace: Trace, batch: Batch) -> Trace:
     """Append `batch`, which must start at the trace's upper and cover at least one time.
 
     If the last batch is empty, the new one takes its place and covers its interval too, unless
@@ -208,7 +208,7 @@ def _full(groups: Iterable[_Group], factor: int) -> list[_Group]:
     return [group for group in groups if group.members >= factor]
 
 
-def check(trace: Trace) -> None:
+def check_trace(trace: Trace) -> None:
     """Assert every invariant named in the module's head."""
     lower: int | None = TIME_MIN
     previous_empty = False

@@ -14,13 +14,13 @@ from shardline.datasource.parts.stage import Staged
 from shardline.datasource.shard.commands.append import AlreadyCommitted, Appended, UpperMismatch
 from shardline.datasource.write import WriteHandle
 
-__all__ = ["append"]
+__all__ = ["append_staged"]
 
 _ATTEMPTS: Final = 64
 """Attempts at appending nothing at the upper, each of which another append may overtake."""
 
 
-def append(
+def append_staged(
     handle: WriteHandle, staged: Staged, *, timed: bool, sequence: int, attempt: str
 ) -> Appended | AlreadyCommitted:
     """Append `staged` once under the writer's `sequence`.
@@ -36,13 +36,13 @@ def append(
         InvalidUsage: Rows carry times before the shard's upper.
     """
     if timed and not staged.runs:
-        return _nothing(handle, sequence)
+        return _append_nothing(handle, sequence)
     if timed:
         _check_times(handle, staged, sequence)
     return handle.commit(staged, sequence=sequence, attempt=attempt)
 
 
-def _nothing(handle: WriteHandle, sequence: int) -> Appended | AlreadyCommitted:
+def _append_nothing(handle: WriteHandle, sequence: int) -> Appended | AlreadyCommitted:
     """Record that a micro-batch without rows was committed, without moving the upper."""
     for _ in range(_ATTEMPTS):
         upper = handle.upper()

@@ -22,19 +22,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.shard_sink.frame_columns import AFTER, BEFORE, OP, Frame
-from shardline.datasource.types.cast_to_schema import check_data, migrate
+from shardline.datasource.shard_sink.frame_columns import AFTER, BEFORE, OP, FrameRoles
+from shardline.datasource.types.cast_to_schema import check_data, migrate_rows
 from shardline.datasource.types.row_keys import surrogate
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 from shardline.datasource.types.spark_types import Field, Record
 from shardline.datasource.upsert import LIVE, ORDER, carrier_schema
 
-__all__ = ["Unwrapper", "spelled"]
+__all__ = ["EnvelopeConverter", "with_shard_spelling"]
 
 _DIFF_FIELD = pa.field(DIFF, pa.int64(), nullable=False)
 
 
-def spelled(frame: ShardSchema, schema: ShardSchema) -> ShardSchema:
+def with_shard_spelling(frame: ShardSchema, schema: ShardSchema) -> ShardSchema:
     """`frame` with the shard's spelling of each column; to Spark other cases are the same name."""
     folded = {name.lower(): name for name in schema.names}
     fields = (
@@ -45,7 +45,7 @@ def spelled(frame: ShardSchema, schema: ShardSchema) -> ShardSchema:
 
 
 @dataclass(frozen=True)
-class Unwrapper:
+class EnvelopeConverter:
     """Converts record batches of a frame to record batches to stage.
 
     Attributes:
@@ -54,12 +54,12 @@ class Unwrapper:
         key: The shard's key.
     """
 
-    frame: Frame
+    frame: FrameRoles
     schema: ShardSchema
     key: tuple[str, ...]
 
     @property
-    def carries(self) -> bool:
+    def stages_carriers(self) -> bool:
         """True if carriers are staged instead of rows."""
         return self.frame.envelope == "upsert" or (
             self.frame.envelope == "debezium" and bool(self.key)
@@ -68,7 +68,7 @@ class Unwrapper:
     @cached_property
     def staged_schema(self) -> ShardSchema:
         """The schema of the staged batches."""
-        if not self.carries:
+        if not self.stages_carriers:
             return self.schema
         return carrier_schema(self.schema, self.key, self.frame.order_type)
 
@@ -86,7 +86,7 @@ class Unwrapper:
     # -- append, diff --------------------------------------------------------------------------
 
     def _changes(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        kept = migrate(self._named(batch, self.frame.row_schema), self._rows, self.schema)
+        kept = migrate_rows(self._named(batch, self.frame.row_schema), self._rows, self.schema)
         for name in (TS, DIFF):
             if name in batch.schema.names:
                 kept = kept.append_column(name, pc.cast(batch.column(name), pa.int64()))
@@ -95,10 +95,12 @@ class Unwrapper:
     # -- upsert --------------------------------------------------------------------------------
 
     def _upserts(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        rows = migrate(self._named(batch, self.frame.row_schema), self._rows, self._loose)
-        return self._carriers(rows, self._order(batch), self._lives(batch, rows))
+        rows = migrate_rows(
+            self._named(batch, self.frame.row_schema), self._rows, self._nullable_schema
+        )
+        return self._carriers(rows, self._order(batch), self._live_mask(batch, rows))
 
-    def _lives(self, batch: pa.RecordBatch, rows: pa.RecordBatch) -> pa.Array:
+    def _live_mask(self, batch: pa.RecordBatch, rows: pa.RecordBatch) -> pa.Array:
         """False for rows that delete."""
         if self.frame.delete:
             return pc.invert(pc.fill_null(batch.column(self.frame.delete), False))
@@ -121,13 +123,13 @@ class Unwrapper:
     def _carriers(
         self, rows: pa.RecordBatch, order: pa.Array | None, lives: pa.Array
     ) -> pa.RecordBatch:
-        """Carriers of `rows`, which have the schema `_loose`."""
+        """Carriers of `rows`, which have the schema `_nullable_schema`."""
         # Deletes may leave columns null that the shard needs; only rows that live must fit it.
         if pc.all(lives, min_count=0).as_py():
             check_data(rows, self.schema)
         else:
             check_data(rows.filter(lives), self.schema)
-            rows = self._emptied(rows, lives)
+            rows = self._without_deleted_values(rows, lives)
         columns: dict[str, pa.Array] = {n: rows.column(n) for n in rows.schema.names}
         columns[LIVE] = lives
         if order is not None:
@@ -135,7 +137,7 @@ class Unwrapper:
         names = self.staged_schema.names
         return pa.RecordBatch.from_arrays([columns[name] for name in names], list(names))
 
-    def _emptied(self, rows: pa.RecordBatch, lives: pa.Array) -> pa.RecordBatch:
+    def _without_deleted_values(self, rows: pa.RecordBatch, lives: pa.Array) -> pa.RecordBatch:
         """`rows` with nulls outside of the key in rows that delete."""
         places = pa.array(np.arange(rows.num_rows))
         kept = pc.if_else(lives, places, pa.scalar(None, pa.int64()))
@@ -151,7 +153,7 @@ class Unwrapper:
         """Convert events of a shard without key: `before` is retracted, `after` added."""
         self._check_events(batch)
         images = [
-            _with_diff(migrate(rows, shape, self.schema), diff)
+            _with_diff(migrate_rows(rows, shape, self.schema), diff)
             for (rows, shape), diff in (
                 (self._image(batch, BEFORE, self._before), -1),
                 (self._image(batch, AFTER, self._rows), 1),
@@ -166,7 +168,7 @@ class Unwrapper:
         order = self._order(batch)
         rows, shape = self._image(batch, AFTER, self._rows)
         assert rows is not None, "after is never void"
-        lives = migrate(rows, shape, self._loose)
+        lives = migrate_rows(rows, shape, self._nullable_schema)
         here = pc.is_valid(batch.column(AFTER))
         images = [
             self._carriers(
@@ -176,10 +178,10 @@ class Unwrapper:
             )
         ]
         if self._before is not None:
-            left = self._left(batch)
+            left = self._key_gone_mask(batch)
             gone, shape = self._image(batch.filter(left), BEFORE, self._before)
             assert gone is not None
-            keys = migrate(gone, shape, self._loose)
+            keys = migrate_rows(gone, shape, self._nullable_schema)
             images.append(
                 self._carriers(
                     keys,
@@ -189,7 +191,7 @@ class Unwrapper:
             )
         return pa.concat_batches(images)
 
-    def _left(self, batch: pa.RecordBatch) -> pa.Array:
+    def _key_gone_mask(self, batch: pa.RecordBatch) -> pa.Array:
         """True for events after which the key of `before` is gone: deletes, and changes of key."""
         before, after = batch.column(BEFORE), batch.column(AFTER)
         assert self._before is not None
@@ -245,10 +247,10 @@ class Unwrapper:
         return self._kept(ShardSchema.parse(self.frame.before))
 
     def _kept(self, frame: ShardSchema) -> ShardSchema:
-        return spelled(frame, self.schema)
+        return with_shard_spelling(frame, self.schema)
 
     @cached_property
-    def _loose(self) -> ShardSchema:
+    def _nullable_schema(self) -> ShardSchema:
         """The shard's schema with every column outside of the key nullable."""
         names = self.schema.names
         return carrier_schema(self.schema, self.key).select(names)
@@ -262,7 +264,7 @@ def _child(image: pa.Array, shape: ShardSchema, name: str, schema: ShardSchema) 
     """A column of a struct column as the shard has it; null where the struct is."""
     position = shape.names.index(name)
     column = pa.RecordBatch.from_arrays([image.flatten()[position]], [name])
-    return migrate(column, shape.select([name]), _nullable(schema.select([name]))).column(0)
+    return migrate_rows(column, shape.select([name]), _nullable(schema.select([name]))).column(0)
 
 
 def _nullable(schema: ShardSchema) -> ShardSchema:

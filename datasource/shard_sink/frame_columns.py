@@ -1,9 +1,9 @@
 """Assigns roles to the columns of a written frame: row, times, diffs, deletes and order.
 
 The envelope decides what a column means, and a frame that does not fit it would otherwise fail in
-its tasks, after minutes, or write something else. `read_frame` needs the frame's schema and the
-options only, so errors are found before the shard is read. A `Frame` is plain data that is sent to
-the tasks.
+its tasks, after minutes, or write something else. `assign_roles` needs the frame's schema and the
+options only, so errors are found before the shard is read. A `FrameRoles` is plain data that is
+sent to the tasks.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from shardline.datasource.errors import InvalidUsage, nearest, unknown_name
+from shardline.datasource.errors import InvalidUsage, nearest_name, unknown_name
 from shardline.datasource.shard_source.options import Envelope, SinkOptions
 from shardline.datasource.types.schema import DIFF, RESERVED, TS, ShardSchema
 from shardline.datasource.types.spark_types import SparkType
 from shardline.datasource.upsert import ORDER
 
-__all__ = ["AFTER", "BEFORE", "OP", "Frame", "read_frame"]
+__all__ = ["AFTER", "BEFORE", "OP", "FrameRoles", "assign_roles"]
 
 BEFORE: Final = "before"
 AFTER: Final = "after"
@@ -40,7 +40,7 @@ _WHOLE: Final = (ByteType, ShortType, IntegerType, LongType)
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class FrameRoles:
     """The roles of a frame's columns.
 
     Attributes:
@@ -77,7 +77,7 @@ class Frame:
         return ShardSchema.parse(self.order_schema).field(ORDER).type
 
 
-def read_frame(options: SinkOptions, struct: StructType) -> Frame:
+def assign_roles(options: SinkOptions, struct: StructType) -> FrameRoles:
     """Assign roles to the columns of a frame with schema `struct`.
 
     Raises:
@@ -93,7 +93,7 @@ def read_frame(options: SinkOptions, struct: StructType) -> Frame:
             return _events(options, struct)
 
 
-def _changes(options: SinkOptions, struct: StructType) -> Frame:
+def _changes(options: SinkOptions, struct: StructType) -> FrameRoles:
     """A frame of rows that are added, or of updates."""
     if options.envelope == "diff":
         _column(struct, DIFF, "diff")
@@ -106,10 +106,10 @@ def _changes(options: SinkOptions, struct: StructType) -> Frame:
                 hint="_ts is a time (int64) and _diff a number of copies added or removed",
             )
     own = [field for field in struct.fields if field.name not in RESERVED]
-    return Frame(options.envelope, _schema(own), timed=TS in struct.names)
+    return FrameRoles(options.envelope, _schema(own), timed=TS in struct.names)
 
 
-def _upserts(options: SinkOptions, struct: StructType) -> Frame:
+def _upserts(options: SinkOptions, struct: StructType) -> FrameRoles:
     """A frame of rows that replace the rows of their keys."""
     _refuse_changes(struct, "upsert")
     delete = _named(struct, options.delete_column, "deleteColumn")
@@ -120,7 +120,7 @@ def _upserts(options: SinkOptions, struct: StructType) -> Frame:
             hint="the column of option 'deleteColumn' is true for rows to delete",
         )
     path, kind = _order(struct, options.ordering_column, nested=False)
-    return Frame(
+    return FrameRoles(
         "upsert",
         _schema([field for field in struct.fields if field is not delete]),
         order=path,
@@ -129,7 +129,7 @@ def _upserts(options: SinkOptions, struct: StructType) -> Frame:
     )
 
 
-def _events(options: SinkOptions, struct: StructType) -> Frame:
+def _events(options: SinkOptions, struct: StructType) -> FrameRoles:
     """A frame of change events in Debezium's form."""
     _refuse_changes(struct, "debezium")
     before, after = _image(struct, BEFORE), _image(struct, AFTER)
@@ -141,7 +141,7 @@ def _events(options: SinkOptions, struct: StructType) -> Frame:
         )
     has_op = OP in struct.names and isinstance(struct[OP].dataType, StringType)
     path, kind = _order(struct, options.ordering_column, nested=True)
-    return Frame(
+    return FrameRoles(
         "debezium",
         _schema(after.fields),
         before="" if before is None else _schema(before.fields),
@@ -172,7 +172,7 @@ def _image(struct: StructType, name: str) -> StructType | None:
 def _column(struct: StructType, name: str, envelope: Envelope) -> StructField:
     if name in struct.names:
         return struct[name]
-    near = nearest(name, struct.names)
+    near = nearest_name(name, struct.names)
     raise InvalidUsage(
         f"the frame lacks column '{name}', which envelope '{envelope}' needs",
         code="MISSING_COLUMN",
@@ -209,7 +209,7 @@ def _order(struct: StructType, name: str | None, *, nested: bool) -> tuple[tuple
     """Path and type of the ordering column."""
     if name is None:
         return (), ""
-    path, kind = _walked(struct, name, nested=nested)
+    path, kind = _resolve_path(struct, name, nested=nested)
     schema = ShardSchema.parse(StructType([StructField(ORDER, kind)]).json())
     try:
         schema.check_key([ORDER])
@@ -222,7 +222,9 @@ def _order(struct: StructType, name: str | None, *, nested: bool) -> tuple[tuple
     return path, schema.json
 
 
-def _walked(struct: StructType, name: str, *, nested: bool) -> tuple[tuple[str, ...], DataType]:
+def _resolve_path(
+    struct: StructType, name: str, *, nested: bool
+) -> tuple[tuple[str, ...], DataType]:
     """The column `name`, or the field in one that a path with dots leads to."""
     whole = name.lower() in {known.lower() for known in struct.names}
     steps = [name] if whole or not nested else name.split(".")

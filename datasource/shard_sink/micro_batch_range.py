@@ -36,7 +36,13 @@ from shardline.datasource.shard_source.offsets import Start, parse_offset
 from shardline.datasource.shard_source.options import ShardOptions
 from shardline.datasource.stores.open import canonical_url, open_objects
 
-__all__ = ["BATCH_PROPERTY", "QUERY_PROPERTY", "Files", "checkpoint_files", "micro_batch_covers"]
+__all__ = [
+    "BATCH_PROPERTY",
+    "QUERY_PROPERTY",
+    "CheckpointReader",
+    "checkpoint_files",
+    "covered_by_micro_batch",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -46,14 +52,14 @@ QUERY_PROPERTY: Final = "sql.streaming.queryId"
 BATCH_PROPERTY: Final = "streaming.sql.batchId"
 """Spark's local property with the number of the micro-batch."""
 
-Files: TypeAlias = Callable[[str], bytes | None]
+CheckpointReader: TypeAlias = Callable[[str], bytes | None]
 """Reads a file of a checkpoint, named from its folder; None if there is none that can be read."""
 
 _FILES_MAX: Final = 64
 """A micro-batch of a file source has one file of its log, or a few after a crash."""
 
 
-def micro_batch_covers(query: str, number: int, files: Files | None) -> str:
+def covered_by_micro_batch(query: str, number: int, files: CheckpointReader | None) -> str:
     """The range of micro-batch `number`, in the form of `shardline.datasource.shard.covered_range`.
 
     Args:
@@ -72,7 +78,7 @@ def micro_batch_covers(query: str, number: int, files: Files | None) -> str:
         return of_query(query, None)
 
 
-def checkpoint_files(folder: str, options: ShardOptions) -> Files | None:
+def checkpoint_files(folder: str, options: ShardOptions) -> CheckpointReader | None:
     """A reader of the checkpoint at `folder`; None if it cannot be read from here.
 
     It can on a local disk, and in a store of the shard's kind. For others only Hadoop has the
@@ -99,7 +105,7 @@ def checkpoint_files(folder: str, options: ShardOptions) -> Files | None:
     return read
 
 
-def _local_files(folder: Path) -> Files:
+def _local_files(folder: Path) -> CheckpointReader:
     def read(name: str) -> bytes | None:
         try:
             return (folder / name).read_bytes()
@@ -109,7 +115,7 @@ def _local_files(folder: Path) -> Files:
     return read
 
 
-def _range(number: int, files: Files) -> list[str] | None:
+def _range(number: int, files: CheckpointReader) -> list[str] | None:
     """Texts that together identify the range; None if not all could be read."""
     ended = _offsets(files(f"offsets/{number}"))
     begun = [] if number == 0 else _offsets(files(f"offsets/{number - 1}"))
@@ -149,7 +155,7 @@ def _canonical(line: str) -> str:
     return line
 
 
-def _listed_files(index: int, start: str, end: str, files: Files) -> list[str] | None:
+def _listed_files(index: int, start: str, end: str, files: CheckpointReader) -> list[str] | None:
     """The files that the numbers in a file source's offsets stand for; empty for other sources."""
     first, last = _log_offset(start), _log_offset(end)
     if last is None:

@@ -16,21 +16,21 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from shardline.datasource.client import ShardClient
-from shardline.datasource.errors import InvalidUsage, nearest
+from shardline.datasource.errors import InvalidUsage, nearest_name
 from shardline.datasource.read import current_schema
 from shardline.datasource.shard.state import ShardState, is_tombstone
-from shardline.datasource.shard_sink.envelope import Unwrapper, spelled
-from shardline.datasource.shard_sink.frame_columns import AFTER, BEFORE, Frame
+from shardline.datasource.shard_sink.envelope import EnvelopeConverter, with_shard_spelling
+from shardline.datasource.shard_sink.frame_columns import AFTER, BEFORE, FrameRoles
 from shardline.datasource.shard_source.options import SinkOptions
 from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.types.schema_evolution import Incompatible, evolve
 from shardline.datasource.types.spark_types import Field, Record, type_text
 
-__all__ = ["Target", "find", "resolve"]
+__all__ = ["WriteTarget", "find_shard", "resolve_target"]
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class WriteTarget:
     """The shard that tasks stage for, and the roles of the frame's columns: plain data.
 
     Attributes:
@@ -45,34 +45,34 @@ class Target:
     schema_id: int
     schema: str
     key: tuple[str, ...]
-    frame: Frame
+    frame: FrameRoles
 
     @property
-    def unwrapper(self) -> Unwrapper:
+    def unwrapper(self) -> EnvelopeConverter:
         """The converter from the frame's rows to staged rows."""
-        return Unwrapper(self.frame, ShardSchema.parse(self.schema), self.key)
+        return EnvelopeConverter(self.frame, ShardSchema.parse(self.schema), self.key)
 
     def fit(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Convert batches of the frame to batches to stage."""
         return map(self.unwrapper.unwrap, batches)
 
 
-def find(client: ShardClient, name: str) -> ShardState | None:
+def find_shard(client: ShardClient, name: str) -> ShardState | None:
     """The state of shard `name`; None if it does not exist or was dropped."""
     state = client.machine(name).refresh()
     return None if state is None or is_tombstone(state) else state
 
 
-def resolve(
-    client: ShardClient, options: SinkOptions, frame: Frame, found: ShardState | None
-) -> Target:
+def resolve_target(
+    client: ShardClient, options: SinkOptions, frame: FrameRoles, found: ShardState | None
+) -> WriteTarget:
     """Make the target of a write of `frame`; creates the shard if it was not found.
 
     Args:
         client: A client of the shard's location.
         options: Options of the write.
         frame: The roles of the frame's columns.
-        found: The result of `find`.
+        found: The result of `find_shard`.
 
     Raises:
         InvalidUsage: The frame does not fit the shard; names the column.
@@ -87,18 +87,18 @@ def resolve(
         retain_ms=options.retain_ms,
     )
     schema = current_schema(state)
-    rows = _kept(frame, schema)
+    rows = _shard_columns(frame, schema)
     if options.merge_schema:
         merged = _merged(schema, rows)
         if merged != schema:
             client.evolve(name, merged)
             state = client.state(name)
             schema = current_schema(state)
-    target = Target(state.shard, state.schema_id, schema.json, state.key, frame)
+    target = WriteTarget(state.shard, state.schema_id, schema.json, state.key, frame)
     _check_fits(name, rows, schema, f"{AFTER}." if options.envelope == "debezium" else "")
     if frame.before:
         _check_fits(name, ShardSchema.parse(frame.before), schema, f"{BEFORE}.")
-    if target.unwrapper.carries:
+    if target.unwrapper.stages_carriers:
         _check_carries(target, name)
     if options.retain_ms is not None and options.retain_ms != state.retain_ms:
         # Once the frame is known to fit: a write that is refused changes nothing.
@@ -122,7 +122,7 @@ def _check_key(options: SinkOptions, found: ShardState | None) -> None:
         )
 
 
-def _check_carries(target: Target, name: str) -> None:
+def _check_carries(target: WriteTarget, name: str) -> None:
     """Refuse frames whose rows lack a key column, or have columns that carriers reserve."""
     schema = target.unwrapper.staged_schema
     frame = target.frame
@@ -139,12 +139,12 @@ def _check_carries(target: Target, name: str) -> None:
                 )
 
 
-def _kept(frame: Frame, schema: ShardSchema) -> ShardSchema:
+def _shard_columns(frame: FrameRoles, schema: ShardSchema) -> ShardSchema:
     """The columns of the frame's rows that the shard gets.
 
     All of them, but an ordering column only if the shard has it.
     """
-    rows = spelled(frame.row_schema, schema)
+    rows = with_shard_spelling(frame.row_schema, schema)
     if frame.envelope != "upsert" or not frame.order:
         return rows
     order = frame.order[0].lower()
@@ -173,10 +173,10 @@ def _merged(schema: ShardSchema, rows: ShardSchema) -> ShardSchema:
 
 def _check_fits(name: str, rows: ShardSchema, schema: ShardSchema, prefix: str) -> None:
     """Refuse rows that cannot be rows of the shard; `prefix` is their path in the frame."""
-    spelt = spelled(rows, schema)
+    spelt = with_shard_spelling(rows, schema)
     for column in spelt.names:
         if column not in schema:
-            near = nearest(column, schema.names)
+            near = nearest_name(column, schema.names)
             raise InvalidUsage(
                 f"column '{prefix}{column}' of the frame is not in shard '{name}'",
                 code="EXTRA_COLUMN",

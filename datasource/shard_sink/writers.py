@@ -47,16 +47,16 @@ from shardline.datasource.ids import check_owner_name, new_id
 from shardline.datasource.overwrite import overwrite
 from shardline.datasource.parts.stage import Staged, Stager, UncommittedParts
 from shardline.datasource.shard.covered_range import of_query, of_text
-from shardline.datasource.shard_sink.append import append
-from shardline.datasource.shard_sink.envelope import Unwrapper
-from shardline.datasource.shard_sink.frame_columns import read_frame
+from shardline.datasource.shard_sink.append import append_staged
+from shardline.datasource.shard_sink.envelope import EnvelopeConverter
+from shardline.datasource.shard_sink.frame_columns import assign_roles
 from shardline.datasource.shard_sink.micro_batch_range import (
     BATCH_PROPERTY,
     QUERY_PROPERTY,
     checkpoint_files,
-    micro_batch_covers,
+    covered_by_micro_batch,
 )
-from shardline.datasource.shard_sink.target import Target, find, resolve
+from shardline.datasource.shard_sink.target import WriteTarget, find_shard, resolve_target
 from shardline.datasource.shard_source.options import SinkOptions, parse_sink
 from shardline.datasource.shard_source.partition_planner import open_client
 from shardline.datasource.stores.shard_names import shard_directory
@@ -106,10 +106,10 @@ def batch_writer(
             shard exists.
     """
     parsed = parse_sink(options)
-    frame = read_frame(parsed, schema)
+    frame = assign_roles(parsed, schema)
     mode = parsed.save_mode or ("overwrite" if overwrite else "append")
     client = open_client(parsed, create=True)
-    found = find(client, parsed.shard)
+    found = find_shard(client, parsed.shard)
     if found is not None and mode == "errorifexists":
         raise InvalidUsage(
             f"shard '{parsed.shard}' is already there",
@@ -117,10 +117,10 @@ def batch_writer(
             hint="use mode append or overwrite, or saveMode ignore",
         )
     if found is not None and mode == "ignore":
-        return NoWriter()
-    # Before `resolve`, which may create the shard: a write that is refused creates nothing.
+        return IgnoringWriter()
+    # Before `resolve_target`, which may create the shard: a write that is refused creates nothing.
     _check_mode(parsed, replace=mode == "overwrite")
-    target = resolve(client, parsed, frame, found)
+    target = resolve_target(client, parsed, frame, found)
     return ShardBatchWriter(parsed, target, replace=mode == "overwrite")
 
 
@@ -130,9 +130,9 @@ def stream_writer(
     """The writer of one micro-batch; `overwrite` (output mode complete) replaces the contents."""
     parsed = parse_sink(options)
     _check_mode(parsed, replace=overwrite)
-    frame = read_frame(parsed, schema)
+    frame = assign_roles(parsed, schema)
     client = open_client(parsed, create=True)
-    target = resolve(client, parsed, frame, find(client, parsed.shard))
+    target = resolve_target(client, parsed, frame, find_shard(client, parsed.shard))
     return ShardStreamWriter(parsed, target, replace=overwrite)
 
 
@@ -149,7 +149,7 @@ def _check_mode(options: SinkOptions, *, replace: bool) -> None:
 class _Writer:
     """The base of both writers: stages in tasks, commits, and gives an attempt up."""
 
-    def __init__(self, options: SinkOptions, target: Target, *, replace: bool) -> None:
+    def __init__(self, options: SinkOptions, target: WriteTarget, *, replace: bool) -> None:
         self._options = options
         self._target = target
         self._replace = replace
@@ -163,7 +163,7 @@ class _Writer:
             blob=client.location.blob,
             directory=shard_directory(self._options.shard),
             schema=unwrapper.staged_schema,
-            schema_id=CARRIER_ID if unwrapper.carries else target.schema_id,
+            schema_id=CARRIER_ID if unwrapper.stages_carriers else target.schema_id,
             key=target.key,
             settings=self._options.settings,
             clock=client.clock,
@@ -177,31 +177,31 @@ class _Writer:
 
     def _append(self, messages: Messages, writer: str | None, sequence: int) -> None:
         """Commit the parts that all tasks of one attempt staged."""
-        known = _known(messages)
+        known = _staged_messages(messages)
         # A task without a message would be a part of the frame that is lost without an error.
         assert len(known) == len(messages), "a commit needs the message of every task"
         # Of one attempt: `abort` gives up and deletes by attempt, and must hit all or nothing.
         attempts = {message.attempt for message in known}
         assert len(attempts) == 1, attempts
         (attempt,) = attempts
-        staged = _together([message.staged for message in known])
+        staged = _combine_staged([message.staged for message in known])
         # The schema of the tasks, not the one that this process found: another writer may have
         # evolved the shard between the two, and the staged parts have the older columns.
         handle = self._handle(writer, known[0])
         handle.covers = self._covers(known[0], sequence)
         frame = self._target.frame
-        unwrapper = Unwrapper(frame, handle.schema, handle.key)
+        unwrapper = EnvelopeConverter(frame, handle.schema, handle.key)
         if self._replace:
             overwrite(handle, staged, sequence=sequence, attempt=attempt)
-        elif unwrapper.carries:
+        elif unwrapper.stages_carriers:
             carriers = unwrapper.staged_schema
             upsert(handle, staged, carriers, sequence=sequence, attempt=attempt)
         else:
-            append(handle, staged, timed=frame.timed, sequence=sequence, attempt=attempt)
+            append_staged(handle, staged, timed=frame.timed, sequence=sequence, attempt=attempt)
 
-    def _give_up(self, messages: Messages, writer: str | None, sequence: int) -> None:
+    def _abandon_attempt(self, messages: Messages, writer: str | None, sequence: int) -> None:
         """Delete the parts of an attempt, once no commit of it can land any more."""
-        known = _known(messages)
+        known = _staged_messages(messages)
         if not known:
             return
         handle = self._handle(writer, known[0])
@@ -214,7 +214,7 @@ class _Writer:
         with parts.commit():
             given_up = handle.abandon(known[0].attempt, sequence)
         if given_up:
-            parts.unused()
+            parts.note_refused()
             parts.delete()
 
     def _handle(self, writer: str | None, message: StagedMessage) -> WriteHandle:
@@ -243,7 +243,7 @@ class _Writer:
     def _micro_batch_covers(self, message: StagedMessage, number: int) -> str:
         folder = self._options.checkpoint or message.checkpoint
         files = checkpoint_files(folder, self._options) if folder else None
-        return micro_batch_covers(message.query, number, files)
+        return covered_by_micro_batch(message.query, number, files)
 
     def _schema(self, client: ShardClient, schema_id: int) -> ShardSchema:
         """The schema that the tasks fitted rows to; this writer may have found a newer one."""
@@ -274,8 +274,8 @@ class ShardStreamWriter(_Writer, DataSourceStreamArrowWriter):
     @override
     def abort(self, messages: Messages, batchId: int) -> None:
         """Give the attempt up. Spark also calls this when `commit` raised after it took effect."""
-        if _known(messages):
-            self._give_up(messages, _query_writer(messages), batchId)
+        if _staged_messages(messages):
+            self._abandon_attempt(messages, _query_writer(messages), batchId)
 
     @override
     def _covers(self, message: StagedMessage, sequence: int) -> str:
@@ -306,7 +306,7 @@ class ShardBatchWriter(_Writer, DataSourceArrowWriter):
     @override
     def abort(self, messages: Messages) -> None:
         """Give the attempt up."""
-        self._give_up(messages, *self._identity())
+        self._abandon_attempt(messages, *self._identity())
 
     def _identity(self) -> tuple[str | None, int]:
         options = self._options
@@ -326,7 +326,7 @@ class ShardBatchWriter(_Writer, DataSourceArrowWriter):
         return self._micro_batch_covers(message, message.batch)
 
 
-class NoWriter(DataSourceArrowWriter):
+class IgnoringWriter(DataSourceArrowWriter):
     """Writes nothing: the writer of `saveMode=ignore` for a shard that exists."""
 
     @override
@@ -362,17 +362,17 @@ def _warn_unreadable(folder: str) -> None:
     )
 
 
-def _known(messages: Messages) -> list[StagedMessage]:
+def _staged_messages(messages: Messages) -> list[StagedMessage]:
     return [message for message in messages if isinstance(message, StagedMessage)]
 
 
 def _query_writer(messages: Messages) -> str:
-    queries = {message.query for message in _known(messages)}
+    queries = {message.query for message in _staged_messages(messages)}
     assert len(queries) == 1, queries
     return f"query:{queries.pop()}"
 
 
-def _together(staged: Sequence[Staged]) -> Staged:
+def _combine_staged(staged: Sequence[Staged]) -> Staged:
     """The parts of several tasks as one."""
     begun = [s.staged_ms for s in staged if s.runs]
     return Staged(

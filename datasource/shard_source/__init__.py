@@ -22,8 +22,8 @@ Plans with `client`, `read`, `lease`, `since_hold` and `parts`. Never writes row
 part that it could not read, and never publishes an offset that no hold covers.
 """
 
-from shardline.datasource.shard_source.worker_shutdown import end_quietly
+from shardline.datasource.shard_source.worker_shutdown import silence_broken_pipes
 
 # Here and not in `stream.py`: every process of Spark that touches shards imports this package,
 # also one that only unpickles a partition.
-end_quietly()
+silence_broken_pipes()

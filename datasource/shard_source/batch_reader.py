@@ -1,7 +1,7 @@
 """Plans batch reads: the contents of shards at one time, or their changes over an interval.
 
 A batch read has no living process on the driver once its plan is made, so nothing there could renew
-a lease: the plan is protected by a lease that the tasks renew (`batch_guard`).
+a lease: the plan is protected by a lease that the tasks renew (`take_batch_lease`).
 
 Invariants:
     A lease is registered before the state that is planned from is read.
@@ -24,16 +24,20 @@ from shardline.datasource.frontier import Frontier, meet
 from shardline.datasource.read import (
     current_schema,
     first_sort_column,
-    history_gone,
+    history_gone_error,
     latest_readable,
-    not_yet,
+    not_yet_readable_error,
 )
 from shardline.datasource.shard.plan import plan_changes, plan_snapshot
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.shard_source.fetch_task import ShardPartition, read_partition
 from shardline.datasource.shard_source.options import SourceOptions
-from shardline.datasource.shard_source.partition_planner import Planner, batch_guard, open_client
-from shardline.datasource.shard_source.row_shape import Shape
+from shardline.datasource.shard_source.partition_planner import (
+    PartitionPlanner,
+    open_client,
+    take_batch_lease,
+)
+from shardline.datasource.shard_source.row_shape import RowShape
 
 __all__ = ["ShardBatchReader"]
 
@@ -48,7 +52,7 @@ class ShardBatchReader(DataSourceReader):
     (later actions reuse the plan), and ships it to executors for `read`.
     """
 
-    def __init__(self, options: SourceOptions, shape: Shape) -> None:
+    def __init__(self, options: SourceOptions, shape: RowShape) -> None:
         """Store options and row shape; no I/O."""
         self._options = options
         self._shape = shape
@@ -104,7 +108,7 @@ class ShardBatchReader(DataSourceReader):
         lower = max(firsts) if start is None else start
         for state, first in zip(states, firsts, strict=True):
             if lower < first:
-                raise history_gone(state, lower - 1, state.since)
+                raise history_gone_error(state, lower - 1, state.since)
         upper = meet(state.upper for state in states) if end is None else Frontier(end)
         if upper <= Frontier(lower):
             return []
@@ -116,19 +120,21 @@ class ShardBatchReader(DataSourceReader):
             for partition in planner.updates(plan_changes(planner.state, lower, upper.time))
         ]
 
-    def _planner(self, client: ShardClient, index: int, as_of: int, settled: int) -> Planner:
+    def _planner(
+        self, client: ShardClient, index: int, as_of: int, settled: int
+    ) -> PartitionPlanner:
         """A planner over a state that is protected at `as_of` and has an upper beyond `settled`."""
         name = self._options.inputs[index]
         # First the lease, then the wait for the state that is planned from: a plan from a state
         # that is older than its lease could name parts that are deleted already.
-        guard = batch_guard(client, name, max(as_of, 0))
+        guard = take_batch_lease(client, name, max(as_of, 0))
         timeout = self._options.wait_timeout_ms
         look = partial(client.door.state, name)
         state = client.machine(name).wait_for_upper_past(settled, timeout, look)
         if state is None:
-            raise not_yet(look(), settled, timeout)
+            raise not_yet_readable_error(look(), settled, timeout)
         self._shape.check(index, name, current_schema(state))
-        return Planner(self._options.of(name), state, self._shape, index, guard)
+        return PartitionPlanner(self._options.of(name), state, self._shape, index, guard)
 
 
 def common_time(states: Sequence[ShardState]) -> int:

@@ -22,15 +22,15 @@ from typing import Final
 from shardline.datasource.clock import Clock
 from shardline.datasource.errors import InvalidUsage, MissingBlob
 from shardline.datasource.frontier import Frontier, meet
-from shardline.datasource.read import history_gone, latest_readable
+from shardline.datasource.read import history_gone_error, latest_readable
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.shard_source.descs import (
     Limits,
     SnapshotUnit,
     cut_units,
-    horizon,
-    news,
     next_frontier,
+    parts_with_news,
+    planning_horizon,
     snapshot_units,
     stop_before,
 )
@@ -140,7 +140,7 @@ class EndChooser:
         until = options.ending_timestamp
         if until is not None and as_of >= until:
             slowest = max(states, key=lambda state: state.since)
-            raise history_gone(slowest, until - 1, slowest.since)
+            raise history_gone_error(slowest, until - 1, slowest.since)
         return as_of
 
     def _first_piece(self, begun: ShardOffset, limits: Limits) -> Start | ShardOffset:
@@ -175,8 +175,8 @@ class EndChooser:
         upper = self._upper(states)
         if upper <= start.frontier:
             return start
-        near = horizon(states, lower, upper, limits)
-        planned = news(states, lower, near)
+        near = planning_horizon(states, lower, upper, limits)
+        planned = parts_with_news(states, lower, near)
         if planned:
             end = self._readable_end(states, lower, next_frontier(planned, near, limits))
         elif self._is_progress_due(upper):
@@ -206,7 +206,7 @@ class EndChooser:
         if self._freezer is None:
             return wanted
         piece = units[done:wanted]
-        bad = self._freezer.unreadable([p for unit in piece for p in unit.parts])
+        bad = self._freezer.find_unreadable([p for unit in piece for p in unit.parts])
         for count, unit in enumerate(piece):
             found = {p.part.key: bad[p.part.key] for p in unit.parts if p.part.key in bad}
             if found:
@@ -222,8 +222,8 @@ class EndChooser:
         """How far, up to `end`, the changes from `lower` can be read."""
         if self._freezer is None:
             return end
-        planned = news(states, lower, end)
-        bad = self._freezer.unreadable(planned)
+        planned = parts_with_news(states, lower, end)
+        bad = self._freezer.find_unreadable(planned)
         stop = stop_before(planned, bad)
         if stop is None:
             self._freezer.move()
@@ -233,7 +233,7 @@ class EndChooser:
         return Frontier(stop)
 
     def _stand(self, freezer: Freezer, bad: dict[str, str]) -> None:
-        freezer.stand(bad)
+        freezer.record_frozen(bad)
         if self._target is not None:
             # A run to a fixed target would end here, as if it had read everything.
             key = min(bad)

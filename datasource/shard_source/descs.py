@@ -37,9 +37,9 @@ __all__ = [
     "SnapshotUnit",
     "cut_units",
     "first_time",
-    "horizon",
-    "news",
     "next_frontier",
+    "parts_with_news",
+    "planning_horizon",
     "snapshot_units",
     "stop_before",
 ]
@@ -53,7 +53,7 @@ class Limits:
     rows: float | None = None
     parts: float | None = None
 
-    def admit(self, size_bytes: float, rows: float, parts: float) -> bool:
+    def admits(self, size_bytes: float, rows: float, parts: float) -> bool:
         """True if the given amount fits into one micro-batch."""
         return (
             (self.parts is None or parts <= self.parts)
@@ -70,12 +70,14 @@ class Limits:
 # --- changes: cut by time ----------------------------------------------------------------------
 
 
-def news(states: Iterable[ShardState], lower: int, upper: Frontier) -> list[PlannedPart]:
+def parts_with_news(states: Iterable[ShardState], lower: int, upper: Frontier) -> list[PlannedPart]:
     """The parts of all shards that may have updates with `lower <= time < upper`, by metadata."""
     return [part for state in states for part in plan_changes(state, lower, upper.time)]
 
 
-def horizon(states: Iterable[ShardState], lower: int, upper: Frontier, limits: Limits) -> Frontier:
+def planning_horizon(
+    states: Iterable[ShardState], lower: int, upper: Frontier, limits: Limits
+) -> Frontier:
     """A frontier up to `upper` before which more lies than `limits` admit; or `upper`.
 
     Planning need not look further, so a micro-batch of a long backlog costs as much as it reads,
@@ -91,7 +93,7 @@ def horizon(states: Iterable[ShardState], lower: int, upper: Frontier, limits: L
             size_bytes += sum(p.part.size_bytes * s for p, s in zip(found, shares, strict=True))
             rows += sum(p.part.rows * s for p, s in zip(found, shares, strict=True))
             parts += len(found)
-            if not limits.admit(size_bytes, rows, parts):
+            if not limits.admits(size_bytes, rows, parts):
                 # The end of the batch, not of some part: all that was counted lies before it, so
                 # `next_frontier` sees more than the limits admit. With an end inside of the batch
                 # it could see less, and would take that end for the limit's. The lower `upper`
@@ -113,7 +115,7 @@ def next_frontier(planned: Sequence[PlannedPart], upper: Frontier, limits: Limit
     """The end of the next range: as far towards `upper` as `limits` allow, and one time at least.
 
     Args:
-        planned: `news` up to `upper`; not empty.
+        planned: `parts_with_news` up to `upper`; not empty.
         upper: The greatest end there is.
         limits: Limits of one micro-batch.
     """
@@ -177,7 +179,7 @@ class _Load:
         """True if everything before `end` is within the limits."""
         touched = self._lower < end
         shares = self._before(end)[touched] / self._spans[touched]
-        return limits.admit(
+        return limits.admits(
             float(self._sizes[touched] @ shares),
             float(self._rows[touched] @ shares),
             int(touched.sum()),
@@ -211,7 +213,7 @@ def stop_before(planned: Iterable[PlannedPart], unreadable: Collection[str]) -> 
     """The least time of any unreadable part, which the frontier may reach and not pass; or None.
 
     Args:
-        planned: The result of `news`.
+        planned: The result of `parts_with_news`.
         unreadable: Keys of parts that are missing or damaged.
     """
     # The minimum over times, not the first in the list: parts are in no order of time within a
@@ -260,6 +262,6 @@ def cut_units(units: Sequence[SnapshotUnit], done: int, limits: Limits) -> int:
         rows += sum(item.part.rows for item in unit.parts)
         parts += len(unit.parts)
         # `count > done` admits the first unit whatever it weighs: a unit cannot be cut.
-        if count > done and not limits.admit(size_bytes, rows, parts):
+        if count > done and not limits.admits(size_bytes, rows, parts):
             return count
     return len(units)

@@ -27,15 +27,15 @@ from shardline.datasource.parts.read_ahead import read_ahead
 from shardline.datasource.shard.commands.readers import heartbeat
 from shardline.datasource.shard.plan import PlannedPart
 from shardline.datasource.shard_source.options import ShardOptions
-from shardline.datasource.shard_source.row_shape import Shape
+from shardline.datasource.shard_source.row_shape import RowShape
 from shardline.datasource.types.schema import ShardSchema
 
-__all__ = ["Guard", "Kind", "ShardPartition", "fetch_partition", "read_partition"]
+__all__ = ["PartitionKind", "PlanLease", "ShardPartition", "fetch_partition", "read_partition"]
 
 
-Kind = Literal["plain", "group", "changes", "inserts"]
+PartitionKind = Literal["plain", "group", "changes", "inserts"]
 
-_NEAR: Final = ("file:", "memory:")
+_LOCAL_SCHEMES: Final = ("file:", "memory:")
 """Stores that are read without reading ahead: decoding alone keeps the cores busy."""
 
 _AHEAD: Final = 3
@@ -43,7 +43,7 @@ _AHEAD: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
+class PlanLease:
     """The lease that protects the parts of a plan from garbage collection.
 
     If it is lost, a part may be deleted before its task has read it: the task then fails with code
@@ -85,13 +85,13 @@ class ShardPartition(InputPartition):
     schemas: Mapping[int, str]
     schema_id: int
     key: tuple[str, ...]
-    shape: Shape
+    shape: RowShape
     index: int
     where: Where | None
-    kind: Kind
+    kind: PartitionKind
     as_of: int | None
     parts: tuple[PlannedPart, ...]
-    guard: Guard
+    guard: PlanLease
 
 
 def read_partition(partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -121,7 +121,7 @@ def fetch_partition(client: ShardClient, partition: ShardPartition) -> Iterator[
     fetcher = Fetcher(client.location.blob, schemas, schemas[partition.schema_id], partition.where)
     contents = Contents(fetcher, partition.key, partition.shape.columns(partition.index))
     fetched = _rows(contents, partition)
-    near = client.location.url.startswith(_NEAR)
+    near = client.location.url.startswith(_LOCAL_SCHEMES)
     batches = fetched if near else read_ahead(fetched, _AHEAD)
     # Before the first request as well: the task may have waited for a slot for most of the lease.
     _renew(client, partition)
@@ -130,7 +130,7 @@ def fetch_partition(client: ShardClient, partition: ShardPartition) -> Iterator[
             yield batch
             _renew(client, partition)
     except (MissingBlob, Corrupt) as error:
-        raise _explained(client, partition, error) from error
+        raise _with_cause(client, partition, error) from error
 
 
 def _rows(contents: Contents, partition: ShardPartition) -> Generator[pa.RecordBatch]:
@@ -145,7 +145,7 @@ def _rows(contents: Contents, partition: ShardPartition) -> Generator[pa.RecordB
                 yield from contents.changes(planned)
         case "inserts":
             for planned in partition.parts:
-                yield from contents.inserts(planned)
+                yield from contents.read_inserts(planned)
 
 
 def _renew(client: ShardClient, partition: ShardPartition) -> None:
@@ -176,7 +176,7 @@ _renewed: dict[str, int] = {}
 _RENEWED_MAX = 1000
 
 
-def _explained(
+def _with_cause(
     client: ShardClient, partition: ShardPartition, error: MissingBlob | Corrupt
 ) -> MissingBlob | Corrupt:
     """`error` with its cause and times, which only the shard's state tells."""

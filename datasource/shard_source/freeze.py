@@ -33,7 +33,7 @@ __all__ = ["Freezer", "Frozen"]
 
 _log = logging.getLogger(__name__)
 
-_LOOK_AGAIN_MS: Final = 500
+_RECHECK_MS: Final = 500
 """Pause between two checks of an unreadable part (ms): a person restores it, so no hurry."""
 
 _CHECKS_AT_ONCE: Final = 4
@@ -82,14 +82,14 @@ class Freezer:
     _bad: dict[str, str] = field(default_factory=dict)
     _looked_ms: float = float("-inf")
 
-    def unreadable(self, planned: Iterable[PlannedPart]) -> dict[str, str]:
+    def find_unreadable(self, planned: Iterable[PlannedPart]) -> dict[str, str]:
         """Check parts; the reasons, by key, why some of them cannot be read now.
 
         Good parts are checked once per run, bad ones again after a pause.
         """
         # Inline parts are in the state: there is no blob that could be missing.
         blobs = {p.part.key: p.part for p in planned if p.part.inline is None}
-        due = self.clock.elapsed_ms() - self._looked_ms >= _LOOK_AGAIN_MS
+        due = self.clock.elapsed_ms() - self._looked_ms >= _RECHECK_MS
         # The pause is for bad parts only. A part that was never checked is checked at once, or a
         # range that holds it would be published unchecked.
         todo = [
@@ -102,7 +102,7 @@ class Freezer:
             self._check(todo)
         return {key: self._bad[key] for key in blobs if key in self._bad}
 
-    def stand(self, bad: dict[str, str]) -> None:
+    def record_frozen(self, bad: dict[str, str]) -> None:
         """Record that the stream stands still before the parts in `bad`, and publish that.
 
         Args:
@@ -142,9 +142,9 @@ class Freezer:
         """
         # Blocks instead of returning a shorter range: the end is in Spark's offset log, and a plan
         # without the part would be committed as if it had been read.
-        while bad := self.unreadable(planned):
-            self.stand(bad)
-            self.clock.wait(threading.Event(), _LOOK_AGAIN_MS)
+        while bad := self.find_unreadable(planned):
+            self.record_frozen(bad)
+            self.clock.wait(threading.Event(), _RECHECK_MS)
         self.move()
 
     def _check(self, parts: Sequence[Part]) -> None:

@@ -31,8 +31,8 @@ from functools import partial
 
 from shardline.datasource.errors import LeaseExpired
 from shardline.datasource.frontier import Frontier
-from shardline.datasource.lease import Heart, Lease, take_lease
-from shardline.datasource.read import history_gone
+from shardline.datasource.lease import Lease, LeaseRenewer, take_lease
+from shardline.datasource.read import history_gone_error
 from shardline.datasource.shard.commands.readers import (
     Fencing,
     HoldMissing,
@@ -48,7 +48,7 @@ from shardline.datasource.shard.commands.readers import (
 from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.machine import Machine
 from shardline.datasource.shard.state import ShardState
-from shardline.datasource.since_hold import SinceHandle, open_since
+from shardline.datasource.since_hold import SinceHandle, open_since_hold
 
 __all__ = ["StreamHolds"]
 
@@ -77,7 +77,7 @@ class StreamHolds:
     behind_ms: int = 0
     _since: SinceHandle | None = None
     _lease: Lease | None = None
-    _heart: Heart | None = None
+    _heart: LeaseRenewer | None = None
     _moved_ms: float = field(default=float("-inf"))
 
     @property
@@ -97,7 +97,7 @@ class StreamHolds:
         """
         # Not confirmed: the offset that names the hold is not in Spark's log yet. A crash before
         # it is leaves a hold that no checkpoint knows, and only the mark tells it from one in use.
-        return self._open(name, as_of, confirmed=False)
+        return self._open_since_hold(name, as_of, confirmed=False)
 
     def take_over(self, name: str, needed: int) -> None:
         """Make this run the owner of the hold that the checkpoint names; once per run.
@@ -125,11 +125,11 @@ class StreamHolds:
                 hint="start the query with a new checkpoint; nothing was skipped",
             )
         # An expired hold whose history is still there is simply taken again.
-        since = self._open(name, needed, confirmed=True)
+        since = self._open_since_hold(name, needed, confirmed=True)
         # The check above saw an older state. What the hold protects is known only from the
         # transition that took it over.
         if since > Frontier(needed):
-            raise history_gone(self.machine.state(), needed, since)
+            raise history_gone_error(self.machine.state(), needed, since)
 
     def confirm(self) -> None:
         """Record that an offset in Spark's checkpoint names the hold; errors as `pin`."""
@@ -152,7 +152,7 @@ class StreamHolds:
         )
         if isinstance(outcome, SeqnoGone):
             return False
-        self._since.owned(outcome)
+        self._since.check_owned(outcome)
         return True
 
     def describe(self, status: str) -> None:
@@ -162,7 +162,7 @@ class StreamHolds:
         outcome = self.machine.apply(
             partial(describe_critical, reader=self._since.name, epoch=self.epoch, purpose=purpose)
         )
-        self._since.owned(outcome)
+        self._since.check_owned(outcome)
 
     def protect(self, since: int) -> ShardState:
         """Return a state whose blobs stay until the next `advance`, taking a lease if needed.
@@ -194,9 +194,9 @@ class StreamHolds:
             owner=self._since.name if self._since else "",
         )
         if isinstance(lease, SinceExceeded):
-            raise history_gone(self.machine.state(), since, lease.since)
+            raise history_gone_error(self.machine.state(), since, lease.since)
         self._lease = lease
-        self._heart = Heart(lease, self.machine.clock)
+        self._heart = LeaseRenewer(lease, self.machine.clock)
         self._heart.start()
         return self.machine.cached or self.machine.state()
 
@@ -228,7 +228,7 @@ class StreamHolds:
         seqno = cached.seqno if cached else 0
         outcome = self.machine.apply(
             partial(
-                _advance,
+                _advance_both,
                 since=since,
                 handle=self._since,
                 lease=self._lease,
@@ -236,7 +236,7 @@ class StreamHolds:
                 unpin=unpin,
             )
         )
-        self._since.since = self._since.owned(outcome).since
+        self._since.since = self._since.check_owned(outcome).since
 
     def give_up(self, name: str) -> None:
         """Expire the since hold `name` and the lease: all was read, and nothing more will come."""
@@ -260,8 +260,8 @@ class StreamHolds:
         if lease is not None:
             lease.release()
 
-    def _open(self, name: str, as_of: int, *, confirmed: bool) -> Frontier:
-        handle = open_since(
+    def _open_since_hold(self, name: str, as_of: int, *, confirmed: bool) -> Frontier:
+        handle = open_since_hold(
             self.machine,
             name,
             epoch=self.epoch,
@@ -270,7 +270,7 @@ class StreamHolds:
             confirmed=confirmed,
         )
         if isinstance(handle, SinceExceeded):
-            raise history_gone(self.machine.state(), as_of, handle.since)
+            raise history_gone_error(self.machine.state(), as_of, handle.since)
         self._since = handle
         return handle.since
 
@@ -280,7 +280,7 @@ class StreamHolds:
         self._heart = self._lease = None
 
 
-def _advance(
+def _advance_both(
     state: ShardState,
     now_ms: int,
     *,

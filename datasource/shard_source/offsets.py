@@ -139,7 +139,7 @@ def parse_offset(value: dict[str, Any]) -> Start | ShardOffset:
         InvalidUsage: It is not an offset of a shard stream, or one of a newer version.
     """
     if not isinstance(value, dict):  # an edited checkpoint may hold any JSON
-        raise _foreign(value)
+        raise _foreign_error(value)
     named = value.get("v")
     version: int = named if type(named) is int else 0  # a bool is an int, too
     # Before any other key is looked at: a newer version may have other keys, and the user shall
@@ -154,13 +154,13 @@ def parse_offset(value: dict[str, Any]) -> Start | ShardOffset:
     if version == 1 and value.get("init") is True and len(value) == len(START.json()):
         return START
     shards = [value.get("shard")] if version == 1 else value.get("shards")
-    found = _fields(value, shards, value.get("snapshot")) if version in {1, 2} else None
+    found = _parse_fields(value, shards, value.get("snapshot")) if version in {1, 2} else None
     if found is not None:
         return found
-    raise _foreign(value)
+    raise _foreign_error(value)
 
 
-def _foreign(value: object) -> InvalidUsage:
+def _foreign_error(value: object) -> InvalidUsage:
     return InvalidUsage(
         f"the checkpoint holds {value!r:.200}, which is not an offset of a shard stream",
         code="FOREIGN_OFFSET",
@@ -168,7 +168,7 @@ def _foreign(value: object) -> InvalidUsage:
     )
 
 
-def _fields(value: dict[str, Any], shards: Any, snapshot: Any) -> ShardOffset | None:
+def _parse_fields(value: dict[str, Any], shards: Any, snapshot: Any) -> ShardOffset | None:
     # A frontier of null is empty (all is read); a missing one is a damaged offset. A default of
     # None would take the second for the first, and end the query.
     hold, as_of, frontier = value.get("hold"), value.get("as_of"), value.get("frontier", "absent")
@@ -183,14 +183,14 @@ def _fields(value: dict[str, Any], shards: Any, snapshot: Any) -> ShardOffset | 
         return None
     if snapshot is None:
         return ShardOffset(tuple(shards), hold, as_of, Frontier(frontier))
-    cut = _cut(snapshot, len(shards))
+    cut = _parse_cut(snapshot, len(shards))
     # A piece with another frontier than `as_of` cannot be compared with its neighbours.
     if cut is None or frontier != as_of:
         return None
     return ShardOffset(tuple(shards), hold, as_of, Frontier(frontier), cut)
 
 
-def _cut(value: Any, shards: int) -> SnapshotCut | None:
+def _parse_cut(value: Any, shards: int) -> SnapshotCut | None:
     if not isinstance(value, dict):
         return None
     seqnos, done = value.get("seqnos"), value.get("done")

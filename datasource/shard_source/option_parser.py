@@ -20,8 +20,8 @@ from shardline.datasource.errors import InvalidUsage, unknown_name
 from shardline.datasource.settings import ShardSettings
 
 __all__ = [
-    "Given",
-    "Hint",
+    "OptionReader",
+    "UnparsableOption",
     "parse_count",
     "parse_duration",
     "parse_flag",
@@ -47,7 +47,7 @@ _UNITS: Final = {
 _SIZES: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
-class Given:
+class OptionReader:
     """The options that a user set, looked up without case."""
 
     def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
@@ -78,7 +78,7 @@ class Given:
 
         Args:
             name: Name of the option, in any case.
-            parse: Turns its text into a value; raises `Hint` if it cannot.
+            parse: Turns its text into a value; raises `UnparsableOption` if it cannot.
             default: Value of an option that is not set.
 
         Raises:
@@ -93,7 +93,11 @@ class Given:
             raise
         except (ValueError, OSError, ZoneInfoNotFoundError) as error:
             # OSError: a time zone is looked up as a file, whose name may be too long or a folder's.
-            hint = str(error) if isinstance(error, Hint) else "see the documentation of the option"
+            hint = (
+                str(error)
+                if isinstance(error, UnparsableOption)
+                else "see the documentation of the option"
+            )
             raise InvalidUsage(
                 f"option '{name}' cannot be '{text}'", code="INVALID_OPTION", hint=hint
             ) from error
@@ -105,7 +109,7 @@ class Given:
             for choice in choices:
                 if str(choice) == text.lower():
                     return choice
-            raise Hint("one of " + ", ".join(map(str, choices)))
+            raise UnparsableOption("one of " + ", ".join(map(str, choices)))
 
         return self.value(name, parse)
 
@@ -118,7 +122,7 @@ class Given:
         return location, shard, self._storage, ShardSettings.parse(chosen)
 
 
-class Hint(ValueError):
+class UnparsableOption(ValueError):
     """Raised by a parser; the text describes the values that it takes."""
 
 
@@ -181,7 +185,7 @@ def parse_time(text: str, zone: ZoneInfo) -> int:
     try:
         parsed = datetime.fromisoformat(text)
     except ValueError:
-        raise Hint(
+        raise UnparsableOption(
             "milliseconds since the epoch, or a date-time such as 2026-11-20 12:00:00"
         ) from None
     aware = parsed if parsed.tzinfo else parsed.replace(tzinfo=zone)
@@ -193,14 +197,14 @@ def parse_flag(text: str) -> bool:
     """True or false, in any case."""
     if text.lower() in {"true", "false"}:
         return text.lower() == "true"
-    raise Hint("true or false")
+    raise UnparsableOption("true or false")
 
 
 def parse_names(text: str) -> tuple[str, ...]:
     """Names separated by commas."""
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
-        raise Hint("column names separated by commas")
+        raise UnparsableOption("column names separated by commas")
     return names
 
 
@@ -208,14 +212,14 @@ def parse_count(text: str) -> int:
     """A whole number of at least 1."""
     if re.fullmatch(r"[1-9]\d*", text):
         return int(text)
-    raise Hint("a whole number of at least 1")
+    raise UnparsableOption("a whole number of at least 1")
 
 
 def parse_size(text: str) -> int:
     """Bytes, from a number with an optional unit of 1024."""
     match = re.fullmatch(r"(\d+)\s*([kmgt]?)(?:i?b)?", text.lower())
     if match is None or int(match[1]) < 1:
-        raise Hint("a size such as 1048576, 512k or 1g")
+        raise UnparsableOption("a size such as 1048576, 512k or 1g")
     return int(match[1]) * _SIZES[match[2]]
 
 
@@ -225,5 +229,5 @@ def parse_duration(text: str) -> int:
     terms = re.findall(r"(\d+)\s*([a-z]+)\s*", words) or [(words, "ms")]
     whole = re.fullmatch(r"\d+|(\d+\s*[a-z]+\s*)+", words)
     if whole is None or any(unit not in _UNITS for _, unit in terms):
-        raise Hint("a duration such as 500ms, 10s, 5min, 1h or '7 days'")
+        raise UnparsableOption("a duration such as 500ms, 10s, 5min, 1h or '7 days'")
     return sum(int(count) * _UNITS[unit] for count, unit in terms)

@@ -19,7 +19,7 @@ from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.filters.parser import Condition
 from shardline.datasource.settings import ShardSettings
 from shardline.datasource.shard_source.option_parser import (
-    Given,
+    OptionReader,
     parse_count,
     parse_duration,
     parse_flag,
@@ -271,7 +271,7 @@ def parse_source(options: Mapping[str, str]) -> SourceOptions:
         InvalidUsage: An option is unknown or missing, has a value that cannot be parsed, or
             excludes another one.
     """
-    given = Given(options, _SOURCE)
+    given = OptionReader(options, _SOURCE)
     zone = given.value("timeZone", ZoneInfo, default=ZoneInfo("UTC"))
     shards = given.value("shards", parse_names) or ()
     formats: tuple[ChangeFormat, ...] = get_args(ChangeFormat)
@@ -304,9 +304,11 @@ def parse_source(options: Mapping[str, str]) -> SourceOptions:
     )
     _check_times(parsed)
     if change_format is not None and not parsed.read_change_feed:
-        raise _exclude("changeFormat", "readChangeFeed=false", "the first is about a change feed")
+        raise _exclude_error(
+            "changeFormat", "readChangeFeed=false", "the first is about a change feed"
+        )
     if parsed.append_only and parsed.read_change_feed:
-        raise _exclude(
+        raise _exclude_error(
             "appendOnly", "readChangeFeed", "without either, a stream gives the rows that are added"
         )
     if len(set(shards)) < len(shards):
@@ -318,7 +320,7 @@ def parse_source(options: Mapping[str, str]) -> SourceOptions:
     return parsed
 
 
-def _exclude(one: str, other: str, hint: str) -> InvalidUsage:
+def _exclude_error(one: str, other: str, hint: str) -> InvalidUsage:
     return InvalidUsage(
         f"options '{one}' and '{other}' exclude each other", code="INVALID_OPTION", hint=hint
     )
@@ -326,7 +328,7 @@ def _exclude(one: str, other: str, hint: str) -> InvalidUsage:
 
 def parse_sink(options: Mapping[str, str]) -> SinkOptions:
     """Parse the options of a write; errors as `parse_source`."""
-    given = Given(options, _SINK)
+    given = OptionReader(options, _SINK)
     parsed = SinkOptions(
         *given.place(),
         key=given.value("key", parse_names),
@@ -390,7 +392,7 @@ def _check_times(parsed: SourceOptions) -> None:
             hint="a stream starts with the contents at the first and ends before the second",
         )
     if start is not None and as_of is not None:
-        raise _exclude(
+        raise _exclude_error(
             "timestampAsOf",
             "startingTimestamp",
             "the first starts with a snapshot at that time, the second with changes from then",

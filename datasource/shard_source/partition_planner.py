@@ -15,21 +15,21 @@ from dataclasses import dataclass
 
 import msgspec
 
-from shardline.datasource.client import ShardClient, owner, shared_client
+from shardline.datasource.client import ShardClient, process_name, shared_client
 from shardline.datasource.filters.parser import Where
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.lease import Lease, take_lease
 from shardline.datasource.parts.prune import Pruner
-from shardline.datasource.read import current_schema, history_gone
+from shardline.datasource.read import current_schema, history_gone_error
 from shardline.datasource.shard.commands.readers import SinceExceeded
-from shardline.datasource.shard.plan import PlannedPart, SnapshotPlan, pack
+from shardline.datasource.shard.plan import PlannedPart, SnapshotPlan, pack_parts
 from shardline.datasource.shard.state import ShardState
-from shardline.datasource.shard_source.fetch_task import Guard, Kind, ShardPartition
+from shardline.datasource.shard_source.fetch_task import PartitionKind, PlanLease, ShardPartition
 from shardline.datasource.shard_source.options import ShardOptions, SourceOptions
-from shardline.datasource.shard_source.row_shape import Shape
+from shardline.datasource.shard_source.row_shape import RowShape
 from shardline.datasource.types.stats import NO_STATS
 
-__all__ = ["Planner", "batch_guard", "open_client"]
+__all__ = ["PartitionPlanner", "open_client", "take_batch_lease"]
 
 
 def open_client(options: ShardOptions, *, create: bool = False) -> ShardClient:
@@ -40,7 +40,7 @@ def open_client(options: ShardOptions, *, create: bool = False) -> ShardClient:
 
 
 @dataclass(frozen=True, slots=True)
-class Planner:
+class PartitionPlanner:
     """Makes partitions of one input's planned parts.
 
     Attributes:
@@ -53,9 +53,9 @@ class Planner:
 
     options: SourceOptions
     state: ShardState
-    shape: Shape
+    shape: RowShape
     index: int
-    guard: Guard
+    guard: PlanLease
 
     def snapshot(self, plan: SnapshotPlan, as_of: int | None = None) -> list[ShardPartition]:
         """Partitions of a snapshot: plain parts bin-packed, every group on its own.
@@ -65,7 +65,7 @@ class Planner:
             as_of: Time of the updates that tasks make of the rows; None makes plain rows.
         """
         pruner = self._pruner
-        kept = plan if pruner is None else pruner.keep_snapshot(plan)
+        kept = plan if pruner is None else pruner.prune_snapshot(plan)
         return [
             *self._packed("plain", kept.plain, as_of),
             *self._partitions("group", kept.groups, as_of),
@@ -93,12 +93,12 @@ class Planner:
         return None if where is None else Pruner(where, self.state.schemas)
 
     def _packed(
-        self, kind: Kind, planned: Sequence[PlannedPart], as_of: int | None = None
+        self, kind: PartitionKind, planned: Sequence[PlannedPart], as_of: int | None = None
     ) -> list[ShardPartition]:
-        return self._partitions(kind, pack(planned, self.options.partition_bytes), as_of)
+        return self._partitions(kind, pack_parts(planned, self.options.partition_bytes), as_of)
 
     def _partitions(
-        self, kind: Kind, shares: Iterable[Iterable[PlannedPart]], as_of: int | None
+        self, kind: PartitionKind, shares: Iterable[Iterable[PlannedPart]], as_of: int | None
     ) -> list[ShardPartition]:
         """One partition for each of `shares`."""
         state, given = self.state, self.options
@@ -106,7 +106,7 @@ class Planner:
         where = self.where
         partitions = []
         for parts in shares:
-            chosen = tuple(map(_slim, parts))
+            chosen = tuple(map(_without_stats, parts))
             ids = {state.schema_id, *(planned.part.schema for planned in chosen)}
             partitions.append(
                 ShardPartition(
@@ -126,7 +126,7 @@ class Planner:
         return partitions
 
 
-def _slim(planned: PlannedPart) -> PlannedPart:
+def _without_stats(planned: PlannedPart) -> PlannedPart:
     """`planned` without statistics: pruning is done, and they outweigh all else that is sent."""
     part = planned.part
     return msgspec.structs.replace(
@@ -138,7 +138,7 @@ _leases: dict[tuple[object, ...], tuple[Lease, int]] = {}
 _leases_lock = threading.Lock()
 
 
-def batch_guard(client: ShardClient, shard: str, as_of: int) -> Guard:
+def take_batch_lease(client: ShardClient, shard: str, as_of: int) -> PlanLease:
     """Take, or share, a lease for a batch job, which has no process on the driver to renew it.
 
     Reads of one shard planned in this process within a quarter of the lease share one, so that a
@@ -161,11 +161,11 @@ def batch_guard(client: ShardClient, shard: str, as_of: int) -> Guard:
             # have expired the lease, and a plan under it would have no protection from the start.
             fresh = now_ms - taken_ms < lease_ms / 4
             if fresh and lease.since <= Frontier(as_of) and lease.reader in machine.state().leased:
-                return Guard(lease.reader, lease_ms, taken_ms, renew=True)
+                return PlanLease(lease.reader, lease_ms, taken_ms, renew=True)
         taken = take_lease(
-            machine, since=as_of, lease_ms=lease_ms, purpose=f"batch read by {owner()}"
+            machine, since=as_of, lease_ms=lease_ms, purpose=f"batch read by {process_name()}"
         )
         if isinstance(taken, SinceExceeded):
-            raise history_gone(machine.state(), as_of, taken.since)
+            raise history_gone_error(machine.state(), as_of, taken.since)
         _leases[key] = (taken, now_ms)
-        return Guard(taken.reader, lease_ms, now_ms, renew=True)
+        return PlanLease(taken.reader, lease_ms, now_ms, renew=True)

@@ -20,12 +20,12 @@ from shardline.datasource.read import current_schema
 from shardline.datasource.shard.plan import PlannedPart, SnapshotPlan, plan_changes
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.shard_source.descs import SnapshotUnit, snapshot_units
-from shardline.datasource.shard_source.fetch_task import Guard, ShardPartition
+from shardline.datasource.shard_source.fetch_task import PlanLease, ShardPartition
 from shardline.datasource.shard_source.freeze import Freezer
 from shardline.datasource.shard_source.offsets import ShardOffset, Start, check_advance
 from shardline.datasource.shard_source.options import SourceOptions
-from shardline.datasource.shard_source.partition_planner import Planner
-from shardline.datasource.shard_source.row_shape import Shape
+from shardline.datasource.shard_source.partition_planner import PartitionPlanner
+from shardline.datasource.shard_source.row_shape import RowShape
 from shardline.datasource.shard_source.stream_inputs import (
     StreamInputs,
     in_snapshot,
@@ -42,7 +42,7 @@ class RangePlanner:
         self,
         options: SourceOptions,
         client: ShardClient,
-        shape: Shape,
+        shape: RowShape,
         inputs: StreamInputs,
         freezer: Freezer | None,
     ) -> None:
@@ -78,7 +78,7 @@ class RangePlanner:
         return partitions
 
     def _snapshot_range(
-        self, planners: list[Planner], start: Start | ShardOffset, end: ShardOffset
+        self, planners: list[PartitionPlanner], start: Start | ShardOffset, end: ShardOffset
     ) -> list[ShardPartition]:
         """The part of a range that is of the snapshot: all of it, a piece, or nothing."""
         if not in_snapshot(start) or not self._options.reads_snapshot:
@@ -100,7 +100,7 @@ class RangePlanner:
         ]
 
     def _changes_range(
-        self, planners: list[Planner], lower: int | None, end: Frontier
+        self, planners: list[PartitionPlanner], lower: int | None, end: Frontier
     ) -> list[ShardPartition]:
         assert lower is not None
         planned = [plan_changes(planner.state, lower, end.time) for planner in planners]
@@ -112,16 +112,16 @@ class RangePlanner:
             for partition in planner.updates(parts)
         ]
 
-    def _planner(self, index: int, state: ShardState) -> Planner:
+    def _planner(self, index: int, state: ShardState) -> PartitionPlanner:
         each = self._inputs[index]
         self._shape.check(index, each.name, current_schema(state))
-        guard = Guard(
+        guard = PlanLease(
             each.holds.reader,
             self._client.settings.lease_ms,
             self._client.clock.now_ms(),
             renew=False,
         )
-        return Planner(self._options.of(each.name), state, self._shape, index, guard)
+        return PartitionPlanner(self._options.of(each.name), state, self._shape, index, guard)
 
 
 def _plan_of(units: Sequence[SnapshotUnit], index: int) -> SnapshotPlan:

@@ -30,12 +30,12 @@ from pyspark.sql.types import (
 )
 
 from shardline.datasource.errors import InvalidUsage, unknown_name
-from shardline.datasource.rows.updates import expand
+from shardline.datasource.rows.updates import expand_copies
 from shardline.datasource.shard_source.options import Feed, SourceOptions
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 from shardline.datasource.types.spark_types import type_text
 
-__all__ = ["INPUT", "Shape"]
+__all__ = ["INPUT", "RowShape"]
 
 INPUT = "_input"
 """Column with the name of the shard that a row belongs to."""
@@ -64,7 +64,7 @@ _FEEDS: dict[Feed, tuple[StructField, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class RowShape:
     """Columns and types of a read's rows: plain data, sent with every partition.
 
     Attributes:
@@ -81,7 +81,7 @@ class Shape:
     nullable: bool = False
 
     @classmethod
-    def now(cls, options: SourceOptions, current: Sequence[ShardSchema]) -> Shape:
+    def now(cls, options: SourceOptions, current: Sequence[ShardSchema]) -> RowShape:
         """The shape of a read that begins now.
 
         Args:
@@ -91,11 +91,11 @@ class Shape:
         Raises:
             InvalidUsage: Option `columns` names a column that does not exist.
         """
-        chosen = _chosen(options, current)
+        chosen = _selected_schemas(options, current)
         return cls(options.feed, options.shards, tuple(schema.json for schema in chosen))
 
     @classmethod
-    def of(cls, options: SourceOptions, struct: StructType) -> Shape:
+    def of(cls, options: SourceOptions, struct: StructType) -> RowShape:
         """The shape of a schema that Spark passes to a reader: ours, or one that the user set.
 
         Raises:
@@ -151,9 +151,11 @@ class Shape:
                 raise unknown_name("column", field.name, current.names)
             now = current.field(field.name)
             if now.type != field.type or (now.nullable and not field.nullable):
+                present = _type_and_nullability(now.type, now.nullable)
+                former = _type_and_nullability(field.type, field.nullable)
                 raise InvalidUsage(
-                    f"column '{field.name}' of shard '{name}' is {_said(now.type, now.nullable)}, "
-                    f"and was {_said(field.type, field.nullable)} when the frame was loaded",
+                    f"column '{field.name}' of shard '{name}' is {present}, and was {former} when "
+                    "the frame was loaded",
                     code="SCHEMA_CHANGED",
                     hint="load it again (restart the query): nothing was read under the old schema",
                 )
@@ -193,7 +195,7 @@ def _as_cdf(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     own = batch.columns[: batch.num_columns - 2]
     names = [*batch.schema.names[:-2], _CHANGE_TYPE, _COMMIT_TIMESTAMP, _COMMIT_VERSION, DIFF]
     table = pa.Table.from_arrays([*own, kinds, stamps, times, pc.abs(diffs)], names=names)
-    for copies in expand(table):
+    for copies in expand_copies(table):
         yield from copies.combine_chunks().to_batches()
 
 
@@ -203,7 +205,7 @@ def _parsed(text: str) -> ShardSchema:
 
 
 @lru_cache(maxsize=64)
-def _target(shape: Shape) -> pa.Schema:
+def _target(shape: RowShape) -> pa.Schema:
     """The Arrow schema that Spark checks the first batch of each task against."""
     own = [_parsed(text).arrow for text in shape.schemas]
     added = [
@@ -226,7 +228,7 @@ _ARROW = {
 }
 
 
-def _chosen(options: SourceOptions, current: Sequence[ShardSchema]) -> list[ShardSchema]:
+def _selected_schemas(options: SourceOptions, current: Sequence[ShardSchema]) -> list[ShardSchema]:
     wanted = options.columns
     if wanted is None:
         return list(current)
@@ -276,5 +278,5 @@ def _other_schema(found: list[str], wanted: list[str]) -> InvalidUsage:
     )
 
 
-def _said(kind: object, nullable: bool) -> str:  # noqa: FBT001
+def _type_and_nullability(kind: object, nullable: bool) -> str:  # noqa: FBT001
     return type_text(kind) + ("" if nullable else " not null")  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ from typing import Any
 
 from shardline.datasource.client import ShardClient
 from shardline.datasource.frontier import meet
-from shardline.datasource.parts.verify import verify
+from shardline.datasource.parts.verify import verify_part
 from shardline.datasource.shard_source.choose_end import EndChooser
 from shardline.datasource.shard_source.descs import Limits
 from shardline.datasource.shard_source.fetch_task import ShardPartition
@@ -32,7 +32,7 @@ from shardline.datasource.shard_source.freeze import Freezer
 from shardline.datasource.shard_source.offsets import ShardOffset, Start
 from shardline.datasource.shard_source.options import SourceOptions
 from shardline.datasource.shard_source.plan_range import RangePlanner
-from shardline.datasource.shard_source.row_shape import Shape
+from shardline.datasource.shard_source.row_shape import RowShape
 from shardline.datasource.shard_source.stream_inputs import StreamInputs, time_needed
 
 __all__ = ["StreamRun"]
@@ -41,13 +41,13 @@ __all__ = ["StreamRun"]
 class StreamRun:
     """One run of a query: lives from the query's start to its end, in the planner process."""
 
-    def __init__(self, options: SourceOptions, client: ShardClient, shape: Shape) -> None:
+    def __init__(self, options: SourceOptions, client: ShardClient, shape: RowShape) -> None:
         """Prepare to plan; no I/O."""
         self._inputs = StreamInputs(options, client)
         self._freezer: Freezer | None = None
         if options.on_missing_part == "freeze":
             self._freezer = Freezer(
-                partial(verify, client.location.blob),
+                partial(verify_part, client.location.blob),
                 self._inputs.describe,
                 client.clock,
                 self._inputs.who,

@@ -39,7 +39,7 @@ from shardline.datasource.shard_source.fetch_task import read_partition
 from shardline.datasource.shard_source.offsets import START, parse_offset
 from shardline.datasource.shard_source.options import SourceOptions
 from shardline.datasource.shard_source.partition_planner import open_client
-from shardline.datasource.shard_source.row_shape import Shape
+from shardline.datasource.shard_source.row_shape import RowShape
 from shardline.datasource.shard_source.run import StreamRun
 
 __all__ = ["ShardStreamReader"]
@@ -48,7 +48,7 @@ __all__ = ["ShardStreamReader"]
 class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans the micro-batches of one query; its pickled twin reads partitions in executors."""
 
-    def __init__(self, options: SourceOptions, shape: Shape) -> None:
+    def __init__(self, options: SourceOptions, shape: RowShape) -> None:
         """Store options and row shape; no I/O, since Spark makes a second one only to pickle it."""
         self._options = options
         self._shape = shape

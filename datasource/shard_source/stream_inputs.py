@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from shardline.datasource.client import ShardClient, owner
+from shardline.datasource.client import ShardClient, process_name
 from shardline.datasource.errors import Determinate
 from shardline.datasource.frontier import Frontier
-from shardline.datasource.read import history_gone
+from shardline.datasource.read import history_gone_error
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.shard.state_history import state_at
 from shardline.datasource.shard_source.descs import SnapshotUnit, snapshot_units
@@ -57,7 +57,7 @@ class StreamInputs:
         self.who = f"stream of {_listed(options.inputs)} at {options.location}"
         self.hold = options.hold or f"stream-{client.ids.token().hex()}"
         self.states: list[ShardState] = []
-        epoch, purpose = client.ids.token().hex(), f"stream by {owner()}"
+        epoch, purpose = client.ids.token().hex(), f"stream by {process_name()}"
         self._inputs = [
             Input(
                 name,
@@ -102,12 +102,12 @@ class StreamInputs:
         """
         for state, each in zip(states, self._inputs, strict=True):
             if Frontier(as_of) < state.since:
-                raise history_gone(state, as_of, state.since)
+                raise history_gone_error(state, as_of, state.since)
             # Other readers may have let the time go after the look: only what the hold itself
             # says is certain.
             held = each.holds.acquire(self.hold, as_of)
             if held > Frontier(as_of):
-                raise history_gone(state, as_of, held)
+                raise history_gone_error(state, as_of, held)
 
     def take_over(self, offset: ShardOffset, needed: int) -> None:
         """Go on with the holds of an offset, which may be of an earlier run; `needed` is kept."""
@@ -179,7 +179,7 @@ class StreamInputs:
 
     def _settled(self, each: Input, end: ShardOffset, state: ShardState) -> ShardState:
         """`state`, or a newer one, that knows everything before the end."""
-        state = self._client.door.extended(state)
+        state = self._client.door.extended_to_known_upper(state)
         if end.frontier > state.upper:
             (state,) = self._client.readable(each.name)
         if end.frontier <= state.upper:

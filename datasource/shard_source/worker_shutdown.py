@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["end_quietly"]
+__all__ = ["silence_broken_pipes"]
 
 _DAEMON: Final = "pyspark.daemon"
 """The module that each worker runs, forked; it calls its own `worker` again for each task."""
@@ -24,7 +24,7 @@ _PLANNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 """The module that the planner of one streaming query runs."""
 
 
-def end_quietly() -> None:
+def silence_broken_pipes() -> None:
     """Patch this process so that it ends silently if its only error is that Spark is gone.
 
     Does nothing in a process that is neither a worker nor a planner. Safe to repeat.

@@ -25,23 +25,23 @@ import pyarrow as pa
 
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Corrupt, InvalidUsage, ShardError
-from shardline.datasource.filters.predicates import Known
-from shardline.datasource.ids import owner
+from shardline.datasource.filters.predicates import ColumnKnowledge
+from shardline.datasource.ids import process_name
 from shardline.datasource.maintenance.compact import (
     apply_merged,
-    is_there,
+    are_all_parts_named,
+    make_due_merges,
     merge_batches,
-    merge_in_turn,
 )
 from shardline.datasource.maintenance.compaction_claim import MergeClaim, Superseded
 from shardline.datasource.parts.merge_parts import (
     Merged,
-    Source,
+    MergeSource,
     Tally,
+    covered_interval,
     merge_since,
+    merge_work_bytes,
     sources,
-    span,
-    weigh,
 )
 from shardline.datasource.parts.part_file import read_metadata
 from shardline.datasource.parts.row_groups import RowGroups
@@ -49,15 +49,15 @@ from shardline.datasource.shard.batch import Batch, Part, Run
 from shardline.datasource.shard.machine import Machine
 from shardline.datasource.shard.state import Claim, ShardState
 from shardline.datasource.spark_compaction.ranges import (
-    Piece,
     RowRange,
-    cut,
+    WeightedSpan,
     cut_kind,
     known_of_part,
-    piece_of,
     plan_cuts,
+    ranges_between,
+    weighted_span,
 )
-from shardline.datasource.spark_compaction.task import MergeTask, RangeMerged, merge_range
+from shardline.datasource.spark_compaction.task import MergeTask, RangeResult, merge_range
 from shardline.datasource.stores.location import Blob
 from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.types.stats import Kind
@@ -130,7 +130,7 @@ def compact_on_spark(
         for claim in claims:
             report(f"{name}: [{claim.lower}, {claim.upper}) is left to {claim.purpose}")
 
-    return merge_in_turn(machine, merge.run, force=force, left_to=left_to)
+    return make_due_merges(machine, merge.run, force=force, left_to=left_to)
 
 
 class _SparkMerge:
@@ -153,12 +153,12 @@ class _SparkMerge:
     def run(self, state: ShardState, inputs: tuple[Batch, ...]) -> bool:
         """Replace `inputs` by one batch; False if somebody else did so, or has claimed them."""
         machine = self._machine
-        weight = weigh(part for batch in inputs for part in batch.parts)
+        weight = merge_work_bytes(part for batch in inputs for part in batch.parts)
         where = f"{machine.name}: [{inputs[0].desc.lower}, {inputs[-1].desc.upper})"
         if weight <= self._range_bytes:
             self._report(f"{where}: {len(inputs)} batches are merged here")
             return merge_batches(machine, state, inputs, may_inline=False)
-        with MergeClaim.on(machine, inputs, f"merge on Spark by {owner()}") as claim:
+        with MergeClaim.on(machine, inputs, f"merge on Spark by {process_name()}") as claim:
             if not claim.held:
                 return False
             staged_ms = machine.clock.now_ms()
@@ -171,7 +171,7 @@ class _SparkMerge:
             except ShardError:
                 # A part that is missing is no error if another merge has replaced the inputs, and
                 # garbage collection has deleted them under this job.
-                if not is_there(machine.state(), inputs):
+                if not are_all_parts_named(machine.state(), inputs):
                     return False
                 raise
             read = Tally(sum(d.read.rows for d in done), sum(d.read.diffs for d in done))
@@ -181,7 +181,7 @@ class _SparkMerge:
 
     def _collect(
         self, tasks: Sequence[MergeTask], claim: MergeClaim, where: str
-    ) -> list[RangeMerged]:
+    ) -> list[RangeResult]:
         """Run the job, and renew the claim meanwhile.
 
         Raises:
@@ -192,18 +192,18 @@ class _SparkMerge:
         # The claim's name is unique, so that cancelling the group cancels no other job.
         self._context.setJobGroup(claim.name, f"merge {where}")
         try:
-            with self._watched(len(tasks), claim, where, superseded):
+            with self._renewing_claim(len(tasks), claim, where, superseded):
                 return self._context.parallelize(tasks, len(tasks)).map(merge_range).collect()
         except Exception as error:
             if superseded.is_set():
                 raise Superseded(where) from error
-            raise _told(error) from error
+            raise _task_error(error) from error
         finally:
             for key in ("spark.jobGroup.id", "spark.job.description"):
                 self._context.setLocalProperty(key, None)  # type: ignore[arg-type]  # unsets it
 
     @contextmanager
-    def _watched(
+    def _renewing_claim(
         self, count: int, claim: MergeClaim, where: str, superseded: threading.Event
     ) -> Iterator[None]:
         """Renew the claim and report the job's progress for as long as the block runs."""
@@ -261,10 +261,10 @@ def plan_tasks(
     parts = [part for batch in inputs for part in batch.parts]
     known = {part.key: known_of_part(part, column) for part in parts}
     wanted = min(-(-sum(part.size_bytes for part in parts) // range_bytes), _TASKS_MAX)
-    ranges = cut(column, kind, [])
+    ranges = ranges_between(column, kind, [])
     if kind is not None and wanted > 1:
         survey = _Survey(machine.location.blob, schemas, column, kind, range_bytes // 8, known)
-        ranges = cut(column, kind, plan_cuts(survey.all(parts), wanted))
+        ranges = ranges_between(column, kind, plan_cuts(survey.all(parts), wanted))
     read = sources(inputs)
     return [
         MergeTask(
@@ -276,9 +276,9 @@ def plan_tasks(
             schemas=state.schemas,
             schema_id=state.schema_id,
             key=state.key,
-            desc=span(inputs),
+            desc=covered_interval(inputs),
             since=merge_since(state, inputs),
-            sources=_within(read, rows, known),
+            sources=_sources_in_range(read, rows, known),
             rows=rows,
             share=1 / len(ranges),
         )
@@ -286,9 +286,9 @@ def plan_tasks(
     ]
 
 
-def _within(
-    read: Sequence[Source], rows: RowRange, known: Mapping[str, Known | None]
-) -> tuple[Source, ...]:
+def _sources_in_range(
+    read: Sequence[MergeSource], rows: RowRange, known: Mapping[str, ColumnKnowledge | None]
+) -> tuple[MergeSource, ...]:
     """The sources whose parts may have rows in a range, without their other parts."""
     kept = []
     for source in read:
@@ -317,15 +317,15 @@ class _Survey:
     column: str
     kind: Kind
     fine_bytes: int
-    known: Mapping[str, Known | None]
+    known: Mapping[str, ColumnKnowledge | None]
 
-    def all(self, parts: Sequence[Part]) -> list[Piece]:
+    def all(self, parts: Sequence[Part]) -> list[WeightedSpan]:
         """The pieces of all parts; nothing for parts without bounds."""
         with ThreadPoolExecutor(_FOOTERS) as threads:
             return [piece for found in threads.map(self._one, parts) for piece in found]
 
-    def _one(self, part: Part) -> list[Piece]:
-        piece = piece_of(self.known[part.key], self.kind, part.size_bytes)
+    def _one(self, part: Part) -> list[WeightedSpan]:
+        piece = weighted_span(self.known[part.key], self.kind, part.size_bytes)
         known = [] if piece is None else [piece]
         if part.inline is not None or (known and part.size_bytes <= self.fine_bytes):
             return known
@@ -339,15 +339,15 @@ class _Survey:
             return known
         return list(self._of_groups(part, groups)) or known
 
-    def _of_groups(self, part: Part, groups: RowGroups) -> Iterator[Piece]:
+    def _of_groups(self, part: Part, groups: RowGroups) -> Iterator[WeightedSpan]:
         for group in range(groups.count):
             weight = part.size_bytes * groups.rows([group]) // part.rows
-            piece = piece_of(groups.known(group, (self.column,)), self.kind, weight)
+            piece = weighted_span(groups.known(group, (self.column,)), self.kind, weight)
             if piece is not None:
                 yield piece
 
 
-def _told(error: Exception) -> ShardError:
+def _task_error(error: Exception) -> ShardError:
     """The task's error, from the text that the JVM has left of it."""
     found = _MESSAGE.search(str(error))
     if isinstance(error, ShardError):

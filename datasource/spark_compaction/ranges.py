@@ -25,13 +25,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from typing_extensions import override
 
-from shardline.datasource.filters.predicates import FALSE, TRUE, Known, Lookup, Outcomes, Predicate
+from shardline.datasource.filters.predicates import (
+    FALSE,
+    TRUE,
+    ColumnKnowledge,
+    ColumnLookup,
+    Outcomes,
+    Predicate,
+)
 from shardline.datasource.shard.batch import Part
 from shardline.datasource.types.row_keys import contiguous, surrogate
 from shardline.datasource.types.spark_types import Field, path_text
 from shardline.datasource.types.stats import Bound, Kind, bounds, kind_of
 
-__all__ = ["Piece", "RowRange", "cut", "cut_kind", "known_of_part", "piece_of", "plan_cuts"]
+__all__ = [
+    "RowRange",
+    "WeightedSpan",
+    "cut_kind",
+    "known_of_part",
+    "plan_cuts",
+    "ranges_between",
+    "weighted_span",
+]
 
 _DIRECT: Final = frozenset({"bool", "int", "date", "ts", "ntz", "dt", "time"})
 """Kinds whose bounds equal the surrogates of their values (`row_keys.surrogate`)."""
@@ -44,7 +59,7 @@ def cut_kind(field: Field) -> Kind | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class WeightedSpan:
     """Rows with values from `lo` to `hi`, and their weight in bytes."""
 
     lo: Bound
@@ -52,7 +67,7 @@ class Piece:
     weight: int
 
 
-def known_of_part(part: Part, column: str) -> Known | None:
+def known_of_part(part: Part, column: str) -> ColumnKnowledge | None:
     """The statistics of a part's column; None if there are none. Decodes them: call it once."""
     stats = part.stats
     found = stats.columns.get(path_text((column,))) if stats else None
@@ -60,17 +75,17 @@ def known_of_part(part: Part, column: str) -> Known | None:
         return None
     lo, hi = bounds(stats, path_text((column,)))
     values = found.nulls + found.nans < stats.rows
-    return Known(found.nulls > 0, found.nans > 0, values, found.kind, lo, hi)
+    return ColumnKnowledge(found.nulls > 0, found.nans > 0, values, found.kind, lo, hi)
 
 
-def piece_of(known: Known | None, kind: Kind, weight: int) -> Piece | None:
+def weighted_span(known: ColumnKnowledge | None, kind: Kind, weight: int) -> WeightedSpan | None:
     """The piece of the rows that `known` describes; None if it has no bounds of that kind."""
     if known is None or known.kind != kind or known.lo is None or known.hi is None:
         return None
-    return Piece(known.lo, known.hi, weight)
+    return WeightedSpan(known.lo, known.hi, weight)
 
 
-def plan_cuts(pieces: Iterable[Piece], count: int) -> list[Bound]:
+def plan_cuts(pieces: Iterable[WeightedSpan], count: int) -> list[Bound]:
     """Values, ascending, that cut the rows into `count` ranges of like weight; or fewer.
 
     Half the weight of a piece is taken to be at each of its ends.
@@ -92,7 +107,7 @@ def plan_cuts(pieces: Iterable[Piece], count: int) -> list[Bound]:
     return cuts
 
 
-def cut(column: str, kind: Kind | None, cuts: Sequence[Bound]) -> list[RowRange]:
+def ranges_between(column: str, kind: Kind | None, cuts: Sequence[Bound]) -> list[RowRange]:
     """The ranges between `cuts`, one more than there are cuts."""
     ends = (None, *cuts, None)
     return [RowRange(column, kind, lo, hi) for lo, hi in pairwise(ends)]
@@ -146,14 +161,14 @@ class RowRange(Predicate):
         return surrogate(pa.array([end], values.type))[0]
 
     @override
-    def outcomes(self, known: Lookup) -> Outcomes:
+    def outcomes(self, known: ColumnLookup) -> Outcomes:
         return TRUE | FALSE if self.may_hold(known((self.column,))) else FALSE
 
-    def may_hold(self, known: Known | None) -> bool:
+    def may_hold(self, known: ColumnKnowledge | None) -> bool:
         """True if some row that `known` describes may be inside; False proves that none is."""
-        return known is None or self._meets(known)
+        return known is None or self._may_hold_values(known)
 
-    def _meets(self, known: Known) -> bool:
+    def _may_hold_values(self, known: ColumnKnowledge) -> bool:
         """True if some of the values may be inside."""
         if (known.nulls and self.lo is None) or (known.nans and self.hi is None):
             return True

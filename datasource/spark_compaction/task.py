@@ -14,7 +14,7 @@ from shardline.datasource.client import shared_client
 from shardline.datasource.filters.parser import Where
 from shardline.datasource.parts.contents import Contents
 from shardline.datasource.parts.fetch import Fetcher
-from shardline.datasource.parts.merge_parts import Merger, Source, Tally
+from shardline.datasource.parts.merge_parts import Merger, MergeSource, Tally
 from shardline.datasource.parts.stage import Stager
 from shardline.datasource.settings import ShardSettings
 from shardline.datasource.shard.batch import Run
@@ -22,7 +22,7 @@ from shardline.datasource.shard.description import Description
 from shardline.datasource.spark_compaction.ranges import RowRange
 from shardline.datasource.types.schema import ShardSchema
 
-__all__ = ["MergeTask", "RangeMerged", "merge_range"]
+__all__ = ["MergeTask", "RangeResult", "merge_range"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +55,20 @@ class MergeTask:
     key: tuple[str, ...]
     desc: Description
     since: int | None
-    sources: tuple[Source, ...]
+    sources: tuple[MergeSource, ...]
     rows: RowRange
     share: float
 
 
 @dataclass(frozen=True, slots=True)
-class RangeMerged:
+class RangeResult:
     """The result of a task: staged parts in order, and the tally of the rows that it read."""
 
     runs: tuple[Run, ...]
     read: Tally
 
 
-def merge_range(task: MergeTask) -> RangeMerged:
+def merge_range(task: MergeTask) -> RangeResult:
     """Merge one range and stage the result. Runs in an executor, once per attempt.
 
     Raises:
@@ -102,4 +102,4 @@ def merge_range(task: MergeTask) -> RangeMerged:
         share=task.share,
     )
     merged = merger.merge(task.sources)
-    return RangeMerged(merged.runs, merged.read)
+    return RangeResult(merged.runs, merged.read)

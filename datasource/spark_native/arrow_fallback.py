@@ -15,18 +15,18 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from shardline.datasource.shard_source.fetch_task import ShardPartition, read_partition
-from shardline.datasource.spark_native.jvm import Token, local_rows
+from shardline.datasource.spark_native.jvm import LivenessToken, local_relation
 
-__all__ = ["fetched_by_tasks", "fetched_here"]
+__all__ = ["fetch_by_tasks", "fetch_in_driver"]
 
 
-def fetched_by_tasks(
+def fetch_by_tasks(
     spark: SparkSession, partitions: Sequence[InputPartition], schema: StructType
-) -> tuple[DataFrame, Token]:
+) -> tuple[DataFrame, LivenessToken]:
     """The rows of any `partitions`, read by Python workers when the frame is run; and its token."""
     pickled = [(pickle.dumps(partition),) for partition in partitions]
     source = spark.createDataFrame(pickled, "partition binary")
-    return source.mapInArrow(_read, schema), Token.of_source(source)
+    return source.mapInArrow(_read, schema), LivenessToken.of_source(source)
 
 
 def _read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -35,11 +35,11 @@ def _read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield from read_partition(pickle.loads(pickled.as_py()))  # noqa: S301 - our own
 
 
-def fetched_here(
+def fetch_in_driver(
     spark: SparkSession, partitions: Sequence[ShardPartition], schema: StructType
 ) -> DataFrame:
     """The rows of `partitions`, read now by this process, as a local relation."""
     batches = [batch for partition in partitions for batch in read_partition(partition)]
     if not batches:
         return spark.createDataFrame([], schema)
-    return local_rows(spark, batches, schema)
+    return local_relation(spark, batches, schema)

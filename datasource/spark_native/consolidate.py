@@ -3,7 +3,7 @@
 Two rows are the same if `types/row_keys` says so. Spark's grouping differs in two points: it takes
 -0.0 for 0.0, and different strings for equal under a collation. Both are corrected by grouping by
 other expressions than the columns. Where that cannot tell values apart (maps, variants,
-floating-point numbers inside of other values), `consolidates` is False, and Arrow fetch does it.
+floating-point numbers inside of other values), `can_consolidate` is False, and Arrow fetch does it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from shardline.datasource.spark_native.types import quoted
 from shardline.datasource.types.schema import DIFF, ShardSchema
 from shardline.datasource.types.spark_types import Array, Atomic, Field, Record, SparkType
 
-__all__ = ["consolidate", "consolidates", "repeat"]
+__all__ = ["can_consolidate", "consolidate", "repeat_rows"]
 
 _SPAN = 16
 """Copies of a row are made in steps of 2 ** this: the longest array that a step needs."""
@@ -25,25 +25,25 @@ _FLOATS = ("float", "double")
 _APART = ("variant", "geometry", "geography")
 
 
-def consolidates(schema: ShardSchema) -> bool:
+def can_consolidate(schema: ShardSchema) -> bool:
     """True if Spark can tell rows of this schema apart exactly as `row_keys` does."""
-    return all(_groups(field, top=True) for field in schema.record.fields)
+    return all(_can_group_by(field, top=True) for field in schema.record.fields)
 
 
-def _groups(field: Field, *, top: bool) -> bool:
-    return (top or field.collations == "null") and _tells(field, field.type, top=top)
+def _can_group_by(field: Field, *, top: bool) -> bool:
+    return (top or field.collations == "null") and _can_compare(field, field.type, top=top)
 
 
-def _tells(field: Field, kind: SparkType, *, top: bool) -> bool:
+def _can_compare(field: Field, kind: SparkType, *, top: bool) -> bool:
     match kind:
         case Atomic(name):
             if name.startswith(_APART):
                 return False
             return top or not (name in _FLOATS or name.startswith("string collate"))
         case Array(element, _):
-            return field.collations == "null" and _tells(field, element, top=False)
+            return field.collations == "null" and _can_compare(field, element, top=False)
         case Record(fields):
-            return all(_groups(inner, top=False) for inner in fields)
+            return all(_can_group_by(inner, top=False) for inner in fields)
     return False
 
 
@@ -109,7 +109,7 @@ def _checked() -> Column:
     )
 
 
-def repeat(rows: DataFrame) -> DataFrame:
+def repeat_rows(rows: DataFrame) -> DataFrame:
     """Repeat each row `_diff` times, and drop `_diff`."""
     names = [name for name in rows.columns if name != DIFF]
     step_name, copy_name = _fresh("_step", names), _fresh("_copy", names)

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shardline.datasource.errors import MissingBlob
-from shardline.datasource.parts.collect_stats import collect
+from shardline.datasource.parts.collect_stats import collect_part_stats
 from shardline.datasource.parts.part_file import footer_of, read_footer
 from shardline.datasource.shard.batch import Part
 from shardline.datasource.stores.location import Blob, BlobEntry
@@ -29,7 +29,7 @@ from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 from shardline.datasource.types.spark_types import Atomic, Field, arrow_field, path_text
 from shardline.datasource.types.stats import PartStats, encode_stats
 
-__all__ = ["Describer"]
+__all__ = ["PartDescriber"]
 
 _UNBOUNDED = ("float", "double", "variant", "void", "geometry", "geography", "time(")
 
@@ -42,7 +42,7 @@ _Bounds = list[tuple[Any, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Describer:
+class PartDescriber:
     """Describes parts of one shard.
 
     Attributes:
@@ -123,7 +123,7 @@ class Describer:
         }
         if not padded:
             return PartStats(footer.num_rows, {})
-        made = collect(
+        made = collect_part_stats(
             pa.table(padded), self.schema.select(list(padded)), self._kept(padded), self.stats_bytes
         )
         by_path = {path_text((name,)): count for name, count in nulls.items()}

@@ -29,18 +29,18 @@ from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.filters.parser import Condition
 from shardline.datasource.parts.nan_bounds import float_paths
 from shardline.datasource.shard.plan import PlannedPart, volume_of
-from shardline.datasource.shard_source.fetch_task import Kind, ShardPartition
+from shardline.datasource.shard_source.fetch_task import PartitionKind, ShardPartition
 from shardline.datasource.shard_source.partition_planner import open_client
-from shardline.datasource.spark_native.arrow_fallback import fetched_by_tasks, fetched_here
+from shardline.datasource.spark_native.arrow_fallback import fetch_by_tasks, fetch_in_driver
 from shardline.datasource.spark_native.blob_paths import hadoop_url
-from shardline.datasource.spark_native.consolidate import consolidate, consolidates, repeat
-from shardline.datasource.spark_native.jvm import Options, Token
-from shardline.datasource.spark_native.row_shape import shaped
+from shardline.datasource.spark_native.consolidate import can_consolidate, consolidate, repeat_rows
+from shardline.datasource.spark_native.jvm import LivenessToken, Options
+from shardline.datasource.spark_native.row_shape import apply_row_shape
 from shardline.datasource.spark_native.scan import FLOAT_OPTIONS, READ_OPTIONS, Scanner
 from shardline.datasource.spark_native.types import conform, project, sql_name, struct_of
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 
-__all__ = ["Native", "native_frame"]
+__all__ = ["NativeFrame", "make_native_frame"]
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ _PARTS_HERE = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Native:
+class NativeFrame:
     """A DataFrame of a plan.
 
     Attributes:
@@ -63,16 +63,16 @@ class Native:
     """
 
     frame: DataFrame
-    tokens: tuple[Token, ...]
+    tokens: tuple[LivenessToken, ...]
 
 
-def native_frame(
+def make_native_frame(
     spark: SparkSession,
     partitions: Sequence[InputPartition],
     schema: StructType,
     condition: Condition | None,
     by_driver: int = 0,
-) -> Native:
+) -> NativeFrame:
     """Make a frame of the rows of `partitions`.
 
     Args:
@@ -86,12 +86,12 @@ def native_frame(
     if by_driver and len(ours) == len(partitions):
         planned = [planned for one in ours for planned in one.parts]
         if volume_of(planned).rows <= by_driver and len(planned) <= _PARTS_HERE:
-            return Native(fetched_here(spark, ours, schema), ())
+            return NativeFrame(fetch_in_driver(spark, ours, schema), ())
     schemas = {one.schemas[one.schema_id] for one in ours}
     floats = any(any(float_paths(ShardSchema.parse(text).record.fields)) for text in schemas)
     options = Options(spark, {**READ_OPTIONS, **(FLOAT_OPTIONS if floats else {})})
     zone = spark.conf.get("spark.sql.session.timeZone")
-    build = _Build(spark, schema, options, condition is None or condition.zone == zone)
+    build = _FrameBuilder(spark, schema, options, condition is None or condition.zone == zone)
     inputs: dict[int, list[ShardPartition]] = {}
     for partition in partitions:
         if isinstance(partition, ShardPartition):
@@ -101,11 +101,11 @@ def native_frame(
     for own in inputs.values():
         build.input(own)
     frame = build.result()
-    return Native(frame, (*build.tokens, *([options.token()] if options.used else [])))
+    return NativeFrame(frame, (*build.tokens, *([options.token()] if options.used else [])))
 
 
 @dataclass(slots=True)
-class _Build:
+class _FrameBuilder:
     """Collects the pieces of a frame.
 
     Attributes:
@@ -123,7 +123,7 @@ class _Build:
     frames: list[DataFrame] = field(default_factory=list)
     here: list[ShardPartition] = field(default_factory=list)
     others: list[InputPartition] = field(default_factory=list)
-    tokens: list[Token] = field(default_factory=list)
+    tokens: list[LivenessToken] = field(default_factory=list)
 
     def input(self, partitions: Sequence[ShardPartition]) -> None:
         """Add the partitions of one of the read's inputs."""
@@ -142,7 +142,7 @@ class _Build:
         more = sorted(looked_at - set(columns))
         narrow = replace(scanner, target=scanner.target.select([*columns, *more]))
         self._groups([p for p in partitions if p.kind == "group"], scanner)
-        kinds: dict[tuple[Kind, int | None], list[ShardPartition]] = {}
+        kinds: dict[tuple[PartitionKind, int | None], list[ShardPartition]] = {}
         for partition in partitions:
             if partition.kind != "group":
                 kinds.setdefault((partition.kind, partition.as_of), []).append(partition)
@@ -152,13 +152,13 @@ class _Build:
     def result(self) -> DataFrame:
         """All pieces as one frame."""
         if self.here:
-            self.frames.append(fetched_here(self.spark, self.here, self.schema))
+            self.frames.append(fetch_in_driver(self.spark, self.here, self.schema))
         if self.others:
             _log.info(
                 "parts are fetched by Arrow: Spark does not read their location or types",
                 extra={"context": {"partitions": len(self.others)}},
             )
-            fetched, token = fetched_by_tasks(self.spark, self.others, self.schema)
+            fetched, token = fetch_by_tasks(self.spark, self.others, self.schema)
             self.frames.append(fetched)
             self.tokens.append(token)
         if not self.frames:
@@ -172,16 +172,16 @@ class _Build:
         sample = alike[0]
         as_updates = sample.kind == "changes" or sample.as_of is not None
         with_ts = sample.kind == "changes"
-        parts = _whole(alike)
+        parts = _reunite_shares(alike)
         if sample.kind == "inserts":
             _refuse_retractions(parts)
             # A retraction at one of the read's times is an error, and only reading all rows of the
             # part finds it. Checked in a Spark scan, it would be missed: the optimizer pushes the
             # user's filters below the check. They are applied after an Arrow fetch.
-            self._elsewhere(sample, [p for p in parts if p.part.retracts])
+            self._leave_to_arrow(sample, [p for p in parts if p.part.retracts])
             parts = [p for p in parts if not p.part.retracts]
         scans, others = scanner.split(parts, with_ts=with_ts)
-        self._elsewhere(sample, others)
+        self._leave_to_arrow(sample, others)
         frames = scanner.scan(scans, with_ts=with_ts, with_ones=as_updates)
         for kind, frame in zip(scans, frames, strict=True):
             rows = self._rows(sample, frame, repeats=kind.counted, as_updates=as_updates)
@@ -199,7 +199,7 @@ class _Build:
             return project(frame, [*own, time, DIFF])
         if not repeats:
             return project(frame, own)
-        return repeat(project(frame, [*own, DIFF]))
+        return repeat_rows(project(frame, [*own, DIFF]))
 
     def _groups(self, groups: Sequence[ShardPartition], scanner: Scanner) -> None:
         """Add groups of parts that must be consolidated, in one aggregation where Spark can.
@@ -211,8 +211,9 @@ class _Build:
         for group in groups:
             if all(planned.part.inline is not None for planned in group.parts):
                 self.here.append(group)
-            elif consolidates(scanner.target) and all(
-                planned.part.inline is not None or scanner.takes(planned) for planned in group.parts
+            elif can_consolidate(scanner.target) and all(
+                planned.part.inline is not None or scanner.can_scan(planned)
+                for planned in group.parts
             ):
                 taken.append(group)
             else:
@@ -236,7 +237,7 @@ class _Build:
         own = [sql_name(name) for name in sample.shape.columns(sample.index)]
         rows = _filtered(sample, rows)
         if sample.as_of is None:
-            return repeat(project(rows, [*own, DIFF]))
+            return repeat_rows(project(rows, [*own, DIFF]))
         return project(rows, [*own, f"{sample.as_of}L AS {TS}", DIFF])
 
     def _inline_updates(
@@ -255,9 +256,9 @@ class _Build:
             where=None,
         )
         fields = [*schema.fields, _TS_FIELD, _DIFF_FIELD]
-        return fetched_here(self.spark, [raw], StructType(fields)).drop(TS)
+        return fetch_in_driver(self.spark, [raw], StructType(fields)).drop(TS)
 
-    def _elsewhere(self, sample: ShardPartition, parts: Sequence[PlannedPart]) -> None:
+    def _leave_to_arrow(self, sample: ShardPartition, parts: Sequence[PlannedPart]) -> None:
         """Leave parts that Spark cannot read to Arrow fetch, inline ones to this process."""
         inline = tuple(p for p in parts if p.part.inline is not None)
         if inline:
@@ -265,7 +266,7 @@ class _Build:
         self.others += [replace(sample, parts=(p,)) for p in parts if p.part.inline is None]
 
     def _add(self, sample: ShardPartition, frame: DataFrame) -> None:
-        made = shaped(frame, sample.shape, sample.index)
+        made = apply_row_shape(frame, sample.shape, sample.index)
         self.frames.append(conform(self.spark, made, self.schema))
 
 
@@ -273,7 +274,7 @@ def _filtered(sample: ShardPartition, rows: DataFrame) -> DataFrame:
     return rows if sample.where is None else rows.where(sample.where.text)
 
 
-def _whole(partitions: Iterable[ShardPartition]) -> list[PlannedPart]:
+def _reunite_shares(partitions: Iterable[ShardPartition]) -> list[PlannedPart]:
     """The parts of partitions, with shares of one part reunited: Spark splits files itself."""
     found: dict[tuple[object, ...], list[PlannedPart]] = {}
     for partition in partitions:

@@ -28,19 +28,19 @@ from pyspark.sql.types import StructType
 __all__ = [
     "WRITTEN_TIME",
     "File",
+    "LivenessToken",
     "MicroBatch",
     "MicroBatchLog",
     "Options",
-    "Token",
+    "clone_session",
+    "current_micro_batch",
     "delete_directory",
     "has_class",
     "known_nullability",
-    "local_rows",
-    "micro_batch_under_way",
-    "micro_batches",
+    "local_relation",
+    "micro_batch_sources",
+    "rebind_session",
     "relation",
-    "session_with",
-    "with_session",
 ]
 
 _SQL: Final = "org.apache.spark.sql"
@@ -101,12 +101,12 @@ class Options:
         # keep the map that the token refers to, and the lease would end with readers left.
         return _object(self._spark, f"{_SQL}.catalyst.util.CaseInsensitiveMap").apply(given)
 
-    def token(self) -> Token:
+    def token(self) -> LivenessToken:
         """A token that is alive while anything can read the files."""
-        return Token(self._spark, self.java)
+        return LivenessToken(self._spark, self.java)
 
 
-class Token:
+class LivenessToken:
     """A weak reference to an object in the JVM, which lives as long as its readers do."""
 
     def __init__(self, spark: SparkSession, java: Any) -> None:
@@ -114,7 +114,7 @@ class Token:
         self._reference = _class(spark, "java.lang.ref.WeakReference")(java)
 
     @classmethod
-    def of_source(cls, frame: DataFrame) -> Token:
+    def of_source(cls, frame: DataFrame) -> LivenessToken:
         """A token that is alive while anything can read the rows of `frame`, which Python made."""
         leaf = frame._jdf.logicalPlan().collectLeaves().head()  # noqa: SLF001 - no public door
         return cls(frame.sparkSession, leaf.rdd())
@@ -190,7 +190,7 @@ def _listed(jvm: Any, gateway: Any, file: File) -> tuple[Any, Any]:
     return path, listed
 
 
-def local_rows(
+def local_relation(
     spark: SparkSession, batches: Sequence[pa.RecordBatch], schema: StructType
 ) -> DataFrame:
     """Record batches as a local relation; their Arrow types must be exactly those of `schema`.
@@ -226,7 +226,7 @@ def has_class(spark: SparkSession, name: str) -> bool:
     return True
 
 
-def session_with(frame: DataFrame, settings: Mapping[str, str]) -> Any:
+def clone_session(frame: DataFrame, settings: Mapping[str, str]) -> Any:
     """A clone of the frame's Java session with `settings`; the frame's own is not changed."""
     clone = frame._jdf.sparkSession().cloneSession()  # noqa: SLF001 - no public door
     for name, value in settings.items():
@@ -234,7 +234,7 @@ def session_with(frame: DataFrame, settings: Mapping[str, str]) -> Any:
     return clone
 
 
-def with_session(frame: DataFrame, session: Any) -> Any:
+def rebind_session(frame: DataFrame, session: Any) -> Any:
     """`frame` as a Java Dataset that `session` executes."""
     spark = frame.sparkSession
     plan = frame._jdf.logicalPlan()  # noqa: SLF001 - no public door
@@ -286,7 +286,7 @@ class MicroBatch:
         ]
 
 
-def micro_batches(frame: DataFrame, number: int) -> list[MicroBatch]:
+def micro_batch_sources(frame: DataFrame, number: int) -> list[MicroBatch]:
     """The Python sources of micro-batch `number`, whose `foreachBatch` received `frame`.
 
     Called in the thread that Spark runs `foreachBatch` in.
@@ -310,7 +310,7 @@ def micro_batches(frame: DataFrame, number: int) -> list[MicroBatch]:
     ]
 
 
-def micro_batch_under_way(spark: SparkSession) -> MicroBatchLog | None:
+def current_micro_batch(spark: SparkSession) -> MicroBatchLog | None:
     """The micro-batch that the calling thread runs for; None outside of `foreachBatch`."""
     context = spark.sparkContext
     query_id = context.getLocalProperty("sql.streaming.queryId")

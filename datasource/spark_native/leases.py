@@ -18,10 +18,10 @@ from shardline.datasource.clock import Clock, SystemClock
 from shardline.datasource.errors import LeaseExpired, ShardError
 from shardline.datasource.lease import Lease
 
-__all__ = ["KEEPER", "Keeper", "Life"]
+__all__ = ["LEASE_KEEPER", "LeaseKeeper", "LeaseUser"]
 
 
-class Life(Protocol):
+class LeaseUser(Protocol):
     """A reader of a lease's parts, which ends by itself."""
 
     def alive(self) -> bool:
@@ -30,12 +30,12 @@ class Life(Protocol):
 
 
 @dataclass(slots=True)
-class _Kept:
+class _KeptLease:
     lease: Lease
-    lives: list[Life] = field(default_factory=list)
+    lives: list[LeaseUser] = field(default_factory=list)
 
 
-class Keeper:
+class LeaseKeeper:
     """Renews leases until the last of their readers has ended, then releases them.
 
     Losing a lease here is no error yet: a read that misses a part later fails with `LEASE_LOST`.
@@ -46,7 +46,7 @@ class Keeper:
         """Make a keeper without leases; its thread starts with the first one."""
         self._clock = clock
         self._lock = threading.Lock()
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[str, _KeptLease] = {}
         self._planning = 0
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -62,10 +62,10 @@ class Keeper:
             with self._lock:
                 self._planning -= 1
 
-    def keep(self, lease: Lease, *lives: Life) -> None:
+    def keep(self, lease: Lease, *lives: LeaseUser) -> None:
         """Renew `lease` until these and all other readers of it have ended."""
         with self._lock:
-            self._kept.setdefault(lease.reader, _Kept(lease)).lives.extend(lives)
+            self._kept.setdefault(lease.reader, _KeptLease(lease)).lives.extend(lives)
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="native-leases", daemon=True)
                 self._thread.start()
@@ -89,7 +89,7 @@ class Keeper:
             except ShardError:
                 continue  # The store did not answer. Several beats fit into one lease.
 
-    def _ended(self) -> list[_Kept]:
+    def _ended(self) -> list[_KeptLease]:
         with self._lock:
             for kept in self._kept.values():
                 kept.lives = [life for life in kept.lives if life.alive()]
@@ -115,5 +115,5 @@ class Keeper:
                 self.beat()
 
 
-KEEPER: Final = Keeper(SystemClock())
+LEASE_KEEPER: Final = LeaseKeeper(SystemClock())
 """The keeper of this process."""

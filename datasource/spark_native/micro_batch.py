@@ -14,11 +14,15 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, SparkSession
 
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.shard_sink.micro_batch_range import micro_batch_covers
+from shardline.datasource.shard_sink.micro_batch_range import covered_by_micro_batch
 from shardline.datasource.shard_source.fetch_task import ShardPartition
 from shardline.datasource.shard_source.options import SourceOptions, parse_source
-from shardline.datasource.spark_native.frames import native_frame
-from shardline.datasource.spark_native.jvm import MicroBatch, micro_batch_under_way, micro_batches
+from shardline.datasource.spark_native.frames import make_native_frame
+from shardline.datasource.spark_native.jvm import (
+    MicroBatch,
+    current_micro_batch,
+    micro_batch_sources,
+)
 
 __all__ = ["covers_of", "micro_batch", "source_of"]
 
@@ -47,12 +51,12 @@ def micro_batch(frame: DataFrame, batch_id: int, *, shard: str | None = None) ->
     # Fetching the options from the JVM costs as much as all the rest.
     loaded_with = _options(source) if filtered else None
     condition = None if loaded_with is None else loaded_with.where
-    return native_frame(frame.sparkSession, partitions, source.schema, condition).frame
+    return make_native_frame(frame.sparkSession, partitions, source.schema, condition).frame
 
 
 def source_of(frame: DataFrame, batch_id: int, shard: str | None = None) -> MicroBatch:
     """The source's part in the micro-batch under way; arguments and errors as `micro_batch`."""
-    found = micro_batches(frame, batch_id)
+    found = micro_batch_sources(frame, batch_id)
     if shard is not None:
         loaded = [(source, _options(source)) for source in found]
         found = [source for source, given in loaded if given and shard in given.inputs]
@@ -73,8 +77,8 @@ def covers_of(spark: SparkSession) -> str:
 
     Empty outside of `foreachBatch`.
     """
-    log = micro_batch_under_way(spark)
-    return "" if log is None else micro_batch_covers(log.query, log.number, log.read)
+    log = current_micro_batch(spark)
+    return "" if log is None else covered_by_micro_batch(log.query, log.number, log.read)
 
 
 def _options(source: MicroBatch) -> SourceOptions | None:

@@ -22,10 +22,14 @@ from shardline.datasource.shard.plan import plan_changes, volume_of
 from shardline.datasource.shard_source.batch_reader import ShardBatchReader
 from shardline.datasource.shard_source.fetch_task import ShardPartition
 from shardline.datasource.shard_source.options import SourceOptions, parse_source
-from shardline.datasource.shard_source.partition_planner import Planner, batch_guard, open_client
-from shardline.datasource.shard_source.row_shape import Shape
-from shardline.datasource.spark_native.frames import native_frame
-from shardline.datasource.spark_native.leases import KEEPER
+from shardline.datasource.shard_source.partition_planner import (
+    PartitionPlanner,
+    open_client,
+    take_batch_lease,
+)
+from shardline.datasource.shard_source.row_shape import RowShape
+from shardline.datasource.spark_native.frames import make_native_frame
+from shardline.datasource.spark_native.leases import LEASE_KEEPER
 from shardline.datasource.types.schema import TS
 
 __all__ = ["Time", "changes", "every_update", "snapshot", "times_of_changes"]
@@ -70,7 +74,7 @@ def snapshot(
         InvalidUsage: There is no such shard or column, or its history at `as_of` is gone.
         Determinate: `as_of` was not settled within `waitTimeout`.
     """
-    given = _given(spark, (path, location, shard), storage, options)
+    given = _format_options(spark, (path, location, shard), storage, options)
     given |= {} if as_of is None else {"timestampAsOf": _text(as_of)}
     return _read(spark, given, columns, where, by_driver)
 
@@ -100,7 +104,9 @@ def changes(
         InvalidUsage: There is no such shard or column, or history at `start` is gone.
         Determinate: `end` was not settled within `waitTimeout`.
     """
-    given = _given(spark, (path, location, shard), storage, options) | {"readChangeFeed": "true"}
+    given = _format_options(spark, (path, location, shard), storage, options) | {
+        "readChangeFeed": "true"
+    }
     given |= {} if start is None else {"startingTimestamp": _text(start)}
     given |= {} if end is None else {"endingTimestamp": _text(end)}
     return _read(spark, given, columns, where, by_driver)
@@ -125,16 +131,20 @@ def every_update(
     Raises:
         InvalidUsage: There is no such shard, or nothing of it can be read any more.
     """
-    given = _given(spark, (None, location, shard), storage, None) | {"readChangeFeed": "true"}
+    given = _format_options(spark, (None, location, shard), storage, None) | {
+        "readChangeFeed": "true"
+    }
     parsed = parse_source(given)
     client = open_client(parsed)
-    shape = Shape.now(parsed, [current_schema(client.state(shard))])
-    with KEEPER.planning():
+    shape = RowShape.now(parsed, [current_schema(client.state(shard))])
+    with LEASE_KEEPER.planning():
         since = client.state(shard).since.time or TIME_MIN
-        guard = batch_guard(client, shard, max(upper - 1, since))
+        guard = take_batch_lease(client, shard, max(upper - 1, since))
         [state] = client.readable(shard)
-        planner = Planner(parsed, state, shape, 0, guard)
-        return _framed(spark, parsed, shape, planner.updates(plan_changes(state, TIME_MIN, upper)))
+        planner = PartitionPlanner(parsed, state, shape, 0, guard)
+        return _make_frame(
+            spark, parsed, shape, planner.updates(plan_changes(state, TIME_MIN, upper))
+        )
 
 
 def times_of_changes(
@@ -152,8 +162,8 @@ def times_of_changes(
     Raises:
         InvalidUsage: There is no such shard, or nothing of it can be read any more.
     """
-    with KEEPER.planning():
-        batch_guard(client, shard, max(start, client.state(shard).since.time or TIME_MIN))
+    with LEASE_KEEPER.planning():
+        take_batch_lease(client, shard, max(start, client.state(shard).since.time or TIME_MIN))
         [state] = client.readable(shard)
         planned = plan_changes(state, start, end)
         if volume_of(planned).rows > rows_max:
@@ -164,7 +174,7 @@ def times_of_changes(
     return frozenset(time for batch in batches for time in pc.unique(batch[TS]).to_pylist())
 
 
-def _given(
+def _format_options(
     spark: SparkSession,
     place: tuple[str | None, str | None, str | None],
     storage: Mapping[str, str] | None,
@@ -200,26 +210,26 @@ def _read(
     if columns is not None:
         parsed = replace(parsed, columns=tuple(columns))
     client = open_client(parsed)
-    shape = Shape.now(parsed, [current_schema(client.state(name)) for name in parsed.inputs])
-    # Around the plan and the `keep` in `_framed`: a lease that the plan shares with an older frame
-    # must not be released between the two.
-    with KEEPER.planning():
+    shape = RowShape.now(parsed, [current_schema(client.state(name)) for name in parsed.inputs])
+    # Around the plan and the `keep` in `_make_frame`: a lease that the plan shares with an older
+    # frame must not be released between the two.
+    with LEASE_KEEPER.planning():
         partitions = ShardBatchReader(parsed, shape).partitions()
-        frame = _framed(spark, parsed, shape, partitions, by_driver)
+        frame = _make_frame(spark, parsed, shape, partitions, by_driver)
     return frame if where is None else frame.where(where)
 
 
-def _framed(
+def _make_frame(
     spark: SparkSession,
     parsed: SourceOptions,
-    shape: Shape,
+    shape: RowShape,
     partitions: Sequence[InputPartition],
     by_driver: int = 0,
 ) -> DataFrame:
     """The rows of a plan, whose leases are renewed for as long as the rows can be read."""
-    native = native_frame(spark, partitions, shape.struct, parsed.where, by_driver)
+    native = make_native_frame(spark, partitions, shape.struct, parsed.where, by_driver)
     for lease in _leases(parsed, partitions) if native.tokens else []:
-        KEEPER.keep(lease, *native.tokens)
+        LEASE_KEEPER.keep(lease, *native.tokens)
     return native.frame
 
 

@@ -6,18 +6,18 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import StructType
 
-from shardline.datasource.shard_source.row_shape import INPUT, Shape
-from shardline.datasource.spark_native.consolidate import repeat
+from shardline.datasource.shard_source.row_shape import INPUT, RowShape
+from shardline.datasource.spark_native.consolidate import repeat_rows
 from shardline.datasource.spark_native.types import quoted
 from shardline.datasource.types.schema import DIFF, TS
 
-__all__ = ["shaped"]
+__all__ = ["apply_row_shape"]
 
 _LAST_TIMESTAMP_MS = 253_402_300_799_999
 """The end of the year 9999, up to which Spark's timestamps and Python's agree."""
 
 
-def shaped(frame: DataFrame, shape: Shape, index: int) -> DataFrame:
+def apply_row_shape(frame: DataFrame, shape: RowShape, index: int) -> DataFrame:
     """Rows of one input as rows of the read.
 
     Args:
@@ -51,7 +51,7 @@ def _as_changes(frame: DataFrame, own: list[str]) -> DataFrame:
     times = F.col(TS)
     stamp = F.when(times <= _LAST_TIMESTAMP_MS, F.timestamp_millis(times))
     kind = F.when(F.col(DIFF) > 0, F.lit("insert")).otherwise(F.lit("delete"))
-    return repeat(
+    return repeat_rows(
         frame.where(F.col(DIFF) != 0).select(
             *columns,
             kind.alias("_change_type"),

@@ -34,21 +34,21 @@ from shardline.datasource.ids import check_owner_name, new_id
 from shardline.datasource.parts.stage import Staged, delete_blobs
 from shardline.datasource.shard.batch import Part, Run
 from shardline.datasource.shard.covered_range import of_text
-from shardline.datasource.shard_sink.append import append
-from shardline.datasource.shard_sink.envelope import spelled
-from shardline.datasource.shard_sink.frame_columns import read_frame
-from shardline.datasource.shard_sink.target import Target, find, resolve
+from shardline.datasource.shard_sink.append import append_staged
+from shardline.datasource.shard_sink.envelope import with_shard_spelling
+from shardline.datasource.shard_sink.frame_columns import assign_roles
+from shardline.datasource.shard_sink.target import WriteTarget, find_shard, resolve_target
 from shardline.datasource.shard_source.options import SinkOptions, parse_sink
 from shardline.datasource.shard_source.partition_planner import open_client
 from shardline.datasource.spark_native.blob_paths import hadoop_url
-from shardline.datasource.spark_native.footers import Describer
-from shardline.datasource.spark_native.jvm import delete_directory, session_with, with_session
+from shardline.datasource.spark_native.footers import PartDescriber
+from shardline.datasource.spark_native.jvm import clone_session, delete_directory, rebind_session
 from shardline.datasource.spark_native.micro_batch import covers_of
 from shardline.datasource.spark_native.types import (
-    in_place,
+    can_cast_in_place,
+    can_spark_read,
     project,
     quoted,
-    readable,
     sql_name,
     struct_of,
 )
@@ -57,13 +57,13 @@ from shardline.datasource.stores.shard_names import shard_directory
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 from shardline.datasource.write import WriteHandle
 
-__all__ = ["Mode", "Saving", "native_saving", "save"]
+__all__ = ["Mode", "NativeWrite", "plan_native_write", "save"]
 
 _log = logging.getLogger(__name__)
 
 Mode = Literal["append", "overwrite"]
 
-_SESSION: Mapping[str, str] = {
+_SESSION_SETTINGS: Mapping[str, str] = {
     # The format of parts is fixed, whatever the session writes elsewhere.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
@@ -73,7 +73,7 @@ _SESSION: Mapping[str, str] = {
     "spark.sql.variant.inferShreddingSchema": "false",
 }
 
-_WRITER: Mapping[str, str] = {
+_WRITER_OPTIONS: Mapping[str, str] = {
     "compression": "zstd",
     "parquet.compression.codec.zstd.level": "1",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
@@ -151,7 +151,7 @@ def save(
         given |= {"txnCovers": covers} if covers else {}
         parsed = parse_sink(given)
     if mode == "append" and parsed.save_mode in (None, "append"):
-        saving = native_saving(frame, parsed)
+        saving = plan_native_write(frame, parsed)
         if saving is not None:
             saving.run()
             return
@@ -163,38 +163,40 @@ def _option(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def native_saving(
-    frame: DataFrame, options: SinkOptions, target: Target | None = None
-) -> Saving | None:
+def plan_native_write(
+    frame: DataFrame, options: SinkOptions, target: WriteTarget | None = None
+) -> NativeWrite | None:
     """Prepare the native write of `frame`; None if only Arrow tasks can write it.
 
     Args:
         frame: The rows to write.
         options: Options of the write.
-        target: The result of `resolve` for this frame; None calls it.
+        target: The result of `resolve_target` for this frame; None calls it.
     """
     client = open_client(options, create=True)
     root = hadoop_url(frame.sparkSession, client.location.url)
     if root is None or options.envelope not in ("append", "diff"):
         return None
-    described = read_frame(options, frame.schema) if target is None else target.frame
-    target = target or resolve(client, options, described, find(client, options.shard))
+    described = assign_roles(options, frame.schema) if target is None else target.frame
+    target = target or resolve_target(client, options, described, find_shard(client, options.shard))
     schema = ShardSchema.parse(target.schema)
-    rows = spelled(ShardSchema.parse(described.rows), schema)
-    fits = all(in_place(field.type, schema.field(field.name).type) for field in rows.record.fields)
-    if not fits or not readable(schema, schema):
+    rows = with_shard_spelling(ShardSchema.parse(described.rows), schema)
+    fits = all(
+        can_cast_in_place(field.type, schema.field(field.name).type) for field in rows.record.fields
+    )
+    if not fits or not can_spark_read(schema, schema):
         return None
-    return Saving(frame, options, client, target, schema, root)
+    return NativeWrite(frame, options, client, target, schema, root)
 
 
 @dataclass(frozen=True)
-class Saving:
+class NativeWrite:
     """One write of one frame."""
 
     frame: DataFrame
     options: SinkOptions
     client: ShardClient
-    target: Target
+    target: WriteTarget
     schema: ShardSchema
     root: str
 
@@ -208,7 +210,7 @@ class Saving:
             return
         staged = self.stage(attempt)
         timed = self.target.frame.timed
-        append(handle, staged, timed=timed, sequence=sequence, attempt=attempt)
+        append_staged(handle, staged, timed=timed, sequence=sequence, attempt=attempt)
 
     def stage(self, attempt: str) -> Staged:
         """Write the files of `attempt`; no record refers to them yet."""
@@ -245,9 +247,9 @@ class Saving:
         settings = self.options.settings
         width = rows._jdf.schema().defaultSize()  # noqa: SLF001 - Spark's own guess at a row
         per_file = max(settings.row_group_rows, settings.part_buffer_bytes // width)
-        writer = with_session(rows, session_with(rows, _SESSION)).write()
+        writer = rebind_session(rows, clone_session(rows, _SESSION_SETTINGS)).write()
         given = {
-            **_WRITER,
+            **_WRITER_OPTIONS,
             "maxRecordsPerFile": str(per_file),
             "parquet.block.row.count.limit": str(settings.row_group_rows * _ROW_GROUPS),
         }
@@ -264,11 +266,11 @@ class Saving:
         """Expressions of the shard's columns, of `_ts` if the frame has it, and of `_diff`."""
         found = {field.name.lower(): field for field in self.frame.schema.fields}
         columns = [
-            _fitted(found.get(field.name.lower()), field)
+            _shard_column(found.get(field.name.lower()), field)
             for field in struct_of(self.schema.record).fields
         ]
-        times = [_fitted(found[TS], _LONGS[TS])] if self.target.frame.timed else []
-        diffs = _fitted(found[DIFF], _LONGS[DIFF]) if DIFF in found else f"1L AS {DIFF}"
+        times = [_shard_column(found[TS], _LONGS[TS])] if self.target.frame.timed else []
+        diffs = _shard_column(found[DIFF], _LONGS[DIFF]) if DIFF in found else f"1L AS {DIFF}"
         return [*columns, *times, diffs]
 
     def _staged(self, directory: str, begun_ms: int) -> Staged:
@@ -276,7 +278,9 @@ class Saving:
         blob = self.client.location.blob
         settings = self.options.settings
         first = self.target.key[:1] or self.schema.names[:1]
-        describer = Describer(blob, self.schema, self.target.schema_id, first, settings.stats_bytes)
+        describer = PartDescriber(
+            blob, self.schema, self.target.schema_id, first, settings.stats_bytes
+        )
         entries = [e for e in blob.list(f"{directory}/") if e.key.endswith(".parquet")]
         local = self.root.removeprefix("file:") if self.root.startswith("file:") else None
 
@@ -303,7 +307,7 @@ class Saving:
         )
 
 
-def _fitted(found: StructField | None, wanted: StructField) -> Column | str:
+def _shard_column(found: StructField | None, wanted: StructField) -> Column | str:
     """A column of the frame under the shard's name and type; SQL text where possible."""
     if found is None:
         return F.lit(None).cast(wanted.dataType).alias(wanted.name)

@@ -27,10 +27,10 @@ from shardline.datasource.spark_native.jvm import (
     relation,
 )
 from shardline.datasource.spark_native.types import (
+    can_spark_read,
     project,
     quoted,
     read_record,
-    readable,
     sql_name,
     struct_of,
 )
@@ -78,7 +78,7 @@ def counted(part: Part) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Likeness:
+class _ScanKind:
     """The properties that all parts of one scan share.
 
     Attributes:
@@ -114,7 +114,7 @@ class Scanner:
     target: ShardSchema
     options: Options
 
-    def takes(self, planned: PlannedPart) -> bool:
+    def can_scan(self, planned: PlannedPart) -> bool:
         """True if Spark can read this part."""
         part = planned.part
         return (
@@ -123,18 +123,18 @@ class Scanner:
             and not planned.audit
             and planned.share == (0, 1)
             and (part.ts is None or 0 <= part.ts < _LAST_STAMP)
-            and readable(self.schemas[part.schema], self.target)
+            and can_spark_read(self.schemas[part.schema], self.target)
         )
 
     def split(
         self, planned: Sequence[PlannedPart], *, with_ts: bool
-    ) -> tuple[dict[_Likeness, list[Part]], list[PlannedPart]]:
+    ) -> tuple[dict[_ScanKind, list[Part]], list[PlannedPart]]:
         """Group the parts that Spark can read by scan; returns the others as well."""
-        alike: dict[_Likeness, list[Part]] = {}
+        alike: dict[_ScanKind, list[Part]] = {}
         others: list[PlannedPart] = []
         filtered = 0
         for item in planned:
-            kind = _Likeness(
+            kind = _ScanKind(
                 item.part.schema,
                 counted(item.part),
                 with_ts and item.part.ts is not None,
@@ -142,7 +142,7 @@ class Scanner:
                 item.times if item.needs_time else None,
             )
             filtered += kind.times is not None and kind not in alike
-            if self.takes(item) and (kind.times is None or filtered <= _FILTERED_SCANS):
+            if self.can_scan(item) and (kind.times is None or filtered <= _FILTERED_SCANS):
                 alike.setdefault(kind, []).append(item.part)
             else:
                 others.append(item)
@@ -157,7 +157,7 @@ class Scanner:
 
     def scan(
         self,
-        alike: Mapping[_Likeness, Sequence[Part]],
+        alike: Mapping[_ScanKind, Sequence[Part]],
         *,
         with_ts: bool,
         with_ones: bool = True,
@@ -175,7 +175,7 @@ class Scanner:
         ]
 
     def _scan(
-        self, kind: _Likeness, parts: Sequence[Part], *, with_ts: bool, with_diff: bool
+        self, kind: _ScanKind, parts: Sequence[Part], *, with_ts: bool, with_diff: bool
     ) -> DataFrame:
         record = read_record(self.schemas[kind.schema].record, self.target.record)
         fields = list(struct_of(record).fields)
@@ -189,7 +189,7 @@ class Scanner:
         ]
         frame = relation(self.spark, files, StructType(fields), self.options)
         if not kind.trusted:
-            frame = self._veiled(frame, record)
+            frame = self._without_pushdown(frame, record)
         if kind.times is not None:
             frame = frame.where(_passes(kind.times, sum(part.rows for part in parts)))
         own = [_as(field.name, field.dataType, wanted) for field, wanted in self._pairs(fields)]
@@ -197,7 +197,7 @@ class Scanner:
         diffs = [DIFF if kind.counted else f"1L AS {DIFF}"] if with_diff else []
         return project(frame, [*own, *times, *diffs])
 
-    def _veiled(self, frame: DataFrame, record: Record) -> DataFrame:
+    def _without_pushdown(self, frame: DataFrame, record: Record) -> DataFrame:
         """`frame` with its floating-point columns hidden from filter pushdown.
 
         Their files' bounds may leave out NaN, so a pushed filter could lose rows. Wrapping a column

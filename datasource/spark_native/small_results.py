@@ -23,11 +23,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from shardline.datasource.parts.stage import Staged, Stager
-from shardline.datasource.spark_native.save import Saving
+from shardline.datasource.spark_native.save import NativeWrite
 from shardline.datasource.stores.shard_names import shard_directory
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 
-__all__ = ["BYTES_MAX", "ROWS_MAX", "collected", "same_arrow", "staged_here"]
+__all__ = ["BYTES_MAX", "ROWS_MAX", "collect_small", "has_same_arrow_types", "stage_in_driver"]
 
 ROWS_MAX: Final = 16_384
 """Rows of a result that is small: bounds memory and the driver's time; no measured optimum."""
@@ -38,14 +38,14 @@ BYTES_MAX: Final = 4 << 20
 _TOO_LARGE: Final = "spark.driver.maxResultSize"
 
 
-def collected(saving: Saving, rows_max: int) -> pa.Table | None:
+def collect_small(saving: NativeWrite, rows_max: int) -> pa.Table | None:
     """Collect the rows to write: the shard's columns, `_ts` if the frame has it, and `_diff`.
 
     None if there are more than `rows_max`, if they are too large, or if their Arrow types differ
     from the shard's.
     """
     rows = saving.rows
-    if not same_arrow(rows.schema, saving.schema):
+    if not has_same_arrow_types(rows.schema, saving.schema):
         return None
     try:
         table: pa.Table = rows.limit(rows_max + 1).toArrow()
@@ -56,7 +56,7 @@ def collected(saving: Saving, rows_max: int) -> pa.Table | None:
     return table if table.num_rows <= rows_max and table.nbytes <= BYTES_MAX else None
 
 
-def same_arrow(rows: StructType, schema: ShardSchema) -> bool:
+def has_same_arrow_types(rows: StructType, schema: ShardSchema) -> bool:
     """True if Spark's Arrow types of `rows` are the shard's, apart from `_ts` and `_diff`."""
     try:
         given = to_arrow_schema(rows, timezone="UTC")
@@ -66,8 +66,8 @@ def same_arrow(rows: StructType, schema: ShardSchema) -> bool:
     return [(f.name, f.type) for f in own] == [(f.name, f.type) for f in schema.arrow]
 
 
-def staged_here(saving: Saving, updates: pa.Table) -> Staged:
-    """Stage rows with the columns of `collected` by this process: inline if they are tiny."""
+def stage_in_driver(saving: NativeWrite, updates: pa.Table) -> Staged:
+    """Stage rows with the columns of `collect_small` by this process: inline if they are tiny."""
     client = saving.client
     stager = Stager(
         blob=client.location.blob,

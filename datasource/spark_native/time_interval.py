@@ -32,18 +32,18 @@ from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.ids import check_owner_name, new_id
 from shardline.datasource.parts.stage import Staged, UncommittedParts
-from shardline.datasource.shard.batch import stamp
+from shardline.datasource.shard.batch import stamp_time
 from shardline.datasource.shard.commands.append import UpperMismatch
 from shardline.datasource.shard.covered_range import of_interval
-from shardline.datasource.shard_sink.frame_columns import read_frame
-from shardline.datasource.shard_sink.target import Target, find, resolve
+from shardline.datasource.shard_sink.frame_columns import assign_roles
+from shardline.datasource.shard_sink.target import WriteTarget, find_shard, resolve_target
 from shardline.datasource.shard_source.offsets import Start, parse_offset
 from shardline.datasource.shard_source.options import SinkOptions, parse_sink
 from shardline.datasource.shard_source.partition_planner import open_client
 from shardline.datasource.spark_native.micro_batch import source_of
-from shardline.datasource.spark_native.save import Saving, native_saving
-from shardline.datasource.spark_native.small_results import ROWS_MAX, collected, staged_here
-from shardline.datasource.spark_native.transaction import staged_by_tasks
+from shardline.datasource.spark_native.save import NativeWrite, plan_native_write
+from shardline.datasource.spark_native.small_results import ROWS_MAX, collect_small, stage_in_driver
+from shardline.datasource.spark_native.transaction import stage_by_tasks
 from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.write import WriteHandle, WriteResult
 
@@ -53,8 +53,8 @@ __all__ = [
     "StagedInterval",
     "collect_interval",
     "compare_and_append",
-    "interval_between",
     "interval_of",
+    "interval_of_offsets",
     "stage_interval",
 ]
 
@@ -91,10 +91,10 @@ def interval_of(frame: DataFrame, batch_id: int, *, shard: str | None = None) ->
     Raises:
         InvalidUsage: As `micro_batch`.
     """
-    return interval_between(*source_of(frame, batch_id, shard).offsets)
+    return interval_of_offsets(*source_of(frame, batch_id, shard).offsets)
 
 
-def interval_between(begun: Mapping[str, Any], ended: Mapping[str, Any]) -> Interval | None:
+def interval_of_offsets(begun: Mapping[str, Any], ended: Mapping[str, Any]) -> Interval | None:
     """As `interval_of`, from a micro-batch's two offsets.
 
     Raises:
@@ -182,14 +182,14 @@ def stage_interval(
         InvalidUsage: There is no such shard, or the frame does not fit it; names the column.
     """
     client, target = _target(frame, options)
-    saving = native_saving(frame, options, target)
+    saving = plan_native_write(frame, options, target)
     if small and saving is not None:
-        rows = collected(saving, ROWS_MAX)
+        rows = collect_small(saving, ROWS_MAX)
         if rows is not None:
             return SmallInterval(saving, rows).stage(rows)
     attempt = new_id("t", client.ids)
-    staged = staged_by_tasks(frame, options) if saving is None else saving.stage(attempt)
-    return _waiting(client, options.shard, target, attempt, staged)
+    staged = stage_by_tasks(frame, options) if saving is None else saving.stage(attempt)
+    return _make_staged_interval(client, options.shard, target, attempt, staged)
 
 
 def collect_interval(frame: DataFrame, options: SinkOptions) -> SmallInterval | None:
@@ -197,8 +197,8 @@ def collect_interval(frame: DataFrame, options: SinkOptions) -> SmallInterval | 
 
     Args and errors as `stage_interval`.
     """
-    saving = native_saving(frame, options, _target(frame, options)[1])
-    rows = None if saving is None else collected(saving, ROWS_MAX)
+    saving = plan_native_write(frame, options, _target(frame, options)[1])
+    rows = None if saving is None else collect_small(saving, ROWS_MAX)
     return None if saving is None or rows is None else SmallInterval(saving, rows)
 
 
@@ -210,31 +210,33 @@ class SmallInterval:
         rows: Exactly the shard's columns, `_ts` if the frame has it, and `_diff`.
     """
 
-    _saving: Saving
+    _saving: NativeWrite
     rows: pa.Table
 
     def stage(self, updates: pa.Table) -> StagedInterval:
         """Stage `updates`, which have the columns of `rows`, with or without `_ts`."""
         saving = self._saving
         attempt = new_id("t", saving.client.ids)
-        staged = staged_here(saving, updates)
-        return _waiting(saving.client, saving.options.shard, saving.target, attempt, staged)
+        staged = stage_in_driver(saving, updates)
+        return _make_staged_interval(
+            saving.client, saving.options.shard, saving.target, attempt, staged
+        )
 
 
-def _target(frame: DataFrame, options: SinkOptions) -> tuple[ShardClient, Target]:
+def _target(frame: DataFrame, options: SinkOptions) -> tuple[ShardClient, WriteTarget]:
     client = open_client(options)
-    found = find(client, options.shard)
+    found = find_shard(client, options.shard)
     if found is None:
         raise InvalidUsage(
             f"there is no shard '{options.shard}' to append an interval to",
             code="SHARD_NOT_FOUND",
             hint="make it first: client.create(name, schema)",
         )
-    return client, resolve(client, options, read_frame(options, frame.schema), found)
+    return client, resolve_target(client, options, assign_roles(options, frame.schema), found)
 
 
-def _waiting(
-    client: ShardClient, name: str, target: Target, attempt: str, staged: Staged
+def _make_staged_interval(
+    client: ShardClient, name: str, target: WriteTarget, attempt: str, staged: Staged
 ) -> StagedInterval:
     return StagedInterval(
         client,
@@ -317,7 +319,9 @@ class StagedInterval:
             redirect=self.client.redirect(self.name),
             covers=covers,
         )
-        placed = replace(self.staged, runs=stamp(self.staged.runs, lower if at is None else at))
+        placed = replace(
+            self.staged, runs=stamp_time(self.staged.runs, lower if at is None else at)
+        )
         with self.uncommitted as parts:
             with parts.commit():
                 outcome = handle.commit_at(
@@ -330,7 +334,7 @@ class StagedInterval:
             # Not also for `AlreadyCommitted`: the request that landed may be an earlier one of this
             # very attempt, whose record names these parts.
             if isinstance(outcome, UpperMismatch):
-                parts.unused()
+                parts.note_refused()
         return outcome
 
     def discard(self) -> None:

@@ -31,17 +31,17 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from shardline.datasource.ids import new_id
 from shardline.datasource.parts.stage import Staged
-from shardline.datasource.shard_sink.frame_columns import read_frame
-from shardline.datasource.shard_sink.target import find, resolve
+from shardline.datasource.shard_sink.frame_columns import assign_roles
+from shardline.datasource.shard_sink.target import find_shard, resolve_target
 from shardline.datasource.shard_sink.writers import ShardBatchWriter
 from shardline.datasource.shard_source.options import SinkOptions, parse_sink
 from shardline.datasource.shard_source.partition_planner import open_client
 from shardline.datasource.spark_native.micro_batch import covers_of
 from shardline.datasource.spark_native.read import snapshot
-from shardline.datasource.spark_native.save import native_saving
+from shardline.datasource.spark_native.save import plan_native_write
 from shardline.datasource.transactions.transaction import Isolation, Transaction
 
-__all__ = ["FrameTransaction", "staged_by_tasks", "transaction"]
+__all__ = ["FrameTransaction", "stage_by_tasks", "transaction"]
 
 _ANY: str = "any"
 """Stands for a shard's name where only the location's options are needed."""
@@ -189,17 +189,17 @@ class FrameTransaction:
         given |= {"key": ",".join(key)} if key is not None else {}
         given |= {"mergeSchema": "true"} if merge else {}
         options = parse_sink(given)
-        saving = native_saving(frame, options)
+        saving = plan_native_write(frame, options)
         if saving is not None:
             return saving.stage(new_id("t", saving.client.ids))
-        return staged_by_tasks(frame, options)
+        return stage_by_tasks(frame, options)
 
 
-def staged_by_tasks(frame: DataFrame, options: SinkOptions) -> Staged:
+def stage_by_tasks(frame: DataFrame, options: SinkOptions) -> Staged:
     """Stage rows as the Arrow sink's tasks do, without its commit."""
-    described = read_frame(options, frame.schema)
+    described = assign_roles(options, frame.schema)
     client = open_client(options, create=True)
-    target = resolve(client, options, described, find(client, options.shard))
+    target = resolve_target(client, options, described, find_shard(client, options.shard))
     writer = ShardBatchWriter(options, target, replace=False)
 
     def task(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -5,7 +5,8 @@ reader gives null for fields that the part lacks, at any depth. Plain values are
 Spark's `cast`, which keeps every value for all widenings that `schema_evolution` allows.
 
 Invariants:
-    `readable` is False for every type that tests do not show Spark to read as Arrow fetch does.
+    `can_spark_read` is False for every type that tests do not show Spark to read as Arrow fetch
+    does.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from shardline.datasource.types.spark_types import (
 )
 
 __all__ = [
+    "can_cast_in_place",
+    "can_spark_read",
     "conform",
-    "in_place",
     "project",
     "quoted",
     "read_record",
-    "readable",
     "sql_name",
     "struct_of",
 ]
@@ -68,7 +69,7 @@ def project(frame: DataFrame, items: Sequence[str | Column]) -> DataFrame:
     return frame.select([F.expr(item) if isinstance(item, str) else item for item in items])
 
 
-def readable(written: ShardSchema, target: ShardSchema) -> bool:
+def can_spark_read(written: ShardSchema, target: ShardSchema) -> bool:
     """True if Spark can read parts of schema `written` as rows of `target`."""
     return all(
         _readable(field.type)
@@ -116,7 +117,7 @@ def _casts(old: SparkType, new: SparkType) -> bool:
     return False
 
 
-def in_place(old: SparkType, new: SparkType) -> bool:
+def can_cast_in_place(old: SparkType, new: SparkType) -> bool:
     """True if Spark's `cast` turns `old` into `new`, given that `old` can be evolved to `new`.
 
     A cast adds no fields to structs, and does not check nulls inside of a value that the new type
@@ -126,12 +127,16 @@ def in_place(old: SparkType, new: SparkType) -> bool:
         case Atomic(), Atomic():
             return True
         case Array(one, before), Array(other, after):
-            return (after or not before) and in_place(one, other)
+            return (after or not before) and can_cast_in_place(one, other)
         case Map(key, value, before), Map(to_key, to_value, after):
-            return (after or not before) and in_place(key, to_key) and in_place(value, to_value)
+            return (
+                (after or not before)
+                and can_cast_in_place(key, to_key)
+                and can_cast_in_place(value, to_value)
+            )
         case Record(before_fields), Record(after_fields):
             return [f.name for f in before_fields] == [f.name for f in after_fields] and all(
-                (b.nullable or not a.nullable) and in_place(a.type, b.type)
+                (b.nullable or not a.nullable) and can_cast_in_place(a.type, b.type)
                 for a, b in zip(before_fields, after_fields, strict=True)
             )
     return False
@@ -173,7 +178,7 @@ def conform(spark: SparkSession, frame: DataFrame, target: StructType) -> DataFr
     found = {field.name: field for field in frame.schema.fields}
     frame = project(frame, [_cast(found[field.name], field) for field in target.fields])
     pairs = zip(frame.schema.fields, target.fields, strict=True)
-    return project(frame, [_told(spark, field, wanted) for field, wanted in pairs])
+    return project(frame, [_with_nullability(spark, field, wanted) for field, wanted in pairs])
 
 
 def _cast(found: StructField, wanted: StructField) -> Column | str:
@@ -182,7 +187,7 @@ def _cast(found: StructField, wanted: StructField) -> Column | str:
     return quoted(found.name).cast(wanted.dataType).alias(wanted.name)
 
 
-def _told(spark: SparkSession, found: StructField, wanted: StructField) -> Column | str:
+def _with_nullability(spark: SparkSession, found: StructField, wanted: StructField) -> Column | str:
     if found == wanted:
         return sql_name(found.name)
     column = quoted(found.name)

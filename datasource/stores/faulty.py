@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from shardline.datasource.clock import Clock, IdGenerator
     from shardline.datasource.stores.location import BlobEntry
 
-__all__ = ["Fault", "Faulty", "Operation", "damaged"]
+__all__ = ["Fault", "Faulty", "Operation", "with_damaged_byte"]
 
 T = TypeVar("T")
 
@@ -95,7 +95,7 @@ _DRAWN: Final[dict[Operation, tuple[Fault, ...]]] = {
 _SCRIPTED: Final[dict[Operation, tuple[Fault, ...]]] = {**_DRAWN, "get": (*_READ, *_DAMAGE)}
 
 
-def damaged(value: bytes) -> bytes:
+def with_damaged_byte(value: bytes) -> bytes:
     """`value` with its middle byte changed; in a log entry, one that the checksum covers."""
     at = len(value) // 2
     return value[:at] + bytes(byte ^ 0xFF for byte in value[at : at + 1]) + value[at + 1 :]
@@ -234,14 +234,14 @@ class Faulty(Objects):
     @override
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes | None:
         fault = self._before_reading("get")
-        return self._arrived(key, self._inner.get(key, start, end), fault)
+        return self._damage_if_due(key, self._inner.get(key, start, end), fault)
 
     @override
     def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
         fault = self._before_reading("get")
         values = self._inner.get_many(keys)
         faults = [fault, *[None] * len(keys)]
-        return [self._arrived(*one) for one in zip(keys, values, faults, strict=False)]
+        return [self._damage_if_due(*one) for one in zip(keys, values, faults, strict=False)]
 
     @override
     def open(
@@ -284,13 +284,13 @@ class Faulty(Objects):
             raise Determinate(f"injected: {operation} failed")
         return fault
 
-    def _arrived(self, key: str, value: bytes | None, fault: Fault | None) -> bytes | None:
+    def _damage_if_due(self, key: str, value: bytes | None, fault: Fault | None) -> bytes | None:
         """`value` as it reaches the reader: damaged if a fault is due for `key`."""
         with self._lock:
             fault = self._damaged_once.pop(key, fault)
         if fault is Fault.UNREADABLE:
             raise self._unreadable(key)
-        return damaged(value) if fault is Fault.DAMAGED and value else value
+        return with_damaged_byte(value) if fault is Fault.DAMAGED and value else value
 
     def _unreadable(self, key: str) -> Corrupt:
         return Corrupt(f"injected: '{key}' at '{self.url}' cannot be read back")

@@ -53,13 +53,13 @@ __all__ = ["FileObjects"]
 _DIRECTORIES_MAX: Final = 128
 """Directories kept open; a log has two, so this many serve 64 shards without reopening."""
 
-_KEPT_LEVELS: Final = 2
+_PERMANENT_LEVELS: Final = 2
 """Path segments of the directories that are never removed: `<shard>/` and `<shard>/<kind>/`."""
 
 _TMP: Final = "_tmp"
 _AT_FDCWD: Final = -100
 _AT_SYMLINK_FOLLOW: Final = 0x400
-_NAMELESS: Final = os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC
+_TMPFILE_FLAGS: Final = os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC
 _TMP_AGE_MS: Final = 24 * 60 * 60 * 1000
 _NOT_WRITABLE: Final = {errno.EACCES, errno.EPERM, errno.EROFS}
 _NO_TMPFILE: Final = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL}
@@ -129,7 +129,7 @@ class FileObjects(Objects):
         except _LinkUnknownError as error:
             return Unresolved(f"giving the file its name failed: {error.strerror}")
         except OSError as error:
-            raise self._failed("create", key, error) from error
+            raise self._error_for("create", key, error) from error
         if not linked:
             # Possibly not durable yet: the log settles what it reads there before it relies on it.
             return EXISTS
@@ -149,7 +149,7 @@ class FileObjects(Objects):
             if not linked:
                 Path(self._write_named(value)).replace(self._path(key))
         except OSError as error:
-            raise self._failed("write", key, error) from error
+            raise self._error_for("write", key, error) from error
         try:
             os.fsync(directory.fd)
         except OSError as error:
@@ -166,7 +166,7 @@ class FileObjects(Objects):
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
-            raise self._failed("delete", key, error) from error
+            raise self._error_for("delete", key, error) from error
         # Not fsynced: an object that a power cut brings back is garbage, and is deleted again.
         self._remove_empty(key.rpartition("/")[0])
         return True
@@ -180,7 +180,7 @@ class FileObjects(Objects):
         """Remove `directory` and those above it that are empty, down to `<shard>/<kind>/`."""
         # Each write of Spark has a directory of its own, which nobody writes to any more when its
         # files are deleted. The directories above are in use all the time.
-        while directory.count("/") >= _KEPT_LEVELS and self._remove(directory):
+        while directory.count("/") >= _PERMANENT_LEVELS and self._remove(directory):
             directory = directory.rpartition("/")[0]
 
     def _remove(self, directory: str) -> bool:
@@ -205,7 +205,7 @@ class FileObjects(Objects):
         except FileNotFoundError:
             return
         self.prune(directory, before_ms)
-        if changed_ms < before_ms and directory.count("/") >= _KEPT_LEVELS:
+        if changed_ms < before_ms and directory.count("/") >= _PERMANENT_LEVELS:
             self._remove(directory)
 
     def _link_key(self, key: str, value: bytes | memoryview) -> tuple[_Directory, bool]:
@@ -227,7 +227,7 @@ class FileObjects(Objects):
         """
         if self._tmpfile:
             try:
-                fd = os.open(".", _NAMELESS, 0o666, dir_fd=directory.fd)
+                fd = os.open(".", _TMPFILE_FLAGS, 0o666, dir_fd=directory.fd)
             except OSError as error:
                 if error.errno not in _NO_TMPFILE:
                     raise
@@ -307,7 +307,7 @@ class FileObjects(Objects):
         except (FileNotFoundError, PermissionError):
             pass  # nothing was read there; or a reader may use the directory but not open it
         except OSError as error:
-            raise self._failed("settle", directory, error) from error
+            raise self._error_for("settle", directory, error) from error
 
     # ------------------------------------------------------------------------------------- read
 
@@ -318,13 +318,13 @@ class FileObjects(Objects):
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise self._failed("read", key, error) from error
+            raise self._error_for("read", key, error) from error
         try:
             return _read(fd, start, end)
         except IsADirectoryError:
             return None
         except OSError as error:
-            raise self._failed("read", key, error) from error
+            raise self._error_for("read", key, error) from error
         finally:
             os.close(fd)
 
@@ -345,7 +345,7 @@ class FileObjects(Objects):
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise self._failed("open", key, error) from error
+            raise self._error_for("open", key, error) from error
 
     @override
     def entries(
@@ -397,13 +397,13 @@ class FileObjects(Objects):
         except OSError as error:
             if directory and error.errno == errno.ENOTDIR:
                 return []
-            raise self._failed("list", directory or ".", error) from error
+            raise self._error_for("list", directory or ".", error) from error
         return names if directory else [name for name in names if name != f"{_TMP}/"]
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}"
 
-    def _failed(self, verb: str, key: str, error: OSError) -> ShardError:
+    def _error_for(self, verb: str, key: str, error: OSError) -> ShardError:
         what = f"cannot {verb} '{key}' in '{self.url}': {error.strerror or error}"
         if error.errno in _NOT_WRITABLE:
             return InvalidUsage(

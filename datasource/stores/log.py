@@ -23,14 +23,14 @@ head. With that, for a seqno s and the time t of an observation:
 
 so a create of s that succeeds, a record found at s, and the absence of s can all be trusted.
 The deleter counts the grace by its own clock, from when it first knew of the floor. A process that
-does not live that long uses the store's time stamp of the floor, and adds an hour (`CLOCKS_MS`) for
-the difference of the clocks and the time between stamping and storing. With the half of the grace
-that no observer uses, these may be off by one and a half hours together. Where a store has no time
-stamps, such processes leave deleting to others.
-Observers rely on half of the grace only, because clocks tick differently. When it is over they read
-the floor again, *after* the request in question: if s is not below the floor then, nothing at s was
-ever deleted. A head observed at t is such an observation for every s >= head, because no floor is
-above the head. That is why an append after another append, or after a read, costs one create.
+does not live that long uses the store's time stamp of the floor, and adds an hour
+(`CLOCK_DIFFERENCE_MS`) for the difference of the clocks and the time between stamping and storing.
+With the half of the grace that no observer uses, these may be off by one and a half hours together.
+Where a store has no time stamps, such processes leave deleting to others. Observers rely on half of
+the grace only, because clocks tick differently. When it is over they read the floor again, *after*
+the request in question: if s is not below the floor then, nothing at s was ever deleted. A head
+observed at t is such an observation for every s >= head, because no floor is above the head. That
+is why an append after another append, or after a read, costs one create.
 
 Invariants:
     seqnos from the floor to the head are present without gaps, and no other seqno was ever head;
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from shardline.datasource.clock import Clock, IdGenerator
     from shardline.datasource.stores.objects import Objects
 
-__all__ = ["CLOCKS_MS", "DEADLINE_MS", "GRACE_MS", "RECORD_BYTES_MAX", "NumberedLog"]
+__all__ = ["CLOCK_DIFFERENCE_MS", "DEADLINE_MS", "GRACE_MS", "RECORD_BYTES_MAX", "NumberedLog"]
 
 GRACE_MS: Final = 60 * 60 * 1000
 """Time between publishing a floor and deleting below it. Longer outlasts longer stalls of a writer
@@ -89,7 +89,7 @@ DEADLINE_MS: Final = 30 * 1000
 RECORD_BYTES_MAX: Final = 64 << 20
 """A record is sent in one request, which no client may split: splitting loses the condition."""
 
-CLOCKS_MS: Final = 60 * 60 * 1000
+CLOCK_DIFFERENCE_MS: Final = 60 * 60 * 1000
 """Allowance for the difference of the store's clock and ours, or a jump of one of them, where the
 grace is counted from a time stamp of the store."""
 
@@ -116,7 +116,7 @@ _BACKOFF_MAX_MS: Final = 2000.0
 _NEVER: Final = float("-inf")
 
 
-class _View(NamedTuple):
+class _Observations(NamedTuple):
     """Observations of one shard; times are elapsed ms of our clock, `_NEVER` before the first.
 
     Attributes:
@@ -144,7 +144,7 @@ class _View(NamedTuple):
         return 0 if self.head is None else self.head.seqno
 
 
-_UNKNOWN: Final = _View()
+_UNKNOWN: Final = _Observations()
 
 
 class NumberedLog(Consensus):
@@ -175,15 +175,15 @@ class NumberedLog(Consensus):
         self._deadline_ms = deadline_ms
         # No lock: views are immutable, and an update that is lost in a race between threads is one
         # that was forgotten (see Invariants).
-        self._views: dict[str, _View] = {}
+        self._views: dict[str, _Observations] = {}
 
     # ------------------------------------------------------------------------------------- head
 
     @override
     def head(self, shard: str) -> VersionedData | None:
-        view = self._view(shard)
+        view = self._observations(shard)
         if view.head_at_ms == _NEVER:
-            return self._cold_head(shard)
+            return self._find_head_by_listing(shard)
         newest = view.head
         for _ in range(_PROBES):
             seqno = 1 if newest is None else newest.seqno + 1
@@ -193,32 +193,32 @@ class NumberedLog(Consensus):
             found = self._read(shard, seqno)
             # Also where nothing was found: a record that was truncated is as absent as one that was
             # never written, and only the floor tells them apart.
-            if not self._believed(shard, seqno):
+            if not self._is_above_floor(shard, seqno):
                 break
             if found is None:
                 # A head that is remembered was made durable when it was first seen.
                 if newest is not view.head:
                     self._objects.settle(f"{shard}/log")
-                self._saw_head(shard, newest, asked_at)
+                self._note_head(shard, newest, asked_at)
                 return newest
             newest = found
-        return self._cold_head(shard)
+        return self._find_head_by_listing(shard)
 
-    def _cold_head(self, shard: str) -> VersionedData | None:
+    def _find_head_by_listing(self, shard: str) -> VersionedData | None:
         for _ in range(_ROUNDS_MAX):
             asked_at = self._clock.elapsed_ms()
             # The floor is not read: the head is never deleted, and what a stalled writer puts back
             # is below it. So the first key of a LIST is the head, however old our memory is.
             newest = newest_entry(self._objects, f"{shard}/log/")
             if newest is None:
-                self._saw_head(shard, None, asked_at)
+                self._note_head(shard, None, asked_at)
                 return None
             found = self._read(shard, entry_seqno(newest.key))
             if found is not None:
                 self._objects.settle(f"{shard}/log")
-                self._saw_head(shard, found, asked_at)
+                self._note_head(shard, found, asked_at)
                 return found
-        raise self._restless(shard)
+        raise self._truncated_too_fast(shard)
 
     # --------------------------------------------------------------------------- compare and set
 
@@ -234,7 +234,7 @@ class NumberedLog(Consensus):
             )
         before = expected or 0
         seqno = before + 1
-        view = self._view(shard)
+        view = self._observations(shard)
         newest = view.head
         if view.head_at_ms == _NEVER or view.head_seqno < before:
             # Appending after a record that is not there would leave a gap for ever. Otherwise no
@@ -244,26 +244,26 @@ class NumberedLog(Consensus):
             return ExpectationMismatch(_at(newest, seqno))
         # This look only keeps us from putting back what was deleted; the process may stall after
         # it, so the look after the create is the one that decides.
-        if not self._believed(shard, seqno):
+        if not self._is_above_floor(shard, seqno):
             return ExpectationMismatch(None)  # our head is older than the grace, and deleted since
         began_at = self._clock.elapsed_ms()
-        winner = self._append(shard, "log", seqno, data)
+        winner = self._create_and_resolve(shard, "log", seqno, data)
         if winner is not None:
-            return self._lost(shard, winner, began_at)
+            return self._answer_lost_race(shard, winner, began_at)
         try:
-            counts = self._believed(shard, seqno)
+            counts = self._is_above_floor(shard, seqno)
         except ShardError as error:
-            raise self._undecided(shard, seqno, "the floor cannot be read") from error
+            raise self._outcome_unknown(shard, seqno, "the floor cannot be read") from error
         if not counts:
             # Below the floor ours is either a commit that others have built upon and truncated, or
             # what this slow request put back where a record had been deleted.
-            raise self._undecided(shard, seqno, "the log was truncated beyond it meanwhile")
+            raise self._outcome_unknown(shard, seqno, "the log was truncated beyond it meanwhile")
         # Not the time of now: since the create, others may have appended and published a floor
         # above our record. When it began, our seqno was free, so no floor was above it.
-        self._saw_head(shard, VersionedData(seqno, data), began_at)
+        self._note_head(shard, VersionedData(seqno, data), began_at)
         return Committed(seqno)
 
-    def _lost(
+    def _answer_lost_race(
         self, shard: str, winner: VersionedData, began_at: float
     ) -> Committed | ExpectationMismatch:
         """Answer an append whose seqno was taken by another writer's record.
@@ -273,25 +273,27 @@ class NumberedLog(Consensus):
                 was committed, built upon and truncated.
         """
         try:
-            counts = self._believed(shard, winner.seqno)
+            counts = self._is_above_floor(shard, winner.seqno)
         except ShardError as error:
-            raise self._undecided(shard, winner.seqno, "the floor cannot be read") from error
+            raise self._outcome_unknown(shard, winner.seqno, "the floor cannot be read") from error
         if not counts:
             # When the append began, the seqno was not below a floor as of half a grace before (see
-            # `_believed`). Within another half nothing there was deleted, so the record found is
-            # the first at this seqno, and ours certainly failed. After that nobody can tell.
+            # `_is_above_floor`). Within another half nothing there was deleted, so the record found
+            # is the first at this seqno, and ours certainly failed. After that nobody can tell.
             if self._clock.elapsed_ms() - began_at >= self._grace_ms / 2:
                 reason = "the log was truncated beyond it meanwhile"
-                raise self._undecided(shard, winner.seqno, reason)
+                raise self._outcome_unknown(shard, winner.seqno, reason)
             return ExpectationMismatch(None)
         # Before the answer, not after: the caller acts on a refusal outside of this store, and a
         # power cut must not take away the record that caused it.
         self._objects.settle(f"{shard}/log")
         # It is not known at which time the winner was the head: it may have been long ago.
-        self._saw_head(shard, winner, _NEVER)
+        self._note_head(shard, winner, _NEVER)
         return ExpectationMismatch(winner)
 
-    def _append(self, shard: str, kind: str, seqno: int, data: bytes) -> VersionedData | None:
+    def _create_and_resolve(
+        self, shard: str, kind: str, seqno: int, data: bytes
+    ) -> VersionedData | None:
         """Create entry `seqno` of a shard's log or floor log; the other's record if we lost.
 
         Returns:
@@ -332,14 +334,14 @@ class NumberedLog(Consensus):
                     return None
                 # After the look, not before it: the last create must be read back as well.
                 if refusals >= _REFUSALS_MAX or self._clock.elapsed_ms() >= gives_up_at:
-                    raise self._undecided(shard, seqno, reason, refusal)
+                    raise self._outcome_unknown(shard, seqno, reason, refusal)
                 self._clock.wait(threading.Event(), pause_ms * (0.5 + self._ids.jitter()))
                 pause_ms = min(2 * pause_ms, _BACKOFF_MAX_MS)
                 outcome = self._objects.create(key, entry)
             except Indeterminate:
                 raise
             except ShardError as error:
-                raise self._undecided(shard, seqno, reason, refusal) from error
+                raise self._outcome_unknown(shard, seqno, reason, refusal) from error
             if outcome is CREATED:
                 return None
 
@@ -352,8 +354,8 @@ class NumberedLog(Consensus):
             records = self._scan_from(shard, first, limit)
             if records is not None:
                 return records
-            first = max(first, self._view(shard).floor)
-        raise self._restless(shard)
+            first = max(first, self._observations(shard).floor)
+        raise self._truncated_too_fast(shard)
 
     def _scan_from(self, shard: str, first: int, limit: int) -> list[VersionedData] | None:
         """Records as `scan` gives them; None if `first` turns out to be below the floor."""
@@ -362,7 +364,7 @@ class NumberedLog(Consensus):
         asked_at = self._clock.elapsed_ms()
         # If there was nothing a moment ago, there is most likely still nothing: a reader that polls
         # pays for one request each time.
-        width = 1 if self._view(shard).missed == first else _CHUNK_MIN
+        width = 1 if self._observations(shard).missed == first else _CHUNK_MIN
         while len(records) < limit:
             start = first + len(records)
             keys = [
@@ -372,19 +374,19 @@ class NumberedLog(Consensus):
             values = self._objects.get_many(keys)
             # After the reads: a truncation between the look and the reads would make deleted
             # records look like the end of the log. The lowest seqno speaks for all above it.
-            if not self._believed(shard, start):
+            if not self._is_above_floor(shard, start):
                 return None
             for seqno, (key, value) in enumerate(zip(keys, values, strict=True), start):
                 if value is None:
                     if records:
                         self._objects.settle(f"{shard}/log")
-                        self._saw_head(shard, records[-1], asked_at)
+                        self._note_head(shard, records[-1], asked_at)
                     else:
-                        self._remember(shard, self._view(shard)._replace(missed=first))
+                        self._remember(shard, self._observations(shard)._replace(missed=first))
                     return records
                 records.append(VersionedData(seqno, decode_entry(self._objects.url, key, value)[1]))
             width = min(max(2 * width, _CHUNK_MIN), _CHUNK_MAX)
-        # No `_saw_head`: `limit` was reached, and there may be more.
+        # No `_note_head`: `limit` was reached, and there may be more.
         if records:
             self._objects.settle(f"{shard}/log")
         return records
@@ -400,7 +402,7 @@ class NumberedLog(Consensus):
         # records are to be deleted, and above which ours has to be.
         view = self._look_at_floor(shard)
         deleted = self._delete_below_floor(shard)
-        if self._view(shard).cleaned >= view.floor and before > view.floor:
+        if self._observations(shard).cleaned >= view.floor and before > view.floor:
             # One floor at a time: floors are kept for ever, so at most one per grace is published.
             # Not above the head, which every reader has to find.
             self._publish_floor(shard, min(before, head.seqno))
@@ -409,19 +411,19 @@ class NumberedLog(Consensus):
 
     def _publish_floor(self, shard: str, floor: int) -> None:
         for _ in range(_ROUNDS_MAX):
-            view = self._view(shard)
+            view = self._observations(shard)
             if view.floor >= floor:
                 return
             value = _FLOOR.pack(floor)
             # A create that stalls does no harm here: nothing in the floor log is ever deleted.
-            if self._append(shard, "floor", view.floor_index + 1, value) is None:
-                self._saw_floor(shard, view.floor_index + 1, floor, _NEVER)
+            if self._create_and_resolve(shard, "floor", view.floor_index + 1, value) is None:
+                self._note_floor(shard, view.floor_index + 1, floor, _NEVER)
                 return
             self._look_at_floor(shard)
-        raise self._restless(shard)
+        raise self._truncated_too_fast(shard)
 
     def _delete_below_floor(self, shard: str) -> int:
-        view = self._view(shard)
+        view = self._observations(shard)
         if view.floor <= view.cleaned or not self._is_grace_over(shard, view):
             return 0
         prefix = f"{shard}/log/"
@@ -430,10 +432,10 @@ class NumberedLog(Consensus):
         keys = [entry.key for entry in entries if is_entry(entry.key)]
         self._objects.delete_many(keys)
         # Only now: after an error the next truncation has to delete the rest.
-        self._remember(shard, self._view(shard)._replace(cleaned=view.floor))
+        self._remember(shard, self._observations(shard)._replace(cleaned=view.floor))
         return len(keys)
 
-    def _is_grace_over(self, shard: str, view: _View) -> bool:
+    def _is_grace_over(self, shard: str, view: _Observations) -> bool:
         """True if the grace has passed since the newest floor was published."""
         if self._clock.elapsed_ms() - view.floor_since_ms >= self._grace_ms:
             return True
@@ -441,16 +443,16 @@ class NumberedLog(Consensus):
         if newest is None or newest.modified_ms <= 0 or entry_seqno(newest.key) != view.floor_index:
             return False
         age_ms = self._clock.now_ms() - newest.modified_ms
-        return age_ms >= self._grace_ms + CLOCKS_MS
+        return age_ms >= self._grace_ms + CLOCK_DIFFERENCE_MS
 
     # ------------------------------------------------------------------------------------ floor
 
-    def _believed(self, shard: str, seqno: int) -> bool:
+    def _is_above_floor(self, shard: str, seqno: int) -> bool:
         """True if nothing at `seqno` was deleted yet: what was found or missed there is true.
 
         Called after the request in question; reads the floor unless an observation is recent.
         """
-        view = self._view(shard)
+        view = self._observations(shard)
         # Compared with `>`: with a grace of 0 not even an observation of this moment is used.
         since_ms = self._clock.elapsed_ms() - self._grace_ms / 2
         if seqno >= view.head_seqno and view.head_at_ms > since_ms:
@@ -459,24 +461,24 @@ class NumberedLog(Consensus):
             return True
         return seqno >= self._look_at_floor(shard).floor
 
-    def _look_at_floor(self, shard: str) -> _View:
+    def _look_at_floor(self, shard: str) -> _Observations:
         """Read the newest floor and remember it."""
         prefix = f"{shard}/floor/"
-        view = self._view(shard)
+        view = self._observations(shard)
         index, floor = view.floor_index, view.floor
         for _ in range(_PROBES if view.floor_at_ms != _NEVER else 0):
             asked_at = self._clock.elapsed_ms()
             key = entry_key(prefix, index + 1)
             value = self._objects.get(key)
             if value is None:
-                return self._saw_floor(shard, index, floor, asked_at)
+                return self._note_floor(shard, index, floor, asked_at)
             index, floor = index + 1, self._decode_floor(key, value)
         asked_at = self._clock.elapsed_ms()
         newest = newest_entry(self._objects, prefix)
         if newest is not None and entry_seqno(newest.key) != index:
             value = self._objects.get(newest.key) or b""
             index, floor = entry_seqno(newest.key), self._decode_floor(newest.key, value)
-        return self._saw_floor(shard, index, floor, asked_at)
+        return self._note_floor(shard, index, floor, asked_at)
 
     def _decode_floor(self, key: str, value: bytes) -> int:
         payload = decode_entry(self._objects.url, key, value)[1]
@@ -491,30 +493,30 @@ class NumberedLog(Consensus):
 
     # ---------------------------------------------------------------------------------- memory
 
-    def _view(self, shard: str) -> _View:
+    def _observations(self, shard: str) -> _Observations:
         view = self._views.get(shard)
         if view is None:
             shard_name(shard)
             return _UNKNOWN
         return view
 
-    def _remember(self, shard: str, view: _View) -> _View:
+    def _remember(self, shard: str, view: _Observations) -> _Observations:
         if len(self._views) >= _SHARDS_MAX and shard not in self._views:
             self._views.clear()
         self._views[shard] = view
         return view
 
-    def _saw_head(self, shard: str, head: VersionedData | None, at_ms: float) -> None:
+    def _note_head(self, shard: str, head: VersionedData | None, at_ms: float) -> None:
         # Of two observations the later time holds for the greater head as well: no floor was above
         # the smaller head then. Threads may note their observations in any order.
-        view = self._view(shard)
+        view = self._observations(shard)
         if head is None or head.seqno <= view.head_seqno:
             head = view.head
         newest = view._replace(head=head, head_at_ms=max(at_ms, view.head_at_ms))
         self._remember(shard, newest)
 
-    def _saw_floor(self, shard: str, index: int, floor: int, at_ms: float) -> _View:
-        view = self._view(shard)
+    def _note_floor(self, shard: str, index: int, floor: int, at_ms: float) -> _Observations:
+        view = self._observations(shard)
         if index < view.floor_index:
             return view  # another thread has read a newer floor meanwhile
         since_ms = view.floor_since_ms
@@ -548,7 +550,7 @@ class NumberedLog(Consensus):
             return None
         return VersionedData(seqno, decode_entry(self._objects.url, key, value)[1])
 
-    def _undecided(
+    def _outcome_unknown(
         self, shard: str, seqno: int, reason: str, refusal: InvalidUsage | None = None
     ) -> Indeterminate:
         cure = f"{refusal.hint}; " if refusal is not None and refusal.hint else ""
@@ -558,7 +560,7 @@ class NumberedLog(Consensus):
             hint=f"{cure}read the shard back before repeating the commit",
         )
 
-    def _restless(self, shard: str) -> Determinate:
+    def _truncated_too_fast(self, shard: str) -> Determinate:
         return Determinate(
             f"the log of shard '{shard}' at '{self._objects.url}' was truncated faster than it "
             f"could be read, {_ROUNDS_MAX} times",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from shardline.datasource.clock import Clock
 
-__all__ = ["MemoryObjects", "forget"]
+__all__ = ["MemoryObjects", "drop_store"]
 
 
 class _Store:
@@ -36,7 +36,7 @@ class _Store:
 _stores: dict[str, _Store] = {}
 
 
-def forget(name: str) -> None:
+def drop_store(name: str) -> None:
     """Drop the store called `name`; locations that are still open go on with the old one."""
     _stores.pop(name, None)
 

@@ -62,7 +62,7 @@ class _Meter:
             )
 
 
-class _Reading:
+class _Measurement:
     """The measurements of one call, filled in while it runs."""
 
     __slots__ = ("bytes", "calls", "conflicts", "errors")
@@ -93,8 +93,8 @@ class Metered(Objects):
         )
 
     @contextmanager
-    def _measured(self, operation: str) -> Iterator[_Reading]:
-        reading = _Reading()
+    def _measure_call(self, operation: str) -> Iterator[_Measurement]:
+        reading = _Measurement()
         began_at = self._clock.elapsed_ms()
         try:
             yield reading
@@ -112,7 +112,7 @@ class Metered(Objects):
 
     @override
     def create(self, key: str, value: bytes) -> CreateOutcome:
-        with self._measured("create") as reading:
+        with self._measure_call("create") as reading:
             reading.bytes = len(value)
             outcome = self._inner.create(key, value)
             reading.conflicts = int(outcome is EXISTS)
@@ -121,20 +121,20 @@ class Metered(Objects):
 
     @override
     def put(self, key: str, value: bytes | memoryview) -> None:
-        with self._measured("put") as reading:
+        with self._measure_call("put") as reading:
             reading.bytes = len(value) if isinstance(value, bytes) else value.nbytes
             self._inner.put(key, value)
 
     @override
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes | None:
-        with self._measured("get") as reading:
+        with self._measure_call("get") as reading:
             value = self._inner.get(key, start, end)
             reading.bytes = len(value or b"")
         return value
 
     @override
     def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
-        with self._measured("get") as reading:
+        with self._measure_call("get") as reading:
             reading.calls = len(keys)
             values = self._inner.get_many(keys)
             reading.bytes = sum(len(value or b"") for value in values)
@@ -144,23 +144,23 @@ class Metered(Objects):
     def open(
         self, key: str, size_bytes: int | None = None, via: Objects | None = None
     ) -> pa.NativeFile | None:
-        with self._measured("open"):
+        with self._measure_call("open"):
             return self._inner.open(key, size_bytes, via or self)
 
     @override
     def delete(self, key: str) -> bool:
-        with self._measured("delete"):
+        with self._measure_call("delete"):
             return self._inner.delete(key)
 
     @override
     def delete_many(self, keys: Sequence[str]) -> None:
-        with self._measured("delete") as reading:
+        with self._measure_call("delete") as reading:
             reading.calls = len(keys)
             self._inner.delete_many(keys)
 
     @override
     def prune(self, prefix: str, before_ms: int) -> None:
-        with self._measured("delete"):
+        with self._measure_call("delete"):
             self._inner.prune(prefix, before_ms)
 
     @override
@@ -168,7 +168,7 @@ class Metered(Objects):
         self, prefix: str, start_after: str = "", limit: int | None = None
     ) -> Iterator[BlobEntry]:
         # Only the first page is timed: between the others the caller's own work would be counted.
-        with self._measured("list"):
+        with self._measure_call("list"):
             entries = self._inner.entries(prefix, start_after, limit)
             first = next(entries, None)
         if first is not None:
@@ -177,10 +177,10 @@ class Metered(Objects):
 
     @override
     def directories(self) -> list[str]:
-        with self._measured("list"):
+        with self._measure_call("list"):
             return self._inner.directories()
 
     @override
     def settle(self, directory: str) -> None:
-        with self._measured("settle"):
+        with self._measure_call("settle"):
             self._inner.settle(directory)

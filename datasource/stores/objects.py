@@ -36,18 +36,18 @@ if TYPE_CHECKING:
     from shardline.datasource.errors import InvalidUsage
     from shardline.datasource.stores.location import BlobEntry
 
-__all__ = ["CREATED", "EXISTS", "Answer", "CreateOutcome", "Objects", "Unresolved"]
+__all__ = ["CREATED", "EXISTS", "CreateAnswer", "CreateOutcome", "Objects", "Unresolved"]
 
 
-class Answer(enum.Enum):
+class CreateAnswer(enum.Enum):
     """A store's definite answer to a `create`."""
 
     CREATED = "created"
     EXISTS = "exists"
 
 
-CREATED: Final = Answer.CREATED
-EXISTS: Final = Answer.EXISTS
+CREATED: Final = CreateAnswer.CREATED
+EXISTS: Final = CreateAnswer.EXISTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Unresolved:
     refusal: InvalidUsage | None = None
 
 
-CreateOutcome: TypeAlias = Literal[Answer.CREATED, Answer.EXISTS] | Unresolved
+CreateOutcome: TypeAlias = Literal[CreateAnswer.CREATED, CreateAnswer.EXISTS] | Unresolved
 
 
 class Objects(Protocol):

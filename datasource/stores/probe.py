@@ -85,7 +85,7 @@ def ensure_location(
     if stored is None:
         _probe(objects, ids, clock)
         marker = Marker(FORMAT_VERSION, new_id("l", ids), grace_ms)
-        stored = _create_surely(objects, _MARKER, _encode(marker), ids, clock)
+        stored = _create_or_read(objects, _MARKER, _encode(marker), ids, clock)
     try:
         return _decode(stored, objects.url)
     except Corrupt:
@@ -144,8 +144,8 @@ def _probe(objects: Objects, ids: IdGenerator, clock: Clock) -> None:
 
 def _create_twice(objects: Objects, key: str, ids: IdGenerator, clock: Clock) -> None:
     first, second = ids.token(), ids.token()
-    _create_surely(objects, key, first, ids, clock)
-    if objects.create(key, second) is CREATED or not _holds(objects, key, first):
+    _create_or_read(objects, key, first, ids, clock)
+    if objects.create(key, second) is CREATED or not _is_stored(objects, key, first):
         raise _not_atomic(objects, "it stored a second object over an existing one")
 
 
@@ -172,16 +172,16 @@ def _race(objects: Objects, key: str, ids: IdGenerator) -> None:
     winners = [value for value, outcome in outcomes.items() if outcome is CREATED]
     # Lost acknowledgements may leave no winner. Two winners prove that the store is not atomic,
     # and so does a winner whose object was replaced.
-    if len(winners) > 1 or (winners and not _holds(objects, key, winners[0])):
+    if len(winners) > 1 or (winners and not _is_stored(objects, key, winners[0])):
         raise _not_atomic(objects, f"{len(winners)} of {_RACERS} racing creates were acknowledged")
 
 
-def _holds(objects: Objects, key: str, value: bytes) -> bool:
+def _is_stored(objects: Objects, key: str, value: bytes) -> bool:
     """True if `value` is at `key`; read twice, because one read may be damaged on its way."""
     return any(objects.get(key) == value for _ in range(2))
 
 
-def _create_surely(
+def _create_or_read(
     objects: Objects, key: str, value: bytes, ids: IdGenerator, clock: Clock
 ) -> bytes:
     """Create `key` unless it exists; the value that is stored there afterwards."""

@@ -12,8 +12,8 @@ of seven fails, hardly any group of 64 would ever succeed as a whole.
 Invariants:
     the last error is raised as it came;
     no single key is requested by itself more than `attempts_max` times;
-    nothing is repeated later than `PATIENCE_MS` after the first attempt, so a server that accepts
-    requests and never answers is given up after that time and the duration of one request.
+    nothing is repeated later than `RETRY_LIMIT_MS` after the first attempt, so a server that
+    accepts requests and never answers is given up after that time and the duration of one request.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from shardline.datasource.clock import Clock, IdGenerator
     from shardline.datasource.stores.location import BlobEntry
 
-__all__ = ["ATTEMPTS_MAX", "PATIENCE_MS", "Retrying"]
+__all__ = ["ATTEMPTS_MAX", "RETRY_LIMIT_MS", "Retrying"]
 
 T = TypeVar("T")
 
 ATTEMPTS_MAX: Final = 6
 """Requests in all. With the pauses below some three seconds: a load balancer restarts in that."""
 
-PATIENCE_MS: Final = 60_000.0
+RETRY_LIMIT_MS: Final = 60_000.0
 """No repetition later than this after the first attempt; twice the default read time-out."""
 
 _PAUSE_MS: Final = 50.0
@@ -69,9 +69,9 @@ class Retrying(Objects):
         self._ids = ids
         self._attempts_max = attempts_max
 
-    def _patiently(self, attempt: Callable[[], T], gives_up_at: float | None = None) -> T:
+    def _with_retries(self, attempt: Callable[[], T], gives_up_at: float | None = None) -> T:
         if gives_up_at is None:
-            gives_up_at = self._clock.elapsed_ms() + PATIENCE_MS
+            gives_up_at = self._clock.elapsed_ms() + RETRY_LIMIT_MS
         pause_ms = _PAUSE_MS
         for _ in range(self._attempts_max - 1):
             try:
@@ -89,9 +89,9 @@ class Retrying(Objects):
     ) -> list[T]:
         """The results for `keys`: one attempt for all, and after a failure one for each half."""
         if gives_up_at is None:
-            gives_up_at = self._clock.elapsed_ms() + PATIENCE_MS
+            gives_up_at = self._clock.elapsed_ms() + RETRY_LIMIT_MS
         if len(keys) < 2:  # noqa: PLR2004 - what has no halves
-            return self._patiently(lambda: attempt(keys), gives_up_at)
+            return self._with_retries(lambda: attempt(keys), gives_up_at)
         try:
             return attempt(keys)
         except (Determinate, Indeterminate):
@@ -114,11 +114,11 @@ class Retrying(Objects):
 
     @override
     def put(self, key: str, value: bytes | memoryview) -> None:
-        self._patiently(lambda: self._inner.put(key, value))
+        self._with_retries(lambda: self._inner.put(key, value))
 
     @override
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes | None:
-        return self._patiently(lambda: self._inner.get(key, start, end))
+        return self._with_retries(lambda: self._inner.get(key, start, end))
 
     @override
     def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
@@ -128,7 +128,7 @@ class Retrying(Objects):
     def open(
         self, key: str, size_bytes: int | None = None, via: Objects | None = None
     ) -> pa.NativeFile | None:
-        return self._patiently(lambda: self._inner.open(key, size_bytes, via or self))
+        return self._with_retries(lambda: self._inner.open(key, size_bytes, via or self))
 
     @override
     def delete(self, key: str) -> bool:
@@ -144,7 +144,7 @@ class Retrying(Objects):
                 deleted_before = True
                 raise
 
-        return self._patiently(attempt)
+        return self._with_retries(attempt)
 
     @override
     def delete_many(self, keys: Sequence[str]) -> None:
@@ -165,7 +165,7 @@ class Retrying(Objects):
         # A listing that breaks off is continued after the last key that it gave.
         last, left = start_after, limit
         while True:
-            entries, first = self._patiently(partial(self._begin, prefix, last, left))
+            entries, first = self._with_retries(partial(self._begin, prefix, last, left))
             if first is None:
                 return
             try:
@@ -184,8 +184,8 @@ class Retrying(Objects):
 
     @override
     def directories(self) -> list[str]:
-        return self._patiently(self._inner.directories)
+        return self._with_retries(self._inner.directories)
 
     @override
     def settle(self, directory: str) -> None:
-        self._patiently(lambda: self._inner.settle(directory))
+        self._with_retries(lambda: self._inner.settle(directory))

@@ -59,10 +59,10 @@ _DENIED: Final = (
     "ACCESS_DENIED",
     "check the credentials, and that they may get, put, delete and list there",
 )
-_ELSEWHERE: Final = ("WRONG_REGION", "set s3.region to the bucket's region")
+_WRONG_REGION: Final = ("WRONG_REGION", "set s3.region to the bucket's region")
 _REFUSALS: Final = {
-    301: _ELSEWHERE,
-    307: _ELSEWHERE,
+    301: _WRONG_REGION,
+    307: _WRONG_REGION,
     401: _DENIED,
     403: _DENIED,
     404: ("BUCKET_NOT_FOUND", "create the bucket, or check its name, s3.endpoint and s3.region"),
@@ -241,10 +241,10 @@ class S3Objects(Objects):
             arguments["Key"] = self._prefix + key
         # The client's own time-outs do not cover all of its waiting: for "100 Continue" it waits
         # without end.
-        async with asyncio.timeout(self._patience_s(len(arguments.get("Body", b"")))):
+        async with asyncio.timeout(self._deadline_s(len(arguments.get("Body", b"")))):
             return await self._fs()._call_s3(method, Bucket=self._bucket, **arguments)  # noqa: SLF001
 
-    def _patience_s(self, size_bytes: int) -> float:
+    def _deadline_s(self, size_bytes: int) -> float:
         """Longest duration of a request that sends or receives `size_bytes`, in seconds."""
         options = self._options
         waiting_s = (options.connect_timeout_ms + 2 * options.read_timeout_ms) / 1000
@@ -258,7 +258,7 @@ class S3Objects(Objects):
             if status == HTTPStatus.NOT_FOUND and code != "NoSuchBucket":
                 return None
             raise
-        patience_s = self._patience_s(response["ContentLength"])
+        patience_s = self._deadline_s(response["ContentLength"])
         async with asyncio.timeout(patience_s), response["Body"] as body:
             value: bytes = await body.read()
         if len(value) != response["ContentLength"]:
@@ -301,7 +301,7 @@ class S3Objects(Objects):
         if refusal is not None:
             raise refusal from error
         status, _ = _status(error)
-        hint = _unreachable(self._options) if status is None else "retry later"
+        hint = _unreachable_hint(self._options) if status is None else "retry later"
         raise otherwise(f"{what}: {_reason(error)}", code="STORE_UNAVAILABLE", hint=hint) from error
 
     def _refusal(self, what: str, error: Exception) -> InvalidUsage | None:
@@ -349,14 +349,14 @@ class _SendingOnce(AIOHTTPSession):  # type: ignore[misc]
 
 
 @functools.cache
-def _models() -> Any:
+def _load_service_models() -> Any:
     # Reading the description of S3 takes 0.1 s; it is the same for every client.
     return botocore.loaders.create_loader()
 
 
 def _connect(options: S3Options) -> Any:
     session = aiobotocore.session.AioSession()
-    session.register_component("data_loader", _models())
+    session.register_component("data_loader", _load_service_models())
     style = {"addressing_style": "path"} if options.path_style else {}
     fs = s3fs.S3FileSystem(
         session=session,
@@ -403,7 +403,7 @@ def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, _TruncatedError) else code
 
 
-def _unreachable(options: S3Options) -> str:
+def _unreachable_hint(options: S3Options) -> str:
     if options.endpoint is None:
         return "check the network; for a server other than AWS set s3.endpoint"
     return f"check that '{options.endpoint}' is up and reachable"

@@ -27,7 +27,7 @@ from shardline.datasource.shard.commands.append import InlineBackpressure, Stage
 from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.commands.txns import Applied, Commit, apply_commits
 from shardline.datasource.shard.machine import Machine
-from shardline.datasource.transactions.client_protocol import Home
+from shardline.datasource.transactions.client_protocol import TransactionClient
 from shardline.datasource.transactions.ledger import Ledger
 from shardline.datasource.transactions.rows import Row
 from shardline.datasource.types.schema import ShardSchema
@@ -35,7 +35,9 @@ from shardline.datasource.types.schema import ShardSchema
 __all__ = ["apply_ledger", "is_applied"]
 
 
-def apply_ledger(home: Home, ledger: Ledger, shards: Collection[str] | None = None) -> int:
+def apply_ledger(
+    home: TransactionClient, ledger: Ledger, shards: Collection[str] | None = None
+) -> int:
     """Apply all rows of `ledger` to their data shards; returns how many this process had to apply.
 
     Args:
@@ -57,7 +59,7 @@ def apply_ledger(home: Home, ledger: Ledger, shards: Collection[str] | None = No
     return sum(map(len, due.values()))
 
 
-def is_applied(home: Home, row: Row) -> bool:
+def is_applied(home: TransactionClient, row: Row) -> bool:
     """True if this process knows, without I/O, that `row` was applied to its data shard."""
     state = home.machine(row.name).cached
     return state is not None and (state.shard != row.shard or state.upper.is_beyond(row.at))
@@ -108,7 +110,7 @@ def _apply_as_blobs(
         for commit in flushed:
             if commit.at in entered:
                 parts.hand_over(commit.runs)
-        parts.unused()
+        parts.note_refused()
     if isinstance(outcome, StagedTooLong):
         raise Determinate(
             f"parts for shard '{machine.name}' were written {outcome.age_ms} ms ago, longer than "

@@ -12,10 +12,10 @@ from shardline.datasource.settings import ShardSettings
 from shardline.datasource.shard.machine import Machine
 from shardline.datasource.stores.location import Location
 
-__all__ = ["Home"]
+__all__ = ["TransactionClient"]
 
 
-class Home(Protocol):
+class TransactionClient(Protocol):
     """A client, as far as transactions use it."""
 
     @property

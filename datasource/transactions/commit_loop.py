@@ -29,10 +29,10 @@ from shardline.datasource.frontier import Frontier
 from shardline.datasource.ids import new_id
 from shardline.datasource.maintenance.compact import compact
 from shardline.datasource.maintenance.garbage_collection import collect_garbage
-from shardline.datasource.maintenance.retention import retain
+from shardline.datasource.maintenance.retention import apply_retention
 from shardline.datasource.parts.stage import Stager, UncommittedParts
 from shardline.datasource.shard.backoff import Backoff
-from shardline.datasource.shard.batch import stamp
+from shardline.datasource.shard.batch import stamp_time
 from shardline.datasource.shard.commands.append import (
     Abandoned,
     AlreadyCommitted,
@@ -43,9 +43,9 @@ from shardline.datasource.shard.commands.append import (
 )
 from shardline.datasource.shard.machine import Machine
 from shardline.datasource.transactions.applier import apply_ledger, is_applied
-from shardline.datasource.transactions.client_protocol import Home
+from shardline.datasource.transactions.client_protocol import TransactionClient
 from shardline.datasource.transactions.ledger import Ledger, LedgerReader
-from shardline.datasource.transactions.rows import KEY, Row, schema, table_of
+from shardline.datasource.transactions.rows import KEY, Row, schema, updates_table
 from shardline.datasource.write import WriteHandle, other_range
 
 __all__ = ["Committer", "Conflict", "Identity", "Judge", "Outcome", "Refused", "Rows"]
@@ -118,7 +118,7 @@ Outcome: TypeAlias = Appended | AlreadyCommitted | UpperMismatch | Refused
 class Committer:
     """Commits to one transactions shard; may be shared between threads."""
 
-    home: Home
+    home: TransactionClient
     reader: LedgerReader
     _anonymous: WriteHandle | None = None
     _upkeep_seqno: int = 0
@@ -212,9 +212,9 @@ class Committer:
         if time < least:
             return UpperMismatch(Frontier(time), Frontier(least))
         added = [replace(row, at=time) for row in rows.added]
-        gone = self._taken_back(ledger, added)
+        gone = self._rows_to_retract(ledger, added)
         try:
-            outcome = self._append(ledger, time, table_of(added, gone), identity, staged_ms)
+            outcome = self._append(ledger, time, updates_table(added, gone), identity, staged_ms)
         except InvalidUsage as error:
             if error.code in {"SHARD_CHANGED", "SHARD_FINISHED"}:
                 # The transactions shard was dropped, or made again, since its ledger was read. The
@@ -242,7 +242,7 @@ class Committer:
             raise other_range(self.machine.name, identity.writer, identity.sequence, found)
         return found
 
-    def _taken_back(self, ledger: Ledger, added: Sequence[Row]) -> list[Row]:
+    def _rows_to_retract(self, ledger: Ledger, added: Sequence[Row]) -> list[Row]:
         applied = [row for row in ledger.pending() if is_applied(self.home, row)]
         forgotten = {row.shard for row in added if row.kind == "forget"}
         left = [row for shard, row in ledger.registered.items() if shard in forgotten]
@@ -265,13 +265,13 @@ class Committer:
         else:
             staged = self._stager(handle).stage([table])
             begun_ms = staged.staged_ms if staged_ms is None else min(staged_ms, staged.staged_ms)
-            staged = replace(staged, runs=stamp(staged.runs, time), staged_ms=begun_ms)
+            staged = replace(staged, runs=stamp_time(staged.runs, time), staged_ms=begun_ms)
             attempt = (identity.attempt if identity else "") or new_id("t", self.home.ids)
             with UncommittedParts(self.home.location.blob, staged.runs) as parts:
                 with parts.commit():
                     outcome = handle.commit_at(staged, lower, sequence=sequence, attempt=attempt)
                 if isinstance(outcome, UpperMismatch):
-                    parts.unused()
+                    parts.note_refused()
             known = isinstance(outcome, AlreadyCommitted) and outcome.attempt == attempt
         # The acknowledgement was lost, and a repetition found our own commit. If its upper differs,
         # it is not this round's: the caller names the attempt and commits again after an unknown
@@ -293,7 +293,7 @@ class Committer:
         self, ledger: Ledger, time: int, added: Sequence[Row], gone: Sequence[Row]
     ) -> None:
         """Apply to data shards, and keep the transactions shard small; failing is harmless."""
-        now = ledger.grown(time + 1, added, gone)
+        now = ledger.after_commit(time + 1, added, gone)
         self.reader.learn(now)
         try:
             if added:
@@ -315,7 +315,7 @@ class Committer:
             return
         if state.seqno < self._upkeep_seqno + _UPKEEP_EVERY:
             return
-        retain(self.machine)
+        apply_retention(self.machine)
         known, state = self.reader.known, self.machine.state()
         live = 0 if known is None else len(known.rows)
         old = (batch for batch in state.trace.batches if batch.desc.upper_frontier <= state.since)

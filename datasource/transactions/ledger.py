@@ -60,7 +60,7 @@ class Ledger:
         ]
         return sorted(found, key=lambda row: (row.at, row.id))
 
-    def grown(self, upper: int, added: Iterable[Row], gone: Iterable[Row]) -> Ledger:
+    def after_commit(self, upper: int, added: Iterable[Row], gone: Iterable[Row]) -> Ledger:
         """The ledger after a commit that moved it to `upper`."""
         taken_back = {row.id for row in gone}
         rows = {name: row for name, row in self.rows.items() if name not in taken_back}
@@ -99,7 +99,7 @@ class LedgerReader:
                 return None
             _check(state)
             try:
-                ledger = self._follow(state)
+                ledger = self._bring_up_to(state)
             except MissingBlob:
                 # If the state has moved on, the part may have been merged and collected.
                 if self.machine.state().seqno == state.seqno:
@@ -120,7 +120,7 @@ class LedgerReader:
             if newest is None or newest.shard != ledger.shard or newest.upper < ledger.upper:
                 self._known = ledger
 
-    def _follow(self, state: ShardState) -> Ledger:
+    def _bring_up_to(self, state: ShardState) -> Ledger:
         """The ledger of `state`: the known one with later updates, or all of it read again."""
         known, upper = self._known, state.upper.time
         assert upper is not None, state.name

@@ -41,10 +41,15 @@ from shardline.datasource.shard.commands.lifecycle import (
     initial_state,
     reinitialise,
 )
-from shardline.datasource.shard.commands.txns import Marked, finalise_txns, mark, unmark
+from shardline.datasource.shard.commands.txns import (
+    Marked,
+    allow_direct_writes,
+    finalise_txns,
+    refuse_direct_writes,
+)
 from shardline.datasource.shard.state import Registration, ShardState, is_tombstone
 from shardline.datasource.transactions.applier import apply_ledger, is_applied
-from shardline.datasource.transactions.client_protocol import Home
+from shardline.datasource.transactions.client_protocol import TransactionClient
 from shardline.datasource.transactions.commit_loop import (
     Committer,
     Identity,
@@ -54,7 +59,7 @@ from shardline.datasource.transactions.commit_loop import (
 )
 from shardline.datasource.transactions.ledger import Ledger
 from shardline.datasource.transactions.rows import KEY, Payload, Row, RowKind, schema
-from shardline.datasource.transactions.shard_view import Door
+from shardline.datasource.transactions.shard_view import ShardViews
 
 __all__ = ["Committed", "Transactions", "Write"]
 
@@ -97,7 +102,7 @@ class Committed:
 class Transactions:
     """The transactions shard `name` of a location; may be shared between threads."""
 
-    def __init__(self, home: Home, door: Door, name: str) -> None:
+    def __init__(self, home: TransactionClient, door: ShardViews, name: str) -> None:
         """Prepare to use it, without I/O. The shard is made when a first shard is registered."""
         self.home = home
         self.name = name
@@ -142,7 +147,7 @@ class Transactions:
             for name in dict.fromkeys(names):
                 # The mark before the row: otherwise a direct append could come in between, at a
                 # time that readers have already taken as complete.
-                marked = self._marked(name, ledger)
+                marked = self._mark(name, ledger)
                 if marked.shard not in ledger.registered:
                     rows.append(self._row("register", name, marked.shard))
                     least = max(least, marked.upper)
@@ -162,7 +167,7 @@ class Transactions:
             Indeterminate: It may have happened: call it again.
         """
         for name in names:
-            self._undo_orphan(name)
+            self._remove_stale_mark(name)
 
         def judge(ledger: Ledger) -> Rows:
             apply_ledger(self.home, ledger)
@@ -354,22 +359,24 @@ class Transactions:
         assert outcome.upper.time is not None, outcome
         return outcome.upper.time
 
-    def _marked(self, name: str, ledger: Ledger) -> Marked:
+    def _mark(self, name: str, ledger: Ledger) -> Marked:
         if name == self.name:
             raise InvalidUsage(
                 f"transactions shard '{name}' cannot be registered with itself",
                 code="NOT_A_DATA_SHARD",
                 hint="register the shards that hold your data",
             )
-        self._undo_orphan(name)
+        self._remove_stale_mark(name)
         time = max(ledger.upper, self.home.clock.now_ms())
         registration = Registration(self.name, ledger.shard, time)
-        marked = self.home.machine(name).apply(partial(mark, registration=registration))
+        marked = self.home.machine(name).apply(
+            partial(refuse_direct_writes, registration=registration)
+        )
         if marked.registration.shard != ledger.shard:
-            raise self._elsewhere(name, marked.registration)
+            raise self._registered_elsewhere(name, marked.registration)
         return marked
 
-    def _undo_orphan(self, name: str) -> None:
+    def _remove_stale_mark(self, name: str) -> None:
         """Remove a mark that names an earlier transactions shard of this name, which was dropped.
 
         A transactions shard with registered shards cannot be dropped, so this registration had not
@@ -380,10 +387,10 @@ class Transactions:
         if found is None:
             return
         if found.txns != self.name or found.shard == state.shard:
-            raise self._elsewhere(name, found)
+            raise self._registered_elsewhere(name, found)
         ledger = self.reader.read()
         if ledger is None or ledger.shard != found.shard:
-            self.home.machine(name).apply(partial(unmark, registration=found))
+            self.home.machine(name).apply(partial(allow_direct_writes, registration=found))
 
     def _state(self, name: str) -> ShardState:
         state = self.home.machine(name).state()
@@ -399,7 +406,7 @@ class Transactions:
         return Row(self.home.ids.token().hex(), kind, name, shard, 0, data)
 
     @staticmethod
-    def _elsewhere(name: str, found: Registration) -> InvalidUsage:
+    def _registered_elsewhere(name: str, found: Registration) -> InvalidUsage:
         return InvalidUsage(
             f"shard '{name}' is registered with transactions shard '{found.txns}'",
             code="REGISTERED_ELSEWHERE",

@@ -59,13 +59,13 @@ def commit_append(txns: Transactions, name: str, request: Append) -> Decided:
     def judge(ledger: Ledger) -> Refused | None:
         # Applied first: writers and upper of the data shard are compared as of the ledger's upper.
         apply_ledger(txns.home, ledger, {request.shard})
-        return _judged(txns.home.machine(name).state(), request)
+        return _refusal_by_shard(txns.home.machine(name).state(), request)
 
     if name not in txns.registered():
         # Another process has begun to register it, or has just forgotten it.
-        _complete(txns, name)
+        _complete_registration(txns, name)
     if request.upper is not None:
-        return _nothing(txns, request, identity, judge)
+        return _commit_without_rows(txns, request, identity, judge)
     keep = request.writer if request.durable else ""
     write = Write(
         name,
@@ -91,7 +91,7 @@ def commit_append(txns: Transactions, name: str, request: Append) -> Decided:
     return outcome
 
 
-def _nothing(
+def _commit_without_rows(
     txns: Transactions,
     request: Append,
     identity: Identity,
@@ -108,7 +108,7 @@ def _nothing(
     return refused.why
 
 
-def _judged(state: ShardState, request: Append) -> Refused | None:
+def _refusal_by_shard(state: ShardState, request: Append) -> Refused | None:
     """The refusal by the data shard's state, decided as `compare_and_append` does; None if none."""
     if state.shard != request.shard:
         raise InvalidUsage(
@@ -124,7 +124,7 @@ def _judged(state: ShardState, request: Append) -> Refused | None:
     return None
 
 
-def _complete(txns: Transactions, name: str) -> None:
+def _complete_registration(txns: Transactions, name: str) -> None:
     state = txns.home.machine(name).state()
     if state.registered is None:
         raise txns.forgotten([name])

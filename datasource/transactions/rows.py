@@ -27,7 +27,7 @@ from shardline.datasource.shard.batch import Run
 from shardline.datasource.shard.commands.txns import Commit
 from shardline.datasource.types.schema import DIFF, ShardSchema
 
-__all__ = ["KEY", "TRANSACTIONS", "Payload", "Row", "RowKind", "schema", "table_of"]
+__all__ = ["KEY", "TRANSACTIONS", "Payload", "Row", "RowKind", "schema", "updates_table"]
 
 TRANSACTIONS: Final = "_transactions"
 """Name of a location's transactions shard, unless the user chooses another one."""
@@ -123,7 +123,7 @@ class Row:
         )
 
 
-def table_of(added: Sequence[Row], taken_back: Iterable[Row]) -> pa.Table:
+def updates_table(added: Sequence[Row], taken_back: Iterable[Row]) -> pa.Table:
     """The updates that add `added` and retract `taken_back`."""
     gone = list(taken_back)
     rows = [*added, *gone]

@@ -34,34 +34,34 @@ import msgspec
 
 from shardline.datasource.errors import Determinate
 from shardline.datasource.shard.batch import Batch
-from shardline.datasource.shard.commands.sweep import fence
+from shardline.datasource.shard.commands.sweep import write_barrier
 from shardline.datasource.shard.description import Description
 from shardline.datasource.shard.state import ShardState, is_tombstone
-from shardline.datasource.shard.trace import push
+from shardline.datasource.shard.trace import push_batch
 from shardline.datasource.transactions.applier import apply_ledger
-from shardline.datasource.transactions.client_protocol import Home
+from shardline.datasource.transactions.client_protocol import TransactionClient
 from shardline.datasource.transactions.ledger import Ledger, LedgerReader
 
-__all__ = ["Door", "view"]
+__all__ = ["ShardViews", "with_logical_upper"]
 
 _LOOKS_MAX: Final = 64
 """How often a shard may be forgotten and registered again during one read of its state."""
 
 
-def view(state: ShardState, upper: int) -> ShardState:
+def with_logical_upper(state: ShardState, upper: int) -> ShardState:
     """`state` with an empty batch up to `upper`, if its own upper is before that."""
     lower = state.upper.time
     if lower is None or lower >= upper:
         return state
-    trace = push(state.trace, Batch(Description(lower, upper)))
+    trace = push_batch(state.trace, Batch(Description(lower, upper)))
     return msgspec.structs.replace(state, trace=trace)
 
 
 @dataclass(slots=True)
-class Door:
+class ShardViews:
     """Reads shard states as the readers of one client see them; may be shared between threads."""
 
-    home: Home
+    home: TransactionClient
     _ledgers: dict[str, LedgerReader] = field(default_factory=dict)
     _complete: dict[str, tuple[str, int, int]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -99,12 +99,12 @@ class Door:
         look = partial(self._state, read=read)
         return list(map(look, names) if pool is None else pool.map(look, names))
 
-    def extended(self, state: ShardState) -> ShardState:
+    def extended_to_known_upper(self, state: ShardState) -> ShardState:
         """`state` (a shard's own) up to the logical upper that this process knows; no I/O."""
         known = self._complete.get(state.name)
         if known is None or known[0] != state.shard or state.seqno < known[1]:
             return state
-        return view(state, known[2])
+        return with_logical_upper(state, known[2])
 
     def pending_parts(self, name: str, *, fenced: bool = True) -> set[str]:
         """Keys of blobs of shard `name` that are committed and may not be in its state yet.
@@ -131,7 +131,7 @@ class Door:
             return set()
         # The fence before the ledger: then each commit that came before the fence is in the ledger.
         if fenced:
-            machine.apply(fence)
+            machine.apply(write_barrier)
         ledger = self.ledger(mark.txns).read()
         rows = [] if ledger is None else ledger.pending(state.shard)
         runs = (run for row in rows if row.data for run in row.commit().runs)
@@ -157,15 +157,15 @@ class Door:
                 continue
             if state.shard not in ledger.registered:
                 return state  # interrupted as well; or registered after the ledger was read
-            self._note(state, ledger.upper)
-            return view(state, ledger.upper)
+            self._note_upper(state, ledger.upper)
+            return with_logical_upper(state, ledger.upper)
         raise Determinate(
             f"shard '{name}' was registered and forgotten {_LOOKS_MAX} times during one look at it",
             code="CONTENTION",
             hint="try again",
         )
 
-    def _note(self, state: ShardState, upper: int) -> None:
+    def _note_upper(self, state: ShardState, upper: int) -> None:
         with self._lock:
             known = self._complete.get(state.name)
             if known is None or known[0] != state.shard or known[2] < upper:

@@ -39,7 +39,7 @@ from shardline.datasource.difference import Difference
 from shardline.datasource.errors import Determinate, InvalidUsage, unknown_name
 from shardline.datasource.frontier import TIME_MIN
 from shardline.datasource.ids import check_owner_name, new_id
-from shardline.datasource.overwrite import replacement
+from shardline.datasource.overwrite import overwrite_difference
 from shardline.datasource.parts.stage import Staged, Stager, UncommittedParts
 from shardline.datasource.read import ReadHandle, current_schema, open_reader
 from shardline.datasource.shard.backoff import Backoff
@@ -47,12 +47,12 @@ from shardline.datasource.shard.batch import Run
 from shardline.datasource.shard.commands.append import AlreadyCommitted
 from shardline.datasource.shard.plan import plan_changes
 from shardline.datasource.shard.state import ShardState
-from shardline.datasource.transactions.client_protocol import Home
+from shardline.datasource.transactions.client_protocol import TransactionClient
 from shardline.datasource.transactions.commit_loop import Conflict, Identity, Refused
 from shardline.datasource.transactions.ledger import Ledger
 from shardline.datasource.transactions.protocol import Committed, Transactions, Write
-from shardline.datasource.transactions.shard_view import Door
-from shardline.datasource.upsert import CARRIER_ID, LIVE, carrier_schema, replacements
+from shardline.datasource.transactions.shard_view import ShardViews
+from shardline.datasource.upsert import CARRIER_ID, LIVE, carrier_schema, upsert_difference
 from shardline.datasource.write import Updates
 
 __all__ = ["Isolation", "Transaction", "run_transaction"]
@@ -71,7 +71,7 @@ R = TypeVar("R")
 
 
 @dataclass(slots=True)
-class _Touched:
+class _UsedShard:
     """One shard that a transaction uses.
 
     Attributes:
@@ -104,7 +104,7 @@ class Transaction:
     def __init__(
         self,
         txns: Transactions,
-        door: Door,
+        door: ShardViews,
         *,
         isolation: Isolation = "snapshot",
         writer: str | None = None,
@@ -121,7 +121,7 @@ class Transaction:
                 hint="give both: the name of the writer, and a number that grows",
             )
         self.committed_at: int | None = None
-        self.already = False
+        self.was_committed_before = False
         self._txns = txns
         self._door = door
         self._home = txns.home
@@ -132,7 +132,7 @@ class Transaction:
             name = f"txn:{check_owner_name('writer', writer)}"
             self._identity = Identity(name, sequence, attempt=self._attempt, covers=covers)
         self._read_time: int | None = None
-        self._touched: dict[str, _Touched] = {}
+        self._touched: dict[str, _UsedShard] = {}
         self._parts = UncommittedParts(self._home.location.blob)
         self._open = True
 
@@ -181,7 +181,7 @@ class Transaction:
             InvalidUsage: The rows do not fit the shard, or have times.
         """
         if not self.done_before():
-            touched = self._touch(name)
+            touched = self._use_shard(name)
             tables = [data] if isinstance(data, pa.Table | pa.RecordBatch) else data
             self.add(name, touched.stager.stage(tables))
 
@@ -195,7 +195,7 @@ class Transaction:
             Determinate: As `read`.
         """
         if not self.done_before():
-            touched = self._touch(name)
+            touched = self._use_shard(name)
             tables = [data] if isinstance(data, pa.Table | pa.RecordBatch) else data
             self.replace(name, touched.stager.stage(tables))
 
@@ -218,7 +218,7 @@ class Transaction:
 
         It stays readable at that time until the end of the transaction. Errors as `read`.
         """
-        touched = self._touch(name)
+        touched = self._use_shard(name)
         touched.read = True
         self._reader(name, touched)
         return self.read_time()
@@ -232,18 +232,18 @@ class Transaction:
             InvalidUsage: Its number was committed for another range.
         """
         self._check_open()
-        if self._identity is not None and not self.already and not self._touched:
+        if self._identity is not None and not self.was_committed_before and not self._touched:
             self._txns.reader.machine.refresh()
-            self.already = self._txns.committed_before(self._identity) is not None
-        return self.already
+            self.was_committed_before = self._txns.committed_before(self._identity) is not None
+        return self.was_committed_before
 
     def stager(self, name: str) -> Stager:
         """The stager for shard `name`; can be sent to other processes if its blob store can."""
-        return self._touch(name).stager
+        return self._use_shard(name).stager
 
     def add(self, name: str, staged: Staged) -> None:
         """Add parts staged for shard `name`; the transaction takes charge of them."""
-        touched = self._touch(name)
+        touched = self._use_shard(name)
         touched.staged.append(staged)
         self._parts.add(staged.runs)
         for run in staged.runs:
@@ -257,11 +257,11 @@ class Transaction:
 
     def replace(self, name: str, staged: Staged) -> None:
         """Make the staged rows the contents of shard `name`; their parts are deleted afterwards."""
-        touched = self._touch(name)
+        touched = self._use_shard(name)
         with UncommittedParts(self._home.location.blob, staged.runs) as replaced:
             reader = self._reader(name, touched)
             state = self._state_at(reader, name)
-            difference = replacement(self._home.machine(name), staged)
+            difference = overwrite_difference(self._home.machine(name), staged)
             more = self._difference(touched, state, difference)
             # Deleted here and now, and only after the difference was staged: if that fails, the
             # transaction still has its earlier writes.
@@ -313,9 +313,9 @@ class Transaction:
             return outcome.at
         # A commit whose attempt is not known any more may have been ours, with these parts.
         if not isinstance(outcome, AlreadyCommitted) or outcome.attempt not in {"", self._attempt}:
-            self._parts.unused()
+            self._parts.note_refused()
         if isinstance(outcome, AlreadyCommitted):
-            self.already = True
+            self.was_committed_before = True
             if outcome.attempt and outcome.upper.time is not None:
                 self.committed_at = outcome.upper.time - 1
             return self.committed_at
@@ -353,7 +353,7 @@ class Transaction:
 
     # -- how ---------------------------------------------------------------------------------
 
-    def _touch(self, name: str) -> _Touched:
+    def _use_shard(self, name: str) -> _UsedShard:
         """The entry of shard `name`, which is registered at its first use if it was not."""
         self._check_open()
         if name not in self._touched:
@@ -372,10 +372,10 @@ class Transaction:
                 home.clock,
                 home.ids,
             )
-            self._touched[name] = _Touched(state.shard, stager)
+            self._touched[name] = _UsedShard(state.shard, stager)
         return self._touched[name]
 
-    def _reader(self, name: str, touched: _Touched) -> ReadHandle:
+    def _reader(self, name: str, touched: _UsedShard) -> ReadHandle:
         """A reader at the read time, whose lease lasts until the end of the transaction."""
         if touched.reader is None:
             try:
@@ -401,7 +401,7 @@ class Transaction:
     def _replace_keys(self, name: str, data: pa.Table, *, live: bool) -> None:
         if self.done_before():
             return
-        touched = self._touch(name)
+        touched = self._use_shard(name)
         if touched.staged:
             raise InvalidUsage(
                 f"this transaction has written to shard '{name}' before",
@@ -426,11 +426,11 @@ class Transaction:
         carrying = replace(touched.stager, schema=carriers, schema_id=CARRIER_ID)
         new = carrying.stage([kept])
         with UncommittedParts(self._home.location.blob, new.runs):
-            difference = replacements(self._home.machine(name), carriers, new)
+            difference = upsert_difference(self._home.machine(name), carriers, new)
             touched.staged.append(self._difference(touched, state, difference))
         touched.replaced = True
 
-    def _difference(self, touched: _Touched, state: ShardState, difference: Difference) -> Staged:
+    def _difference(self, touched: _UsedShard, state: ShardState, difference: Difference) -> Staged:
         """`difference` to the contents at the read time, staged with the newest schema."""
         there = plan_changes(state, TIME_MIN, self.read_time() + 1)
         stager = replace(touched.stager, schema=current_schema(state), schema_id=state.schema_id)
@@ -466,7 +466,7 @@ class Transaction:
 
 
 def run_transaction(
-    home: Home, begin: Callable[[], Transaction], work: Callable[[Transaction], R]
+    home: TransactionClient, begin: Callable[[], Transaction], work: Callable[[Transaction], R]
 ) -> R:
     """Run `work` in transactions until one commits; returns the result of that run.
 

@@ -1,13 +1,13 @@
 """Maps Arrow types to the Spark types of the same values, for data that did not come from Spark.
 
 `spark_record` is the inverse of `spark_types.arrow_type` where that is possible and refuses other
-types by column path. `neutral` maps every Arrow type to the one representative that Spark uses for
-the same values, so that "large_string or a dictionary of strings is as good as string" is decided
-in one place.
+types by column path. `neutral_type` maps every Arrow type to the one representative that Spark uses
+for the same values, so that "large_string or a dictionary of strings is as good as string" is
+decided in one place.
 
 Invariants:
-    - `neutral` never maps two types to one unless a safe cast between them keeps every value or
-      fails.
+    - `neutral_type` never maps two types to one unless a safe cast between them keeps every value
+      or fails.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from shardline.datasource.types.spark_types import (
     path_text,
 )
 
-__all__ = ["neutral", "spark_record"]
+__all__ = ["neutral_type", "spark_record"]
 
 
 _BY_ARROW: Final[Mapping[str, str]] = {
@@ -70,20 +70,20 @@ def spark_record(schema: pa.Schema) -> Record:
     return Record(tuple(_spark_field(f, ()) for f in schema))
 
 
-def neutral(kind: pa.DataType) -> pa.DataType:
+def neutral_type(kind: pa.DataType) -> pa.DataType:
     """The representative of all Arrow types with the same values, without nullability and names.
 
     Types that no Spark type holds are their own representative.
     """
     types = pa.types
     if types.is_dictionary(kind):
-        return neutral(kind.value_type)
+        return neutral_type(kind.value_type)
     if types.is_map(kind):
-        return pa.map_(neutral(kind.key_type), neutral(kind.item_type))
+        return pa.map_(neutral_type(kind.key_type), neutral_type(kind.item_type))
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return pa.list_(neutral(kind.value_type))
+        return pa.list_(neutral_type(kind.value_type))
     if types.is_struct(kind):
-        return pa.struct([pa.field(f.name, neutral(f.type)) for f in kind])
+        return pa.struct([pa.field(f.name, neutral_type(f.type)) for f in kind])
     try:
         return arrow_type(Atomic(_spark_name(kind, ())))
     except InvalidUsage:

@@ -7,8 +7,8 @@ Both are vectorised at every depth, and both accept and keep the columns `_ts` a
 
 Invariants:
     - A value is converted exactly or refused (`LOSSY_VALUE`); nothing is truncated or rounded.
-    - `migrate` keeps order and identity: rows sorted by `row_keys` stay sorted, and two rows are
-      the same value after it exactly when they were before.
+    - `migrate_rows` keeps order and identity: rows sorted by `row_keys` stay sorted, and two rows
+      are the same value after it exactly when they were before.
     - Results have exactly the schema's Arrow types, child names and nullability included.
 """
 
@@ -20,13 +20,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardline.datasource.errors import InvalidUsage, nearest
-from shardline.datasource.types.arrow_to_spark import neutral
-from shardline.datasource.types.nested_arrays import as_lists, list_lengths, validity
+from shardline.datasource.errors import InvalidUsage, nearest_name
+from shardline.datasource.types.arrow_to_spark import neutral_type
+from shardline.datasource.types.nested_arrays import list_lengths, map_as_lists, validity_bitmap
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 from shardline.datasource.types.spark_types import arrow_field, path_text
 
-__all__ = ["check_data", "convert", "migrate"]
+__all__ = ["check_data", "convert", "migrate_rows"]
 
 Data = TypeVar("Data", pa.Table, pa.RecordBatch)
 
@@ -43,14 +43,14 @@ def check_data(data: Data, schema: ShardSchema) -> Data:
         InvalidUsage: `MISSING_COLUMN`, `EXTRA_COLUMN`, `WRONG_TYPE`, `NULL_VALUE` or
             `LOSSY_VALUE`; the message names the column.
     """
-    if data.schema.equals(schema.arrow) and not any(_demands(field) for field in schema.arrow):
+    if data.schema.equals(schema.arrow) and not any(_is_required(field) for field in schema.arrow):
         return data  # the usual case: in tiny appends such checks would take most of the time
     _check_names(data.column_names, schema)
     columns = [_checked(data.column(f.name), f) for f in schema.arrow]
     return _assemble(data, columns, list(schema.arrow))
 
 
-def migrate(data: Data, from_schema: ShardSchema, to_schema: ShardSchema) -> Data:
+def migrate_rows(data: Data, from_schema: ShardSchema, to_schema: ShardSchema) -> Data:
     """`data`, written under `from_schema`, as rows of `to_schema`.
 
     Columns that `from_schema` lacks become null; types are widened. `to_schema` must be what
@@ -96,7 +96,7 @@ def _nulls_like(data: pa.Table | pa.RecordBatch, kind: pa.DataType) -> pa.Array:
 def _check_names(names: list[str], schema: ShardSchema) -> None:
     for name in schema.names:
         if name not in names:
-            near = nearest(name, set(names) - set(schema.names))
+            near = nearest_name(name, set(names) - set(schema.names))
             hint = f"rename '{near}'?" if near else "add it, with nulls if it has no values"
             raise InvalidUsage(f"the data has no column '{name}'", code="MISSING_COLUMN", hint=hint)
         if names.count(name) > 1:
@@ -111,22 +111,22 @@ def _check_names(names: list[str], schema: ShardSchema) -> None:
 
 
 def _checked(column: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array | pa.ChunkedArray:
-    if not neutral(column.type).equals(neutral(field.type)):
+    if not neutral_type(column.type).equals(neutral_type(field.type)):
         raise InvalidUsage(
             f"column '{field.name}' has the type {column.type} where the shard has {field.type}",
             code="WRONG_TYPE",
             hint="cast it, or evolve the schema first",
         )
     result = _each_chunk(column, field.type, (field.name,))
-    if _demands(field):
+    if _is_required(field):
         for chunk in result.chunks if isinstance(result, pa.ChunkedArray) else [result]:
             _refuse_nulls(chunk, field, ())
     return result
 
 
-def _demands(field: pa.Field) -> bool:
+def _is_required(field: pa.Field) -> bool:
     """True if `field`, or any field inside of it, must not be null."""
-    return not field.nullable or any(_demands(child) for child in _children(field.type))
+    return not field.nullable or any(_is_required(child) for child in _children(field.type))
 
 
 def _children(kind: pa.DataType) -> list[pa.Field]:
@@ -143,7 +143,7 @@ def _refuse_nulls(array: pa.Array, field: pa.Field, path: Path) -> None:
                 hint="filter or fill them, or evolve the column to nullable",
             )
         array = array.drop_null()
-    if not any(_demands(child) for child in _children(field.type)):
+    if not any(_is_required(child) for child in _children(field.type)):
         return
     for child, values in zip(_children(field.type), _child_arrays(array), strict=True):
         _refuse_nulls(values, child, here)
@@ -154,7 +154,7 @@ def _child_arrays(array: pa.Array) -> list[pa.Array]:
     if isinstance(array, pa.StructArray):
         return list(array.flatten())
     if isinstance(array, pa.MapArray):
-        return [as_lists(array).flatten()]
+        return [map_as_lists(array).flatten()]
     return [array.flatten()]
 
 
@@ -204,7 +204,7 @@ def _convert_struct(array: pa.StructArray, target: pa.StructType, path: Path) ->
         for f in target
     ]
     return pa.Array.from_buffers(
-        target, len(array), [validity(array)], array.null_count, children=children
+        target, len(array), [validity_bitmap(array)], array.null_count, children=children
     )
 
 
@@ -216,7 +216,7 @@ def _convert_list(array: pa.Array, target: pa.ListType, path: Path) -> pa.Array:
 
 
 def _convert_map(array: pa.MapArray, target: pa.MapType, path: Path) -> pa.Array:
-    entries = as_lists(array).flatten()
+    entries = map_as_lists(array).flatten()
     keys = convert(entries.field(0), target.key_type, (*path, "key"))
     items = convert(entries.field(1), target.item_type, (*path, "value"))
     kind = pa.struct([target.key_field, target.item_field])
@@ -227,5 +227,5 @@ def _convert_map(array: pa.MapArray, target: pa.MapType, path: Path) -> pa.Array
 def _with_lengths(array: pa.Array, target: pa.DataType, child: pa.Array) -> pa.Array:
     """A list or map array shaped like `array` over the flattened, converted values `child`."""
     offsets = np.concatenate([[0], np.cumsum(list_lengths(array))])
-    buffers = [validity(array), pa.py_buffer(offsets.astype(np.int32))]
+    buffers = [validity_bitmap(array), pa.py_buffer(offsets.astype(np.int32))]
     return pa.Array.from_buffers(target, len(array), buffers, array.null_count, children=[child])

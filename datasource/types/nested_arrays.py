@@ -17,14 +17,22 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["Offsets", "as_lists", "list_lengths", "nulls", "raw_offsets", "unmasked", "validity"]
+__all__ = [
+    "Offsets",
+    "list_lengths",
+    "map_as_lists",
+    "null_mask",
+    "raw_offsets",
+    "validity_bitmap",
+    "without_masked_nulls",
+]
 
 Offsets = npt.NDArray[np.int64]
 
 _WIDE = (pa.types.is_large_binary, pa.types.is_large_string, pa.types.is_large_list)
 
 
-def as_lists(array: pa.MapArray) -> pa.ListArray:
+def map_as_lists(array: pa.MapArray) -> pa.ListArray:
     """`array` as `list<struct<key, value>>` over the same buffers."""
     entries = pa.StructArray.from_arrays([array.keys, array.items], names=["key", "value"])
     return pa.Array.from_buffers(
@@ -40,7 +48,7 @@ def as_lists(array: pa.MapArray) -> pa.ListArray:
 def list_lengths(array: pa.Array) -> Offsets:
     """The number of elements that each list has in `array.flatten()`; 0 for null lists."""
     lengths = np.diff(raw_offsets(array))
-    absent = nulls(array)
+    absent = null_mask(array)
     if absent is not None:
         lengths[absent] = 0
     return lengths
@@ -55,7 +63,7 @@ def raw_offsets(array: pa.Array) -> Offsets:
     return stored[: len(array) + 1].astype(np.int64)
 
 
-def nulls(array: pa.Array) -> npt.NDArray[np.bool_] | None:
+def null_mask(array: pa.Array) -> npt.NDArray[np.bool_] | None:
     """A mask of the null values; None when there are none."""
     if array.null_count == 0:
         return None
@@ -63,15 +71,15 @@ def nulls(array: pa.Array) -> npt.NDArray[np.bool_] | None:
     return absent
 
 
-def validity(array: pa.Array) -> pa.Buffer | None:
+def validity_bitmap(array: pa.Array) -> pa.Buffer | None:
     """The validity bitmap of `array` without its offset; None when nothing is null."""
-    absent = nulls(array)
+    absent = null_mask(array)
     if absent is None:
         return None
     return pa.py_buffer(np.packbits(~absent, bitorder="little"))
 
 
-def unmasked(array: pa.Array, *, nullable: bool = True) -> pa.Array:
+def without_masked_nulls(array: pa.Array, *, nullable: bool = True) -> pa.Array:
     """`array` without nulls in children that are declared not nullable.
 
     Such a child may have nulls under null parents, where they mean nothing, but the Parquet writer
@@ -92,21 +100,21 @@ def unmasked(array: pa.Array, *, nullable: bool = True) -> pa.Array:
     else:
         offsets = np.concatenate([[0], np.cumsum(list_lengths(array))]).astype(np.int32)
         heads, children = [pa.py_buffer(offsets)], [_unmasked_elements(array)]
-    bitmap, missing = (validity(array), array.null_count) if nullable else (None, 0)
+    bitmap, missing = (validity_bitmap(array), array.null_count) if nullable else (None, 0)
     return pa.Array.from_buffers(
         array.type, len(array), [bitmap, *heads], missing, children=children
     )
 
 
 def _unmasked_child(child: pa.Array, field: pa.Field) -> pa.Array:
-    return unmasked(child, nullable=field.nullable)
+    return without_masked_nulls(child, nullable=field.nullable)
 
 
 def _unmasked_elements(array: pa.Array) -> pa.Array:
     """The elements of the lists, or the entries of the maps, of `array`."""
     if not pa.types.is_map(array.type):
         return _unmasked_child(array.flatten(), array.type.value_field)
-    entries = as_lists(array).flatten()
+    entries = map_as_lists(array).flatten()
     fields = [array.type.key_field, array.type.item_field]
     columns = [_unmasked_child(entries.field(i), field) for i, field in enumerate(fields)]
     return pa.StructArray.from_arrays(columns, fields=fields)

@@ -43,13 +43,13 @@ import pyarrow.compute as pc
 
 from shardline.datasource.types.nested_arrays import (
     Offsets,
-    as_lists,
     list_lengths,
-    nulls,
+    map_as_lists,
+    null_mask,
     raw_offsets,
 )
 
-__all__ = ["contiguous", "key_columns", "surrogate", "words"]
+__all__ = ["contiguous", "key_columns", "sort_words", "surrogate"]
 
 Numbers = npt.NDArray[Any]
 Words = Callable[[Offsets], Numbers]
@@ -135,7 +135,7 @@ def _ordered_floats(array: pa.Array) -> pa.Array:
 
 
 def _number_array(numbers: Numbers, like: pa.Array) -> pa.Array:
-    return pa.array(numbers, mask=nulls(like))
+    return pa.array(numbers, mask=null_mask(like))
 
 
 def _fixed(array: pa.Array, dtype: np.dtype[Any]) -> Numbers:
@@ -151,7 +151,7 @@ def _fixed(array: pa.Array, dtype: np.dtype[Any]) -> Numbers:
 # --- as numbers --------------------------------------------------------------------------------
 
 
-def words(key: pa.Array) -> list[Words]:
+def sort_words(key: pa.Array) -> list[Words]:
     """A surrogate as a sequence of fixed-width numbers, most significant first.
 
     Each entry maps row numbers to integers; comparing two rows means comparing the first entry
@@ -159,7 +159,7 @@ def words(key: pa.Array) -> list[Words]:
     where earlier ones tie. Text of n bytes has n/8 words.
     """
     found: list[Words] = []
-    absent = nulls(key)
+    absent = null_mask(key)
     if pa.types.is_null(key.type):
         return found
     if absent is not None:
@@ -217,7 +217,7 @@ def _text_parts(key: pa.Array) -> tuple[Offsets, Offsets, npt.NDArray[np.uint8]]
     data = np.frombuffer(buffer, np.uint8) if buffer is not None else np.zeros(0, np.uint8)
     first, last = (int(raw[0]), int(raw[-1])) if len(raw) else (0, 0)
     lengths = np.diff(raw)
-    absent = nulls(key)
+    absent = null_mask(key)
     if absent is not None:
         lengths[absent] = 0
     return raw[:-1] - first, lengths, data[first:last]
@@ -255,7 +255,7 @@ def _encode_fixed(key: pa.Array) -> pa.Array:
     out[:, 0] = 1
     out[:, 1:] = raw[:, ::-1]
     out[:, 1] ^= 0x80
-    absent = nulls(key)
+    absent = null_mask(key)
     if absent is not None:
         out[absent] = 0
     return _rows_of_bytes(out)
@@ -302,7 +302,7 @@ def _encode_list(array: pa.Array, lengths: Offsets, elements: pa.Array) -> pa.Ar
 
 def _encode_map(array: pa.Array) -> pa.Array:
     """Encode each map as the list of its entries, sorted by their bytes."""
-    lists = as_lists(array)
+    lists = map_as_lists(array)
     lengths = list_lengths(lists)
     entries = _encode(lists.flatten())
     owner = pa.array(np.repeat(np.arange(len(array)), lengths))

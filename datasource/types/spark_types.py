@@ -177,7 +177,7 @@ def _parse(value: object, path: tuple[str, ...]) -> SparkType:
             return Atomic(_canonical_name(name, path))
         case {"type": "array", "elementType": element, "containsNull": bool(nullable)}:
             inner = (*path, "element")
-            return Array(_holding(_parse(element, inner), nullable, inner), nullable)
+            return Array(_check_void(_parse(element, inner), nullable, inner), nullable)
         case {
             "type": "map",
             "keyType": key,
@@ -185,12 +185,12 @@ def _parse(value: object, path: tuple[str, ...]) -> SparkType:
             "valueContainsNull": bool(nullable),
         }:
             to_key, to_item = (*path, "key"), (*path, "value")
-            key_type = _holding(_parse(key, to_key), False, to_key)
-            return Map(key_type, _holding(_parse(item, to_item), nullable, to_item), nullable)
+            key_type = _check_void(_parse(key, to_key), False, to_key)
+            return Map(key_type, _check_void(_parse(item, to_item), nullable, to_item), nullable)
         case {"type": "struct", "fields": list(fields)}:
             if path and not fields:
                 raise _unsupported("struct<> (Parquet has no struct without fields)", path)
-            return _distinct(Record(tuple(_parse_field(f, path) for f in fields)), path)
+            return _check_distinct(Record(tuple(_parse_field(f, path) for f in fields)), path)
         case {"type": "udt"}:
             raise _unsupported("a user-defined type", path)
     raise _unreadable(f"column '{path_text(path)}' has the type {_dump(value)}")
@@ -202,11 +202,11 @@ def _parse_field(value: object, path: tuple[str, ...]) -> Field:
             metadata = _dump(rest.get("metadata") or {})
             nullable = bool(rest.get("nullable", True))
             here = (*path, name)
-            return Field(name, _holding(_parse(kind, here), nullable, here), nullable, metadata)
+            return Field(name, _check_void(_parse(kind, here), nullable, here), nullable, metadata)
     raise _unreadable(f"'{path_text(path)}' holds {_dump(value)} where a field is needed")
 
 
-def _holding(kind: SparkType, nullable: bool, path: tuple[str, ...]) -> SparkType:  # noqa: FBT001
+def _check_void(kind: SparkType, nullable: bool, path: tuple[str, ...]) -> SparkType:  # noqa: FBT001
     """`kind`; refuses void where null is not allowed, since it has no other value."""
     if kind == Atomic("void") and not nullable:
         raise _unsupported("void without nulls (as of an empty array literal)", path)
@@ -233,7 +233,7 @@ def _canonical_name(name: str, path: tuple[str, ...]) -> str:
     raise _unsupported(f"'{name}'", path)
 
 
-def _distinct(record: Record, path: tuple[str, ...]) -> Record:
+def _check_distinct(record: Record, path: tuple[str, ...]) -> Record:
     seen: set[str] = set()
     for field in record.fields:
         if field.name.lower() in seen:

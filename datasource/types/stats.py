@@ -9,7 +9,7 @@
 
 Per column, or per leaf of a struct (by its path, as Spark spells it): the number of nulls, and for
 types with a natural order the least and the greatest value. Lists, maps and variants have the
-number of nulls only. `parts.collect_stats.collect` makes them when a part is written.
+number of nulls only. `parts.collect_stats.collect_part_stats` makes them when a part is written.
 
 Invariants:
     - Every value of a column that is neither null nor NaN lies within its bounds, ends included.
@@ -37,8 +37,8 @@ __all__ = [
     "Kind",
     "PartStats",
     "bounds",
+    "decode_bound",
     "decode_stats",
-    "decoded",
     "encode_stats",
     "kind_of",
     "may_overlap",
@@ -126,7 +126,7 @@ def stats_size(stats: PartStats) -> int:
     return len(_encoder.encode(stats))
 
 
-def decoded(kind: Kind, written: int | str) -> Bound:
+def decode_bound(kind: Kind, written: int | str) -> Bound:
     """The value of a written bound; times and dates as the number that is written."""
     match kind:
         case "float":
@@ -148,8 +148,8 @@ def bounds(stats: PartStats, path: str) -> tuple[Bound | None, Bound | None]:
     column = stats.columns.get(path)
     if column is None or column.kind is None:
         return None, None
-    lo = None if column.lo is None else decoded(column.kind, column.lo)
-    return lo, None if column.hi is None else decoded(column.kind, column.hi)
+    lo = None if column.lo is None else decode_bound(column.kind, column.lo)
+    return lo, None if column.hi is None else decode_bound(column.kind, column.hi)
 
 
 def may_overlap(a: PartStats, b: PartStats, columns: Iterable[str] | None = None) -> bool:
@@ -217,7 +217,9 @@ def _outermost(
     kind: Kind, written: list[int | str | None], choose: Callable[..., int | str]
 ) -> int | str | None:
     known = [w for w in written if w is not None]
-    return choose(known, key=lambda w: decoded(kind, w)) if len(known) == len(written) else None
+    return (
+        choose(known, key=lambda w: decode_bound(kind, w)) if len(known) == len(written) else None
+    )
 
 
 def kind_of(field: Field) -> Kind | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shardline.app.logs import log_to, start_log
+from shardline.app.logs import add_log_file, start_log
 from shardline.datasource.errors import InvalidUsage
 
 
@@ -17,7 +17,7 @@ from shardline.datasource.errors import InvalidUsage
 def file(tmp_path: Path) -> Any:
     """A log file in a folder that is not there yet."""
     path = tmp_path / "a b" / "log.jsonl"
-    handler = log_to(path, "INFO")
+    handler = add_log_file(path, "INFO")
     yield path
     end(handler)
 

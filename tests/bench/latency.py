@@ -33,7 +33,7 @@ from shardline.datasource.read import current_schema
 from shardline.datasource.shard_source.fetch_task import read_partition
 from shardline.datasource.shard_source.options import parse_source
 from shardline.datasource.shard_source.partition_planner import open_client
-from shardline.datasource.shard_source.row_shape import Shape
+from shardline.datasource.shard_source.row_shape import RowShape
 from shardline.datasource.shard_source.stream import ShardStreamReader
 from shardline.datasource.types.schema import ShardSchema
 
@@ -120,7 +120,7 @@ def _ours(clock: Clock, url: str, whole_ms: float) -> list[Measured]:
     options = parse_source({"path": f"{url}/single", **_SINGLES})
     client = open_client(options)
     reader = ShardStreamReader(
-        options, Shape.now(options, [current_schema(client.state(options.shard))])
+        options, RowShape.now(options, [current_schema(client.state(options.shard))])
     )
     hooks: list[float] = []
     fetches: list[float] = []

@@ -103,7 +103,7 @@ def _measure(url: str, name: str, result: Connection) -> None:
     from shardline.datasource.read import current_schema
     from shardline.datasource.shard_source.options import parse_source
     from shardline.datasource.shard_source.partition_planner import open_client
-    from shardline.datasource.shard_source.row_shape import Shape
+    from shardline.datasource.shard_source.row_shape import RowShape
     from shardline.datasource.shard_source.stream import ShardStreamReader
 
     clock = SystemClock()
@@ -111,7 +111,7 @@ def _measure(url: str, name: str, result: Connection) -> None:
     began = clock.elapsed_ms()
     state = open_client(options).state(name)
     opened = clock.elapsed_ms()
-    reader = ShardStreamReader(options, Shape.now(options, [current_schema(state)]))
+    reader = ShardStreamReader(options, RowShape.now(options, [current_schema(state)]))
     del state
     limit: ReadLimit = ReadAllAvailable()
     start = reader.initialOffset()

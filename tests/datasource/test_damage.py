@@ -17,7 +17,7 @@ from shardline.datasource.errors import Corrupt, MissingBlob
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.parts.fetch import Fetcher
 from shardline.datasource.parts.part_file import decode_inline
-from shardline.datasource.parts.verify import verify
+from shardline.datasource.parts.verify import verify_part
 from shardline.datasource.read import contents_of
 from shardline.datasource.shard.batch import Part
 from support.models.shards import SETTINGS, World, rows, schema_of, table, updates
@@ -80,7 +80,7 @@ def test_a_missing_part_is_an_error_in_every_way_of_reading(client: ShardClient,
     client.location.blob.delete(part.key)
     with pytest.raises(MissingBlob, match=rf"MISSING_BLOB.*{part.key}.*10 rows.*restore"):
         ways(client)[way]()  # type: ignore[operator]
-    assert isinstance(verify(client.location.blob, part), MissingBlob)
+    assert isinstance(verify_part(client.location.blob, part), MissingBlob)
 
 
 @pytest.mark.parametrize("way", range(3))
@@ -93,7 +93,7 @@ def test_a_foreign_file_is_corrupt(client: ShardClient, foreign: bytes, way: int
     client.location.blob.set(part.key, foreign)
     with pytest.raises(Corrupt, match=rf"CORRUPT_PART.*{part.key}.*nothing is skipped"):
         ways(client)[way]()  # type: ignore[operator]
-    assert isinstance(verify(client.location.blob, part), Corrupt)
+    assert isinstance(verify_part(client.location.blob, part), Corrupt)
 
 
 def test_another_part_of_the_same_size_is_corrupt(client: ShardClient) -> None:
@@ -125,19 +125,19 @@ def test_a_part_without_a_checksum_is_verified_by_its_pages(client: ShardClient)
     part = msgspec.structs.replace(only_part(client), crc32=None)
     expected = [rows(one) for one in everything(client)]
     whole = client.location.blob.get(part.key) or b""
-    assert verify(client.location.blob, part) is None
+    assert verify_part(client.location.blob, part) is None
     noticed = 0
     for bit in range(0, 8 * len(whole), 37):
         damaged = bytearray(whole)
         damaged[bit // 8] ^= 1 << bit % 8
         client.location.blob.set(part.key, bytes(damaged))
-        if verify(client.location.blob, part) is not None:
+        if verify_part(client.location.blob, part) is not None:
             noticed += 1
             continue
         with contextlib.suppress(Corrupt):  # in the names of columns: not a matter of the pages
             assert [rows(one) for one in everything(client)] == expected
     client.location.blob.set(part.key, whole[:-1])
-    assert isinstance(verify(client.location.blob, part), Corrupt)
+    assert isinstance(verify_part(client.location.blob, part), Corrupt)
     assert noticed > 10
 
 
@@ -152,7 +152,7 @@ def test_no_flipped_bit_makes_a_wrong_row(client: ShardClient) -> None:
         damaged = bytearray(whole)
         damaged[bit // 8] ^= 1 << bit % 8
         client.location.blob.set(part.key, bytes(damaged))
-        assert isinstance(verify(client.location.blob, part), Corrupt)
+        assert isinstance(verify_part(client.location.blob, part), Corrupt)
         try:
             found = [rows(one) for one in everything(client)]
         except Corrupt:

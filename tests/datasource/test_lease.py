@@ -11,7 +11,7 @@ from typing_extensions import override
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, InvalidUsage, LeaseExpired
 from shardline.datasource.frontier import Frontier
-from shardline.datasource.lease import Heart, Lease, take_lease
+from shardline.datasource.lease import Lease, LeaseRenewer, take_lease
 from shardline.datasource.stores.faulty import Fault, Faulty
 from support.fakes.clock import ManualClock
 from support.models.shards import SETTINGS, World, rows, schema_of, table
@@ -59,7 +59,7 @@ def test_a_heart_beats_at_half_of_the_lease(world: World, client: ShardClient) -
     before = client.state(SHARD).leased[lease.reader].heartbeat_ms
     world.clock.advance(LEASE_MS)
     clock = Beats(2)
-    heart = Heart(lease, clock)
+    heart = LeaseRenewer(lease, clock)
     heart.start()
     assert clock.done.wait(30)
     heart.stop()
@@ -84,7 +84,7 @@ def test_a_failed_beat_is_repeated_well_before_the_lease_is_over(client: ShardCl
     real = lease_of(client)
     lease = Unanswered(real.machine, real.reader, LEASE_MS + 1, real.since, real.seqno)
     clock = Beats(3)
-    heart = Heart(lease, clock)
+    heart = LeaseRenewer(lease, clock)
     heart.start()
     assert clock.done.wait(30)
     heart.stop()
@@ -98,7 +98,7 @@ def test_a_heart_whose_lease_is_gone_stops_and_says_so(client: ShardClient) -> N
     lease = lease_of(client)
     lease.release()
     clock = Beats(5)
-    heart = Heart(lease, clock)
+    heart = LeaseRenewer(lease, clock)
     heart.start()
     heart._thread.join(30)
     heart.stop()
@@ -111,7 +111,7 @@ def test_a_lease_is_released_after_its_block(client: ShardClient) -> None:
     lease = lease_of(client)
 
     def work() -> None:
-        with lease.beating():
+        with lease.renewing():
             assert lease.reader in client.state(SHARD).leased
             raise ZeroDivisionError
 

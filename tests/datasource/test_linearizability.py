@@ -17,7 +17,7 @@ import pytest
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import SystemClock, SystemIds
 from shardline.datasource.stores.faulty import Faulty
-from shardline.datasource.stores.memory import MemoryObjects, forget
+from shardline.datasource.stores.memory import MemoryObjects, drop_store
 from shardline.datasource.stores.open import compose_location
 from support.faults.fault_proxy import fault_proxy
 from support.models.linearizability import UNKNOWN, Call, explains, problems, resolved
@@ -43,7 +43,7 @@ def s3() -> Iterator[S3Server]:
 def name() -> Iterator[str]:
     made = f"history-{SystemIds().token().hex()}"
     yield made
-    forget(made)
+    drop_store(made)
 
 
 # --- recorded histories --------------------------------------------------------------------------

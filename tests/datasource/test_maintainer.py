@@ -15,9 +15,9 @@ from typing_extensions import override
 import shardline.datasource.maintenance.compact
 from shardline.datasource import maintainer as maintenance
 from shardline.datasource.errors import Determinate, InvalidUsage, ShardError
-from shardline.datasource.maintainer import Maintainer, Memory, collection_due, maintain
+from shardline.datasource.maintainer import CollectionMemory, Maintainer, collection_due, maintain
 from shardline.datasource.maintenance.retention import set_retention
-from shardline.datasource.parts.merge_parts import weigh
+from shardline.datasource.parts.merge_parts import merge_work_bytes
 from support.models.merging import SHARD, contents, expected, filled, next_merge, sizes
 from support.models.shards import SETTINGS, TINY, Crash, Mortal, World, dangling, table
 
@@ -94,7 +94,7 @@ def test_a_round_merges_within_its_budget(world: World) -> None:
         client.writer(SHARD).append_now(table(*((n, "x") for n in range(size))))
     before = contents(client)
     machine = client.machine(SHARD)
-    tight = weigh(p for b in machine.state().trace.batches for p in b.parts) // 2
+    tight = merge_work_bytes(p for b in machine.state().trace.batches for p in b.parts) // 2
     while maintain(machine, merge_bytes=tight).merges:
         pass
     loose = maintain(machine).merges
@@ -106,7 +106,7 @@ def test_a_round_merges_within_its_budget(world: World) -> None:
 def test_a_collection_waits_until_it_is_worth_it(world: World) -> None:
     """For records enough, or for rest; and what was looked at in vain is not looked at again."""
     client = filled(world.client(QUIET), 3)
-    machine, memory = client.machine(SHARD), Memory()
+    machine, memory = client.machine(SHARD), CollectionMemory()
 
     def due() -> bool:
         return collection_due(machine.state(), world.clock.now_ms(), memory)
@@ -133,7 +133,7 @@ def test_a_collection_waits_until_it_is_worth_it(world: World) -> None:
 def test_a_collection_gives_itself_nothing_to_do(world: World) -> None:
     """A shard at rest comes to rest: no records, and hardly a request."""
     client = filled(world.client(replace(QUIET, sweep_every_ms=10**12)), 10)
-    machine, memory = client.machine(SHARD), Memory()
+    machine, memory = client.machine(SHARD), CollectionMemory()
     for _ in range(4):
         world.clock.advance(HOUR_MS)
         maintain(machine, memory)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from shardline.app.cli.admin.command import VERBS
-from shardline.app.settings.durations import duration_ms
+from shardline.app.settings.durations import parse_duration_ms
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.types.schema import ShardSchema
@@ -203,10 +203,10 @@ def test_durations_have_units() -> None:
         "7 weeks": 7 * 604_800_000,
         "1d2h": 93_600_000,
     }
-    assert {text: duration_ms(text) for text in said} == said
+    assert {text: parse_duration_ms(text) for text in said} == said
     for wrong in ("", "d", "-1d", "1.5h", "7 fortnights", "none"):
         with pytest.raises(InvalidUsage, match="INVALID_DURATION"):
-            duration_ms(wrong)
+            parse_duration_ms(wrong)
 
 
 @pytest.mark.process

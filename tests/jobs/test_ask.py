@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from shardline.app.coordinator.application import Application
-from shardline.app.server.application_server import serving
-from shardline.app.server.client import act
-from shardline.app.server.discovery import Whereabouts
+from shardline.app.server.application_server import serve_application
+from shardline.app.server.client import run_action
+from shardline.app.server.discovery import ApplicationAddress
 from shardline.app.settings.config import RuntimeSettings
 from shardline.datasource.errors import InvalidUsage
 from shardline.jobs.ask import main
@@ -20,12 +20,12 @@ from support.fakes.sites import Site, project
 @pytest.fixture
 def served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[Application, Whereabouts]]:
+) -> Iterator[tuple[Application, ApplicationAddress]]:
     """An application that answers, with an empty project."""
     site = Site(tmp_path, monkeypatch)
     with (
         site.application(introspection=True) as application,
-        serving(application, RuntimeSettings(), tmp_path) as where,
+        serve_application(application, RuntimeSettings(), tmp_path) as where,
     ):
         application.apply(project())
         order = application.runtime.lane
@@ -36,12 +36,14 @@ def served(
 
 @pytest.mark.server
 def test_a_setting_is_changed_until_the_next_start(
-    served: tuple[Application, Whereabouts], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    served: tuple[Application, ApplicationAddress],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Each that is named, in the order of all that runs; spaces around a name are none of it."""
     application, where = served
     order = application.runtime.lane
-    act(where, "configure", " index_limit = 1g ")
+    run_action(where, "configure", " index_limit = 1g ")
     Site.wait("the order has it", lambda: order.state.settings["index_limit"] == "1g")
     assert main(["set", "--data", str(tmp_path), "index_limit=2g", "restart_pause=2s"]) == 0
     said = capsys.readouterr().out
@@ -62,7 +64,7 @@ def test_a_setting_is_changed_until_the_next_start(
     ],
 )
 def test_a_setting_that_cannot_be_is_refused(
-    served: tuple[Application, Whereabouts],
+    served: tuple[Application, ApplicationAddress],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     setting: str,
@@ -72,15 +74,17 @@ def test_a_setting_that_cannot_be_is_refused(
     application, where = served
     before = dict(application.runtime.lane.state.settings)
     with pytest.raises(InvalidUsage, match=setting.partition("=")[0]):
-        act(where, "configure", setting)
+        run_action(where, "configure", setting)
     assert main(["set", "--data", str(tmp_path), setting]) == 2
     assert said in capsys.readouterr().err
     assert application.runtime.lane.state.settings == before
 
 
 @pytest.mark.server
-def test_a_stranger_changes_nothing(served: tuple[Application, Whereabouts]) -> None:
+def test_a_stranger_changes_nothing(served: tuple[Application, ApplicationAddress]) -> None:
     """Without the token there is no answer but that one is needed."""
     _, where = served
     with pytest.raises(InvalidUsage, match="TOKEN_NEEDED"):
-        act(Whereabouts(url=where.url, token="", pid=0), "configure", "index_limit=1g")
+        run_action(
+            ApplicationAddress(url=where.url, token="", pid=0), "configure", "index_limit=1g"
+        )

@@ -100,7 +100,7 @@ def edited(where: type, name: str, old: str, new: str) -> list[tuple[Any, str, A
 
 
 def _floor_unchecked() -> list[tuple[Any, str, Any]]:
-    return [(NumberedLog, "_believed", lambda _self, _shard, _seqno: True)]
+    return [(NumberedLog, "_is_above_floor", lambda _self, _shard, _seqno: True)]
 
 
 def _grace_unwaited() -> list[tuple[Any, str, Any]]:
@@ -127,13 +127,18 @@ def _refusals_stale() -> list[tuple[Any, str, Any]]:
 def _refusal_as_proof() -> list[tuple[Any, str, Any]]:
     counted = "refusals = refusals + 1 if refusal is not None else 0"
     return edited(
-        NumberedLog, "_append", counted, "if refusal is not None:\n            raise refusal"
+        NumberedLog,
+        "_create_and_resolve",
+        counted,
+        "if refusal is not None:\n            raise refusal",
     )
 
 
 def _damage_escapes() -> list[tuple[Any, str, Any]]:
     caught = "except ShardError as error"
-    return edited(NumberedLog, "_append", caught, "except (Determinate, InvalidUsage) as error")
+    return edited(
+        NumberedLog, "_create_and_resolve", caught, "except (Determinate, InvalidUsage) as error"
+    )
 
 
 # --- appends -------------------------------------------------------------------------------------
@@ -151,7 +156,7 @@ def _writers_forgotten() -> list[tuple[Any, str, Any]]:
             new if len(known) == len(new.writers) else msgspec.structs.replace(new, writers=known)
         )
 
-    original = state.expire
+    original = state.expire_leases
     return everywhere(original, expire)
 
 
@@ -236,7 +241,7 @@ def _deleted_before_given_up() -> list[tuple[Any, str, Any]]:
         del now_ms
         return Transition(None, max(seqno, old.gc_seqno))
 
-    return everywhere(gc.give_up, give_up)
+    return everywhere(gc.give_up_states, give_up)
 
 
 def _rollups_revived() -> list[tuple[Any, str, Any]]:
@@ -269,7 +274,7 @@ def _neighbours_unseen() -> list[tuple[Any, str, Any]]:
 
 
 def _ledger_read_on() -> list[tuple[Any, str, Any]]:
-    return edited(LedgerReader, "_follow", "if state.since < Frontier(known.upper)", "if True")
+    return edited(LedgerReader, "_bring_up_to", "if state.since < Frontier(known.upper)", "if True")
 
 
 # --- merges --------------------------------------------------------------------------------------

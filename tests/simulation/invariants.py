@@ -21,7 +21,13 @@ import pyarrow.parquet as pq
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.parts.part_file import decode_inline
 from shardline.datasource.shard.codec import apply_diff, decode_record
-from shardline.datasource.shard.state import ShardState, Writer, check, holders_since, is_tombstone
+from shardline.datasource.shard.state import (
+    ShardState,
+    Writer,
+    check_invariants,
+    holders_since,
+    is_tombstone,
+)
 from shardline.datasource.stores.entry import decode_entry, entry_key, entry_seqno
 from shardline.datasource.types.schema import ShardSchema
 from simulation.model import Model, Row
@@ -95,7 +101,7 @@ class Observer:
 
     def _check(self, shard: Observed, old: ShardState | None, new: ShardState) -> None:
         try:
-            check(new)
+            check_invariants(new)
         except AssertionError as error:
             raise Violation("state", repr(error)) from error
         same = old is not None and old.shard == new.shard

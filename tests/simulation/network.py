@@ -14,7 +14,7 @@ import pyarrow as pa
 from typing_extensions import override
 
 from shardline.datasource.errors import Corrupt, Determinate, Indeterminate, InvalidUsage
-from shardline.datasource.stores.faulty import damaged
+from shardline.datasource.stores.faulty import with_damaged_byte
 from shardline.datasource.stores.location import BlobEntry
 from shardline.datasource.stores.objects import EXISTS, CreateOutcome, Objects, Unresolved
 from simulation.knobs import DAMAGE, WRITES
@@ -152,7 +152,7 @@ class SimObjects(Objects):
         process.damages += 1
         if fault == "unreadable":
             raise Corrupt(f"simulated: '{key}' cannot be read back")
-        return damaged(stored)
+        return with_damaged_byte(stored)
 
     def _look(self, key: str) -> bytes | None:
         stored = self._world.objects.get(key)

@@ -25,7 +25,7 @@ from support.models.shards import Crash, schema_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from shardline.datasource.lease import Heart
+    from shardline.datasource.lease import LeaseRenewer
 
 __all__ = ["Outcome", "simulate"]
 
@@ -202,7 +202,7 @@ def _settle(world: World, last: Process) -> None:
 def _as_fibers(world: World) -> Iterator[None]:
     """Threads that the code under test starts are fibers; a day is two minutes."""
 
-    def start(heart: Heart) -> None:
+    def start(heart: LeaseRenewer) -> None:
         fiber = world.scheduler.current
         assert fiber is not None
         process = fiber.process
@@ -210,15 +210,15 @@ def _as_fibers(world: World) -> Iterator[None]:
         beat = process.fork(f"{process.name}.{process.starts} heart", heart._beat)
         heart.__dict__["fiber"] = beat
 
-    def stop(heart: Heart) -> None:
+    def stop(heart: LeaseRenewer) -> None:
         if world.scheduler.failure is not None or world.scheduler.current is None:
             raise Crash("the run is over")
         world.scheduler.set_signal(heart._stop)
         world.scheduler.join(heart.__dict__["fiber"])
 
     changes: list[tuple[Any, str, Any]] = [
-        (lease.Heart, "start", start),
-        (lease.Heart, "stop", stop),
+        (lease.LeaseRenewer, "start", start),
+        (lease.LeaseRenewer, "stop", stop),
         (freeze, "ThreadPoolExecutor", _InTurn),
         (stream_inputs, "ThreadPoolExecutor", _InTurn),
         *_scaled("STAGE_LIFE_MS", STAGE_LIFE_MS),

@@ -114,7 +114,9 @@ class Transactor(_OfPair):
                 self.compare(one, other, set(), 0, "in a transaction")
             for name in PAIR:
                 t.append(name, table_of(schema_of(), [((self.sequence, tag), 1)]))
-        self.world.note(f"told {tag} is committed at {t.committed_at}, before: {t.already}")
+        self.world.note(
+            f"told {tag} is committed at {t.committed_at}, before: {t.was_committed_before}"
+        )
         self.world.committed.add(tag)
         self.pending = False
 
@@ -150,7 +152,9 @@ class Tally(_OfPair):
                 process.think(self._thinking_ms())
                 for name in PAIR:
                     t.upsert(name, table((_TALLY, str(number + 1))))
-        self.world.note(f"told that it is counted at {t.committed_at}, before: {t.already}")
+        self.world.note(
+            f"told that it is counted at {t.committed_at}, before: {t.was_committed_before}"
+        )
         self.world.counted += 1
         self.pending = False
         if self.chance.random() < 0.5:

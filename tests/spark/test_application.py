@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardline.app.coordinator.application import Application
-from shardline.app.project.plan import plan_from
+from shardline.app.project.plan import plan_from_json
 from shardline.app.protocol.compute import SubscribeResponse
-from shardline.app.server.application_server import serving
+from shardline.app.server.application_server import serve_application
 from shardline.app.server.client import send_project
-from shardline.app.server.discovery import Whereabouts
+from shardline.app.server.discovery import ApplicationAddress
 from shardline.app.settings.config import Duration, RuntimeSettings
 from shardline.datasource.errors import Fenced, InvalidUsage
 from support.spark.projects import QUERIES, SQL, Place, rows
@@ -104,7 +104,7 @@ def test_a_subscription_adds_up_to_the_contents(spark: SparkSession, place: Plac
         settled(application, place)
         subscription = application.subscribe("SUBSCRIBE large")
         place.put("orders", "b", "id,customer,price\n4,2,500\n")
-        from shardline.app.compute.subscribe.subscription import rows_of
+        from shardline.app.compute.subscribe.subscription import batch_rows
 
         total: dict[tuple[int, int], int] = {}
         reached = 0
@@ -113,7 +113,7 @@ def test_a_subscription_adds_up_to_the_contents(spark: SparkSession, place: Plac
             assert not batch.error, batch
             assert batch.lower >= reached
             reached = batch.upper or reached
-            for row in rows_of(batch).to_pylist():
+            for row in batch_rows(batch).to_pylist():
                 key = (row["id"], row["price"])
                 total[key] = total.get(key, 0) + row["_diff"]
             if sorted(key for key, n in total.items() if n) == place.expected("large"):
@@ -131,7 +131,7 @@ def test_a_changed_definition_takes_the_old_ones_place(spark: SparkSession, plac
         changed = text.replace("price > 50;", "price > 65;").replace(
             "CREATE INDEX spent_by_name ON spent (name);", ""
         )
-        with serving(application, RuntimeSettings(), place.folder) as where:
+        with serve_application(application, RuntimeSettings(), place.folder) as where:
             _sent_projects_are_checked(application, where, changed)
         eventually(
             "large holds the new rows",
@@ -151,7 +151,9 @@ def test_a_changed_definition_takes_the_old_ones_place(spark: SparkSession, plac
             application.sql("SELECT * FROM large")
 
 
-def _sent_projects_are_checked(application: Application, where: Whereabouts, changed: str) -> None:
+def _sent_projects_are_checked(
+    application: Application, where: ApplicationAddress, changed: str
+) -> None:
     """What is sent is planned, refused as a whole, or applied, as a project of one's own is."""
     files = {"all.sql": changed}
     before = application.running()
@@ -162,13 +164,13 @@ def _sent_projects_are_checked(application: Application, where: Whereabouts, cha
     with pytest.raises(InvalidUsage, match=r"(?s)\[INVALID_PROJECT\] .*a.sql:1:8.*b.sql:\d+") as no:
         send_project(where, wrong, dry_run=False, timeout_ms=60_000)
     assert "CREATE MATERIALIZED VIEW" in str(no.value), "with the hints"
-    stranger = Whereabouts(url=where.url, token="", pid=0)
+    stranger = ApplicationAddress(url=where.url, token="", pid=0)
     with pytest.raises(InvalidUsage, match="TOKEN_NEEDED"):
         send_project(stranger, files, dry_run=False, timeout_ms=60_000)
 
     def acts(*, dry_run: bool) -> list[tuple[str, str]]:
         answer = send_project(where, files, dry_run=dry_run, timeout_ms=60_000)
-        return [(step.act, step.name) for step in plan_from(answer["plan"]).steps]
+        return [(step.act, step.name) for step in plan_from_json(answer["plan"]).steps]
 
     todo = [("drop", "spent_by_name"), ("change", "large")]
     assert acts(dry_run=True) == todo

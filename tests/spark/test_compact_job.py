@@ -24,19 +24,19 @@ from shardline.datasource.clock import SystemIds
 from shardline.datasource.errors import ShardError
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.maintenance.compaction_claim import CLAIM_LEASE_MS, MergeClaim
-from shardline.datasource.parts.collect_stats import collect
+from shardline.datasource.parts.collect_stats import collect_part_stats
 from shardline.datasource.settings import ShardSettings
 from shardline.datasource.shard.batch import Part, Run
-from shardline.datasource.shard.commands.claims import release
+from shardline.datasource.shard.commands.claims import release_claim
 from shardline.datasource.spark_compaction import driver
 from shardline.datasource.spark_compaction.driver import compact_on_spark, plan_tasks
 from shardline.datasource.spark_compaction.ranges import (
-    Piece,
-    cut,
+    WeightedSpan,
     cut_kind,
     known_of_part,
-    piece_of,
     plan_cuts,
+    ranges_between,
+    weighted_span,
 )
 from shardline.datasource.types.row_keys import contiguous, surrogate
 from shardline.datasource.types.schema import ShardSchema
@@ -118,12 +118,12 @@ def on_spark(spark: SparkSession, client: ShardClient, **options: Any) -> int:
 
 def test_cuts_are_even_and_apart() -> None:
     """Half the weight of a piece is at each end; nothing is cut at the least value."""
-    pieces = [Piece(n, n + 1, 10) for n in range(100)]
+    pieces = [WeightedSpan(n, n + 1, 10) for n in range(100)]
     assert plan_cuts(pieces, 4) == [25, 50, 75]
-    assert plan_cuts([Piece(7, 7, 10)] * 50, 4) == []
+    assert plan_cuts([WeightedSpan(7, 7, 10)] * 50, 4) == []
     assert plan_cuts([], 4) == []
     assert plan_cuts(pieces, 1) == []
-    lopsided = plan_cuts([Piece(0, 0, 1000), *pieces], 4)
+    lopsided = plan_cuts([WeightedSpan(0, 0, 1000), *pieces], 4)
     assert lopsided == sorted(set(lopsided))
     assert len(lopsided) <= 3
 
@@ -164,7 +164,9 @@ def test_every_row_is_in_one_range_and_ranges_are_in_order(
         for second in ends:
             if not first < second:
                 continue
-            found = [r.mask(data).to_pylist() for r in cut("c", bound_kind, [first, second])]
+            found = [
+                r.mask(data).to_pylist() for r in ranges_between("c", bound_kind, [first, second])
+            ]
             assert [sum(column) for column in zip(*found, strict=True)] == [1] * data.num_rows
             order = [pc.filter(keys, pa.array(mask)) for mask in found]
             assert found[0][0], "null is in the first one"
@@ -179,15 +181,15 @@ def test_no_part_with_a_row_in_the_range_is_left_out(kind: pa.DataType, values: 
     schema = ShardSchema.from_arrow(pa.schema([("c", kind)]))
     bound_kind = cut_kind(schema.field("c"))
     singles = [pa.table({"c": pa.array([value], kind)}) for value in (None, *values)]
-    stats = [encode_stats(collect(one, schema)) for one in singles]
+    stats = [encode_stats(collect_part_stats(one, schema)) for one in singles]
     parts = [known_of_part(Part("p", 1, 1, 0, encoded_stats=one), "c") for one in stats]
     assert bound_kind is not None
-    told = [piece for part in parts if (piece := piece_of(part, bound_kind, 1))]
+    told = [piece for part in parts if (piece := weighted_span(part, bound_kind, 1))]
     ranges = [
         r
         for first, second in product(told, told)
         if first.lo < second.lo  # type: ignore[operator]  # two of one kind
-        for r in cut("c", bound_kind, [first.lo, second.lo])
+        for r in ranges_between("c", bound_kind, [first.lo, second.lo])
     ]
     left_out = 0
     for each, (one, part) in product(ranges, zip(singles, parts, strict=True)):
@@ -329,7 +331,7 @@ def test_a_job_whose_claim_is_lost_is_cancelled(
             taken.set()
             other = ShardClient.open(location, settings=SETTINGS)
             state = other.state(SHARD)
-            assert other.machine(SHARD).apply(partial(release, name=self.name))
+            assert other.machine(SHARD).apply(partial(release_claim, name=self.name))
             MergeClaim.on(other.machine(SHARD), state.trace.batches, "a thief").__enter__()
         keep(self)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardline.app.project.project import Project, Resolved
+from shardline.app.project.project import CheckedProject, Project
 from shardline.app.protocol.objects import ViewDescription
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 TABLES = "CREATE SOURCE t USING csv SCHEMA (a INT NOT NULL, s STRING, ts TIMESTAMP);"
 
 
-def check(spark: SparkSession, text: str) -> Resolved:
+def check(spark: SparkSession, text: str) -> CheckedProject:
     return Project.parse({"p.sql": text}).check(spark)
 
 

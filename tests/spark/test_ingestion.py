@@ -23,7 +23,7 @@ from shardline.app.storage import ingestion
 from shardline.app.storage.commit import Timeline
 from shardline.app.storage.envelope import Staging
 from shardline.app.storage.errors import retract_errors
-from shardline.app.storage.reclock import NOTHING
+from shardline.app.storage.reclock import EMPTY_SNAPSHOT
 from shardline.datasource.errors import Fenced
 from support.spark.ingestions import Runtime, Source, bindings, changes, contents, running
 from support.spark.native import ids, put
@@ -276,7 +276,7 @@ def test_an_empty_snapshot_is_bound(runtime: Runtime, inbox: Path) -> None:
     with running(runtime, csv(inbox)) as source:
         source.wait_for("a binding", lambda: len(source.bindings()) == 1)
         ((number, at),) = source.bindings()
-        assert number == NOTHING
+        assert number == EMPTY_SNAPSHOT
     with running(runtime, csv(inbox)) as source:
         drop(inbox, "0.csv", "0,a")
         source.wait_for_rows((0, "a"))

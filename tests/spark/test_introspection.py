@@ -15,11 +15,11 @@ from pyspark.logger import SPARK_LOG_SCHEMA
 from typing_extensions import override
 
 from shardline.app.introspection.events import Dropped, Event, Polled, QueryProgress, QueryStarted
-from shardline.app.introspection.feeds import Observing
+from shardline.app.introspection.feeds import RuntimeFeeds
 from shardline.app.introspection.inbox import Inbox
 from shardline.app.introspection.listener import QueryListener
 from shardline.app.introspection.live import DATABASE, LiveTables
-from shardline.app.logs import log_to
+from shardline.app.logs import add_log_file
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import SystemClock
 from support.fakes.introspection import DELAYS, FLIGHTS, World
@@ -148,7 +148,7 @@ def test_a_pause_leaves_nothing_that_watches_and_all_that_is_known(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """No listener, no thread, no event; afterwards the query that ran all the while is heard."""
-    observing = Observing(ShardClient.open(str(tmp_path / "shards")), SystemClock())
+    observing = RuntimeFeeds(ShardClient.open(str(tmp_path / "shards")), SystemClock())
     others, before = watching(), listeners(spark)
     name = "delays:u1:1"
 
@@ -228,7 +228,7 @@ def test_a_full_inbox_does_not_hold_a_query_up(spark: SparkSession, tmp_path: Pa
 
 def test_our_log_is_read_like_sparks(spark: SparkSession, tmp_path: Path) -> None:
     """Under the schema of Spark's own structured log, exceptions and all."""
-    handler = log_to(tmp_path / "log.jsonl", "INFO")
+    handler = add_log_file(tmp_path / "log.jsonl", "INFO")
     logger = logging.getLogger("shardline.app.introspection")
     try:
         logger.info("landed", extra={"context": {"day": "2013-01-05", "rows": 3}})

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from shardline.app.compute.view.maintained_view import View
-from shardline.app.compute.view.session_settings import meaning_of
+from shardline.app.compute.view.session_settings import query_settings
 from shardline.app.execution.observations import Measured
 from shardline.datasource.spark_native.time_interval import Interval
 from support.spark.views import Bench, contents, no_fence, view
@@ -66,14 +66,14 @@ def test_a_session_that_reads_the_query_otherwise_corrects_the_output(
 def test_settings_of_meaning_are_told_when_unusual(spark: SparkSession) -> None:
     """What is set to its default is as what is not set, and what means nothing does not count."""
     session = spark.newSession()
-    usual = meaning_of(session)
+    usual = query_settings(session)
     session.conf.set("spark.sql.ansi.enabled", "TRUE")
     session.conf.set("spark.sql.shuffle.partitions", "7")
-    assert meaning_of(session) == usual == ()
+    assert query_settings(session) == usual == ()
     session.conf.set("spark.sql.ansi.enabled", "false")
     session.conf.set("spark.sql.caseSensitive", "true")
     session.conf.set("spark.sql.legacy.timeParserPolicy", "LEGACY")
-    assert meaning_of(session) == (
+    assert query_settings(session) == (
         "spark.sql.ansi.enabled=false",
         "spark.sql.caseSensitive=true",
         "spark.sql.legacy.timeParserPolicy=LEGACY",

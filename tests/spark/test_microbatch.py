@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardline.app.execution.batch_errors import MicroBatchFailed, briefly
+from shardline.app.execution.batch_errors import MicroBatchFailed, micro_batch_error
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def test_a_query_that_is_stopped_has_not_failed(
     def each(_frame: DataFrame, _number: int) -> None:
         inside.set()
         assert go.wait(PATIENCE_S)
-        raise briefly(ValueError("cut off"), stopping=stopping) from None
+        raise micro_batch_error(ValueError("cut off"), stopping=stopping) from None
 
     query = started(spark, each, tmp_path)
     ending = threading.Thread(target=query.stop)
@@ -62,7 +62,7 @@ def test_a_query_that_nobody_stops_fails_whatever_is_said(
     """Spark looks whether it was stopped: a failure is never taken for an end."""
 
     def each(_frame: DataFrame, _number: int) -> None:
-        raise briefly(ValueError("cut off"), stopping=True) from None
+        raise micro_batch_error(ValueError("cut off"), stopping=True) from None
 
     query = started(spark, each, tmp_path)
     wait_until("the query ends", lambda: not query.isActive, PATIENCE_S)
@@ -71,7 +71,7 @@ def test_a_query_that_nobody_stops_fails_whatever_is_said(
 
 def test_what_goes_on_is_short() -> None:
     """Spark's expression overflows the stack on a long text."""
-    failed = briefly(ValueError("x" * 100_000), stopping=False)
+    failed = micro_batch_error(ValueError("x" * 100_000), stopping=False)
     assert isinstance(failed, MicroBatchFailed)
     assert len(str(failed)) == 1000
     assert str(failed).startswith("ValueError: xxx")

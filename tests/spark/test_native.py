@@ -19,7 +19,7 @@ from shardline import datasource
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.lease import Lease, take_lease
 from shardline.datasource.rows.updates import stamp
-from shardline.datasource.spark_native.leases import KEEPER, Keeper
+from shardline.datasource.spark_native.leases import LEASE_KEEPER, LeaseKeeper
 from shardline.datasource.spark_native.time_interval import Interval
 from shardline.datasource.types.schema import ShardSchema
 from support.fakes.clock import ManualClock
@@ -322,7 +322,7 @@ def test_a_lease_lives_as_long_as_frames_made_of_it(spark: SparkSession, locatio
         gc.collect()
         jvm: Any = spark._jvm
         jvm.java.lang.System.gc()
-        KEEPER.beat()
+        LEASE_KEEPER.beat()
         return bool(client.state("in").leased)
 
     frame = datasource.snapshot(spark, f"{location}/in")
@@ -351,7 +351,7 @@ def test_a_keeper_renews_and_releases(location: str) -> None:
     """A lease is renewed while one of its lives lasts, and released after the last one's end."""
     client = client_at(location)
     put(client, "in", 1, ids(1))
-    keeper = Keeper(ManualClock())
+    keeper = LeaseKeeper(ManualClock())
     lease = take_lease(client.machine("in"), since=None, lease_ms=900_000, purpose="test")
     assert isinstance(lease, Lease)
     one, other = _Life(), _Life()

@@ -14,10 +14,10 @@ import pytest
 import sqlglot
 from sqlglot import exp
 
-from shardline.app.compute.index.index import Indexes, IndexSettings, run_index
+from shardline.app.compute.index.index import IndexRegistry, IndexSettings, run_index
 from shardline.app.compute.peek.answer import PeekSettings
 from shardline.app.compute.peek.explain import explain_peek
-from shardline.app.compute.peek.peek import Peeks
+from shardline.app.compute.peek.peek import PeekServer
 from shardline.app.compute.peek.results import from_ipc
 from shardline.app.execution.observations import Failed, Hydrated
 from shardline.app.protocol.compute import Peek, PeekResponse
@@ -77,8 +77,8 @@ class Desk:
         self.place = Place(location, spark)
         self.place.put("flights", FLOWN, 10, FLIGHTS)
         self.place.put("carriers", NAMES, 10, CARRIERS)
-        self.indexes = Indexes()
-        self.peeks = Peeks(
+        self.indexes = IndexRegistry()
+        self.peeks = PeekServer(
             self.place.host,
             Inputs(flights=("raw",)),
             relations,

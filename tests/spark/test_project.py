@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardline.app.project.project import Project, Resolved
+from shardline.app.project.project import CheckedProject, Project
 from shardline.app.protocol.objects import IndexDescription, SourceDescription, ViewDescription
 from shardline.app.sql.problems import InvalidProject
 from shardline.app.sql.queries import bind
@@ -33,7 +33,7 @@ CREATE SOURCE u USING csv OPTIONS (path 'later') SCHEMA (Id INT, s STRING)
 """
 
 
-def check(spark: SparkSession, text: str) -> Resolved:
+def check(spark: SparkSession, text: str) -> CheckedProject:
     return Project.parse({"p.sql": text}).check(spark)
 
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from pyspark.errors import PySparkException
 
-from shardline.app.compute.index.index import Indexes, IndexSettings, run_index
+from shardline.app.compute.index.index import IndexRegistry, IndexSettings, run_index
 from shardline.app.compute.peek.answer import PeekSettings
-from shardline.app.compute.peek.peek import Peeks
+from shardline.app.compute.peek.peek import PeekServer
 from shardline.app.compute.peek.results import from_ipc
 from shardline.app.execution.observations import Hydrated
 from shardline.app.protocol.compute import Peek, PeekResponse
@@ -96,7 +96,7 @@ class Paths:
 
     def _peeks(self, key: tuple[str, ...] | None, *, shard_bytes: int) -> Callable[[str], pa.Table]:
         """Ask the runtime, whose object `small` has an index by `key`, or none."""
-        indexes = Indexes()
+        indexes = IndexRegistry()
         if key is not None:
             on = IndexDescription(name="i", on="small", key=key)
             chosen = IndexSettings(poll_ms=2)
@@ -104,7 +104,7 @@ class Paths:
             self._stack.callback(running.stop)
             self.place.next(Hydrated)
         chosen_peeks = PeekSettings(poll_ms=2, shard_bytes=shard_bytes)
-        peeks = Peeks(
+        peeks = PeekServer(
             self.place.host,
             Inputs(),
             lambda _: pa.table({}),

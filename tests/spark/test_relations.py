@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from shardline.app.coordinator.application import Application
 from shardline.app.introspection.spark_plan.operators import PHASES
 from shardline.app.lane.state import LaneObject
-from shardline.app.server.metrics import exposition
+from shardline.app.server.metrics import encode_metrics
 from shardline.app.settings.config import Duration, RuntimeSettings
 from shardline.datasource.errors import ShardError
 from shardline.datasource.shard.state import ShardState
@@ -172,7 +172,7 @@ def asked(application: Application, place: Place) -> Seen:
     for name in application.observing.relations.declared:
         found.rows[name] = ask(f"SELECT * FROM introspection.{name}").to_pylist()  # noqa: S608 - a declared name
     found.after = states(place)
-    text = exposition(application.observing.relations).decode()
+    text = encode_metrics(application.observing.relations).decode()
     families = list(text_string_to_metric_families(text))
     found.metrics = {sample.name for family in families for sample in family.samples}
     ended.set()

@@ -38,7 +38,7 @@ def test_frames_go_into_several_shards_together(
 ) -> None:
     """Staged by Spark's writer or by tasks; all at one time, or after an error nothing at all."""
     if not native:
-        monkeypatch.setattr(module, "native_saving", lambda *_: None)
+        monkeypatch.setattr(module, "plan_native_write", lambda *_: None)
     with datasource.transaction(spark, location) as t:
         t.append("orders", frame(spark, (1, "a"), (2, "b")), key=["id"])
         t.overwrite("customers", frame(spark, (7, "x")))

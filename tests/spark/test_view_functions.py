@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from shardline.app.compute.holds import forget_holds
+from shardline.app.compute.holds import end_view_holds
 from shardline.app.compute.view.maintained_view import View
 from shardline.app.compute.view.streaming_query import run_view
 from shardline.app.execution.observations import Failed, Health
@@ -169,7 +169,7 @@ def test_a_view_that_was_put_in_again_begins_after_its_row(
         assert error.endswith("Unlucky: thirteen")
     finally:
         run.stop()
-    forget_holds(bench.client, "prices", ["orders"])
+    end_view_holds(bench.client, "prices", ["orders"])
     for name in ("prices", "prices_errors"):
         bench.client.drop(name, despite_holders=list(bench.client.state(name).leased))
     bench.client.hold("orders", "later").downgrade(Frontier(BAD_AT))

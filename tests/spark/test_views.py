@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from shardline import datasource
-from shardline.app.compute.holds import forget_holds
+from shardline.app.compute.holds import end_view_holds
 from shardline.app.compute.render import render
 from shardline.app.compute.view import streaming_query as dataflow
 from shardline.app.compute.view.maintained_view import View
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from shardline.app.compute.view.streaming_query import ViewRun
+    from shardline.app.compute.view.streaming_query import RunningView
 
 pytestmark = pytest.mark.spark
 
@@ -60,9 +60,9 @@ class Started:
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
-        self.runs: list[ViewRun] = []
+        self.runs: list[RunningView] = []
 
-    def __call__(self, description: ViewDescription, as_of: int, dataflow: int = 1) -> ViewRun:
+    def __call__(self, description: ViewDescription, as_of: int, dataflow: int = 1) -> RunningView:
         incarnation = self.bench.incarnation(description.name, as_of, dataflow)
         self.runs.append(run_view(self.bench.host, incarnation, description))
         return self.runs[-1]
@@ -182,7 +182,7 @@ def test_a_lost_checkpoint_goes_on_where_history_begins(
     orders.push(10, ((3, "ada", 7), 1))
     orders.push(20, ((4, "cyd", 5), 1))
     shutil.rmtree(bench.host.checkpoints)
-    forget_holds(bench.client, "totals", ["orders"])
+    end_view_holds(bench.client, "totals", ["orders"])
     bench.client.hold("orders", "later").downgrade(Frontier(15))
     start(TOTALS, 5)
     reaches(bench, "totals", 21)
@@ -215,7 +215,7 @@ def test_spark_is_asked_what_its_log_does_not_say(
         asked.append(datasource.interval_of(frame, number))
         return asked[-1]
 
-    monkeypatch.setattr(dataflow, "planned_offset", lambda *_: None)
+    monkeypatch.setattr(dataflow, "read_planned_offset", lambda *_: None)
     monkeypatch.setattr(dataflow, "interval_of", asking)
     start(TOTALS, 5)
     reaches(bench, "totals", 6)
@@ -389,7 +389,7 @@ def test_an_input_made_anew_is_hydrated_anew(bench: Bench, start: Started) -> No
     run = start(TOTALS, 5)
     reaches(bench, "totals", 6)
     run.stop()
-    forget_holds(bench.client, "totals", ["orders"])
+    end_view_holds(bench.client, "totals", ["orders"])
     bench.client.drop("orders", despite_holders=list(bench.client.state("orders").leased))
     anew = bench.input("orders", ORDERS)
     anew.push(20, ((7, "eve", 1), 1))

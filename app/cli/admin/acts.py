@@ -24,7 +24,7 @@ from shardline.app.cli.admin.plans import (
     sweep_plan,
 )
 from shardline.datasource.client import ShardClient
-from shardline.datasource.maintenance.orphan_sweep import Swept, sweep_orphans
+from shardline.datasource.maintenance.orphan_sweep import SweepResult, sweep_orphans
 from shardline.datasource.shard.commands.readers import expire_readers
 from shardline.datasource.shard.state import ShardState, is_tombstone
 
@@ -124,7 +124,7 @@ def sweep(client: ShardClient, shard: str | None, *, commit: bool) -> Outcome:
     return _outcome(client, "sweep", shard, plan, todo=todo, result=result)
 
 
-def _swept(client: ShardClient, shard: str | None) -> Swept:
+def _swept(client: ShardClient, shard: str | None) -> SweepResult:
     return sweep_orphans(client.location, client.clock) if shard is None else client.sweep(shard)
 
 

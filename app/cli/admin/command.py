@@ -23,7 +23,7 @@ from shardline.app.cli.admin.acts import Outcome
 from shardline.app.cli.admin.usages import shard_usage_view, usage_view
 from shardline.app.cli.admin.views import fsck_view, holders_view, outcome_view
 from shardline.app.cli.storage_options import add_option_argument, storage_options
-from shardline.app.settings.durations import duration_ms
+from shardline.app.settings.durations import parse_duration_ms
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import SystemClock, SystemIds
 from shardline.datasource.errors import InvalidUsage, unknown_name
@@ -37,7 +37,7 @@ from shardline.installation import PROGRAM
 
 __all__ = ["VERBS", "parse", "run"]
 
-Given = argparse.Namespace
+CommandArguments = argparse.Namespace
 
 
 class _Parser(argparse.ArgumentParser):
@@ -53,7 +53,7 @@ class _Parser(argparse.ArgumentParser):
         )
 
 
-def parse(arguments: Sequence[str] | None) -> Given:
+def parse(arguments: Sequence[str] | None) -> CommandArguments:
     """Parse the arguments of the command, for `run`.
 
     Args:
@@ -85,7 +85,7 @@ def parse(arguments: Sequence[str] | None) -> Given:
     return parser.parse_args(arguments)
 
 
-def run(given: Given, console: Console) -> int:
+def run(given: CommandArguments, console: Console) -> int:
     """Carry out a command, print its outcome, and return the exit status, 0 or 1.
 
     Raises:
@@ -97,11 +97,13 @@ def run(given: Given, console: Console) -> int:
 # --- what the verbs share ------------------------------------------------------------------------
 
 
-def _client(given: Given) -> ShardClient:
+def _client(given: CommandArguments) -> ShardClient:
     return ShardClient.open(given.location, storage_options(given.option), create=False)
 
 
-def _print(given: Given, console: Console, value: Any, view: Callable[[], RenderableType]) -> None:
+def _print(
+    given: CommandArguments, console: Console, value: Any, view: Callable[[], RenderableType]
+) -> None:
     if given.json:
         text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
         console.file.write(text + "\n")
@@ -109,7 +111,7 @@ def _print(given: Given, console: Console, value: Any, view: Callable[[], Render
         console.print(view())
 
 
-def _finish(given: Given, console: Console, outcome: Outcome) -> int:
+def _finish(given: CommandArguments, console: Console, outcome: Outcome) -> int:
     _print(given, console, outcome, lambda: outcome_view(outcome))
     return int(outcome.todo and not outcome.committed)
 
@@ -117,7 +119,7 @@ def _finish(given: Given, console: Console, outcome: Outcome) -> int:
 # --- looking -------------------------------------------------------------------------------------
 
 
-def _usage(given: Given, console: Console) -> int:
+def _usage(given: CommandArguments, console: Console) -> int:
     client = _client(given)
     if given.shard is not None:
         one = client.usage(given.shard)
@@ -128,7 +130,7 @@ def _usage(given: Given, console: Console) -> int:
     return 1 if every.problems else 0
 
 
-def _fsck(given: Given, console: Console) -> int:
+def _fsck(given: CommandArguments, console: Console) -> int:
     clock, ids = SystemClock(), SystemIds()
     bare = open_objects(given.location, storage_options(given.option), clock=clock, ids=ids)
     objects = Retrying(bare, clock=clock, ids=ids)
@@ -161,7 +163,7 @@ def _progress() -> Progress:
     )
 
 
-def _holders(given: Given, console: Console) -> int:
+def _holders(given: CommandArguments, console: Console) -> int:
     client = _client(given)
     if given.shard is None:
         report = inspect_location(client.location, client.clock)
@@ -171,14 +173,14 @@ def _holders(given: Given, console: Console) -> int:
     return 1 if report.problems else 0
 
 
-def _state(given: Given, console: Console) -> int:
+def _state(given: CommandArguments, console: Console) -> int:
     machine = _client(given).machine(given.shard)
     state = machine.state() if given.seqno is None else state_at(machine, given.seqno)
     console.file.write(msgspec.json.format(msgspec.json.encode(state), indent=2).decode() + "\n")
     return 0
 
 
-def _diff(given: Given, console: Console) -> int:
+def _diff(given: CommandArguments, console: Console) -> int:
     machine = _client(given).machine(given.shard)
     newest = machine.state().seqno
     record = machine.log.record(given.seqno)
@@ -195,25 +197,25 @@ def _diff(given: Given, console: Console) -> int:
 # --- changing ------------------------------------------------------------------------------------
 
 
-def _expire(given: Given, console: Console) -> int:
+def _expire(given: CommandArguments, console: Console) -> int:
     outcome = acts.expire(_client(given), given.shard, given.reader, commit=given.commit)
     return _finish(given, console, outcome)
 
 
-def _compact(given: Given, console: Console) -> int:
+def _compact(given: CommandArguments, console: Console) -> int:
     client = _client(given)
     with _status("merging", given):
         outcome = acts.compact(client, given.shard, force=given.force, commit=given.commit)
     return _finish(given, console, outcome)
 
 
-def _gc(given: Given, console: Console) -> int:
+def _gc(given: CommandArguments, console: Console) -> int:
     with _status("collecting", given):
         outcome = acts.gc(_client(given), given.shard, commit=given.commit)
     return _finish(given, console, outcome)
 
 
-def _sweep(given: Given, console: Console) -> int:
+def _sweep(given: CommandArguments, console: Console) -> int:
     if (given.shard is None) != given.orphans:
         raise InvalidUsage(
             "sweep takes one shard, or --orphans for directories that are no shard's",
@@ -225,19 +227,19 @@ def _sweep(given: Given, console: Console) -> int:
     return _finish(given, console, outcome)
 
 
-def _finalise(given: Given, console: Console) -> int:
+def _finalise(given: CommandArguments, console: Console) -> int:
     outcome = acts.finalise(_client(given), given.shard, given.despite, commit=given.commit)
     return _finish(given, console, outcome)
 
 
-def _retention(given: Given, console: Console) -> int:
+def _retention(given: CommandArguments, console: Console) -> int:
     said = given.duration.strip().lower()
-    retain_ms = None if said == "none" else duration_ms(said, "none")
+    retain_ms = None if said == "none" else parse_duration_ms(said, "none")
     outcome = acts.retain(_client(given), given.shard, retain_ms, commit=given.commit)
     return _finish(given, console, outcome)
 
 
-def _status(doing: str, given: Given) -> Any:
+def _status(doing: str, given: CommandArguments) -> Any:
     console = Console(stderr=True, highlight=False)
     said = f"{doing} '{given.shard}'" if given.shard else doing
     return console.status(said)
@@ -262,7 +264,7 @@ def _flag(name: str, help_: str) -> Add:
 
 
 class _Verb(msgspec.Struct, frozen=True):
-    run: Callable[[Given, Console], int]
+    run: Callable[[CommandArguments, Console], int]
     help: str
     arguments: tuple[Add, ...]
     changes: bool = False

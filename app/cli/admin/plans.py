@@ -18,10 +18,10 @@ from typing import Final, Literal
 import msgspec
 
 from shardline.datasource.client import ShardClient
-from shardline.datasource.errors import InvalidUsage, nearest
+from shardline.datasource.errors import InvalidUsage, nearest_name
 from shardline.datasource.frontier import Frontier, meet
 from shardline.datasource.inspect.report import report_shard
-from shardline.datasource.maintenance.compact import everything, free_of
+from shardline.datasource.maintenance.compact import all_mergeable_batches, is_unclaimed_by
 from shardline.datasource.maintenance.orphan_sweep import sweep_orphans
 from shardline.datasource.shard.batch import Batch
 from shardline.datasource.shard.codec import CODE_VERSION
@@ -217,7 +217,7 @@ def expire_plan(client: ShardClient, state: ShardState, readers: Sequence[str]) 
     known: dict[str, LeasedReader | CriticalReader] = {**state.leased, **state.critical}
     for name in readers:
         if name not in known:
-            near = nearest(name, known)
+            near = nearest_name(name, known)
             listed = ", ".join(f"'{one}'" for one in sorted(known)) or "none"
             raise InvalidUsage(
                 f"shard '{state.name}' has no reader '{name}'",
@@ -301,11 +301,11 @@ def compact_plan(client: ShardClient, state: ShardState, *, force: bool) -> Comp
     """The merges that `compact` would make."""
     claims = live_claims(state, client.clock.now_ms())
     if force:
-        inputs = everything(state, claims)
+        inputs = all_mergeable_batches(state, claims)
         merges = [_step(inputs)] if inputs else []
     else:
         factor = client.settings.compact_factor
-        free = filter(free_of(claims), state.trace.batches)
+        free = filter(is_unclaimed_by(claims), state.trace.batches)
         merges = _due(state.trace, set(map(id, free)), factor)
     return CompactPlan(tuple(merges), len(claims), len(state.trace.batches))
 

@@ -38,15 +38,15 @@ from shardline.datasource.frontier import Frontier
 from shardline.datasource.types.row_keys import contiguous, surrogate
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 from shardline.datasource.updates import (
-    advance,
+    advance_times,
     consolidate,
     consolidate_snapshot,
-    expand,
+    expand_copies,
     take,
     update_schema,
 )
 
-__all__ = ["Arrangement", "View"]
+__all__ = ["Arrangement", "ArrangementView"]
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -78,7 +78,7 @@ class _Run:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ArrangementView:
     """An arrangement at one moment; immutable.
 
     Attributes:
@@ -138,10 +138,10 @@ class Arrangement:
         self.schema = schema
         self.key = schema.select(key).names if key else schema.names
         self._arrow = update_schema(schema.arrow)
-        self._view = View(since, Frontier(since))
+        self._view = ArrangementView(since, Frontier(since))
 
     @property
-    def view(self) -> View:
+    def view(self) -> ArrangementView:
         """The present view."""
         return self._view
 
@@ -155,12 +155,12 @@ class Arrangement:
         """
         old = self._view
         assert old.upper <= upper, (old.upper, upper)
-        run = self._run(updates, old.since)
+        run = self._make_run(updates, old.since)
         assert run is None or upper.is_beyond(run.last), (run, upper)
-        runs = old.runs if run is None else self._merged((*old.runs, run), old.since)
+        runs = old.runs if run is None else self._merge_runs((*old.runs, run), old.since)
         # One assignment publishes rows and upper together: a reader sees both or neither, and
         # keeps the view that it has taken.
-        self._view = View(old.since, upper, runs)
+        self._view = ArrangementView(old.since, upper, runs)
 
     def compact(self, since: int) -> None:
         """Move the since, at most to the last settled time; the next merge frees the memory."""
@@ -190,10 +190,10 @@ class Arrangement:
         hashed = _hashes(key, self.key)[0]
         found = [part for run in view.runs if (part := run.slice_of(hashed)) is not None]
         if not found:
-            return self._shown([], bytes_max)
+            return self._rows_of([], bytes_max)
         wanted = [surrogate(contiguous(key.column(name)))[0].as_py() for name in self.key]
         kept = [self._matching(part, wanted, as_of) for part in found]
-        return self._shown([part for part in kept if part.num_rows], bytes_max)
+        return self._rows_of([part for part in kept if part.num_rows], bytes_max)
 
     def scan(
         self, as_of: int, *, mask: Mask | None = None, bytes_max: int | None = None
@@ -218,9 +218,9 @@ class Arrangement:
                 part = part.filter(mask(part))
             if part.num_rows:
                 found.append(part)
-        return self._shown(found, bytes_max)
+        return self._rows_of(found, bytes_max)
 
-    def _readable(self, as_of: int) -> View:
+    def _readable(self, as_of: int) -> ArrangementView:
         view = self._view
         if view.readable(as_of):
             return view
@@ -258,7 +258,7 @@ class Arrangement:
             same &= np.fromiter((one == value for one in found), np.bool_, len(found))
         return part if same.all() else part.filter(pa.array(same))
 
-    def _shown(self, parts: Sequence[pa.Table], bytes_max: int | None) -> pa.Table:
+    def _rows_of(self, parts: Sequence[pa.Table], bytes_max: int | None) -> pa.Table:
         """The rows that the sum of the updates stands for.
 
         The size is counted while copies are made: one row with many could exceed the memory.
@@ -270,16 +270,16 @@ class Arrangement:
         if updates.num_rows == 1 and updates.column(DIFF)[0].as_py() == 1:
             return updates.select(self.schema.names)
         size, found = 0, [empty]
-        for table in expand(consolidate_snapshot(updates)):
+        for table in expand_copies(consolidate_snapshot(updates)):
             size += table.nbytes
             if bytes_max is not None and size > bytes_max:
                 raise too_large(bytes_max)
             found.append(table)
         return pa.concat_tables(found)
 
-    def _run(self, updates: pa.Table, since: int) -> _Run | None:
+    def _make_run(self, updates: pa.Table, since: int) -> _Run | None:
         """`updates` as a run; None if they cancel."""
-        table = consolidate(advance(updates.select(self._arrow.names), since))
+        table = consolidate(advance_times(updates.select(self._arrow.names), since))
         if not table.num_rows:
             return None
         hashes = _hashes(table, self.key)
@@ -290,12 +290,12 @@ class Arrangement:
         bounds = pc.min_max(times).as_py()
         return _Run(placed, hashes[order], bounds["min"], bounds["max"])
 
-    def _merged(self, runs: tuple[_Run, ...], since: int) -> tuple[_Run, ...]:
+    def _merge_runs(self, runs: tuple[_Run, ...], since: int) -> tuple[_Run, ...]:
         """Merge from the end while a run is less than `_GROWTH` times as large as the next."""
         found = list(runs)
         while len(found) > 1 and found[-2].updates.num_rows < _GROWTH * found[-1].updates.num_rows:
             last, before = found.pop(), found.pop()
-            both = self._run(pa.concat_tables([before.updates, last.updates]), since)
+            both = self._make_run(pa.concat_tables([before.updates, last.updates]), since)
             if both is not None:
                 found.append(both)
         return tuple(found)

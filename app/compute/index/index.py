@@ -32,9 +32,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardline.app.compute.holds import first_time
+from shardline.app.compute.holds import find_first_time
 from shardline.app.compute.index.arrangement import Arrangement
-from shardline.app.compute.shard_follower import Followed, watch
+from shardline.app.compute.shard_follower import ShardFollower, poll_until
 from shardline.app.compute.view.cached_frames import CachedFrame, cache_frame
 from shardline.app.execution.host import Host, Incarnation
 from shardline.app.execution.observations import (
@@ -46,7 +46,12 @@ from shardline.app.execution.observations import (
     Started,
 )
 from shardline.app.protocol.objects import IndexDescription
-from shardline.app.settings.live import Knob, Knobs, positive_ms, size_bytes
+from shardline.app.settings.live import (
+    LiveSetting,
+    LiveSettings,
+    parse_positive_ms,
+    parse_size_bytes,
+)
 from shardline.datasource.clock import Clock
 from shardline.datasource.errors import InvalidUsage, ShardError
 from shardline.datasource.frontier import Frontier
@@ -62,8 +67,8 @@ __all__ = [
     "INDEXES",
     "INDEX_KNOBS",
     "Index",
+    "IndexRegistry",
     "IndexSettings",
-    "Indexes",
     "RunningIndex",
     "run_index",
 ]
@@ -99,9 +104,9 @@ class IndexSettings:
 
 _DEFAULTS: Final = IndexSettings()
 
-INDEX_KNOBS: Final[Knobs] = {
-    "index_limit": Knob("limit_bytes", size_bytes),
-    "index_history": Knob("history_ms", positive_ms),
+INDEX_KNOBS: Final[LiveSettings] = {
+    "index_limit": LiveSetting("limit_bytes", parse_size_bytes),
+    "index_history": LiveSetting("history_ms", parse_positive_ms),
 }
 """Settings that may change while indexes run."""
 
@@ -165,7 +170,7 @@ class Index:
         self._frames.close()
 
 
-class Indexes:
+class IndexRegistry:
     """A registry of the indexes that answer reads now, by location and object."""
 
     def __init__(self) -> None:
@@ -194,7 +199,7 @@ class Indexes:
             return self._found.get((location, on), ())
 
 
-INDEXES: Final = Indexes()
+INDEXES: Final = IndexRegistry()
 """The indexes of this process. All of one object answer alike, whichever runtime keeps them."""
 
 
@@ -202,7 +207,7 @@ def run_index(
     host: Host,
     incarnation: Incarnation,
     description: IndexDescription,
-    indexes: Indexes = INDEXES,
+    indexes: IndexRegistry = INDEXES,
     settings: IndexSettings = _DEFAULTS,
 ) -> RunningIndex:
     """Start to keep an index.
@@ -221,8 +226,8 @@ def run_index(
     purpose = f"index {incarnation.id}"
     as_of = incarnation.as_of
     if as_of is not None:
-        as_of = first_time(host.client, as_of, [description.on])
-    shard = Followed.open(host.client, description.on, since=as_of, purpose=purpose)
+        as_of = find_first_time(host.client, as_of, [description.on])
+    shard = ShardFollower.open(host.client, description.on, since=as_of, purpose=purpose)
     try:
         as_of = latest_readable(shard.look()) if as_of is None else as_of
         arranged = Arrangement(shard.schema, description.key, as_of)
@@ -249,15 +254,15 @@ class RunningIndex:
         host: Host,
         incarnation: Incarnation,
         *,
-        shard: Followed,
+        shard: ShardFollower,
         index: Index,
-        indexes: Indexes,
+        indexes: IndexRegistry,
         settings: IndexSettings,
     ) -> None:
         """Prepare it; `start` starts it. It closes `shard` at its end."""
         self.index = index
         self._host = host
-        self._life = incarnation
+        self._incarnation = incarnation
         self._shard = shard
         self._indexes = indexes
         self._settings = settings
@@ -284,7 +289,7 @@ class RunningIndex:
         self.index.compact(frontier)
 
     def _run(self) -> None:
-        host, life = self._host, self._life
+        host, life = self._host, self._incarnation
         host.report(Started(id=life.id, epoch=life.epoch, run=life.query_name))
         url = host.client.location.url
         try:
@@ -316,13 +321,13 @@ class RunningIndex:
         # takes milliseconds.
         self._indexes.add(url, self.index)
         took = int(host.clock.elapsed_ms() - began)
-        host.report(Hydrated(id=self._life.id, epoch=self._life.epoch, took_ms=took))
+        host.report(Hydrated(id=self._incarnation.id, epoch=self._incarnation.epoch, took_ms=took))
         while (upper := arranged.view.upper.time) is not None:
             state = self._next(upper)
             if state is None:
                 return
             self._advance(state)
-        host.report(Ended(id=self._life.id, epoch=self._life.epoch))
+        host.report(Ended(id=self._incarnation.id, epoch=self._incarnation.epoch))
         # It goes on answering: an object that changes no more is a good one to have an index of.
         self._stopped.wait()
 
@@ -335,7 +340,7 @@ class RunningIndex:
 
         found = None
         while found is None and not self._stopped.is_set():
-            found = watch(
+            found = poll_until(
                 look,
                 self._host.clock,
                 self._stopped,
@@ -348,7 +353,7 @@ class RunningIndex:
         """Take in all updates that `state` has beyond the upper."""
         arranged, upper = self.index.arranged, state.upper
         lower = arranged.view.upper.time
-        assert lower is not None, self._life
+        assert lower is not None, self._incarnation
         if upper > Frontier(lower):
             arranged.append(self._table(self._shard.changes(state, lower, upper.time)), upper)
         if upper.time is not None:
@@ -356,10 +361,10 @@ class RunningIndex:
             # After the compaction, and by the arrangement's own since: readers may hold it back,
             # and a cached frame is read from the shard at a time that the index still answers.
             self._shard.release_before(arranged.view.since, state)
-        self._tell(upper.time)
+        self._report_progress(upper.time)
 
-    def _tell(self, upper: int | None) -> None:
-        life, view = self._life, self.index.arranged.view
+    def _report_progress(self, upper: int | None) -> None:
+        life, view = self._incarnation, self.index.arranged.view
         on = {self.index.on: upper}
         report = self._host.report
         report(Progress(id=life.id, epoch=life.epoch, write=upper, read=upper, inputs=on))
@@ -381,7 +386,7 @@ class RunningIndex:
             size += batch.nbytes
             if size > self._settings.limit_bytes:
                 raise InvalidUsage(
-                    f"index '{self._life.id}' of '{self.index.on}' needs more than its "
+                    f"index '{self._incarnation.id}' of '{self.index.on}' needs more than its "
                     f"{self._settings.limit_bytes >> 20} MiB",
                     code="INDEX_TOO_LARGE",
                     hint="index a view with fewer rows or columns, or raise the limit of indexes",

@@ -22,16 +22,32 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from shardline.app.compute.index.index import Index, Indexes
-from shardline.app.compute.peek.fast_path import Select, keys_of, simple_select, spark_schema
+from shardline.app.compute.index.index import Index, IndexRegistry
+from shardline.app.compute.peek.fast_path import (
+    Select,
+    lookup_keys,
+    read_simple_select,
+    spark_schema,
+)
 from shardline.app.compute.peek.results import too_large
-from shardline.app.compute.shard_follower import Catalog, Followed, error_shards, live_errors, watch
+from shardline.app.compute.shard_follower import (
+    Catalog,
+    ShardFollower,
+    find_error_shards,
+    find_live_errors,
+    poll_until,
+)
 from shardline.app.execution.host import Host
 from shardline.app.protocol.compute import Peek, PeekStrategy
-from shardline.app.settings.live import Knob, Knobs, count, size_bytes
+from shardline.app.settings.live import (
+    LiveSetting,
+    LiveSettings,
+    parse_positive_count,
+    parse_size_bytes,
+)
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import meet
-from shardline.datasource.read import not_yet
+from shardline.datasource.read import not_yet_readable_error
 from shardline.datasource.shard.plan import volume_of
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.types.schema import ShardSchema
@@ -42,21 +58,21 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULTS",
     "PEEK_KNOBS",
-    "Answer",
-    "Bind",
-    "Cancelled",
-    "Decided",
-    "Means",
+    "BindQuery",
+    "OnStrategy",
+    "PeekCancelled",
+    "PeekRun",
+    "PeekServices",
     "PeekSettings",
+    "PeekTask",
     "Relations",
-    "Task",
 ]
 
-Bind: TypeAlias = Callable[[str, Mapping[str, str]], str]
+BindQuery: TypeAlias = Callable[[str, Mapping[str, str]], str]
 """Takes a query and the view for each object or `introspection.<relation>`; returns the query over
 the views."""
 
-Decided: TypeAlias = Callable[[str, PeekStrategy], None]
+OnStrategy: TypeAlias = Callable[[str, PeekStrategy], None]
 """Called with the id and strategy of a peek once it is decided; must return at once."""
 
 _RELATIONS: Final = "introspection."
@@ -100,28 +116,28 @@ class PeekSettings:
 DEFAULTS: Final = PeekSettings()
 """The default settings."""
 
-PEEK_KNOBS: Final[Knobs] = {
-    "queries_waiting": Knob("waiting", count),
-    "direct_read_limit": Knob("shard_bytes", size_bytes),
+PEEK_KNOBS: Final[LiveSettings] = {
+    "queries_waiting": LiveSetting("waiting", parse_positive_count),
+    "direct_read_limit": LiveSetting("shard_bytes", parse_size_bytes),
 }
 """Settings that may change while peeks run."""
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class PeekServices:
     """The dependencies that all peeks of a runtime share; see `Peeks`."""
 
     host: Host
     catalog: Catalog
     relations: Relations
-    bind: Bind
-    indexes: Indexes
+    bind: BindQuery
+    indexes: IndexRegistry
     settings: PeekSettings
-    decided: Decided
+    decided: OnStrategy
 
 
 @dataclass(slots=True)
-class Task:
+class PeekTask:
     """One peek that waits or runs.
 
     Attributes:
@@ -144,14 +160,14 @@ class Task:
         return f"peek-{self.peek.uuid}-{self.number}"
 
 
-class Cancelled(Exception):
+class PeekCancelled(Exception):
     """The peek was cancelled: its answer is not needed any more."""
 
 
-class Answer:
+class PeekRun:
     """One run of one peek, in the thread that calls it."""
 
-    def __init__(self, means: Means, task: Task, *, pool: str) -> None:
+    def __init__(self, means: PeekServices, task: PeekTask, *, pool: str) -> None:
         """A run that has read nothing yet.
 
         Args:
@@ -179,34 +195,34 @@ class Answer:
         with self._stack:
             relations, inputs = self._relations(), self._objects()
             if not inputs:
-                return self._within(self._by_spark({}, relations))
+                return self._check_size(self._by_spark({}, relations))
             # All leases before any state: a part of a state from before its lease may be gone.
-            held = {name: self._held(name, name) for name in inputs}
-            states = self._settled(held)
+            held = {name: self._open_held(name, name) for name in inputs}
+            states = self._wait_until_settled(held)
             # After the objects are settled: their errors are written first, so an error shard that
             # is not there by now has no error at this time. Asked before, one could be missed.
             self._check_errors()
             if len(inputs) == 1 and not relations:
-                found = self._simple(held[inputs[0]], states[inputs[0]])
+                found = self._without_spark(held[inputs[0]], states[inputs[0]])
                 if found is not None:
-                    return self._within(found)
-            return self._within(self._by_spark(held, relations))
+                    return self._check_size(found)
+            return self._check_size(self._by_spark(held, relations))
 
     def _objects(self) -> list[str]:
         return [name for name in self._peek.inputs if not name.startswith(_RELATIONS)]
 
-    def _within(self, table: pa.Table) -> pa.Table:
+    def _check_size(self, table: pa.Table) -> pa.Table:
         if table.nbytes > self._peek.limit_bytes:
             raise too_large(self._peek.limit_bytes)
         return table
 
     # --- when ------------------------------------------------------------------------------------
 
-    def _held(self, shard: str, of: str) -> Followed:
+    def _open_held(self, shard: str, of: str) -> ShardFollower:
         """Open a shard under a lease at the peek's time, until the peek ends."""
         as_of = self._peek.as_of
         try:
-            found = Followed.open(
+            found = ShardFollower.open(
                 self._host.client, shard, since=as_of, purpose=f"query {self._peek.uuid}"
             )
         except InvalidUsage as error:
@@ -221,7 +237,7 @@ class Answer:
         self._stack.callback(found.close)
         return found
 
-    def _settled(self, held: Mapping[str, Followed]) -> dict[str, ShardState]:
+    def _wait_until_settled(self, held: Mapping[str, ShardFollower]) -> dict[str, ShardState]:
         """Wait for states of the shards in which all are settled at the peek's time.
 
         Raises:
@@ -235,24 +251,24 @@ class Answer:
             upper = meet(state.upper for state in states.values())
             return states if upper.is_beyond(as_of) else None
 
-        found = watch(
+        found = poll_until(
             look,
             self._host.clock,
             self._task.cancelled,
             timeout_ms=settings.settle_ms,
             poll_ms=settings.poll_ms,
         )
-        # Before the timeout is concluded: `watch` returns None for either.
-        self._go_on()
+        # Before the timeout is concluded: `poll_until` returns None for either.
+        self._check_cancelled()
         if found is None:
             states = [shard.look() for shard in held.values()]
             slowest = min(states, key=lambda state: state.upper)
-            raise not_yet(slowest, as_of, settings.settle_ms)
+            raise not_yet_readable_error(slowest, as_of, settings.settle_ms)
         return found
 
-    def _go_on(self) -> None:
+    def _check_cancelled(self) -> None:
         if self._task.cancelled.is_set():
-            raise Cancelled
+            raise PeekCancelled
 
     def _check_errors(self) -> None:
         """Refuse the read if an object, or any of its inputs, has live errors.
@@ -263,22 +279,22 @@ class Answer:
         objects = set(self._objects())
         for name in self._objects():
             objects.update(self._means.catalog.inputs_of(name))
-        shards = error_shards(self._host.client, objects)
+        shards = find_error_shards(self._host.client, objects)
         if not shards:
             return
-        held = {of: self._held(shard, of) for of, shard in shards.items()}
-        for of, state in self._settled(held).items():
-            found = live_errors(held[of], of, state, self._peek.as_of)
+        held = {of: self._open_held(shard, of) for of, shard in shards.items()}
+        for of, state in self._wait_until_settled(held).items():
+            found = find_live_errors(held[of], of, state, self._peek.as_of)
             if found is not None:
                 raise found.error()
 
     # --- without Spark ---------------------------------------------------------------------------
 
-    def _simple(self, shard: Followed, state: ShardState) -> pa.Table | None:
+    def _without_spark(self, shard: ShardFollower, state: ShardState) -> pa.Table | None:
         """The rows of a simple query; None if it must go to Spark."""
         name, schema = self._peek.inputs[0], shard.schema
         zone = self._host.spark.conf.get("spark.sql.session.timeZone") or "UTC"
-        select = simple_select(self._peek.query, name, schema, zone)
+        select = read_simple_select(self._peek.query, name, schema, zone)
         told = None if select is None else spark_schema(schema)
         if select is None or told is None:
             return None
@@ -294,7 +310,7 @@ class Answer:
             # One of columns from before a schema evolution still answers, but without the new ones.
             if index.arranged.schema != schema:
                 continue
-            keys = keys_of(select, index.key, schema)
+            keys = lookup_keys(select, index.key, schema)
             if keys is not None or found is None:
                 found = (index, keys)
             if keys is not None:
@@ -303,31 +319,33 @@ class Answer:
             return None
         index, keys = found
         with index.hold(self._peek.as_of):
-            if not self._caught_up(index):
+            if not self._wait_for_index(index):
                 return None
-            self._decide("index")
+            self._set_strategy("index")
             return _indexed(index, keys, select, self._peek.as_of, self._peek.limit_bytes)
 
-    def _caught_up(self, index: Index) -> bool:
+    def _wait_for_index(self, index: Index) -> bool:
         """Wait a little; True once the index answers at the peek's time."""
         as_of, settings = self._peek.as_of, self._means.settings
         if as_of < index.arranged.view.since:
             return False
-        found = watch(
+        found = poll_until(
             lambda: True if index.readable(as_of) else None,
             self._host.clock,
             self._task.cancelled,
             timeout_ms=settings.index_wait_ms,
             poll_ms=settings.poll_ms,
         )
-        self._go_on()
+        self._check_cancelled()
         return found is not None
 
-    def _from_shard(self, shard: Followed, state: ShardState, select: Select) -> pa.Table | None:
+    def _from_shard(
+        self, shard: ShardFollower, state: ShardState, select: Select
+    ) -> pa.Table | None:
         plan = shard.plan(state, self._peek.as_of, select.where)
         if volume_of(plan.planned).size_bytes > self._means.settings.shard_bytes:
             return None
-        self._decide("shard")
+        self._set_strategy("shard")
         columns = tuple(dict.fromkeys(select.columns))
         wanted = shard.schema.arrow
         rows = shard.rows(state, plan, columns, select.where)
@@ -345,7 +363,7 @@ class Answer:
         """
         rows = size = 0
         for batch in batches:
-            self._go_on()
+            self._check_cancelled()
             if limit is not None and rows >= limit:
                 return
             rows += batch.num_rows
@@ -362,12 +380,12 @@ class Answer:
         return {name: self._means.relations(name.removeprefix(_RELATIONS)) for name in names}
 
     def _by_spark(
-        self, held: Mapping[str, Followed], relations: Mapping[str, pa.Table]
+        self, held: Mapping[str, ShardFollower], relations: Mapping[str, pa.Table]
     ) -> pa.Table:
         from shardline.app.compute.peek.collect import collect, job_group  # noqa: PLC0415 - loads pyspark
 
         spark, uuid = self._host.spark, self._peek.uuid
-        self._decide("standard" if held or relations else "constant")
+        self._set_strategy("standard" if held or relations else "constant")
         views: dict[str, str] = {}
         described = f"query {uuid}: {self._peek.query:.200}"
         with job_group(spark, self._task.group, pool=self._pool, description=described):
@@ -377,7 +395,7 @@ class Answer:
                 for name, table in relations.items():
                     views[name] = self._view(spark.createDataFrame(table))
                 frame = spark.sql(self._means.bind(self._peek.query, views))
-                self._go_on()
+                self._check_cancelled()
                 return collect(frame, self._peek.limit_bytes, self._task.group)
             finally:
                 for view in views.values():
@@ -405,12 +423,12 @@ class Answer:
         frame.where("true").createTempView(name)
         return name
 
-    def _decide(self, strategy: PeekStrategy) -> None:
+    def _set_strategy(self, strategy: PeekStrategy) -> None:
         self._task.strategy = strategy
         self._means.decided(self._peek.uuid, strategy)
         # After the strategy is set: `Peeks._end` sets the flag and then reads the strategy. One of
         # the two sees the other, so no job starts that nobody will cancel.
-        self._go_on()
+        self._check_cancelled()
 
 
 def _indexed(

@@ -14,19 +14,24 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from shardline.app.compute.peek.fast_path import Select, keys_of, simple_select, spark_schema
-from shardline.app.compute.shard_follower import Followed
+from shardline.app.compute.peek.fast_path import (
+    Select,
+    lookup_keys,
+    read_simple_select,
+    spark_schema,
+)
+from shardline.app.compute.shard_follower import ShardFollower
 from shardline.app.protocol.compute import PeekStrategy
 from shardline.app.protocol.objects import IndexDescription
 from shardline.datasource.client import ShardClient
 from shardline.datasource.shard.plan import volume_of
 from shardline.datasource.types.schema import ShardSchema
 
-__all__ = ["Explained", "explain_peek"]
+__all__ = ["Explanation", "explain_peek"]
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class Explanation:
     """A strategy of `answer`, and the reason for it as a sentence."""
 
     strategy: PeekStrategy
@@ -42,7 +47,7 @@ def explain_peek(
     indexes: Iterable[IndexDescription],
     zone: str,
     shard_bytes: int,
-) -> Explained:
+) -> Explanation:
     """The strategy by which a query is answered, and the reason.
 
     Args:
@@ -59,39 +64,41 @@ def explain_peek(
     """
     objects = [name for name in inputs if "." not in name]
     if not inputs:
-        return Explained("constant", "it reads no object")
+        return Explanation("constant", "it reads no object")
     if len(objects) < len(inputs):
-        return Explained("standard", "it reads relations of introspection")
+        return Explanation("standard", "it reads relations of introspection")
     if len(objects) > 1:
-        return Explained("standard", "it reads several objects")
+        return Explanation("standard", "it reads several objects")
     (name,) = objects
-    with closing(Followed.open(client, name, since=as_of, purpose="explain")) as shard:
-        select = simple_select(query, name, shard.schema, zone)
+    with closing(ShardFollower.open(client, name, since=as_of, purpose="explain")) as shard:
+        select = read_simple_select(query, name, shard.schema, zone)
         if select is None:
-            return Explained("standard", "it is more than columns, a simple condition and a LIMIT")
+            return Explanation(
+                "standard", "it is more than columns, a simple condition and a LIMIT"
+            )
         if spark_schema(shard.schema) is None:
-            return Explained("standard", "a column's type has another form in Spark's results")
+            return Explanation("standard", "a column's type has another form in Spark's results")
         there = [one for one in indexes if one.on == name]
         return _indexed(select, there, shard.schema) or _read(shard, select, as_of, shard_bytes)
 
 
 def _indexed(
     select: Select, indexes: Sequence[IndexDescription], schema: ShardSchema
-) -> Explained | None:
+) -> Explanation | None:
     for one in indexes:
         key = one.key or tuple(schema.names)
-        if keys_of(select, key, schema) is not None:
-            return Explained("index", f"looked up by {', '.join(key)} in '{one.name}'")
+        if lookup_keys(select, key, schema) is not None:
+            return Explanation("index", f"looked up by {', '.join(key)} in '{one.name}'")
     if not indexes:
         return None
     first = indexes[0]
     key = first.key or tuple(schema.names)
-    return Explained(
+    return Explanation(
         "index", f"scanned in '{first.name}': no condition gives a value for {', '.join(key)}"
     )
 
 
-def _read(shard: Followed, select: Select, as_of: int | None, shard_bytes: int) -> Explained:
+def _read(shard: ShardFollower, select: Select, as_of: int | None, shard_bytes: int) -> Explanation:
     state = shard.look()
     latest = state.upper.time
     time = as_of if as_of is not None or latest is None else max(latest - 1, 0)
@@ -100,7 +107,7 @@ def _read(shard: Followed, select: Select, as_of: int | None, shard_bytes: int) 
     size = volume_of(planned).size_bytes
     told = f"{size:,} bytes of {len(planned)} parts are to be read"
     if size <= shard_bytes:
-        return Explained("shard", f"{told}, no more than {shard_bytes:,}")
-    return Explained(
+        return Explanation("shard", f"{told}, no more than {shard_bytes:,}")
+    return Explanation(
         "standard", f"{told}, more than {shard_bytes:,} (direct_read_limit), and there is no index"
     )

@@ -32,8 +32,8 @@ from shardline.datasource.conditions import (
     Compare,
     Condition,
     In,
-    NotUnderstood,
     Predicate,
+    UnsupportedSql,
     Where,
     bind_tree,
     kind_of_node,
@@ -45,7 +45,7 @@ from shardline.datasource.types.schema import ShardSchema
 if TYPE_CHECKING:
     from sqlglot import exp
 
-__all__ = ["Select", "keys_of", "simple_select", "spark_schema"]
+__all__ = ["Select", "lookup_keys", "read_simple_select", "spark_schema"]
 
 _KEYS_MAX: Final = 100
 """Most keys that are looked up one by one; more are found faster by one scan."""
@@ -86,7 +86,7 @@ class Select:
         return list(zip(self.columns, self.names, strict=True))
 
 
-def simple_select(query: str, name: str, schema: ShardSchema, zone: str) -> Select | None:
+def read_simple_select(query: str, name: str, schema: ShardSchema, zone: str) -> Select | None:
     """The columns, condition and limit of a simple query; None if it must go to Spark.
 
     Args:
@@ -103,12 +103,12 @@ def simple_select(query: str, name: str, schema: ShardSchema, zone: str) -> Sele
         tree = parse_sql(query)
         if kind_of_node(tree) != "Select":
             return None
-        return _Reading(tree, query, name, schema, zone).select()
-    except (NotUnderstood, InvalidUsage, RecursionError):
+        return _SelectReader(tree, query, name, schema, zone).select()
+    except (UnsupportedSql, InvalidUsage, RecursionError):
         return None
 
 
-class _Reading:
+class _SelectReader:
     """A query's syntax tree, read clause by clause."""
 
     def __init__(
@@ -231,7 +231,7 @@ def spark_schema(schema: ShardSchema) -> pa.Schema | None:
     return told if same else None
 
 
-def keys_of(select: Select, key: Sequence[str], schema: ShardSchema) -> list[pa.Table] | None:
+def lookup_keys(select: Select, key: Sequence[str], schema: ShardSchema) -> list[pa.Table] | None:
     """The keys of which every row of the result has one, a table of one row each; None: unknown.
 
     Args:

@@ -39,25 +39,25 @@ from collections import Counter, deque
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from shardline.app.compute.index.index import INDEXES, Indexes
+from shardline.app.compute.index.index import INDEXES, IndexRegistry
 from shardline.app.compute.peek.answer import (
     DEFAULTS,
-    Answer,
-    Bind,
-    Cancelled,
-    Decided,
-    Means,
+    BindQuery,
+    OnStrategy,
+    PeekCancelled,
+    PeekRun,
+    PeekServices,
     PeekSettings,
+    PeekTask,
     Relations,
-    Task,
 )
 from shardline.app.compute.peek.results import to_ipc
 from shardline.app.compute.shard_follower import Catalog
 from shardline.app.execution.host import Host
-from shardline.app.execution.spark_errors import sentence
+from shardline.app.execution.spark_errors import error_sentence
 from shardline.app.protocol.compute import Peek, PeekResponse, PeekStrategy
 
-__all__ = ["ActivePeek", "PeekDuration", "PeekSettings", "Peeks"]
+__all__ = ["ActivePeek", "PeekDuration", "PeekServer", "PeekSettings"]
 
 _log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class PeekDuration:
     count: int
 
 
-class Peeks:
+class PeekServer:
     """The server of peeks of one runtime; safe to use from any thread."""
 
     def __init__(
@@ -104,11 +104,11 @@ class Peeks:
         host: Host,
         catalog: Catalog,
         relations: Relations,
-        bind: Bind,
+        bind: BindQuery,
         *,
-        indexes: Indexes = INDEXES,
+        indexes: IndexRegistry = INDEXES,
         settings: PeekSettings = DEFAULTS,
-        decided: Decided = lambda *_: None,
+        decided: OnStrategy = lambda *_: None,
     ) -> None:
         """A server without threads; they are started when there is a peek to run.
 
@@ -122,12 +122,12 @@ class Peeks:
             decided: Called with the strategy of each peek.
         """
         self._host = host
-        self._means = Means(host, catalog, relations, bind, indexes, settings, decided)
+        self._means = PeekServices(host, catalog, relations, bind, indexes, settings, decided)
         self._settings = settings
         self._lock = threading.Lock()
-        self._tasks: dict[str, Task] = {}
+        self._tasks: dict[str, PeekTask] = {}
         self._numbers = itertools.count()
-        self._queue: deque[Task] = deque()
+        self._queue: deque[PeekTask] = deque()
         self._free = set(range(settings.threads))
         self._threads: dict[int, threading.Thread] = {}
         self._stopped = False
@@ -139,7 +139,7 @@ class Peeks:
         with self._lock:
             if peek.uuid in self._tasks:
                 return
-            task = Task(peek, self._host.clock.now_ms(), next(self._numbers))
+            task = PeekTask(peek, self._host.clock.now_ms(), next(self._numbers))
             if self._stopped:
                 refused = "[STOPPED] the runtime is stopping — hint: ask again when it runs"
             elif len(self._queue) >= self._settings.waiting:
@@ -150,7 +150,7 @@ class Peeks:
             else:
                 self._tasks[peek.uuid] = task
                 self._queue.append(task)
-                self._employ()
+                self._start_thread()
         # Outside of the lock, as all reports: the receiver may call back.
         if refused:
             self._host.report(PeekResponse(uuid=peek.uuid, error=refused))
@@ -159,23 +159,23 @@ class Peeks:
         """Cancel a peek; its answer may come all the same. Does nothing for an unknown id."""
         with self._lock:
             task = self._tasks.get(uuid)
-            waiting = task is not None and self._take_out(task)
+            waiting = task is not None and self._unqueue(task)
             if waiting:
                 del self._tasks[uuid]
         if waiting:
             self._host.report(PeekResponse(uuid=uuid, cancelled=True))
         elif task is not None:
-            self._end(task)
+            self._cancel_running(task)
 
     def forget(self, uuid: str) -> None:
         """End a peek without an answer: its connection is gone. Does nothing for an unknown id."""
         with self._lock:
             task = self._tasks.pop(uuid, None)
-            waiting = task is not None and self._take_out(task)
+            waiting = task is not None and self._unqueue(task)
         if task is not None and not waiting:
-            self._end(task)
+            self._cancel_running(task)
 
-    def _take_out(self, task: Task) -> bool:
+    def _unqueue(self, task: PeekTask) -> bool:
         """Take a peek out of the queue; True if it was there. Under the lock."""
         waiting = task in self._queue
         if waiting:
@@ -183,7 +183,7 @@ class Peeks:
             task.cancelled.set()
         return waiting
 
-    def _end(self, task: Task) -> None:
+    def _cancel_running(self, task: PeekTask) -> None:
         # The flag before the strategy is read; `Answer._decide` writes the strategy before it reads
         # the flag. So either the jobs are cancelled here, or the peek ends before it starts any.
         task.cancelled.set()
@@ -231,7 +231,7 @@ class Peeks:
 
     # --- threads ---------------------------------------------------------------------------------
 
-    def _employ(self) -> None:
+    def _start_thread(self) -> None:
         """Start a thread if one is free; under the lock."""
         if not self._free:
             return
@@ -261,24 +261,24 @@ class Peeks:
                     del self._tasks[task.peek.uuid]
                 if response.rows is not None and task.strategy:
                     self._durations[task.strategy, _bucket(took_ms)] += 1
-            _told(task, response, took_ms)
+            _log_outcome(task, response, took_ms)
             if wanted:
                 self._host.report(response)
 
-    def _answer(self, task: Task, slot: int) -> PeekResponse:
+    def _answer(self, task: PeekTask, slot: int) -> PeekResponse:
         """The one response to a peek."""
         uuid = task.peek.uuid
         try:
-            table = Answer(self._means, task, pool=f"peek-{slot}").table()
+            table = PeekRun(self._means, task, pool=f"peek-{slot}").table()
             return PeekResponse(uuid=uuid, rows=to_ipc(table))
-        except Cancelled:
+        except PeekCancelled:
             return PeekResponse(uuid=uuid, cancelled=True)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
             if task.cancelled.is_set():
                 # Jobs that were cancelled end as errors of Spark, which nobody has asked about.
                 return PeekResponse(uuid=uuid, cancelled=True)
             _log.info("a query failed", exc_info=error, extra={"context": {"peek": uuid}})
-            return PeekResponse(uuid=uuid, error=sentence(error, "QUERY_FAILED"))
+            return PeekResponse(uuid=uuid, error=error_sentence(error, "QUERY_FAILED"))
 
 
 def _bucket(took_ms: float) -> int:
@@ -287,7 +287,7 @@ def _bucket(took_ms: float) -> int:
     return 1 << (nanoseconds - 1).bit_length()
 
 
-def _told(task: Task, response: PeekResponse, took_ms: float) -> None:
+def _log_outcome(task: PeekTask, response: PeekResponse, took_ms: float) -> None:
     """Log the outcome of a peek."""
     context = {
         "peek": task.peek.uuid,

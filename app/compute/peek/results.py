@@ -55,7 +55,7 @@ def as_json(table: pa.Table) -> Iterator[str]:
     """
     names = table.column_names
     for row in rows_of(table):
-        values = [_plain(value) for value in row]
+        values = [_json_value(value) for value in row]
         yield json.dumps(_object(names, values), ensure_ascii=False)
 
 
@@ -71,13 +71,13 @@ def as_csv(table: pa.Table) -> str:
 
 def rows_of(table: pa.Table) -> Iterator[tuple[Any, ...]]:
     """The rows as Python values, converted 4096 at a time: they take many times Arrow's memory."""
-    columns = [_speakable(column) for column in table.columns]
+    columns = [_as_text_if_time(column) for column in table.columns]
     for start in range(0, table.num_rows, _ROWS_AT_ONCE):
         some = [column.slice(start, _ROWS_AT_ONCE).to_pylist() for column in columns]
         yield from zip(*some, strict=True)
 
 
-def _speakable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _as_text_if_time(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Dates and timestamps as text: their range exceeds that of Python's."""
     kind = column.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
@@ -97,7 +97,7 @@ def _object(names: list[str], values: list[Any]) -> dict[str, Any]:
     return found
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     """A value in a form that JSON can write."""
     if value is None or isinstance(value, (bool, int)):
         return value
@@ -105,11 +105,11 @@ def _plain(value: Any) -> Any:
         case float() if abs(value) < float("inf"):
             return value
         case dict():
-            return {str(name): _plain(inner) for name, inner in value.items()}
+            return {str(name): _json_value(inner) for name, inner in value.items()}
         case list():
-            return [_plain(inner) for inner in value]
+            return [_json_value(inner) for inner in value]
         case (key, inner):  # an entry of a map, as Arrow gives it
-            return {"key": _plain(key), "value": _plain(inner)}
+            return {"key": _json_value(key), "value": _json_value(inner)}
     return value_text(value)
 
 
@@ -133,7 +133,7 @@ def value_text(value: Any) -> str:
         case dt.datetime():
             text = value.isoformat(" ")
         case dict() | list() | tuple():
-            text = json.dumps(_plain(value), ensure_ascii=False)
+            text = json.dumps(_json_value(value), ensure_ascii=False)
         case _:
             text = str(value)
     return text

@@ -30,11 +30,11 @@ import pyarrow as pa
 from shardline.app.compute.peek.results import to_ipc
 from shardline.app.compute.shard_follower import (
     Catalog,
-    Followed,
     LiveErrors,
-    error_shards,
-    live_errors,
-    watch,
+    ShardFollower,
+    find_error_shards,
+    find_live_errors,
+    poll_until,
 )
 from shardline.app.execution.host import Host
 from shardline.app.protocol.compute import SubscribeResponse
@@ -45,13 +45,13 @@ from shardline.datasource.shard.state import ShardState
 from shardline.datasource.types.schema import DIFF, TS
 from shardline.datasource.updates import consolidate, update_schema
 
-__all__ = ["Feed"]
+__all__ = ["SubscriptionFeed"]
 
 _FOREVER_MS: Final = 3_600_000.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Looked:
+class _BatchStates:
     """The states that a batch is made from: the object's, and those of error shards by object."""
 
     own: ShardState
@@ -62,7 +62,7 @@ class _Looked:
         return meet([self.own.upper, *(state.upper for state in self.errors.values())])
 
 
-class Feed:
+class SubscriptionFeed:
     """The changes of one subscription, batch by batch. A context manager that closes its shards.
 
     Its leases are a capability: they keep what was not read yet. When one is lost
@@ -77,7 +77,7 @@ class Feed:
         host: Host,
         what: SubscribeDescription,
         catalog: Catalog,
-        shard: Followed,
+        shard: ShardFollower,
         as_of: int,
     ) -> None:
         """A feed that begins at `as_of`; nothing is read yet.
@@ -95,7 +95,7 @@ class Feed:
         self._catalog = catalog
         self._shard = shard
         self._as_of = as_of
-        self._errors: dict[str, Followed] = {}
+        self._errors: dict[str, ShardFollower] = {}
         self._stack = ExitStack()
         self._stack.callback(shard.close)
 
@@ -126,16 +126,16 @@ class Feed:
             return self._batch(lower, EMPTY, self._table(iter(()), batch_bytes))
         looked = None
         while looked is None and not stopped.is_set():
-            looked = watch(
+            looked = poll_until(
                 lambda: self._look(lower),
                 self._host.clock,
                 stopped,
                 timeout_ms=_FOREVER_MS,
                 poll_ms=poll_ms,
             )
-        return None if looked is None else self._cut(looked, lower, batch_bytes)
+        return None if looked is None else self._cut_batch(looked, lower, batch_bytes)
 
-    def _look(self, lower: int) -> _Looked | None:
+    def _look(self, lower: int) -> _BatchStates | None:
         """The states to read from, if all of them are settled at `lower`; else None."""
         # The object first, its error shards after it: see the module. In the other order an error
         # shard could be made in between, and rows would go out that do not count.
@@ -144,20 +144,20 @@ class Feed:
             return None
         objects = {self._what.on, *self._catalog.inputs_of(self._what.on)}
         unknown = objects - self._errors.keys()
-        for of, name in error_shards(self._host.client, unknown).items():
+        for of, name in find_error_shards(self._host.client, unknown).items():
             purpose = f"subscription {self._what.name}"
-            shard = Followed.open(self._host.client, name, since=lower, purpose=purpose)
+            shard = ShardFollower.open(self._host.client, name, since=lower, purpose=purpose)
             self._stack.callback(shard.close)
             self._errors[of] = shard
-        found = _Looked(own, {of: shard.look() for of, shard in self._errors.items()})
+        found = _BatchStates(own, {of: shard.look() for of, shard in self._errors.items()})
         return found if found.upper.is_beyond(lower) else None
 
-    def _cut(self, looked: _Looked, lower: int, batch_bytes: int) -> SubscribeResponse:
+    def _cut_batch(self, looked: _BatchStates, lower: int, batch_bytes: int) -> SubscribeResponse:
         """The batch from `lower` on: up to the frontier, the first error, or the limit of bytes."""
         upper = min(looked.upper, Frontier(self._what.up_to))
         error = self._first_error(looked, lower, upper)
         if error is not None and error.at == lower:
-            return self._poisoned(lower, error.error())
+            return self._error_batch(lower, error.error())
         if error is not None:
             upper = Frontier(error.at)
         updates = self._updates(looked.own, lower, upper, batch_bytes)
@@ -165,7 +165,7 @@ class Feed:
         while updates is None:
             last = _last_time(looked.own, lower) if upper.time is None else upper.time - 1
             if last <= lower:
-                return self._poisoned(lower, _too_large(self._what.on, lower, batch_bytes))
+                return self._error_batch(lower, _too_large(self._what.on, lower, batch_bytes))
             upper = Frontier(lower + (last - lower + 1) // 2)
             updates = self._updates(looked.own, lower, upper, batch_bytes)
         batch = self._batch(lower, upper, updates)
@@ -176,7 +176,7 @@ class Feed:
                 shard.release_before(upper.time - 1, looked.errors[of])
         return batch
 
-    def _first_error(self, looked: _Looked, lower: int, upper: Frontier) -> LiveErrors | None:
+    def _first_error(self, looked: _BatchStates, lower: int, upper: Frontier) -> LiveErrors | None:
         """The errors at the first time of the interval at which some are live; None if none are."""
         found = []
         for of, shard in self._errors.items():
@@ -186,12 +186,12 @@ class Feed:
         if not found:
             return None
         at, of = min(found)
-        return live_errors(self._errors[of], of, looked.errors[of], at)
+        return find_live_errors(self._errors[of], of, looked.errors[of], at)
 
     def _error_time(
-        self, shard: Followed, of: str, state: ShardState, lower: int, upper: Frontier
+        self, shard: ShardFollower, of: str, state: ShardState, lower: int, upper: Frontier
     ) -> int | None:
-        if live_errors(shard, of, state, lower) is not None:
+        if find_live_errors(shard, of, state, lower) is not None:
             return lower
         total: dict[int, int] = {}
         for batch in shard.changes(state, lower + 1, upper.time):
@@ -237,7 +237,7 @@ class Feed:
             id=self._what.name, lower=lower, upper=end.time, updates=to_ipc(updates)
         )
 
-    def _poisoned(self, lower: int, error: InvalidUsage) -> SubscribeResponse:
+    def _error_batch(self, lower: int, error: InvalidUsage) -> SubscribeResponse:
         self.frontier = EMPTY
         return SubscribeResponse(id=self._what.name, lower=lower, upper=None, error=str(error))
 

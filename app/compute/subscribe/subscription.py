@@ -49,23 +49,28 @@ from typing import Final
 import pyarrow as pa
 
 from shardline.app.compute.peek.results import from_ipc
-from shardline.app.compute.shard_follower import UNCONNECTED, Catalog, Followed
-from shardline.app.compute.subscribe.batches import Feed
+from shardline.app.compute.shard_follower import EMPTY_CATALOG, Catalog, ShardFollower
+from shardline.app.compute.subscribe.batches import SubscriptionFeed
 from shardline.app.execution.host import Host, Incarnation
 from shardline.app.execution.observations import Ended, Health, Hydrated, Progress, Started
 from shardline.app.protocol.compute import SubscribeDropped, SubscribeResponse
 from shardline.app.protocol.objects import SubscribeDescription
-from shardline.app.settings.live import Knob, Knobs, positive_ms, size_bytes
+from shardline.app.settings.live import (
+    LiveSetting,
+    LiveSettings,
+    parse_positive_ms,
+    parse_size_bytes,
+)
 from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
 from shardline.datasource.frontier import Frontier
 
 __all__ = [
     "SUBSCRIBE_KNOBS",
-    "RunningSubscribe",
+    "RunningSubscription",
     "SubscribeSettings",
+    "batch_rows",
     "resume_at",
-    "rows_of",
-    "run_subscribe",
+    "run_subscription",
 ]
 
 _log = logging.getLogger(__name__)
@@ -94,14 +99,14 @@ class SubscribeSettings:
 
 _DEFAULTS: Final = SubscribeSettings()
 
-SUBSCRIBE_KNOBS: Final[Knobs] = {
-    "subscribe_batch_limit": Knob("batch_bytes", size_bytes),
-    "subscribe_patience": Knob("patience_ms", positive_ms),
+SUBSCRIBE_KNOBS: Final[LiveSettings] = {
+    "subscribe_batch_limit": LiveSetting("batch_bytes", parse_size_bytes),
+    "subscribe_patience": LiveSetting("patience_ms", parse_positive_ms),
 }
 """Settings that may change while a subscription runs."""
 
 
-def rows_of(response: SubscribeResponse) -> pa.Table:
+def batch_rows(response: SubscribeResponse) -> pa.Table:
     """The updates of a batch: the object's columns, `_ts`, `_diff`.
 
     Raises:
@@ -123,13 +128,13 @@ def resume_at(upper: int) -> int:
     return upper - 1
 
 
-def run_subscribe(
+def run_subscription(
     host: Host,
     incarnation: Incarnation,
     description: SubscribeDescription,
-    catalog: Catalog = UNCONNECTED,
+    catalog: Catalog = EMPTY_CATALOG,
     settings: SubscribeSettings = _DEFAULTS,
-) -> RunningSubscribe:
+) -> RunningSubscription:
     """Start a subscription.
 
     Args:
@@ -153,33 +158,33 @@ def run_subscribe(
             hint="give an UP TO at AS OF or later",
         )
     purpose = f"subscription {incarnation.id}"
-    shard = Followed.open(host.client, description.on, since=as_of, purpose=purpose)
-    feed = Feed(host, description, catalog, shard, as_of)
-    running = RunningSubscribe(host, incarnation, feed, description.on, settings)
+    shard = ShardFollower.open(host.client, description.on, since=as_of, purpose=purpose)
+    feed = SubscriptionFeed(host, description, catalog, shard, as_of)
+    running = RunningSubscription(host, incarnation, feed, description.on, settings)
     running.start()
     return running
 
 
-class RunningSubscribe:
-    """A subscription and its thread; made by `run_subscribe`."""
+class RunningSubscription:
+    """A subscription and its thread; made by `run_subscription`."""
 
     def __init__(
         self,
         host: Host,
         incarnation: Incarnation,
-        feed: Feed,
+        feed: SubscriptionFeed,
         on: str,
         settings: SubscribeSettings,
     ) -> None:
         """Prepare it; `start` starts it. It closes `feed` at its end."""
         self._host = host
-        self._life = incarnation
+        self._incarnation = incarnation
         self._feed = feed
         self._on = on
         self._settings = settings
         self._stopped = threading.Event()
         self._lock = threading.Lock()
-        self._sent: list[int | None] = []
+        self._unacknowledged: list[int | None] = []
         self._room = threading.Event()
         self._thread = threading.Thread(
             target=self._run, name=f"subscribe-{incarnation.query_name}", daemon=True
@@ -204,11 +209,11 @@ class RunningSubscribe:
         """Make room: the client has taken the batch that ends at `upper`, and all before it."""
         with self._lock:
             end = Frontier(upper)
-            self._sent = [one for one in self._sent if Frontier(one) > end]
+            self._unacknowledged = [one for one in self._unacknowledged if Frontier(one) > end]
         self._room.set()
 
     def _run(self) -> None:
-        host, life, feed = self._host, self._life, self._feed
+        host, life, feed = self._host, self._incarnation, self._feed
         host.report(Started(id=life.id, epoch=life.epoch, run=life.query_name))
         try:
             with feed:
@@ -226,7 +231,7 @@ class RunningSubscribe:
 
     def _follow(self) -> str:
         """Send batches until the end; returns the reason if it stops before, else ""."""
-        host, life, feed = self._host, self._life, self._feed
+        host, life, feed = self._host, self._incarnation, self._feed
         began, failures = host.clock.elapsed_ms(), 0
         while feed.frontier.time is not None:
             chosen = self._settings
@@ -250,11 +255,11 @@ class RunningSubscribe:
         return ""
 
     def _send(self, batch: SubscribeResponse) -> None:
-        life, report = self._life, self._host.report
+        life, report = self._incarnation, self._host.report
         # Counted before it is sent: its acknowledgement may come while `report` still runs, and
         # would find nothing to take away.
         with self._lock:
-            self._sent.append(batch.upper)
+            self._unacknowledged.append(batch.upper)
         report(batch)
         if batch.error:
             report(
@@ -281,7 +286,7 @@ class RunningSubscribe:
             # returns at once. Cleared after the look, it would be missed.
             self._room.clear()
             with self._lock:
-                if len(self._sent) < self._settings.window:
+                if len(self._unacknowledged) < self._settings.window:
                     return not self._stopped.is_set()
             left = deadline - clock.elapsed_ms()
             if left <= 0 or self._stopped.is_set():

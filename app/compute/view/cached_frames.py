@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from shardline.app.sql.references import quoted
+from shardline.app.sql.references import quote_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -59,7 +59,7 @@ def cache_frame(frame: DataFrame) -> CachedFrame:
     if not floats:
         kept = frame.persist()
         return CachedFrame(kept, kept)
-    columns = [(name, F.col(quoted(name))) for name in frame.columns]
+    columns = [(name, F.col(quote_name(name))) for name in frame.columns]
     kept = frame.select(
         [
             F.struct(column.alias(_INSIDE)).alias(name) if name in floats else column

@@ -14,30 +14,32 @@ import threading
 
 from pyspark import InheritableThread
 
-from shardline.app.compute.errors import failure
+from shardline.app.compute.errors import failure_report
 from shardline.app.compute.view.maintained_view import View
 from shardline.app.execution.host import Host, Incarnation
 from shardline.app.execution.observations import Ended, Started
 from shardline.app.protocol.objects import ViewDescription
 from shardline.datasource.spark_native.time_interval import Interval
 
-__all__ = ["ConstantRun", "run_constant"]
+__all__ = ["RunningConstantView", "run_constant"]
 
 
 class _StoppedError(Exception):
     """The view was stopped before it was done."""
 
 
-def run_constant(host: Host, incarnation: Incarnation, description: ViewDescription) -> ConstantRun:
+def run_constant(
+    host: Host, incarnation: Incarnation, description: ViewDescription
+) -> RunningConstantView:
     """Start to write the contents of a view without inputs.
 
     Raises:
         InvalidUsage: The view cannot be kept.
     """
-    return ConstantRun(host, incarnation, description)
+    return RunningConstantView(host, incarnation, description)
 
 
-class ConstantRun:
+class RunningConstantView:
     """One incarnation of a view without inputs; runs from the start."""
 
     def __init__(self, host: Host, incarnation: Incarnation, description: ViewDescription) -> None:
@@ -71,7 +73,7 @@ class ConstantRun:
         except _StoppedError:
             return
         except Exception as error:  # noqa: BLE001 - whatever it is, it is told
-            host.report(failure(me, error))
+            host.report(failure_report(me, error))
         else:
             host.report(Ended(id=me.id, epoch=me.epoch))
 

@@ -35,10 +35,10 @@ from pyspark.sql.types import (
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.types.schema import DIFF
 
-__all__ = ["check_comparable", "difference"]
+__all__ = ["check_comparable", "correction_frame"]
 
 
-def difference(desired: DataFrame | None, held: DataFrame | None) -> DataFrame:
+def correction_frame(desired: DataFrame | None, held: DataFrame | None) -> DataFrame:
     """The updates that turn `held` into `desired`: their columns and `_diff`, which is never 0.
 
     Args:

@@ -18,10 +18,10 @@ from pyspark.sql.types import StructField, StructType
 
 from shardline.datasource.errors import InvalidUsage
 
-__all__ = ["analysed", "columns_of", "fitted"]
+__all__ = ["analyse_query", "fit_columns", "parse_columns"]
 
 
-def analysed(session: SparkSession, query: str, inputs: Mapping[str, DataFrame]) -> DataFrame:
+def analyse_query(session: SparkSession, query: str, inputs: Mapping[str, DataFrame]) -> DataFrame:
     """The result of `query`, which reads `inputs` by name; nothing is run yet.
 
     Args:
@@ -38,14 +38,14 @@ def analysed(session: SparkSession, query: str, inputs: Mapping[str, DataFrame])
             session.catalog.dropTempView(name)
 
 
-def columns_of(ddl: str) -> StructType:
+def parse_columns(ddl: str) -> StructType:
     """The columns that `ddl` describes, such as `id BIGINT NOT NULL, name STRING`."""
     columns = StructType.fromDDL(ddl)
     assert isinstance(columns, StructType), ddl
     return columns
 
 
-def fitted(result: DataFrame, schema: StructType, extra: tuple[str, ...] = ()) -> DataFrame:
+def fit_columns(result: DataFrame, schema: StructType, extra: tuple[str, ...] = ()) -> DataFrame:
     """`result` with the view's column names and types.
 
     Args:

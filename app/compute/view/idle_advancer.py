@@ -26,18 +26,18 @@ from shardline.datasource.clock import Clock
 from shardline.datasource.errors import ShardError
 from shardline.datasource.shard.state import ShardState
 
-__all__ = ["Advancer", "Follower", "advancer_of"]
+__all__ = ["IdleAdvancer", "IdleFollower", "get_advancer"]
 
 _log = logging.getLogger(__name__)
 
 _THREADS: Final = 8
 """Most looks and appends under way at once: an object store takes 50 ms for each."""
 
-_advancers: WeakKeyDictionary[ShardClient, Advancer] = WeakKeyDictionary()
+_advancers: WeakKeyDictionary[ShardClient, IdleAdvancer] = WeakKeyDictionary()
 _registry = threading.Lock()
 
 
-class Follower(Protocol):
+class IdleFollower(Protocol):
     """An object whose output follows its inputs."""
 
     @property
@@ -54,16 +54,16 @@ class Follower(Protocol):
         ...
 
 
-def advancer_of(client: ShardClient, clock: Clock, interval_ms: int) -> Advancer:
+def get_advancer(client: ShardClient, clock: Clock, interval_ms: int) -> IdleAdvancer:
     """The advancer of a runtime, made at its first use; a runtime is identified by its client."""
     with _registry:
         found = _advancers.get(client)
         if found is None:
-            found = _advancers[client] = Advancer(client, clock, interval_ms)
+            found = _advancers[client] = IdleAdvancer(client, clock, interval_ms)
         return found
 
 
-class Advancer:
+class IdleAdvancer:
     """Looks at inputs for all followers at once. May be shared between threads."""
 
     def __init__(self, client: ShardClient, clock: Clock, interval_ms: int) -> None:
@@ -72,11 +72,11 @@ class Advancer:
         self._clock = clock
         self._interval_ms = interval_ms
         self._lock = threading.Lock()
-        self._followers: list[Follower] = []
+        self._followers: list[IdleFollower] = []
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def add(self, follower: Follower) -> None:
+    def add(self, follower: IdleFollower) -> None:
         """Follow the inputs of `follower` from now on."""
         with self._lock:
             self._followers.append(follower)
@@ -89,7 +89,7 @@ class Advancer:
                 )
                 self._thread.start()
 
-    def remove(self, follower: Follower) -> None:
+    def remove(self, follower: IdleFollower) -> None:
         """Follow its inputs no more; does nothing if it was not added. A tick may still go on."""
         with self._lock:
             if follower in self._followers:
@@ -129,7 +129,7 @@ class Advancer:
             )
             return None
 
-    def _tick(self, follower: Follower, states: Mapping[str, ShardState | None]) -> None:
+    def _tick(self, follower: IdleFollower, states: Mapping[str, ShardState | None]) -> None:
         found = [state for name in follower.inputs if (state := states[name]) is not None]
         if len(found) < len(follower.inputs):
             # Not skipped: a tick also notices that the query has died.

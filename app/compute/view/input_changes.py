@@ -20,11 +20,11 @@ from shardline.datasource.shard.batch import Part, Volume
 from shardline.datasource.shard.plan import plan_changes
 from shardline.datasource.shard.state import ShardState
 
-__all__ = ["News", "news_of", "quiet_until"]
+__all__ = ["InputChanges", "find_input_changes", "unchanged_until"]
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class InputChanges:
     """The changes of inputs in an interval, as far as their states show them.
 
     Attributes:
@@ -44,12 +44,12 @@ class News:
         """All times, ascending: exact if nothing is spread, and empty only if nothing changes."""
         return tuple(sorted({*self.times, *self.perhaps}))
 
-    def with_times(self, found: Iterable[int]) -> News:
+    def with_times(self, found: Iterable[int]) -> InputChanges:
         """The same news with `found`, the exact times of the inputs in `spread`."""
         return replace(self, times=tuple(sorted({*self.times, *found})), perhaps=(), spread=())
 
 
-def news_of(states: Sequence[ShardState], lower: int, upper: int | None) -> News:
+def find_input_changes(states: Sequence[ShardState], lower: int, upper: int | None) -> InputChanges:
     """The news of `[lower, upper)` of all inputs.
 
     Args:
@@ -73,10 +73,12 @@ def news_of(states: Sequence[ShardState], lower: int, upper: int | None) -> News
             several = several or not single
         if several:
             spread.append(state.name)
-    return News(tuple(sorted(times)), tuple(sorted(perhaps)), tuple(spread), Volume.of(parts))
+    return InputChanges(
+        tuple(sorted(times)), tuple(sorted(perhaps)), tuple(spread), Volume.of(parts)
+    )
 
 
-def quiet_until(states: Sequence[ShardState], lower: int) -> Frontier:
+def unchanged_until(states: Sequence[ShardState], lower: int) -> Frontier:
     """The frontier up to which inputs are settled without a change since `lower`, or `lower`.
 
     Args:

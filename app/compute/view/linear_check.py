@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from shardline.app.compute.view.evaluate import analysed
+from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.sql.compare_plans import compare_plans
 from shardline.app.sql.plan_tree import Node, plan_tree
 from shardline.app.sql.strategy import INPUT, LINEAR
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["refusal"]
+__all__ = ["find_nonlinearity"]
 
 
-def refusal(
+def find_nonlinearity(
     session: SparkSession,
     query: str,
     over_changes: str,
@@ -46,7 +46,7 @@ def refusal(
         columns: Columns of the view.
     """
     changes = {name: session.createDataFrame([], schema) for name, schema in inputs.items()}
-    result = analysed(session, over_changes, changes)
+    result = analyse_query(session, over_changes, changes)
     # By their text, which leaves out if values inside may be null: the stored columns lack it, too.
     wanted = [(field.name, field.dataType.simpleString()) for field in columns.fields]
     found = [(field.name, field.dataType.simpleString()) for field in result.schema.fields]
@@ -64,7 +64,7 @@ def refusal(
         name: session.createDataFrame([], type(schema)(_visible(schema)))
         for name, schema in inputs.items()
     }
-    return compare_plans(_tree(analysed(session, query, contents)), _tree(result))
+    return compare_plans(_tree(analyse_query(session, query, contents)), _tree(result))
 
 
 def _visible(schema: StructType) -> list[Any]:

@@ -17,11 +17,11 @@ import logging
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from shardline.app.compute.view.evaluate import analysed
-from shardline.app.compute.view.linear_check import refusal
-from shardline.app.execution.spark_errors import gist
+from shardline.app.compute.view.evaluate import analyse_query
+from shardline.app.compute.view.linear_check import find_nonlinearity
+from shardline.app.execution.spark_errors import error_line
 from shardline.app.protocol.objects import ViewDescription
-from shardline.app.sql.over_changes import NotLinear, over_changes
+from shardline.app.sql.over_changes import NotLinear, rewrite_over_changes
 
 __all__ = ["LinearQuery"]
 
@@ -43,10 +43,10 @@ class LinearQuery:
             self._checked = self._check(session, changes)
         if isinstance(self._checked, NotLinear):
             return None
-        return analysed(session, self._checked, changes)
+        return analyse_query(session, self._checked, changes)
 
     def _check(self, session: SparkSession, changes: dict[str, DataFrame]) -> str | NotLinear:
-        query = over_changes(self._description.query)
+        query = rewrite_over_changes(self._description.query)
         if isinstance(query, str):
             reason = self._reason_to_doubt(session, query, changes)
             query = NotLinear(reason) if reason else query
@@ -64,6 +64,6 @@ class LinearQuery:
         """Why the rewritten query does not mean what the view's does; "" if it does."""
         columns = {name: frame.schema for name, frame in changes.items()}
         try:
-            return refusal(session, self._description.query, query, columns, self._schema)
+            return find_nonlinearity(session, self._description.query, query, columns, self._schema)
         except Exception as error:  # noqa: BLE001 - whatever it is, there is the other way
-            return gist(error)
+            return error_line(error)

@@ -4,9 +4,9 @@
     follow(states)               between micro-batches: while nothing changes, without Spark
 
 A view's output is a shard that says, at each time, what the query says of the inputs at that time.
-Which step is next, and how it may be computed, is decided by `next_step`; this module takes it.
-Every step is one compare-and-append to the output, so that a step that was taken twice, or by two
-runtimes, is refused the second time.
+Which step is next, and how it may be computed, is decided by `choose_next_step`; this module takes
+it. Every step is one compare-and-append to the output, so that a step that was taken twice, or by
+two runtimes, is refused the second time.
 
 What a caller relies on: after `advance` the output's upper is at or beyond the interval's end, and
 its contents at each time of it are those of the query over the inputs' contents at that time, or
@@ -30,17 +30,27 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from shardline import datasource
-from shardline.app.compute.errors import data_error
-from shardline.app.compute.view.correction import check_comparable, difference
-from shardline.app.compute.view.evaluate import analysed, columns_of, fitted
-from shardline.app.compute.view.input_changes import News, news_of, quiet_until
+from shardline.app.compute.errors import data_error_text
+from shardline.app.compute.view.correction import check_comparable, correction_frame
+from shardline.app.compute.view.evaluate import analyse_query, fit_columns, parse_columns
+from shardline.app.compute.view.input_changes import (
+    InputChanges,
+    find_input_changes,
+    unchanged_until,
+)
 from shardline.app.compute.view.linear_query import LinearQuery
-from shardline.app.compute.view.next_step import Done, Linear, Quiet, Recompute, next_step
+from shardline.app.compute.view.next_step import (
+    Done,
+    Linear,
+    Recompute,
+    Unchanged,
+    choose_next_step,
+)
 from shardline.app.compute.view.one_task import OneTask
 from shardline.app.compute.view.output import ViewSink
-from shardline.app.compute.view.output_contents import Contents, correction
+from shardline.app.compute.view.output_contents import OutputContents, correct_in_memory
 from shardline.app.compute.view.reports import ViewReports
-from shardline.app.compute.view.session_settings import meaning_of
+from shardline.app.compute.view.session_settings import query_settings
 from shardline.app.execution.host import Host, Incarnation
 from shardline.app.protocol.objects import Strategy, ViewDescription
 from shardline.datasource.errors import Determinate
@@ -94,17 +104,17 @@ class View:
         self._host = host
         self._description = description
         self._as_of = incarnation.as_of
-        self._schema = columns_of(description.schema)
+        self._schema = parse_columns(description.schema)
         check_comparable(description.name, self._schema)
         states = host.client.readable(*description.inputs)
         shards = [state.shard for state in states]
-        meaning = meaning_of(host.spark)
+        meaning = query_settings(host.spark)
         self._sink = ViewSink(host.client, description, shards, gate, meaning)
         self._gate = gate
         self._made = False
         self._reports = ViewReports(host, incarnation, description, self._as_of)
         self._linear = LinearQuery(description, self._schema)
-        self._contents = Contents(host.client, description.name)
+        self._contents = OutputContents(host.client, description.name)
         self._changed_rows = 0
         self._one_task = OneTask()
 
@@ -132,15 +142,17 @@ class View:
         if not output.ours and output.upper is not None:
             end = self._end_beyond(first, end)
         states = self._host.client.readable(*self._description.inputs)
-        news = news_of(states, first, end) if end is None or first < end else News()
+        news = (
+            find_input_changes(states, first, end) if end is None or first < end else InputChanges()
+        )
         refused = 0
         while refused < _RACES_MAX:
-            step = next_step(output, news.known, floor=floor, end=end, strategy=strategy)
+            step = choose_next_step(output, news.known, floor=floor, end=end, strategy=strategy)
             match step:
                 case Done():
                     self._reports.report_output(output)
                     return
-                case Quiet():
+                case Unchanged():
                     self._follow(step)
                 case Linear():
                     strategy = self._take_linear(session, step, news)
@@ -185,7 +197,7 @@ class View:
             result = self._result(session, at, states)
             result.write.format("noop").mode("overwrite").save()
         except Exception as error:
-            if data_error(error) is None:
+            if data_error_text(error) is None:
                 raise
         self._reports.report_hydrated()
 
@@ -211,7 +223,7 @@ class View:
         }
         parts = [part for s in states for batch in s.trace.batches for part in batch.parts]
         inputs = self._one_task.inputs(session, inputs, Volume.of(parts))
-        return fitted(analysed(session, self._description.query, inputs), self._schema)
+        return fit_columns(analyse_query(session, self._description.query, inputs), self._schema)
 
     def _recompute(
         self, session: SparkSession, step: Recompute, states: Sequence[ShardState]
@@ -223,7 +235,7 @@ class View:
             if rows is None:
                 rows = self._corrected(session, result, step.lower)
         except Exception as found:
-            error = data_error(found)
+            error = data_error_text(found)
             if error is None:
                 raise
         if self._sink.append(step, rows, error):
@@ -244,7 +256,7 @@ class View:
         if held is None or small is None:
             return None, None
         desired = consolidate(small.rows)
-        return small.stage(correction(desired, held)), desired
+        return small.stage(correct_in_memory(desired, held)), desired
 
     def _corrected(self, session: SparkSession, result: DataFrame, upper: int) -> StagedInterval:
         """What the output lacks before `upper`, whatever its size, by Spark."""
@@ -257,9 +269,9 @@ class View:
                 upper=upper,
                 storage=self._host.storage,
             ).drop(TS)
-        return stage_interval(difference(result, held), self._options)
+        return stage_interval(correction_frame(result, held), self._options)
 
-    def _take_linear(self, session: SparkSession, step: Linear, news: News) -> Strategy:
+    def _take_linear(self, session: SparkSession, step: Linear, news: InputChanges) -> Strategy:
         """Take the step if the query allows it; how to go on in this micro-batch."""
         host = self._host
         inputs = {
@@ -282,12 +294,12 @@ class View:
             # What the last change came to tells what to expect; half, so that one whose changes
             # are as large as that is not run twice every other time.
             rows = stage_interval(
-                fitted(changed, self._schema, (TS, DIFF)),
+                fit_columns(changed, self._schema, (TS, DIFF)),
                 self._options,
                 small=self._changed_rows <= ROWS_MAX // 2,
             )
         except Exception as found:
-            if data_error(found) is None:
+            if data_error_text(found) is None:
                 raise
             # At which of the times it fails, and what the view is until then, each of them tells.
             return "recompute"
@@ -301,7 +313,9 @@ class View:
         given = {"location": self._location, "shard": self._description.name}
         return parse_sink({**self._host.storage, **given})
 
-    def _read_times(self, session: SparkSession, news: News, lower: int, upper: int | None) -> News:
+    def _read_times(
+        self, session: SparkSession, news: InputChanges, lower: int, upper: int | None
+    ) -> InputChanges:
         """The news with all times of the inputs whose parts do not tell: these are read."""
         found: set[int] = set()
         for name in news.spread:
@@ -343,16 +357,16 @@ class View:
         if not self._made:
             self._sink.make()
             self._made = True
-        until = quiet_until(states, output.upper).time
+        until = unchanged_until(states, output.upper).time
         if until == output.upper:
             return False
-        if not self._follow(Quiet(output.upper, until)):
+        if not self._follow(Unchanged(output.upper, until)):
             self._reports.output = None  # somebody else was here: the next micro-batch looks at it
             return False
         self._reports.report_output(replace(output, upper=until))
         return True
 
-    def _follow(self, step: Quiet) -> bool:
+    def _follow(self, step: Unchanged) -> bool:
         """Take a step without rows; False if somebody else was faster."""
         followed = self._sink.follow(step)
         if followed:

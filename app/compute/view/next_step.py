@@ -27,11 +27,11 @@ from typing import TypeAlias
 
 from shardline.app.protocol.objects import Strategy
 
-__all__ = ["Done", "Linear", "Output", "Quiet", "Recompute", "Step", "next_step"]
+__all__ = ["Done", "Linear", "OutputProgress", "Recompute", "Step", "Unchanged", "choose_next_step"]
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class OutputProgress:
     """The progress of a view's output.
 
     Attributes:
@@ -51,7 +51,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Quiet:
+class Unchanged:
     """The output stays as it is in `[lower, upper)`: no input changes there."""
 
     lower: int
@@ -78,11 +78,11 @@ class Recompute:
     upper: int | None
 
 
-Step: TypeAlias = Done | Quiet | Linear | Recompute
+Step: TypeAlias = Done | Unchanged | Linear | Recompute
 
 
-def next_step(
-    output: Output, times: Sequence[int], *, floor: int, end: int | None, strategy: Strategy
+def choose_next_step(
+    output: OutputProgress, times: Sequence[int], *, floor: int, end: int | None, strategy: Strategy
 ) -> Step:
     """The next step towards `end`.
 
@@ -107,7 +107,7 @@ def next_step(
     # Left: the upper is exclusive, so a change at the upper itself is not in the output yet.
     first = bisect_left(times, upper)
     if first == len(times):
-        return Quiet(upper, end)
+        return Unchanged(upper, end)
     # While the query fails the output stands still, and lacks every change since then. A linear
     # step would add only those from the upper on; a recomputation adds what is missing.
     if strategy == "linear" and not output.failing:

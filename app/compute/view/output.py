@@ -34,8 +34,8 @@ import msgspec
 import pyarrow as pa
 
 from shardline.app.compute.errors import ERRORS_SCHEMA
-from shardline.app.compute.view.next_step import Linear, Output, Quiet, Recompute
-from shardline.app.execution.object_shards import make_shard, schema_of
+from shardline.app.compute.view.next_step import Linear, OutputProgress, Recompute, Unchanged
+from shardline.app.execution.object_shards import create_object_shard, parse_ddl_schema
 from shardline.app.protocol.objects import ViewDescription, errors_shard
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
@@ -110,10 +110,10 @@ class ViewSink:
         # the one that has taken over.
         self._gate()
         client, name = self._client, self._name
-        if client.exists(name) and not self._fits(schema_of(self._description.schema)):
+        if client.exists(name) and not self._fits(parse_ddl_schema(self._description.schema)):
             state = client.state(name)
             client.drop(name, despite_holders=[*state.leased, *state.critical])
-        make_shard(client, self._description, self._description.schema)
+        create_object_shard(client, self._description, self._description.schema)
         retain_ms = self._description.retain_ms
         client.create(self._errors, ERRORS_SCHEMA, retain_ms=retain_ms)
         client.set_retention(self._errors, retain_ms)
@@ -136,14 +136,14 @@ class ViewSink:
         handle.redirect = self._client.redirect(shard)
         return handle
 
-    def look(self) -> Output:
+    def look(self) -> OutputProgress:
         """The output's progress, no older than this call; upper 0 if it was not made yet."""
         # Both: a first start may have ended between the two.
         if not self._client.exists(self._name) or not self._client.exists(self._errors):
-            return Output(0, ours=False, failing=False)
+            return OutputProgress(0, ours=False, failing=False)
         output, errors = self._client.readable(self._name, self._errors)
-        ours = self._wrote_last(output) and self._wrote_last(errors)
-        return Output(output.upper.time, ours, failing=bool(self._known_errors(errors)))
+        ours = self._is_ours(output) and self._is_ours(errors)
+        return OutputProgress(output.upper.time, ours, failing=bool(self._known_errors(errors)))
 
     def append(
         self, step: Linear | Recompute, rows: StagedInterval | None, error: str | None
@@ -176,13 +176,13 @@ class ViewSink:
                 rows.discard()
             return False
         if rows is None:
-            return self._move(self._name, step.lower, step.upper)
+            return self._append_empty(self._name, step.lower, step.upper)
         outcome = rows.append(
-            step.lower, step.upper, writer=self.writer, sequence=_number(step.upper), at=at
+            step.lower, step.upper, writer=self.writer, sequence=_sequence_number(step.upper), at=at
         )
         return isinstance(outcome, Appended)
 
-    def follow(self, step: Quiet) -> bool:
+    def follow(self, step: Unchanged) -> bool:
         """Move both uppers over an interval in which nothing changes; False as in `append`."""
         self._gate()
         [errors] = self._client.readable(self._errors)
@@ -190,9 +190,9 @@ class ViewSink:
         lower = errors.upper.time
         if Frontier(step.upper) > errors.upper:
             assert lower is not None, step
-            if not self._move(self._errors, lower, step.upper):
+            if not self._append_empty(self._errors, lower, step.upper):
                 return False
-        return self._move(self._name, step.lower, step.upper)
+        return self._append_empty(self._name, step.lower, step.upper)
 
     def begin_at(self, as_of: int) -> None:
         """Let history start at `as_of`: an output that was just made has no contents before.
@@ -215,10 +215,10 @@ class ViewSink:
             hold.expire()
             client.set_retention(name, state.retain_ms)
 
-    def _move(self, shard: str, lower: int, upper: int | None) -> bool:
+    def _append_empty(self, shard: str, lower: int, upper: int | None) -> bool:
         """Append `[lower, upper)` without updates; False if another writer was first."""
         outcome = self._handles[shard].compare_and_append(
-            None, Frontier(lower), Frontier(upper), sequence=_number(upper)
+            None, Frontier(lower), Frontier(upper), sequence=_sequence_number(upper)
         )
         return isinstance(outcome, Appended)
 
@@ -250,7 +250,7 @@ class ViewSink:
             _error_updates(known, wanted, max(at, lower)),
             Frontier(lower),
             until,
-            sequence=_number(until.time),
+            sequence=_sequence_number(until.time),
         )
         if known != wanted:
             _log.info(
@@ -270,13 +270,13 @@ class ViewSink:
             self._failing = (state.seqno, frozenset(table["error"].to_pylist()))
         return self._failing[1]
 
-    def _wrote_last(self, state: ShardState) -> bool:
+    def _is_ours(self, state: ShardState) -> bool:
         # By the upper: a writer of another definition that has appended since has moved it.
         mine = state.writers.get(self.writer)
         return mine is not None and mine.upper == state.upper.time
 
 
-def _number(upper: int | None) -> int:
+def _sequence_number(upper: int | None) -> int:
     return TIME_MAX + 1 if upper is None else upper
 
 

@@ -28,10 +28,10 @@ from shardline.datasource.spark_native.small_results import BYTES_MAX, ROWS_MAX
 from shardline.datasource.types.schema import TS
 from shardline.datasource.updates import consolidate, negate, update_schema
 
-__all__ = ["Contents", "correction"]
+__all__ = ["OutputContents", "correct_in_memory"]
 
 
-class Contents:
+class OutputContents:
     """The contents of one output, a cache: losing it costs one read. For one thread at a time."""
 
     def __init__(self, client: ShardClient, name: str) -> None:
@@ -81,7 +81,7 @@ class Contents:
         return consolidate(pa.Table.from_batches(batches, schema).drop_columns([TS]))
 
 
-def correction(desired: pa.Table, held: pa.Table) -> pa.Table:
+def correct_in_memory(desired: pa.Table, held: pa.Table) -> pa.Table:
     """The updates that turn `held` into `desired`, both with `_diff`; the same as `difference`."""
     taken = negate(held).select(desired.column_names)
     return consolidate(pa.concat_tables([desired, taken.cast(desired.schema)]))

@@ -9,7 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
-from shardline.app.compute.view.next_step import Output
+from shardline.app.compute.view.next_step import OutputProgress
 from shardline.app.execution.host import Host, Incarnation
 from shardline.app.execution.observations import Health, Hydrated, Measured, Observation, Progress
 from shardline.app.protocol.objects import Strategy, ViewDescription
@@ -35,10 +35,10 @@ class ViewReports:
         self._as_of = as_of
         self._begun_ms = host.clock.elapsed_ms()
         self._health: Health | None = None
-        self.output: Output | None = None
+        self.output: OutputProgress | None = None
         self.hydrated = False
 
-    def report_output(self, output: Output) -> None:
+    def report_output(self, output: OutputProgress) -> None:
         """Remember how far the output is, and report it if that is news."""
         before, self.output = self.output, output
         upper = output.upper

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["meaning_of"]
+__all__ = ["query_settings"]
 
 _USUAL: Final = {
     "spark.sql.ansi.doubleQuotedIdentifiers": "false",
@@ -46,7 +46,7 @@ _LEGACY: Final = "spark.sql.legacy."
 _UTC: Final = frozenset({"UTC", "Etc/UTC", "GMT", "Z", "+00:00"})
 
 
-def meaning_of(spark: SparkSession) -> tuple[str, ...]:
+def query_settings(spark: SparkSession) -> tuple[str, ...]:
     """The settings of a session by which queries mean something unusual: `name=value`, sorted."""
     found = {name: _value(name, str(spark.conf.get(name, usual))) for name, usual in _USUAL.items()}
     found |= {

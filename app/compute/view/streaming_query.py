@@ -39,41 +39,45 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from shardline.app.compute.errors import failure
+from shardline.app.compute.errors import failure_report
 from shardline.app.compute.holds import (
     end_hold,
     end_other_holds,
-    first_time,
+    find_first_time,
     hold_name,
 )
-from shardline.app.compute.view.idle_advancer import Advancer, advancer_of
+from shardline.app.compute.view.idle_advancer import IdleAdvancer, get_advancer
 from shardline.app.compute.view.maintained_view import View
-from shardline.app.execution.batch_errors import briefly
-from shardline.app.execution.checkpoint_log import planned_offset
+from shardline.app.execution.batch_errors import micro_batch_error
+from shardline.app.execution.checkpoint_log import read_planned_offset
 from shardline.app.execution.host import Host, Incarnation
 from shardline.app.execution.observations import Ended, Health, Started
-from shardline.app.execution.query_start import start_slot, until_initialised
-from shardline.app.execution.spark_errors import UNREADABLE_HINT, unreadable_part
-from shardline.app.execution.step_scheduler import TURNS
+from shardline.app.execution.query_start import start_slot, wait_until_initialised
+from shardline.app.execution.spark_errors import UNREADABLE_HINT, find_unreadable_part
+from shardline.app.execution.step_scheduler import STEP_SCHEDULER
 from shardline.app.protocol.objects import ViewDescription
 from shardline.datasource.errors import Fenced, ShardError
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.shard_source.offsets import START
-from shardline.datasource.spark_native.time_interval import Interval, interval_between, interval_of
+from shardline.datasource.spark_native.time_interval import (
+    Interval,
+    interval_of,
+    interval_of_offsets,
+)
 
-__all__ = ["ViewRun", "run_view"]
+__all__ = ["RunningView", "run_view"]
 
 _log = logging.getLogger(__name__)
 
-_PROGRESS: Final = "10min"
+_IDLE_INTERVAL: Final = "10min"
 """Pause between micro-batches of an idle query, which only bring its holds forward: the advancer
 moves the output, and an idle input has little history that they could keep back."""
 
-_LOOKS: Final = 4
+_TRIGGERS: Final = 4
 """Triggers of the query in each interval. Sources commit soon after the interval's multiples, which
 is when Spark triggers too: with one trigger each view of a chain would be an interval late."""
 
-_LOOK_MS_MIN: Final = 100
+_TRIGGER_MS_MIN: Final = 100
 """Shortest pause between triggers, however short the interval is: each is a call of the planner."""
 
 _PARTS: Final = "256"
@@ -94,18 +98,18 @@ class _StoppedError(Exception):
     """The view was stopped in the middle of a micro-batch: nothing may be appended any more."""
 
 
-def run_view(host: Host, incarnation: Incarnation, description: ViewDescription) -> ViewRun:
+def run_view(host: Host, incarnation: Incarnation, description: ViewDescription) -> RunningView:
     """Keep a view up to date until it is stopped.
 
     Raises:
         InvalidUsage: An input is not there, or the view cannot be kept.
     """
-    run = ViewRun(host, incarnation, description)
+    run = RunningView(host, incarnation, description)
     run.start()
     return run
 
 
-class ViewRun:
+class RunningView:
     """One incarnation of a view.
 
     Its hold on the inputs is a capability: it keeps them readable from the checkpoint's offset on,
@@ -119,25 +123,25 @@ class ViewRun:
         self._description = description
         self._hold = hold_name(incarnation, host.checkpoints)
         self._checkpoint = incarnation.checkpoint(host.checkpoints)
-        self._beginning = f"{self._hold}:begin"
+        self._start_hold = f"{self._hold}:begin"
         # Of the offsets, not of the folder: Spark makes the folder, with its metadata, before the
         # first micro-batch is planned, and until then there is nothing to go on from.
-        self._anew = not (self._checkpoint / "offsets").is_dir()
-        if self._anew:
+        self._starts_anew = not (self._checkpoint / "offsets").is_dir()
+        if self._starts_anew:
             assert incarnation.as_of is not None, incarnation
             name, inputs = description.name, description.inputs
-            as_of = first_time(host.client, incarnation.as_of, inputs, name)
+            as_of = find_first_time(host.client, incarnation.as_of, inputs, name)
             incarnation = dataclasses.replace(incarnation, as_of=as_of)
         self._incarnation = incarnation
-        self._view = View(host, incarnation, description, self._gate)
-        self._advancer: Advancer = advancer_of(host.client, host.clock, host.interval_ms)
+        self._view = View(host, incarnation, description, self._check_may_append)
+        self._advancer: IdleAdvancer = get_advancer(host.client, host.clock, host.interval_ms)
         self._stopping = threading.Event()
-        self._turn = threading.Lock()
-        self._ahead = threading.Event()
+        self._step_lock = threading.Lock()
+        self._turn_given = threading.Event()
         self._step_ms = 0.0
         self._query: StreamingQuery | None = None
         self._error: BaseException | None = None
-        self._told = self._alone = False
+        self._end_reported = self._others_ended = False
 
     @property
     def inputs(self) -> Sequence[str]:
@@ -146,11 +150,11 @@ class ViewRun:
 
     def start(self) -> None:
         """Start the streaming query and wait until its sources are there."""
-        if self._anew:
+        if self._starts_anew:
             # The new hold is taken before the one of an earlier checkpoint is given up. In the
             # other order a compaction in between could take the as_of away.
             for name in self.inputs:
-                self._host.client.hold(name, self._beginning, since=self._incarnation.as_of)
+                self._host.client.hold(name, self._start_hold, since=self._incarnation.as_of)
             self._begin_anew()
         context = self._host.spark.sparkContext
         # The query's thread inherits the local properties of this one at its start, and never looks
@@ -160,8 +164,8 @@ class ViewRun:
         clock = self._host.clock
         try:
             with start_slot(clock, self._stopping):
-                self._query = self._started()
-                until_initialised(self._query, clock, self._stopping)
+                self._query = self._start_query()
+                wait_until_initialised(self._query, clock, self._stopping)
         finally:
             context.setLocalProperty("spark.scheduler.pool", pool)  # type: ignore[arg-type]
         me = self._incarnation
@@ -171,7 +175,7 @@ class ViewRun:
         # Last: a tick needs the query, and a failure may be reported after `Started` only.
         self._advancer.add(self)
 
-    def _started(self) -> StreamingQuery:
+    def _start_query(self) -> StreamingQuery:
         host = self._host
         spark: Any = host.spark
         # Spark finds Python sources through the active session of the thread.
@@ -187,30 +191,30 @@ class ViewRun:
             "timestampAsOf": str(self._incarnation.as_of),
             "hold": self._hold,
             "maxFilesPerTrigger": _PARTS,
-            "progressInterval": _PROGRESS,
+            "progressInterval": _IDLE_INTERVAL,
         }
         stream = host.spark.readStream.format("shard").options(**options).load()
         return (
             stream.writeStream.queryName(self._incarnation.query_name)
             .option("checkpointLocation", str(self._checkpoint))
-            .trigger(processingTime=f"{_looking_ms(host.interval_ms)} milliseconds")
-            .foreachBatch(self._each)
+            .trigger(processingTime=f"{_trigger_ms(host.interval_ms)} milliseconds")
+            .foreachBatch(self._run_micro_batch)
             .start()
         )
 
     def stop(self) -> None:
         """End it, and wait until nothing of it commits any more; may be repeated."""
-        # The flag first: a step that `_ahead` wakes asks for it, and would go on without it. Also
-        # a tick that finds the query ended must know that this was asked for.
+        # The flag first: a step that `_turn_given` wakes asks for it, and would go on without it.
+        # Also a tick that finds the query ended must know that this was asked for.
         self._stopping.set()
-        self._ahead.set()
+        self._turn_given.set()
         self._advancer.remove(self)
         if self._host.pace is not None:
             self._host.pace.forget(self._incarnation.id)
         if self._query is not None:
             with suppress(Py4JError, OSError):
                 self._query.stop()
-        with self._turn:
+        with self._step_lock:
             # The call above may fail or time out while a Python callback is in the middle of a
             # step, and a removed follower may still be in its tick. Both hold the lock, and after
             # them nobody passes the gate. Without this an append could follow the return.
@@ -218,67 +222,67 @@ class ViewRun:
 
     # -- the micro-batch ---------------------------------------------------------------------
 
-    def _each(self, frame: DataFrame, batch_id: int) -> None:
+    def _run_micro_batch(self, frame: DataFrame, batch_id: int) -> None:
         """Run one micro-batch; called in a thread of the callback server."""
-        with self._turn:
+        with self._step_lock:
             try:
-                self._gate_stop()
-                if self._anew:
+                self._check_not_stopped()
+                if self._starts_anew:
                     # Not before: the query takes its own hold when it plans its first micro-batch,
                     # and until then this one alone keeps the as_of readable.
-                    end_hold(self._host.client, self._beginning, self.inputs)
-                    self._anew = False
+                    end_hold(self._host.client, self._start_hold, self.inputs)
+                    self._starts_anew = False
                 interval = self._interval(frame, batch_id)
                 if interval is None:
                     return
                 if not self._host.writes.is_set():
                     self._view.rehearse(frame.sparkSession, interval)
-                    if self._covered(interval.upper):
+                    if self._wait_for_writer(interval.upper):
                         # The writer of now has done this one. No hold of its is touched: it may
                         # still need them.
                         return
-                if not self._alone:
+                if not self._others_ended:
                     # Behind the fence: only now is it certain that the others are of runtimes that
                     # can never write again.
-                    self._gate()
+                    self._check_may_append()
                     end_other_holds(self._host.client, self._hold, self.inputs)
-                    self._alone = True
+                    self._others_ended = True
                 self._step(frame.sparkSession, interval)
                 if interval.upper is None:
-                    self._tell_end()
+                    self._report_end()
             except BaseException as error:  # noqa: BLE001 - it is kept and goes on, as another class
                 # Kept here: what comes back from the JVM as the query's exception is text only, by
                 # which `Fenced` could not be told from a failed query.
                 self._error = error
-                raise briefly(error, stopping=self._stopping.is_set()) from None
+                raise micro_batch_error(error, stopping=self._stopping.is_set()) from None
 
     def _interval(self, frame: DataFrame, number: int) -> Interval | None:
         """The interval of micro-batch `number`, as Spark has planned it; None if it is empty."""
-        ended = planned_offset(self._checkpoint, number)
-        begun = planned_offset(self._checkpoint, number - 1) if number else None
+        ended = read_planned_offset(self._checkpoint, number)
+        begun = read_planned_offset(self._checkpoint, number - 1) if number else None
         if ended is None or (number and begun is None):
             # A log of another form. Spark knows as well, but it takes two dozen calls to the JVM.
             return interval_of(frame, number)
-        return interval_between(
+        return interval_of_offsets(
             START.json() if begun is None else msgspec.json.decode(begun),
             msgspec.json.decode(ended),
         )
 
     def _step(self, session: SparkSession, interval: Interval) -> None:
         """Take the steps of a micro-batch, when it is this view's turn."""
-        ahead = self._ahead = threading.Event()
+        ahead = self._turn_given = threading.Event()
         # After the event is in place: `stop` sets its flag first and then the event that it finds.
         # So it either finds this one, or its flag is seen here; no stop waits out another's turn.
-        self._gate_stop()
+        self._check_not_stopped()
         clock = self._host.clock
-        with TURNS.turn(clock, ahead, self._step_ms):
+        with STEP_SCHEDULER.turn(clock, ahead, self._step_ms):
             # Again: the wait may have been long, and may have been ended by `stop`.
-            self._gate_stop()
+            self._check_not_stopped()
             began_ms = clock.elapsed_ms()
             self._view.advance(session, interval)
             self._step_ms = clock.elapsed_ms() - began_ms
 
-    def _covered(self, upper: int | None) -> bool:
+    def _wait_for_writer(self, upper: int | None) -> bool:
         """Wait; True once another runtime has written up to `upper`, False once writing is allowed.
 
         Raises:
@@ -288,22 +292,22 @@ class ViewRun:
         while not host.writes.is_set():
             if self._view.reached(upper):
                 return True
-            self._gate_stop()
+            self._check_not_stopped()
             host.clock.wait(host.writes, host.interval_ms)
         return False
 
-    def _gate(self) -> None:
+    def _check_may_append(self) -> None:
         """Raise if nothing may be appended any more; called right before every append.
 
         Raises:
             _StoppedError: The view was stopped.
             Fenced: Another runtime has taken over.
         """
-        self._gate_stop()
+        self._check_not_stopped()
         assert self._host.writes.is_set(), "nothing is written before writing is allowed"
         self._host.check_fence()
 
-    def _gate_stop(self) -> None:
+    def _check_not_stopped(self) -> None:
         if self._stopping.is_set():
             raise _StoppedError
 
@@ -315,27 +319,31 @@ class ViewRun:
             return
         # Before `states` is looked at: it is empty while an input cannot be read, which is when
         # queries die.
-        if not self._lives():
-            self._tell_failure()
+        if not self._is_active():
+            self._report_failure()
             return
         if self._host.pace is not None and (behind_ms := self._view.behind_ms(states)) is not None:
-            self._host.pace.behind(self._incarnation.id, behind_ms)
+            self._host.pace.report_lag(self._incarnation.id, behind_ms)
         # Never waits for the lock: a few threads serve all views, and a micro-batch that is under
         # way moves the output itself.
-        if not states or not self._host.writes.is_set() or not self._turn.acquire(blocking=False):
+        if (
+            not states
+            or not self._host.writes.is_set()
+            or not self._step_lock.acquire(blocking=False)
+        ):
             return
         try:
             # Again, now under the lock: `stop` may have come in between, and waits for it.
-            self._gate_stop()
+            self._check_not_stopped()
             if self._view.follow(states) and states and _all_finished(states):
-                self._tell_end()
+                self._report_end()
         except _StoppedError:
             pass
         except Fenced as error:
             # Not left to the next micro-batch, which may be minutes away: an object that reports
             # progress and can never write again looks healthy.
             self._error = error
-            self._tell_failure()
+            self._report_failure()
         except ShardError as error:
             # Of the moment, and no reason to restart a query: the next tick tries again.
             _log.info(
@@ -343,41 +351,41 @@ class ViewRun:
                 extra={"context": {"view": self._incarnation.id, "error": str(error)}},
             )
         finally:
-            self._turn.release()
+            self._step_lock.release()
 
-    def _lives(self) -> bool:
+    def _is_active(self) -> bool:
         assert self._query is not None
         try:
             return bool(self._query.isActive)
         except (Py4JError, OSError):
             return False
 
-    def _tell_end(self) -> None:
-        if not self._told:
-            self._told = True
+    def _report_end(self) -> None:
+        if not self._end_reported:
+            self._end_reported = True
             self._host.report(Ended(id=self._incarnation.id, epoch=self._incarnation.epoch))
 
-    def _tell_failure(self) -> None:
+    def _report_failure(self) -> None:
         """Report why the query has ended, once; an unusable checkpoint is thrown away before."""
-        if self._told or self._stopping.is_set():
+        if self._end_reported or self._stopping.is_set():
             return
-        self._told = True
+        self._end_reported = True
         error = self._error
         if error is None and self._query is not None:
             with suppress(Py4JError, OSError):
                 error = self._query.exception()
-        failed = failure(self._incarnation, error)
+        failed = failure_report(self._incarnation, error)
         # Before the report: the lane restarts the view as soon as it hears of the failure, and
         # would find the same checkpoint and fail by it, for ever.
         if failed.error.startswith(_UNUSABLE):
             self._begin_anew()
-        lost = None if error is None else unreadable_part(error)
+        lost = None if error is None else find_unreadable_part(error)
         if lost is not None:
             failed = msgspec.structs.replace(failed, error=lost, hint=UNREADABLE_HINT)
-            self._tell_frozen(lost)
+            self._report_frozen(lost)
         self._host.report(failed)
 
-    def _tell_frozen(self, lost: str) -> None:
+    def _report_frozen(self, lost: str) -> None:
         me = self._incarnation
         self._host.report(
             Health(
@@ -397,9 +405,9 @@ class ViewRun:
         end_hold(self._host.client, self._hold, self.inputs)
 
 
-def _looking_ms(interval_ms: int) -> int:
+def _trigger_ms(interval_ms: int) -> int:
     """Pause between triggers of a view's query, in ms."""
-    return max(interval_ms // _LOOKS, _LOOK_MS_MIN)
+    return max(interval_ms // _TRIGGERS, _TRIGGER_MS_MIN)
 
 
 def _all_finished(states: Sequence[ShardState]) -> bool:

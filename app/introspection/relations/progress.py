@@ -23,7 +23,7 @@ from shardline.app.introspection.relation import (
     Row,
     instant,
 )
-from shardline.app.protocol.graph import reached
+from shardline.app.protocol.graph import reachable_names
 from shardline.app.protocol.objects import inputs_of
 
 __all__ = ["PROGRESS", "slowest"]
@@ -85,7 +85,7 @@ def _behind(facts: Facts, own: Observed, other: str | None) -> int | None:
 def _roots(facts: Facts, found: ObjectFacts) -> tuple[str, ...]:
     """Objects that an object depends on, directly or not, and that read no other object."""
     known = {name: inputs_of(one.installed.description) for name, one in facts.objects.items()}
-    above = reached(found.id, lambda name: known.get(name, ()))
+    above = reachable_names(found.id, lambda name: known.get(name, ()))
     return tuple(sorted(name for name in above if known.get(name) == ()))
 
 

@@ -94,7 +94,7 @@ class SparkPlan:
     roots: tuple[int, ...]
     pipelines: tuple[Pipeline, ...]
 
-    def leaving(self, number: int) -> int | None:
+    def rows_leaving(self, number: int) -> int | None:
         """Rows that have left node `number`; None if that is not known."""
         node = self.nodes[number]
         if node.rows is not None:
@@ -102,10 +102,10 @@ class SparkPlan:
         if node.name == _EMPTY:
             return 0
         if node.name in _KEEPS and node.inputs:
-            return self.leaving(node.inputs[0])
+            return self.rows_leaving(node.inputs[0])
         return None
 
-    def upwards(self) -> Iterator[int]:
+    def bottom_up(self) -> Iterator[int]:
         """All nodes, each after its inputs, and inputs in their order."""
         done: set[int] = set()
         waiting: list[tuple[int, bool]] = [(root, False) for root in reversed(self.roots)]

@@ -33,7 +33,7 @@ from shardline.app.introspection.events import Event, Harvested, QueryProgress
 from shardline.app.introspection.facts import Facts
 from shardline.app.introspection.sink import Sink
 from shardline.app.introspection.spark_plan.execution_plan import SparkPlan
-from shardline.app.introspection.spark_plan.matching import Work, matched
+from shardline.app.introspection.spark_plan.matching import Work, match_execution
 from shardline.app.introspection.spark_plan.operators import OperatorPlan
 from shardline.app.introspection.spark_plan.status_store import Execution, StatusStore
 from shardline.app.protocol.objects import Description
@@ -57,7 +57,7 @@ _TRIES: Final = 20
 _RUNS_MAX: Final = 1_000
 """Most micro-batches whose executions are remembered, and most executions of each."""
 
-_AGAIN: Final = 64
+_REREAD_MAX: Final = 64
 """An execution that is running is read again with the new ones until so many are newer; then by
 itself: one that never ends must not make every read a long one."""
 
@@ -70,7 +70,7 @@ _Key: TypeAlias = tuple[str, int]
 
 
 @dataclass(slots=True)
-class _Asked:
+class _Request:
     """A micro-batch whose numbers are wanted."""
 
     event: QueryProgress
@@ -89,7 +89,7 @@ class Harvester:
         """
         self._sink = sink
         self._store = store
-        self._asked: deque[_Asked] = deque()
+        self._asked: deque[_Request] = deque()
         self._found: OrderedDict[_Key, dict[int, Execution]] = OrderedDict()
         self._next = 0
         self._going: set[int] = set()
@@ -115,13 +115,13 @@ class Harvester:
         if len(self._asked) >= _ASKED_MAX:
             self._sink.inbox.missed()
             return
-        self._asked.append(_Asked(event))
+        self._asked.append(_Request(event))
         self._came.set()
 
     def step(self) -> None:
         """Read all micro-batches that were asked for."""
         self._came.clear()
-        self._look_around()
+        self._read_executions()
         for _ in range(len(self._asked)):
             asked = self._asked.popleft()
             if self._harvest(asked.event):
@@ -148,9 +148,9 @@ class Harvester:
 
     # --- the store -------------------------------------------------------------------------------
 
-    def _look_around(self) -> None:
+    def _read_executions(self) -> None:
         """Read new and running executions, and remember them by their micro-batch."""
-        again = [number for number in self._going if number >= self._next - _AGAIN]
+        again = [number for number in self._going if number >= self._next - _REREAD_MAX]
         self._going.clear()
         for execution in self._store.since(min([*again, self._next])):
             described = _DESCRIBED.search(execution.description)
@@ -188,7 +188,7 @@ class Harvester:
             return True
         description, operators = known
         plans = self._plans([outermost, *map(self._latest, others)])
-        work = [matched(description, operators, plan) for plan in plans]
+        work = [match_execution(description, operators, plan) for plan in plans]
         if work:
             self._sink.put(_summed(event, work))
         return True

@@ -26,7 +26,7 @@ from shardline.app.introspection.spark_plan.execution_plan import PlanNode, Spar
 from shardline.app.introspection.spark_plan.operators import OperatorPlan
 from shardline.app.protocol.objects import Description, ViewDescription
 
-__all__ = ["Work", "matched"]
+__all__ = ["Work", "match_execution"]
 
 K = TypeVar("K")
 
@@ -71,7 +71,9 @@ class Work:
     took_ms: dict[int, float] = field(default_factory=dict)
 
 
-def matched(description: Description, operators: Sequence[OperatorPlan], plan: SparkPlan) -> Work:
+def match_execution(
+    description: Description, operators: Sequence[OperatorPlan], plan: SparkPlan
+) -> Work:
     """Match one SQL execution of an object's micro-batch with the object's operators."""
     if isinstance(description, ViewDescription):
         return _View(operators, plan).work()
@@ -90,7 +92,7 @@ def _chain(operators: Sequence[OperatorPlan], plan: SparkPlan) -> Work:
     work = Work(took_ms=_times(plan, owners))
     leaves = [number for number, node in plan.nodes.items() if not node.inputs]
     if operators[envelope].inputs == (source,) and last in owners.values() and len(leaves) == 1:
-        _note(work.rows, (envelope, 0), plan.leaving(leaves[0]))
+        _set_known(work.rows, (envelope, 0), plan.rows_leaving(leaves[0]))
     return work
 
 
@@ -103,7 +105,7 @@ class _View:
         self._aside: set[int] = set()
         self._result = self._find_result()
         self._groups = self._find_groups()
-        self._of = self._pair()
+        self._of = self._pair_operators()
 
     def work(self) -> Work:
         """Rows and times of the view's operators."""
@@ -187,7 +189,7 @@ class _View:
                 found.append((kind, (number,)))
         return found
 
-    def _pair(self) -> dict[int, tuple[int, ...]]:
+    def _pair_operators(self) -> dict[int, tuple[int, ...]]:
         """Nodes by position of the operator that they stand for."""
         wanted: dict[str, list[int]] = {}
         for place, operator in enumerate(self._operators):
@@ -250,13 +252,15 @@ class _View:
             operator = self._operators[place]
             if operator.name == "Filter" and joined:
                 continue  # Spark filters before it joins: other rows than those of the query
-            _note(leaving, place, self._plan.leaving(nodes[0]))
+            _set_known(leaving, place, self._plan.rows_leaving(nodes[0]))
             below = self._plan.nodes[nodes[-1]].inputs
             for port, number in enumerate(below[: len(operator.inputs)]):
-                _note(entering, (place, port), self._plan.leaving(number))
+                _set_known(entering, (place, port), self._plan.rows_leaving(number))
         names = [operator.name for operator in self._operators]
         if self._result is not None and "Limit" not in names:
-            _note(entering, (names.index("Correction"), 0), self._plan.leaving(self._result))
+            _set_known(
+                entering, (names.index("Correction"), 0), self._plan.rows_leaving(self._result)
+            )
             self._from_one_source(leaving)
         self._spread(leaving, entering)
         return entering
@@ -270,7 +274,7 @@ class _View:
         leaves = [number for number in mine if not self._plan.nodes[number].inputs]
         sources = [at for at, one in enumerate(self._operators) if one.name == "Source"]
         if len(leaves) == len(sources) == 1:
-            _note(leaving, sources[0], self._plan.leaving(leaves[0]))
+            _set_known(leaving, sources[0], self._plan.rows_leaving(leaves[0]))
 
     def _spread(self, leaving: dict[int, int], entering: dict[tuple[int, int], int]) -> None:
         """Copy numbers of rows along edges that must have the same number."""
@@ -304,7 +308,7 @@ def _times(plan: SparkPlan, owners: Mapping[int, int]) -> dict[int, float]:
     return took
 
 
-def _note(found: dict[K, int], key: K, rows: int | None) -> None:
+def _set_known(found: dict[K, int], key: K, rows: int | None) -> None:
     if rows is not None:
         found[key] = rows
 
@@ -343,7 +347,7 @@ def _passes(node: PlanNode) -> bool:
 
 def _under(plan: SparkPlan, number: int) -> list[int]:
     """A node and all below it, in the order of evaluation."""
-    return list(SparkPlan(plan.nodes, (number,), ()).upwards())
+    return list(SparkPlan(plan.nodes, (number,), ()).bottom_up())
 
 
 def _group(plan: SparkPlan, number: int) -> Iterator[int]:

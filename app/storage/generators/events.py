@@ -26,7 +26,7 @@ __all__ = [
     "Columns",
     "Generator",
     "arrow_schema",
-    "end_of",
+    "micro_batch_end",
     "text_column",
     "time_column",
     "times",
@@ -67,7 +67,7 @@ def arrow_schema(columns: Columns) -> pa.Schema:
     return pa.schema([(name, _ARROW[kind]) for name, kind in columns.items()])
 
 
-def end_of(generator: Generator, start: int, head: int, max_rows: int) -> int:
+def micro_batch_end(generator: Generator, start: int, head: int, max_rows: int) -> int:
     """The end of a micro-batch that starts at event `start`; `start` if there are no rows.
 
     Args:

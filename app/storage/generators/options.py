@@ -27,7 +27,11 @@ from typing import Final, Literal, TypeVar
 from zoneinfo import ZoneInfo
 
 from shardline.datasource.errors import InvalidUsage, unknown_name
-from shardline.datasource.shard_source.option_parser import Hint, parse_count, parse_time
+from shardline.datasource.shard_source.option_parser import (
+    UnparsableOption,
+    parse_count,
+    parse_time,
+)
 
 __all__ = ["COMMON", "GeneratorOptions", "Pace", "parse"]
 
@@ -157,7 +161,7 @@ def _value(given: Mapping[str, str], name: str, of: Callable[[str], T], default:
     try:
         return of(text)
     except ValueError as error:
-        hint = str(error) if isinstance(error, Hint) else "see docs/generators.md"
+        hint = str(error) if isinstance(error, UnparsableOption) else "see docs/generators.md"
         raise InvalidUsage(
             f"option '{name}' cannot be '{text}'", code="INVALID_OPTION", hint=hint
         ) from error
@@ -180,13 +184,13 @@ def _table(text: str | None, tables: tuple[str, ...]) -> str:
 def _whole(text: str) -> int:
     if re.fullmatch(r"\d{1,18}", text):
         return int(text)
-    raise Hint("a whole number of at least 0")
+    raise UnparsableOption("a whole number of at least 0")
 
 
 def _rate(text: str) -> float:
     if re.fullmatch(r"\d+(\.\d+)?", text) and 0.001 <= float(text) <= 1e9:  # noqa: PLR2004
         return float(text)
-    raise Hint("events per second, from 0.001 to 1000000000")
+    raise UnparsableOption("events per second, from 0.001 to 1000000000")
 
 
 def _pace(text: str) -> Pace:
@@ -195,7 +199,7 @@ def _pace(text: str) -> Pace:
             return "real"
         case "none":
             return "none"
-    raise Hint("real or none")
+    raise UnparsableOption("real or none")
 
 
 def _time(text: str) -> int | None:

@@ -31,7 +31,7 @@ from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from shardline.app.storage.generators.catalog import open_generator, schema_of, spark_format
-from shardline.app.storage.generators.events import PIECE, end_of
+from shardline.app.storage.generators.events import PIECE, micro_batch_end
 from shardline.datasource.clock import Clock, SystemClock
 from shardline.datasource.errors import InvalidUsage
 
@@ -120,7 +120,7 @@ class GeneratorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             most = self._generator.rows_before(max(head, first))
         else:
             most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.max_rows
-        return _offset(end_of(self._generator, first, head, most))
+        return _offset(micro_batch_end(self._generator, first, head, most))
 
     @override
     def reportLatestOffset(self) -> dict[str, Any]:

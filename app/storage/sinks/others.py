@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, Row
 from shardline.app.protocol.objects import SinkDescription, fingerprint
 from shardline.app.storage.sinks.interval import Interval
 from shardline.app.storage.sinks.rows import as_messages
-from shardline.app.storage.sinks.target import Written, kept
+from shardline.app.storage.sinks.target import Written, cached_rows
 from shardline.datasource.errors import InvalidUsage, unknown_name
 from shardline.datasource.frontier import Frontier
 
@@ -45,7 +45,7 @@ MEMORY_ROWS: Final = 1_000_000
 
 
 @dataclass(slots=True)
-class _Kept:
+class _MemoryRows:
     """The rows of a memory sink, and how far they go."""
 
     rows: list[Row]
@@ -53,7 +53,7 @@ class _Kept:
 
 
 _functions: dict[str, Function] = {}
-_memory: dict[tuple[str, str], _Kept] = {}
+_memory: dict[tuple[str, str], _MemoryRows] = {}
 
 
 def register_function(name: str, function: Function) -> None:
@@ -85,11 +85,11 @@ class MemoryTarget:
 
     def __init__(self, sink: SinkDescription) -> None:
         self._name = sink.name
-        self._kept = _memory.setdefault((sink.name, fingerprint(sink)), _Kept([]))
+        self._collected_rows = _memory.setdefault((sink.name, fingerprint(sink)), _MemoryRows([]))
 
     def committed(self) -> Frontier | None:
         """The upper of the rows in the list."""
-        return self._kept.committed
+        return self._collected_rows.committed
 
     def write(self, rows: DataFrame, interval: Interval) -> Written:
         """Collect the rows into the list.
@@ -97,7 +97,7 @@ class MemoryTarget:
         Raises:
             InvalidUsage: There are more than `MEMORY_ROWS`.
         """
-        room = MEMORY_ROWS - len(self._kept.rows)
+        room = MEMORY_ROWS - len(self._collected_rows.rows)
         found = rows.limit(room + 1).collect()
         if len(found) > room:
             raise InvalidUsage(
@@ -105,13 +105,13 @@ class MemoryTarget:
                 code="MEMORY_FULL",
                 hint="it is there for tests: write to files or to a shard",
             )
-        self._kept.rows += found
-        self._kept.committed = interval.upper
+        self._collected_rows.rows += found
+        self._collected_rows.committed = interval.upper
         return Written(len(found))
 
     def skip(self, interval: Interval) -> None:
         """Remember the upper."""
-        self._kept.committed = interval.upper
+        self._collected_rows.committed = interval.upper
 
 
 class ConsoleTarget:
@@ -142,7 +142,7 @@ class ConsoleTarget:
     def write(self, rows: DataFrame, interval: Interval) -> Written:
         """Print the rows."""
         del interval
-        with kept(rows) as frame:
+        with cached_rows(rows) as frame:
             frame.show(self._rows, truncate=self._truncate)
             return Written(frame.count())
 
@@ -171,7 +171,7 @@ class FunctionTarget:
 
     def write(self, rows: DataFrame, interval: Interval) -> Written:
         """Call the function."""
-        with kept(rows) as frame:
+        with cached_rows(rows) as frame:
             self._function(frame, interval.number)
             return Written(frame.count())
 
@@ -201,7 +201,7 @@ class WriterTarget:
             case "delta":
                 app = f"sink:{self._sink.name}:{fingerprint(self._sink)}"
                 options |= {"txnAppId": app, "txnVersion": str(interval.number)}
-        with kept(rows) as frame:
+        with cached_rows(rows) as frame:
             frame.write.format(self._sink.format).options(**options).mode("append").save()
             return Written(frame.count())
 

@@ -25,11 +25,11 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from shardline.app.protocol.objects import SinkDescription
 from shardline.datasource.errors import InvalidUsage, unknown_name
-from shardline.datasource.spark_native.consolidate import repeat
+from shardline.datasource.spark_native.consolidate import repeat_rows
 from shardline.datasource.spark_native.types import quoted
 from shardline.datasource.types.schema import DIFF, TS
 
-__all__ = ["DELETED", "RETRACTION", "as_messages", "shaped"]
+__all__ = ["DELETED", "RETRACTION", "as_messages", "shape_rows"]
 
 DELETED: Final = "_deleted"
 """Column of `upsert`: true if the key has no row any more."""
@@ -37,7 +37,7 @@ DELETED: Final = "_deleted"
 RETRACTION: Final = "RETRACTION_IN_APPEND_ONLY_SINK"
 
 
-def shaped(updates: DataFrame, sink: SinkDescription) -> DataFrame:
+def shape_rows(updates: DataFrame, sink: SinkDescription) -> DataFrame:
     """Turn updates into the rows of a sink's envelope.
 
     Args:
@@ -96,7 +96,7 @@ def _added(updates: DataFrame) -> DataFrame:
         hint="give the sink the envelope diff, upsert or debezium",
     )
     checked = F.when(F.col(DIFF) < 0, _refused(refusal)).otherwise(F.col(DIFF))
-    return repeat(updates.withColumn(DIFF, checked).drop(TS))
+    return repeat_rows(updates.withColumn(DIFF, checked).drop(TS))
 
 
 def _newest(updates: DataFrame, columns: list[str], key: tuple[str, ...]) -> DataFrame:
@@ -140,7 +140,7 @@ def _events_of_rows(updates: DataFrame, columns: list[str]) -> DataFrame:
         F.when(F.col(DIFF) > 0, whole).alias("after"),
         F.abs(F.col(DIFF)).alias(DIFF),
     )
-    return _events(repeat(events))
+    return _events(repeat_rows(events))
 
 
 def _events(found: DataFrame) -> DataFrame:

@@ -22,7 +22,7 @@ from shardline.app.execution.host import Host
 from shardline.app.protocol.objects import SinkDescription, fingerprint
 from shardline.app.storage.sinks.interval import Interval, frontier_of
 from shardline.app.storage.sinks.rows import DELETED
-from shardline.app.storage.sinks.target import Written, kept
+from shardline.app.storage.sinks.target import Written, cached_rows
 from shardline.datasource.client import ShardClient
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard_source.options import parse_sink
@@ -67,7 +67,7 @@ class ShardTarget:
         # No covered range of Spark's offsets: the number is a time of the input, and the rows begin
         # where the shard ends. How Spark cuts them into micro-batches may change with a checkpoint.
         options: dict[str, Any] = {**self._given, "txnRange": ""}
-        with kept(rows.drop(TS) if DELETED in rows.columns else rows) as frame:
+        with cached_rows(rows.drop(TS) if DELETED in rows.columns else rows) as frame:
             save(frame, txn=(self._app, interval.number), options=options)
             count = frame.count()
         self.skip(interval)

@@ -29,7 +29,7 @@ from shardline.app.storage.formats import FILES, missing_option, package_of, unk
 from shardline.app.storage.sinks.interval import Interval
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier
-from shardline.datasource.shard_source.option_parser import Hint, parse_duration
+from shardline.datasource.shard_source.option_parser import UnparsableOption, parse_duration
 from shardline.datasource.shard_source.options import parse_sink
 from shardline.datasource.spark_native.jvm import has_class
 
@@ -37,11 +37,11 @@ __all__ = [
     "Guarantee",
     "Target",
     "Written",
+    "cached_rows",
     "check_package",
     "check_sink",
     "guarantee",
     "interval_ms",
-    "kept",
     "missing_package",
     "options_of",
 ]
@@ -89,7 +89,7 @@ class Target(Protocol):
 
 
 @contextmanager
-def kept(rows: DataFrame) -> Iterator[DataFrame]:
+def cached_rows(rows: DataFrame) -> Iterator[DataFrame]:
     """Cache `rows` for the context, so that writing and counting them reads them once.
 
     An `Observation` would count while they are written, but waits for ever where a writer runs the
@@ -199,7 +199,7 @@ def interval_ms(sink: SinkDescription) -> int | None:
         return None
     try:
         return parse_duration(text)
-    except Hint as hint:
+    except UnparsableOption as hint:
         raise InvalidUsage(
             f"option 'interval' cannot be '{text}'", code="INVALID_OPTION", hint=f"{hint}"
         ) from None

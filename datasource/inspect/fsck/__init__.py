@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shardline.datasource.clock import Clock, SystemIds
-from shardline.datasource.errors import Corrupt, InvalidUsage, nearest
+from shardline.datasource.errors import Corrupt, InvalidUsage, nearest_name
 from shardline.datasource.inspect.fsck.findings import (
     KINDS,
     Finding,
@@ -39,7 +39,7 @@ from shardline.datasource.inspect.fsck.findings import (
     ShardCheck,
 )
 from shardline.datasource.inspect.fsck.listing import is_directory_marker
-from shardline.datasource.inspect.fsck.log import Place
+from shardline.datasource.inspect.fsck.log import ShardObjects
 from shardline.datasource.inspect.fsck.shard import check_shard
 from shardline.datasource.inspect.fsck.transactions import TransactionsCheck
 from shardline.datasource.stores.objects import Objects
@@ -94,7 +94,7 @@ def check_location(
         def advance(count: int, name: str = name) -> None:
             progress(name, count)
 
-        looked.append(check_shard(Place(objects, directory, advance), deep=deep))
+        looked.append(check_shard(ShardObjects(objects, directory, advance), deep=deep))
     states = {one.state.name: one.state for one in looked if one.state is not None}
     checks = list(map(TransactionsCheck(objects, states).complete, looked))
     return FsckReport(
@@ -138,7 +138,7 @@ def _wanted(
         if directory in directories:
             return [directory]
         names = [shard_name(name) for name in directories if _is_shard(name)]
-        near = nearest(shard, names)
+        near = nearest_name(shard, names)
         raise InvalidUsage(
             f"no shard '{shard}' at {objects.url}",
             code="SHARD_NOT_FOUND",

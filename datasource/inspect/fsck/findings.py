@@ -122,7 +122,7 @@ class Findings:
             self.add(finding.code, finding.subject, finding.detail)
 
     @contextmanager
-    def about(self, what: str) -> Iterator[None]:
+    def note_with(self, what: str) -> Iterator[None]:
         """Append `what` in parentheses to the detail of each finding added inside of the block."""
         before, self._about = self._about, f" ({what})" if what else ""
         try:

@@ -24,7 +24,7 @@ from typing import Final
 from shardline.datasource.errors import Corrupt, InvalidUsage, ShardError
 from shardline.datasource.inspect.fsck.findings import Findings
 from shardline.datasource.inspect.fsck.listing import Listing
-from shardline.datasource.inspect.fsck.states import check_fit, check_state
+from shardline.datasource.inspect.fsck.states import check_state, reason_not_successor
 from shardline.datasource.shard.batch import Batch, Part
 from shardline.datasource.shard.codec import (
     CODE_VERSION,
@@ -38,7 +38,7 @@ from shardline.datasource.shard.state import CriticalReader, LeasedReader, Shard
 from shardline.datasource.stores.entry import decode_entry, entry_key
 from shardline.datasource.stores.objects import Objects
 
-__all__ = ["Place", "Walked", "walk_log"]
+__all__ = ["ReplayedLog", "ShardObjects", "replay_log"]
 
 _CHUNK: Final = 64
 """Records requested at once."""
@@ -52,7 +52,7 @@ _GAPS_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ShardObjects:
     """The objects of the shard to check, and a callback for progress.
 
     Attributes:
@@ -67,7 +67,7 @@ class Place:
 
 
 @dataclass(slots=True)
-class Walked:
+class ReplayedLog:
     """The result of replaying a log.
 
     Attributes:
@@ -91,14 +91,14 @@ class Walked:
     rollups: int = 0
 
 
-def walk_log(place: Place, listing: Listing, found: Findings) -> Walked:
+def replay_log(place: ShardObjects, listing: Listing, found: Findings) -> ReplayedLog:
     """Replay the shard's log from the oldest state that is needed to its head.
 
     Raises:
         Determinate: The store did not answer.
     """
-    walk = _Walk(place, listing, found)
-    floor = _floor(place, listing, found)
+    walk = _Replay(place, listing, found)
+    floor = _newest_floor(place, listing, found)
     try:
         walk.begin(floor)
         for seqno in range(walk.start, listing.head + 1, _CHUNK):
@@ -116,8 +116,8 @@ class _TooNewError(Exception):
 
 
 @dataclass(slots=True)
-class _Walk:
-    place: Place
+class _Replay:
+    place: ShardObjects
     listing: Listing
     found: Findings
     start: int = 1
@@ -125,7 +125,7 @@ class _Walk:
     _state: ShardState | None = None
     _rollups: dict[int, str] = field(default_factory=dict)
     _recorded: dict[int, int] = field(default_factory=dict)
-    walked: Walked = field(default_factory=Walked)
+    walked: ReplayedLog = field(default_factory=ReplayedLog)
 
     # --- where to begin -------------------------------------------------------------------------
 
@@ -310,8 +310,8 @@ class _Walk:
 
     def end(self, floor: int) -> None:
         """Report missing records, and check the newest state."""
-        self._gaps(floor)
-        self._lost_head()
+        self._find_gaps(floor)
+        self._find_lost_head()
         newest = self.walked.newest = self._state
         if self.known is None and self.walked.last is not None:
             parts = (part for b in self.walked.last.trace.batches for part in b.parts)
@@ -324,7 +324,7 @@ class _Walk:
             )
         else:
             check_state(newest, self.place.directory, self.found)
-            self._holds(newest)
+            self._find_unreadable_holds(newest)
         if newest is not None and floor > self.start:
             self.found.add(
                 "FLOOR_PAST_NEEDED",
@@ -332,7 +332,7 @@ class _Walk:
                 f"records before {floor} are given up, the oldest state needed is {self.start}",
             )
 
-    def _lost_head(self) -> None:
+    def _find_lost_head(self) -> None:
         """Find rollups beyond the head: each is written after the record of its seqno."""
         head = self.listing.head
         for seqno, key in self.listing.rollup_seqnos.items():
@@ -340,7 +340,7 @@ class _Walk:
                 detail = f"'{key}' is of seqno {seqno}, and the newest record is {head}"
                 self.found.add("HEAD_MISSING", key, detail)
 
-    def _gaps(self, floor: int) -> None:
+    def _find_gaps(self, floor: int) -> None:
         # If the walk starts at a rollup, the record of the same seqno may be truncated.
         first = min(floor, self.start + 1 if self.start in self._recorded else self.start)
         present = [at for at in self.listing.records if at >= first]
@@ -354,7 +354,7 @@ class _Walk:
             detail = f"{which} {_IS[low == high]} not there, of {first} to {self.listing.head}"
             self.found.add("RECORD_MISSING", which, detail)
 
-    def _holds(self, newest: ShardState) -> None:
+    def _find_unreadable_holds(self, newest: ShardState) -> None:
         """Find readers that hold a state which cannot be made."""
         holders: dict[str, LeasedReader | CriticalReader] = {**newest.leased, **newest.critical}
         for name, reader in holders.items():
@@ -387,7 +387,7 @@ def _applied(before: ShardState | None, record: Record) -> tuple[ShardState | No
             after = apply_diff(before, record)
         except (ShardError, TypeError, ValueError) as error:
             return None, str(error)
-        reason = check_fit(before, after)
+        reason = reason_not_successor(before, after)
         if reason is None and (after.rollup, after.base) != (record.rollup, record.base):
             reason = f"it names rollup {record.rollup}, the state {after.rollup}"
         if reason is None:
@@ -424,7 +424,7 @@ def _unfit(before: ShardState, record: Record) -> str | None:
     return f"it removes {removed}, which are not there" if removed else None
 
 
-def _floor(place: Place, listing: Listing, found: Findings) -> int:
+def _newest_floor(place: ShardObjects, listing: Listing, found: Findings) -> int:
     """The newest valid floor, below which records may be deleted; 1 if there is none."""
     floor, before = 1, 0
     for key in listing.foreign_entries:

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from shardline.datasource.errors import Corrupt, InvalidUsage, MissingBlob
 from shardline.datasource.inspect.fsck.findings import Findings
-from shardline.datasource.parts.collect_stats import exact
+from shardline.datasource.parts.collect_stats import exact_part_stats
 from shardline.datasource.parts.nan_bounds import float_paths, trusts_bounds
 from shardline.datasource.parts.part_file import decode_inline, open_part, part_schema
 from shardline.datasource.parts.row_groups import RowGroups
@@ -36,7 +36,7 @@ from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 from shardline.datasource.types.spark_types import path_text
 from shardline.datasource.types.stats import PartStats, bounds, merge_stats
 
-__all__ = ["PartFacts", "check_bounds", "check_there", "examine_parts"]
+__all__ = ["PartFacts", "check_bounds", "check_exists", "examine_parts"]
 
 _THREADS: Final = 8
 _PIECE_BYTES: Final = 8 << 20
@@ -64,7 +64,7 @@ class PartFacts:
     found: Findings = field(default_factory=Findings)
 
 
-def check_there(part: Part, sizes: Mapping[str, int], found: Findings) -> bool:
+def check_exists(part: Part, sizes: Mapping[str, int], found: Findings) -> bool:
     """True if the part exists and has the right size; otherwise adds a finding."""
     size = sizes.get(part.key) if part.inline is None else len(part.inline)
     if size is None:
@@ -105,10 +105,10 @@ def examine_parts(
         # In slices, so that the pool's queue is bounded, however many parts there are.
         for start in range(0, len(parts), 64 * _THREADS):
             some = parts[start : start + 64 * _THREADS]
-            yield from pool.map(lambda part: _examined(blob, part, schemas, key), some)
+            yield from pool.map(lambda part: _examine(blob, part, schemas, key), some)
 
 
-def _examined(
+def _examine(
     blob: Blob, part: Part, schemas: Mapping[int, ShardSchema], key: tuple[str, ...]
 ) -> PartFacts:
     facts = PartFacts(part)
@@ -199,7 +199,7 @@ class _Sums:
         self._times: list[tuple[int, int]] = []
         self._nulls: set[str] = set()
         self._required = [f.name for f in written.record.fields if not f.nullable]
-        self._described = _described(part, written)
+        self._described = _described_schema(part, written)
         self._stats: PartStats | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -215,7 +215,7 @@ class _Sums:
         self._nulls |= {name for name in self._required if batch.column(name).null_count}
         table = pa.Table.from_batches([batch])
         if self._described is not None:
-            more = exact(table, self._described)
+            more = exact_part_stats(table, self._described)
             self._stats = merge_stats([self._stats, more]) if self._stats else more
         self._order(table)
 
@@ -265,7 +265,7 @@ def _total(diffs: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> int:
     return (int((diffs >> 32).sum()) << 32) + int((diffs & 0xFFFFFFFF).sum())
 
 
-def _described(part: Part, written: ShardSchema) -> ShardSchema | None:
+def _described_schema(part: Part, written: ShardSchema) -> ShardSchema | None:
     """A schema of the columns that the part's statistics describe; None if there are none."""
     if part.stats is None:
         return None

@@ -16,11 +16,11 @@ import msgspec
 from shardline.datasource.errors import Corrupt, InvalidUsage, ShardError
 from shardline.datasource.inspect.fsck.findings import Findings, ShardCheck
 from shardline.datasource.inspect.fsck.listing import Listing, list_shard
-from shardline.datasource.inspect.fsck.log import Place, Walked, walk_log
+from shardline.datasource.inspect.fsck.log import ReplayedLog, ShardObjects, replay_log
 from shardline.datasource.inspect.fsck.parts import (
     PartFacts,
     check_bounds,
-    check_there,
+    check_exists,
     examine_parts,
 )
 from shardline.datasource.inspect.fsck.states import schemas_of
@@ -36,14 +36,14 @@ from shardline.datasource.stores.entry import entry_seqno, newest_entry
 from shardline.datasource.stores.shard_names import shard_name
 from shardline.datasource.types.schema import ShardSchema
 
-__all__ = ["Looked", "check_shard"]
+__all__ = ["CheckedShard", "check_shard"]
 
 _LOOKS_MAX: Final = 3
 """Most attempts at checking a shard that changes during the check."""
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class CheckedShard:
     """The check of a shard, with what the checks between shards need.
 
     Attributes:
@@ -57,7 +57,7 @@ class Looked:
     head: int
 
 
-def check_shard(place: Place, *, deep: bool) -> Looked:
+def check_shard(place: ShardObjects, *, deep: bool) -> CheckedShard:
     """Check the shard in `place`; repeated while there are findings and the shard changes.
 
     Of a shard that changes, only findings that come up each time are reported.
@@ -69,30 +69,30 @@ def check_shard(place: Place, *, deep: bool) -> Looked:
     Raises:
         Determinate: The store did not answer.
     """
-    looked = _look(place, deep=deep)
+    looked = _check_once(place, deep=deep)
     for _ in range(_LOOKS_MAX - 1):
         if not looked.check.findings or _head(place) == looked.head:
             break
         before = {(f.code, f.subject) for f in looked.check.findings}
-        looked = _look(place, deep=deep)
+        looked = _check_once(place, deep=deep)
         # Of two rounds only what both report: anything else was a matter of the moment.
         again = tuple(f for f in looked.check.findings if (f.code, f.subject) in before)
         looked = replace(looked, check=msgspec.structs.replace(looked.check, findings=again))
     return looked
 
 
-def _head(place: Place) -> int:
+def _head(place: ShardObjects) -> int:
     newest = newest_entry(place.objects, f"{place.directory}/log/")
     return 0 if newest is None else entry_seqno(newest.key)
 
 
-def _look(place: Place, *, deep: bool) -> Looked:
+def _check_once(place: ShardObjects, *, deep: bool) -> CheckedShard:
     found = Findings()
     listing = list_shard(place.objects, place.directory)
     if listing.records:
-        walked = walk_log(place, listing, found)
+        walked = replay_log(place, listing, found)
     else:
-        walked = Walked()
+        walked = ReplayedLog()
         objects = len(listing.parts) + len(listing.rollups) + len(listing.floors)
         detail = f"'{place.directory}' has {objects} objects of a shard and no record of its log"
         found.add("SHARD_WITHOUT_LOG", place.directory, detail)
@@ -116,7 +116,7 @@ def _look(place: Place, *, deep: bool) -> Looked:
         unreferenced_bytes=sum(spare.values()),
         findings=found.sorted(),
     )
-    return Looked(check, walked.newest, listing.head)
+    return CheckedShard(check, walked.newest, listing.head)
 
 
 def _name(directory: str, state: ShardState | None) -> str:
@@ -128,7 +128,7 @@ def _name(directory: str, state: ShardState | None) -> str:
         return directory
 
 
-def _unreferenced(listing: Listing, walked: Walked) -> dict[str, int]:
+def _unreferenced(listing: Listing, walked: ReplayedLog) -> dict[str, int]:
     """Sizes by key of the blobs that no replayed state names."""
     state = walked.newest
     if state is None:
@@ -142,7 +142,7 @@ def _unreferenced(listing: Listing, walked: Walked) -> dict[str, int]:
 
 
 def _check_parts(
-    place: Place, listing: Listing, walked: Walked, found: Findings, *, deep: bool
+    place: ShardObjects, listing: Listing, walked: ReplayedLog, found: Findings, *, deep: bool
 ) -> int:
     """Check the parts that a reader may need; the number of updates decoded."""
     state = walked.newest or walked.last
@@ -157,11 +157,11 @@ def _check_parts(
     there: list[tuple[Run, Part]] = []
     for run in runs:
         for part in run.parts:
-            with found.about("" if part.key in live else _OLD):
+            with found.note_with("" if part.key in live else _OLD):
                 if ("PART_UNDESCRIBED", part.key) in found:
                     continue  # there is nothing to compare its rows with
                 check_bounds(part, schemas, found)
-                if check_there(part, listing.parts, found):
+                if check_exists(part, listing.parts, found):
                     there.append((run, part))
     if not deep:
         place.advance(len(there))
@@ -182,7 +182,7 @@ _OLD: Final = "only older states name it, and a reader holds one of them"
 class _Examiner:
     """Decodes parts and collects the findings."""
 
-    place: Place
+    place: ShardObjects
     state: ShardState
     schemas: Mapping[int, ShardSchema]
     live: set[str]
@@ -197,7 +197,7 @@ class _Examiner:
         before: tuple[Run, PartFacts] | None = None
         examined = examine_parts(blob, parts, self.schemas, self.state.key)
         for (run, part), facts in zip(there, examined, strict=True):
-            with self.found.about("" if part.key in self.live else _OLD):
+            with self.found.note_with("" if part.key in self.live else _OLD):
                 self.found.take(facts.found)
             if facts.readable:
                 rows += part.rows
@@ -240,7 +240,7 @@ class _Examiner:
                 continue
             subject = f"contents at {at}"
             try:
-                _exhaust(contents.group(group, at))
+                _read_to_end(contents.group(group, at))
             except Corrupt as error:
                 code = _UNMERGED.get(error.code, "PART_UNREADABLE")
                 self.found.add(code, subject, f"{subject}: {error.detail}")
@@ -250,6 +250,6 @@ class _Examiner:
                 self.found.add("DIFF_OVERFLOW", subject, f"{subject}: {error.detail}")
 
 
-def _exhaust(batches: Iterator[object]) -> None:
+def _read_to_end(batches: Iterator[object]) -> None:
     for _ in batches:
         pass

@@ -1,8 +1,8 @@
 """Checks the invariants of a state by itself, without its log or parts.
 
-These are the invariants of `shardline.datasource.shard.state.check` and
-`shardline.datasource.shard.trace.check`, which stop at the first one that fails. Here each is a
-finding with a code of its own, so that a damaged state is described completely. An invariant that
+These are the invariants of `shardline.datasource.shard.state.check_invariants` and
+`shardline.datasource.shard.trace.check_trace`, which stop at the first one that fails. Here each is
+a finding with a code of its own, so that a damaged state is described completely. An invariant that
 only those two check is reported as `STATE_INVARIANT`.
 """
 
@@ -18,14 +18,14 @@ from shardline.datasource.shard.state import (
     CriticalReader,
     LeasedReader,
     ShardState,
-    check,
+    check_invariants,
     is_tombstone,
     seqno_since,
 )
 from shardline.datasource.stores.shard_names import shard_directory
 from shardline.datasource.types.schema import ShardSchema
 
-__all__ = ["check_fit", "check_state", "schemas_of"]
+__all__ = ["check_state", "reason_not_successor", "schemas_of"]
 
 
 def check_state(state: ShardState, directory: str, found: Findings) -> None:
@@ -33,12 +33,12 @@ def check_state(state: ShardState, directory: str, found: Findings) -> None:
     before = len(found.found)
     _names(state, directory, found)
     _trace(state, directory, found)
-    _marks(state, found)
+    _check_marks(state, found)
     _readers(state, found)
     _writers(state, found)
     if len(found.found) == before:
         try:
-            check(state)
+            check_invariants(state)
         except AssertionError as error:
             found.add("STATE_INVARIANT", f"seqno {state.seqno}", f"an invariant fails: {error}")
 
@@ -131,7 +131,7 @@ def _part(state: ShardState, directory: str, batch: Batch, part: Part, found: Fi
         found.add("FOREIGN_PART", part.key, f"part '{part.key}' is not in '{directory}/part/'")
 
 
-def _marks(state: ShardState, found: Findings) -> None:
+def _check_marks(state: ShardState, found: Findings) -> None:
     for seqno, rollup in state.rollups.items():
         if seqno >= state.seqno:
             found.add(
@@ -193,7 +193,7 @@ def _writers(state: ShardState, found: Findings) -> None:
             )
 
 
-def check_fit(before: ShardState, after: ShardState) -> str | None:
+def reason_not_successor(before: ShardState, after: ShardState) -> str | None:
     """The reason why no command can have made `after` from `before`; None if one can.
 
     Nothing ever moves back, unless the shard was dropped and made again.

@@ -14,8 +14,8 @@ import msgspec
 
 from shardline.datasource.errors import Corrupt, ShardError
 from shardline.datasource.inspect.fsck.findings import Findings, ShardCheck
-from shardline.datasource.inspect.fsck.log import Place
-from shardline.datasource.inspect.fsck.shard import Looked, check_shard
+from shardline.datasource.inspect.fsck.log import ShardObjects
+from shardline.datasource.inspect.fsck.shard import CheckedShard, check_shard
 from shardline.datasource.read import contents_in
 from shardline.datasource.shard.state import Registration, ShardState, is_tombstone
 from shardline.datasource.stores.blob import ObjectBlob
@@ -40,7 +40,7 @@ class TransactionsCheck:
     states: Mapping[str, ShardState]
     _pending: dict[str, list[Row]] = field(default_factory=dict)
 
-    def complete(self, looked: Looked) -> ShardCheck:
+    def complete(self, looked: CheckedShard) -> ShardCheck:
         """The check of a shard, with findings about its transactions added.
 
         Raises:
@@ -95,7 +95,7 @@ class TransactionsCheck:
             return []  # a finding of the transactions shard itself
 
     def _state(self, name: str) -> ShardState | None:
-        place = Place(self.objects, shard_directory(name))
+        place = ShardObjects(self.objects, shard_directory(name))
         return check_shard(place, deep=False).state
 
     def _is_there(self, key: str) -> bool:

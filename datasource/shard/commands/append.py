@@ -35,12 +35,12 @@ import msgspec
 
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import TIME_MAX, Frontier
-from shardline.datasource.shard.batch import Batch, Part, Run, stamp
+from shardline.datasource.shard.batch import Batch, Part, Run, stamp_time
 from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.covered_range import may_cover_same
 from shardline.datasource.shard.description import Description
 from shardline.datasource.shard.state import STAGE_LIFE_MS, Registration, ShardState, Writer
-from shardline.datasource.shard.trace import level_of, push
+from shardline.datasource.shard.trace import level_of, push_batch
 
 __all__ = [
     "Abandoned",
@@ -228,7 +228,7 @@ def compare_and_append(
     # a repetition is answered `AlreadyCommitted` as any other.
     if not desc.is_empty_interval:
         rows = sum(part.rows for run in runs for part in run.parts)
-        trace = push(trace, Batch(desc, runs, level=level_of(rows)))
+        trace = push_batch(trace, Batch(desc, runs, level=level_of(rows)))
     writer = Writer(
         last=append.sequence,
         upper=desc.upper,
@@ -294,7 +294,7 @@ def _place(
         TIME_MAX if append.upper is None or append.upper.time is None else append.upper.time - 1
     )
     at = max(lower, now_ms) if append.upper is None else max(lower, min(latest, now_ms))
-    runs = stamp(append.runs, at)
+    runs = stamp_time(append.runs, at)
     earliest = lower if append.earliest is None else min(append.earliest, lower)
     # Checked before trimming: a part that is left out must be one that may be left out.
     for run in runs:

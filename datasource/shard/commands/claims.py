@@ -23,9 +23,17 @@ from shardline.datasource.shard.batch import Batch
 from shardline.datasource.shard.commands.merge import find_batches
 from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.description import Description
-from shardline.datasource.shard.state import Claim, ShardState, expire
+from shardline.datasource.shard.state import Claim, ShardState, expire_leases
 
-__all__ = ["ClaimResult", "Claimed", "InputsGone", "Taken", "claim", "live_claims", "release"]
+__all__ = [
+    "ClaimResult",
+    "Claimed",
+    "InputsGone",
+    "Taken",
+    "live_claims",
+    "release_claim",
+    "take_claim",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +56,7 @@ class InputsGone:
 ClaimResult = Claimed | Taken | InputsGone
 
 
-def claim(
+def take_claim(
     state: ShardState,
     now_ms: int,
     *,
@@ -67,7 +75,7 @@ def claim(
         lease_ms: The claim ends this long after it was last renewed.
         purpose: Who is merging, for people.
     """
-    alive = expire(state, now_ms)
+    alive = expire_leases(state, now_ms)
     if find_batches(alive, inputs) is None:
         return Transition(None, InputsGone())
     lower, upper = inputs[0].desc.lower, inputs[-1].desc.upper
@@ -79,7 +87,7 @@ def claim(
     return Transition(msgspec.structs.replace(alive, claims=claims), Claimed())
 
 
-def release(state: ShardState, now_ms: int, *, name: str) -> Transition[bool]:
+def release_claim(state: ShardState, now_ms: int, *, name: str) -> Transition[bool]:
     """Give up the claim `name`; False if there is none."""
     del now_ms
     if name not in state.claims:
@@ -90,4 +98,4 @@ def release(state: ShardState, now_ms: int, *, name: str) -> Transition[bool]:
 
 def live_claims(state: ShardState, now_ms: int) -> tuple[Claim, ...]:
     """The claims that have not run out."""
-    return tuple(expire(state, now_ms).claims.values())
+    return tuple(expire_leases(state, now_ms).claims.values())

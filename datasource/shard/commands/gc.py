@@ -17,16 +17,16 @@ import msgspec
 
 from shardline.datasource.shard.commands.rollups import oldest_whole
 from shardline.datasource.shard.commands.transition import Transition
-from shardline.datasource.shard.state import ShardState, expire, seqno_since
+from shardline.datasource.shard.state import ShardState, expire_leases, seqno_since
 
-__all__ = ["give_up", "note_cleaned"]
+__all__ = ["give_up_states", "note_cleaned"]
 
 
-def give_up(state: ShardState, now_ms: int, *, seqno: int) -> Transition[int]:
+def give_up_states(state: ShardState, now_ms: int, *, seqno: int) -> Transition[int]:
     """Give up states before `seqno` that no hold needs; answers the resulting `gc_seqno`."""
     # The machine expires leases only in records, and a refusal writes none: without this, a dead
     # reader would hold back collection of a shard that nobody writes for ever.
-    alive = expire(state, now_ms)
+    alive = expire_leases(state, now_ms)
     given_up = min(seqno, seqno_since(alive))
     if given_up <= state.gc_seqno:
         return Transition(None, state.gc_seqno)

@@ -16,7 +16,7 @@ from shardline.datasource.frontier import TIME_MIN
 from shardline.datasource.shard.batch import Batch
 from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.description import Description
-from shardline.datasource.shard.state import ShardState, expire, is_tombstone
+from shardline.datasource.shard.state import ShardState, expire_leases, is_tombstone
 from shardline.datasource.shard.trace import Trace
 from shardline.datasource.types.schema import ShardSchema
 
@@ -97,7 +97,7 @@ def finalise(
         return Transition(None, Finalised())
     # The machine expires leases only in records, and a refusal writes none: without this, a dead
     # reader of a shard that nobody writes would refuse its end for ever.
-    state = expire(state, now_ms)
+    state = expire_leases(state, now_ms)
     holders = tuple(sorted({*state.leased, *state.critical} - despite_holders))
     if state.registered is not None:
         # A transaction may be committed and not applied here yet.

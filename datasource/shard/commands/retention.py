@@ -21,10 +21,10 @@ import msgspec
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import TIME_MAX, Frontier
 from shardline.datasource.shard.commands.transition import Transition
-from shardline.datasource.shard.state import ShardState, expire, is_tombstone, since_bound
+from shardline.datasource.shard.state import ShardState, expire_leases, is_tombstone, since_bound
 from shardline.datasource.shard.trace import downgrade
 
-__all__ = ["checked_retention", "retain", "set_retention"]
+__all__ = ["apply_policy", "checked_retention", "set_retention"]
 
 
 def checked_retention(name: str, retain_ms: int | None) -> int | None:
@@ -54,12 +54,12 @@ def set_retention(state: ShardState, now_ms: int, *, retain_ms: int | None) -> T
     return Transition(msgspec.structs.replace(state, retain_ms=retain_ms), result=True)
 
 
-def retain(state: ShardState, now_ms: int) -> Transition[Frontier]:
+def apply_policy(state: ShardState, now_ms: int) -> Transition[Frontier]:
     """Move the since up as far as the policy and all holders allow; answers the new since."""
     if state.retain_ms is None or is_tombstone(state):
         return Transition(None, state.since)
     # A reader whose lease is over holds nothing, also if no record has expired it yet.
-    alive = expire(state, now_ms)
+    alive = expire_leases(state, now_ms)
     bound = since_bound(alive)
     if bound is None or bound <= state.since:
         return Transition(None, state.since)

@@ -7,7 +7,7 @@ into the state (an append, a merge, a rollup) is refused when the blob was begun
 older than that, if it makes sure that such a commit is not under way already:
 
     1. it notes the time, then lists the blobs;
-    2. it writes a record (`fence`);
+    2. it writes a record (`write_barrier`);
     3. it deletes the blobs that are older than `SWEEP_AGE_MS` at 1, and in no state from 2 on.
 
 A commit whose record comes before the fence is in the state of 2. One whose record comes after has
@@ -34,7 +34,7 @@ import msgspec
 from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.state import STAGE_LIFE_MS, ShardState, is_tombstone
 
-__all__ = ["SWEEP_AGE_MS", "SWEEP_MARGIN_MS", "fence", "note_swept", "sweep_due"]
+__all__ = ["SWEEP_AGE_MS", "SWEEP_MARGIN_MS", "note_swept", "sweep_due", "write_barrier"]
 
 SWEEP_MARGIN_MS: Final = 3600 * 1000
 """How much longer than `STAGE_LIFE_MS` a sweep spares blobs that nothing refers to: twice as much
@@ -44,7 +44,7 @@ SWEEP_AGE_MS: Final = STAGE_LIFE_MS + SWEEP_MARGIN_MS
 """A blob that nothing refers to may be deleted when it is older than this."""
 
 
-def fence(state: ShardState, now_ms: int) -> Transition[bool]:
+def write_barrier(state: ShardState, now_ms: int) -> Transition[bool]:
     """Write a record that changes nothing; every commit after it has read its clock after it."""
     del now_ms
     if is_tombstone(state):

@@ -25,22 +25,22 @@ import msgspec
 
 from shardline.datasource.errors import Corrupt, InvalidUsage
 from shardline.datasource.frontier import Frontier
-from shardline.datasource.shard.batch import Batch, Run, stamp
+from shardline.datasource.shard.batch import Batch, Run, stamp_time
 from shardline.datasource.shard.commands.append import InlineBackpressure, StagedTooLong
 from shardline.datasource.shard.commands.lifecycle import Finalised, Held, finalise
 from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.description import Description
 from shardline.datasource.shard.state import STAGE_LIFE_MS, Registration, ShardState, Writer
-from shardline.datasource.shard.trace import level_of, push
+from shardline.datasource.shard.trace import level_of, push_batch
 
 __all__ = [
     "Applied",
     "Commit",
     "Marked",
+    "allow_direct_writes",
     "apply_commits",
     "finalise_txns",
-    "mark",
-    "unmark",
+    "refuse_direct_writes",
 ]
 
 
@@ -89,7 +89,9 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     covers: str = ""
 
 
-def mark(state: ShardState, now_ms: int, *, registration: Registration) -> Transition[Marked]:
+def refuse_direct_writes(
+    state: ShardState, now_ms: int, *, registration: Registration
+) -> Transition[Marked]:
     """Refuse direct writes from here on.
 
     Raises:
@@ -109,7 +111,9 @@ def mark(state: ShardState, now_ms: int, *, registration: Registration) -> Trans
     return Transition(marked, Marked(state.shard, registration, upper))
 
 
-def unmark(state: ShardState, now_ms: int, *, registration: Registration) -> Transition[bool]:
+def allow_direct_writes(
+    state: ShardState, now_ms: int, *, registration: Registration
+) -> Transition[bool]:
     """Take away a mark whose transactions shard is gone; False if it is not there."""
     del now_ms
     if state.registered != registration:
@@ -171,10 +175,10 @@ def apply_commits(
 def _applied(state: ShardState, now_ms: int, commit: Commit) -> ShardState:
     lower = state.upper.time
     assert lower is not None, commit.at
-    runs = stamp(commit.runs, commit.at)
+    runs = stamp_time(commit.runs, commit.at)
     rows = sum(part.rows for run in runs for part in run.parts)
     desc = Description(lower, commit.at + 1)
-    trace = push(state.trace, Batch(desc, runs, level=level_of(rows) if runs else 0))
+    trace = push_batch(state.trace, Batch(desc, runs, level=level_of(rows) if runs else 0))
     writers = state.writers
     if commit.writer:
         entry = Writer(

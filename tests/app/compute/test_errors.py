@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardline.app.compute.errors import data_error
+from shardline.app.compute.errors import data_error_text
 
 ZERO = (
     '[DIVIDE_BY_ZERO] Division by zero. Use `try_divide`.\nSet "x". SQLSTATE: 22012\n'
@@ -27,7 +27,7 @@ ZERO = (
 )
 def test_errors_about_rows_are_kept(text: str, kept: str | None) -> None:
     """The condition and its sentence are kept, without place and stack, and not for ever long."""
-    found = data_error(RuntimeError(text))
+    found = data_error_text(RuntimeError(text))
     assert found is not None
     assert kept is None or found == kept
     assert "SQLSTATE" not in found
@@ -49,4 +49,4 @@ def test_errors_about_rows_are_kept(text: str, kept: str | None) -> None:
 )
 def test_other_errors_are_not_data(text: str) -> None:
     """What is wrong with the query, the store or a shard says nothing about rows."""
-    assert data_error(RuntimeError(text)) is None
+    assert data_error_text(RuntimeError(text)) is None

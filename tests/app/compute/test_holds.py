@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shardline.app.compute.holds import end_hold, end_other_holds, forget_holds, hold_name
+from shardline.app.compute.holds import end_hold, end_other_holds, end_view_holds, hold_name
 from shardline.app.execution.host import Incarnation
 from support.models.shards import World, schema_of
 
@@ -38,6 +38,6 @@ def test_holds_end_with_whom_they_belong_to() -> None:
     client.hold("in", "view:v:1:aa")
     end_hold(client, "view:v:1:aa", ["in"])
     assert held() == ["mine", "view:v:2:aa", "view:w:1:aa"]
-    forget_holds(client, "v", ["in"])
-    forget_holds(client, "v", ["in"])
+    end_view_holds(client, "v", ["in"])
+    end_view_holds(client, "v", ["in"])
     assert held() == ["mine", "view:w:1:aa"]

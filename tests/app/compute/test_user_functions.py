@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from shardline import datasource
-from shardline.app.compute.errors import data_error
-from shardline.app.compute.user_functions import raised_at_rows
+from shardline.app.compute.errors import data_error_text
+from shardline.app.compute.user_functions import error_raised_at_row
 
 HEAD = "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
 USERS = '  File "/home/ada/prices.py", line 7, in checked\n    raise Unlucky(13)\n'
@@ -67,8 +67,8 @@ UDTF = (
 )  # fmt: skip
 def test_what_a_function_raises_at_a_row_is_data(text: str, said: str) -> None:
     """Its class and the first line of its message, the same for the same row."""
-    assert raised_at_rows(text) == said
-    assert data_error(RuntimeError(text)) == f"[PYTHON_EXCEPTION] {said}"
+    assert error_raised_at_row(text) == said
+    assert data_error_text(RuntimeError(text)) == f"[PYTHON_EXCEPTION] {said}"
 
 
 @pytest.mark.parametrize(
@@ -95,11 +95,11 @@ def test_what_a_function_raises_at_a_row_is_data(text: str, said: str) -> None:
 )  # fmt: skip
 def test_what_befalls_a_process_is_not_data(text: str) -> None:
     """Killed, without memory, files, network or modules, or in our own code: it is tried again."""
-    assert raised_at_rows(text) is None
-    assert data_error(RuntimeError(text)) is None
+    assert error_raised_at_row(text) is None
+    assert data_error_text(RuntimeError(text)) is None
 
 
 def test_a_folder_of_a_user_may_have_the_name_of_ours() -> None:
     """Only files that are ours are ours."""
     frame = '  File "/home/ada/datasource/prices.py", line 1, in checked\n'
-    assert raised_at_rows(f"{HEAD}{frame}ValueError: x") == "ValueError: x"
+    assert error_raised_at_row(f"{HEAD}{frame}ValueError: x") == "ValueError: x"

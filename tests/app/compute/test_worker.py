@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardline.app.compute.worker import ComputeDone, ComputeWorker
+from shardline.app.compute.worker import ComputeEffects, ComputeWorker
 from shardline.app.execution.host import Incarnation
 from shardline.app.execution.observations import Ended, Hydrated, Progress
 from shardline.app.lane import commands as lane
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from shardline.app.protocol.objects import Dataflow
 
 DONE = InitializationComplete()
-NOTHING = ComputeDone()
+NOTHING = ComputeEffects()
 
 
 def view(query: str = "SELECT 1") -> ViewDescription:

@@ -12,7 +12,7 @@ import pytest
 from shardline.app.compute.peek.results import from_ipc
 from shardline.app.compute.worker import ComputeWorker
 from shardline.app.coordinator.application import Application
-from shardline.app.coordinator.start_holds import Beginnings
+from shardline.app.coordinator.start_holds import StartHolds
 from shardline.app.lane.lane import Lane
 from shardline.app.lane.state import LaneObject
 from shardline.app.protocol.compute import (
@@ -54,7 +54,7 @@ def begins(site: Site) -> list[str]:
 
 def connect(application: Application, *commands: ComputeCommand) -> Any:
     """Another controller takes the place of the application's own."""
-    Site.wait("its own is connected", lambda: application.runtime.compute.listening)
+    Site.wait("its own is connected", lambda: application.runtime.compute.is_listening)
     client: Any = InProcessClient(application.runtime.compute, "other", SystemClock())
     for command in (CreateInstance(), *commands, InitializationComplete(), AllowWrites()):
         client.send(command)
@@ -166,7 +166,7 @@ def test_a_step_that_fails_is_done_again(site: Site, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Lane, "offer", once("lane", Lane.offer, offers))
     with site.application() as application:
         application.apply(project(source()))
-        site.wait("connected", lambda: not application.runtime.compute.vacant)
+        site.wait("connected", lambda: not application.runtime.compute.is_vacant)
         for wanted in ("i", "j"):
             application.apply(project(source(), index("i"), *[index("j")] * (wanted == "j")))
             site.wait(f"{wanted} is there", lambda wanted=wanted: wanted in application.running())
@@ -257,14 +257,14 @@ def test_one_object_that_cannot_be_created_keeps_no_other_from_it(
 ) -> None:
     """Whatever the error; it is told, tried again, and a start drops nothing for it."""
     errors: dict[str, Exception] = {}
-    real = Beginnings.has_begun
+    real = StartHolds.has_begun
 
-    def has_begun(self: Beginnings, reader: Any) -> bool:
+    def has_begun(self: StartHolds, reader: Any) -> bool:
         if reader.name in errors:
             raise errors[reader.name]
         return real(self, reader)
 
-    monkeypatch.setattr(Beginnings, "has_begun", has_begun)
+    monkeypatch.setattr(StartHolds, "has_begun", has_begun)
     wanted = project(source(), index("a"), index("b"), index("c"))
     with site.application() as application:
         errors |= {"a": ValueError("one of ours"), "b": Determinate("no answer")}
@@ -280,7 +280,7 @@ def test_one_object_that_cannot_be_created_keeps_no_other_from_it(
         site.wait("it was tried again", lambda: "a" in application.waiting())
         errors.clear()
         site.wait("all are named", lambda: application.waiting() == {})
-        site.wait("connected", lambda: not application.runtime.compute.vacant)
+        site.wait("connected", lambda: not application.runtime.compute.is_vacant)
         objects = application.runtime.lane.state.objects
         assert {name: known.global_id for name, known in objects.items()} == ids
 

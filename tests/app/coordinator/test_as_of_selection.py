@@ -66,7 +66,7 @@ def test_strict_reads_never_go_back_and_see_what_was_complete(
     oracle = Oracle(7)
     last = 7
     for uppers in reads:
-        time = oracle.strict(uppers)
+        time = oracle.choose_strict(uppers)
         assert time >= last
         assert all(upper.is_beyond(time) or time >= (upper.time or 0) - 1 for upper in uppers)
         last = time
@@ -74,6 +74,6 @@ def test_strict_reads_never_go_back_and_see_what_was_complete(
 
 def test_a_serializable_read_waits_for_nothing() -> None:
     """The slowest input decides; an empty shard is read at the least time."""
-    assert Oracle.serializable([Frontier(10), Frontier(4), EMPTY]) == 3
-    assert Oracle.serializable([Frontier(0), Frontier(4)]) == 0
-    assert Oracle.serializable([EMPTY]) == 0
+    assert Oracle.choose_serializable([Frontier(10), Frontier(4), EMPTY]) == 3
+    assert Oracle.choose_serializable([Frontier(0), Frontier(4)]) == 0
+    assert Oracle.choose_serializable([EMPTY]) == 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shardline.app.demo.place import Place, alone
+from shardline.app.demo.place import Place, lock_folder
 from shardline.datasource.clock import SystemClock
 from shardline.datasource.errors import InvalidUsage
 from support.fakes.clock import ManualClock
@@ -14,13 +14,13 @@ from support.fakes.clock import ManualClock
 
 def test_one_run_at_a_time(tmp_path: Path) -> None:
     """A second run waits for its timeout and is refused; once the first is over, it may."""
-    with alone(tmp_path / "data", SystemClock(), 0):
-        second = alone(tmp_path / "data", ManualClock(), 5_000)
+    with lock_folder(tmp_path / "data", SystemClock(), 0):
+        second = lock_folder(tmp_path / "data", ManualClock(), 5_000)
         with pytest.raises(InvalidUsage, match="ALREADY_RUNNING"):
             second.__enter__()
-        with alone(tmp_path / "other", SystemClock(), 0):
+        with lock_folder(tmp_path / "other", SystemClock(), 0):
             pass
-    with alone(tmp_path / "data", SystemClock(), 0):
+    with lock_folder(tmp_path / "data", SystemClock(), 0):
         pass
 
 
@@ -28,7 +28,7 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     """The error names the folder and says how to choose another one."""
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidUsage, match="FOLDER_NOT_WRITABLE") as refused:
-        alone(tmp_path / "file" / "data", SystemClock(), 0).__enter__()
+        lock_folder(tmp_path / "file" / "data", SystemClock(), 0).__enter__()
     assert "--data" in refused.value.hint
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardline.app.execution.checkpoint_log import planned_offset
+from shardline.app.execution.checkpoint_log import read_planned_offset
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,5 +30,5 @@ def test_a_log_of_one_source_says_where_a_micro_batch_ends(
     """What is cut off, newer, or of several sources says nothing."""
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "3").write_text(text)
-    assert planned_offset(tmp_path, 3) == found
-    assert planned_offset(tmp_path, 4) is None
+    assert read_planned_offset(tmp_path, 3) == found
+    assert read_planned_offset(tmp_path, 4) is None

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from shardline.app.execution.commit_pacing import Pace
+from shardline.app.execution.commit_pacing import CommitPacing
 from support.fakes.clock import ManualClock
 
 
@@ -19,7 +19,7 @@ class Line:
     def __init__(self, most_ms: int = 10_000) -> None:
         self.clock = ManualClock(0)
         self.done_ms = self.busy_ms = 0.0
-        self.pace = Pace(self.clock, 1000, most_ms, lambda _: self.busy_ms)
+        self.pace = CommitPacing(self.clock, 1000, most_ms, lambda _: self.busy_ms)
         self.next_ms = 0.0
         self.steps: list[float] = []
 
@@ -41,7 +41,7 @@ class Line:
                     self.done_ms = 0.0
             self.clock.advance(1000)
             oldest = self.steps[0] if self.steps else self.clock.elapsed_ms()
-            self.pace.behind(view, int(self.clock.elapsed_ms() - oldest))
+            self.pace.report_lag(view, int(self.clock.elapsed_ms() - oldest))
             seen.append(self.pace.interval_ms)
         return seen
 
@@ -50,7 +50,7 @@ def test_views_that_follow_leave_the_pace_alone() -> None:
     """A step that takes less than an interval is no reason to wait."""
     line = Line()
     assert set(line.run(300, step_ms=600)) == {1000}
-    assert line.pace.rest_ms() == 0
+    assert line.pace.commit_pause_ms() == 0
 
 
 @pytest.mark.parametrize(("step_ms", "enough"), [(1500, 2000), (3000, 4000), (7000, 8000)])
@@ -86,7 +86,7 @@ def test_it_comes_back_as_far_as_steps_allow() -> None:
 def test_a_failed_attempt_is_not_repeated_at_once() -> None:
     """Where what keeps views behind is not seen in their steps, patience grows."""
     line = Line()
-    line.pace = Pace(line.clock, 1000, 10_000, lambda _: 0.0)
+    line.pace = CommitPacing(line.clock, 1000, 10_000, lambda _: 0.0)
     seen = line.run(1200, step_ms=1500)
     assert sum(interval >= 2000 for interval in seen[600:]) > 0.7 * 600
 
@@ -94,11 +94,11 @@ def test_a_failed_attempt_is_not_repeated_at_once() -> None:
 def test_a_view_that_stands_still_slows_nobody_down() -> None:
     """It is blocked or fails: after a while only those that move count."""
     clock = ManualClock(0)
-    pace = Pace(clock, 1000, 10_000)
+    pace = CommitPacing(clock, 1000, 10_000)
     for second in range(600):
         clock.advance(1000)
-        pace.behind("blocked", 1000 * (second + 1))
-        pace.behind("fine", 0)
+        pace.report_lag("blocked", 1000 * (second + 1))
+        pace.report_lag("fine", 0)
     assert pace.interval_ms == 1000
 
 
@@ -118,7 +118,7 @@ def test_sources_commit_once_in_each_interval(commit_ms: int) -> None:
     assert line.pace.interval_ms == 10_000
     begun = []
     for _ in range(5):
-        line.clock.advance(line.pace.rest_ms())
+        line.clock.advance(line.pace.commit_pause_ms())
         begun.append(line.clock.now_ms())
         line.clock.advance(commit_ms)
     assert [now_ms % 10_000 for now_ms in begun] == [0] * 5

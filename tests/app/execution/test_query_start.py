@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, ClassVar, cast
 
-from shardline.app.execution.query_start import start_slot, until_initialised
+from shardline.app.execution.query_start import start_slot, wait_until_initialised
 from shardline.datasource.clock import SystemClock
 from support.fakes.clock import ManualClock
 
@@ -29,7 +29,7 @@ def test_a_start_that_hangs_gives_its_turn_up() -> None:
     for _ in range(5):
         with start_slot(clock, stopping):
             before = clock.elapsed_ms()
-            until_initialised(BLOCKED, clock, stopping)
+            wait_until_initialised(BLOCKED, clock, stopping)
             assert clock.elapsed_ms() > before, "it did wait"
 
 
@@ -39,7 +39,7 @@ def test_what_is_stopped_does_not_wait_for_a_turn() -> None:
     stopped.set()
     with start_slot(clock, stopping), start_slot(clock, stopping):
         with start_slot(clock, stopped):
-            until_initialised(BLOCKED, clock, stopped)
+            wait_until_initialised(BLOCKED, clock, stopped)
         third = threading.Thread(target=_take, args=(stopping,), daemon=True)
         third.start()
     third.join(60)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from shardline.app.execution.spark_errors import explain, gist, sentence, unreadable_part
+from shardline.app.execution.spark_errors import (
+    error_line,
+    error_sentence,
+    explain_error,
+    find_unreadable_part,
+)
 from shardline.datasource.errors import Corrupt, Determinate, MissingBlob
 
 TRACE = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: \
@@ -19,19 +24,19 @@ shardline.datasource.errors.{kind}: [SHARD_DROPPED] shard 'flights' was dropped 
 
 def test_our_own_error_is_found_in_a_stack_trace() -> None:
     """Code, sentence and hint come out; what Spark wrapped around them does not."""
-    status, text = explain(RuntimeError(TRACE.format(kind="InvalidUsage")))
+    status, text = explain_error(RuntimeError(TRACE.format(kind="InvalidUsage")))
     assert text == "[SHARD_DROPPED] shard 'flights' was dropped — hint: make it again"
     assert status == 2
 
 
 def test_a_fault_is_not_called_wrong_usage() -> None:
     """Only what the user can fix has status 2."""
-    assert explain(RuntimeError(TRACE.format(kind="MissingBlob")))[0] == 1
+    assert explain_error(RuntimeError(TRACE.format(kind="MissingBlob")))[0] == 1
 
 
 def test_a_foreign_error_is_its_first_line() -> None:
     """No stack trace, and where to find it."""
-    status, text = explain(ValueError("\nfirst line\nat java.lang.Thread"))
+    status, text = explain_error(ValueError("\nfirst line\nat java.lang.Thread"))
     assert (status, text.startswith("ValueError: first line —")) == (1, True)
     assert "java" not in text
 
@@ -55,16 +60,16 @@ ValueError: no mood
 
 def test_what_a_python_function_raised_is_told_and_not_that_something_was() -> None:
     """The last error of a worker's stack trace, whatever Spark wraps around it."""
-    assert gist(RuntimeError(WORKER)) == "ValueError: no mood"
-    assert gist(RuntimeError(TRACE.format(kind="Corrupt"))).startswith(
+    assert error_line(RuntimeError(WORKER)) == "ValueError: no mood"
+    assert error_line(RuntimeError(TRACE.format(kind="Corrupt"))).startswith(
         "shardline.datasource.errors.Corrupt:"
     )
     streamed = (
         "Failed when planning: Traceback (most recent call last):\n  File\nE: x SQLSTATE: 38000"
     )
-    assert gist(RuntimeError(streamed)) == "E: x"
+    assert error_line(RuntimeError(streamed)) == "E: x"
     called = "An error occurred while calling o17.create.\n: java.io.IOException: no room\n\tat x"
-    assert gist(RuntimeError(called)) == "java.io.IOException: no room"
+    assert error_line(RuntimeError(called)) == "java.io.IOException: no room"
 
 
 NATIVE = """An error occurred while calling o1.save.
@@ -94,17 +99,21 @@ Encountered error while reading file file:///a%20b/shards/s1/parts/p7.parquet. M
 )
 def test_a_part_that_cannot_be_read_is_told(error: Exception, told: str | None) -> None:
     """Our own readers and Spark's say which part it is; a lost lease is no lost part."""
-    assert unreadable_part(error) == told
+    assert find_unreadable_part(error) == told
 
 
 def test_errors_are_one_sentence() -> None:
     """Ours as they are, also out of a stack of the JVM; Spark's without its state and plan."""
     ours = Determinate("it broke", code="BROKEN", hint="mend it")
-    assert sentence(ours, "X") == "[BROKEN] it broke — hint: mend it"
+    assert error_sentence(ours, "X") == "[BROKEN] it broke — hint: mend it"
     inside = RuntimeError(f"An error\n  at x\ndatasource.errors.Determinate: {ours}\n  at y")
-    assert sentence(inside, "X") == "[BROKEN] it broke — hint: mend it"
+    assert error_sentence(inside, "X") == "[BROKEN] it broke — hint: mend it"
     spark = RuntimeError("[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012\n== SQL ==\nselect")
-    assert sentence(spark, "X") == "[DIVIDE_BY_ZERO] Division by zero."
+    assert error_sentence(spark, "X") == "[DIVIDE_BY_ZERO] Division by zero."
     java = RuntimeError("An error occurred while calling f.\n: java.io.IOException: no disk\n at")
-    assert sentence(java, "QUERY_FAILED").startswith("[QUERY_FAILED] java.io.IOException: no disk")
-    assert sentence(RuntimeError(""), "QUERY_FAILED").startswith("[QUERY_FAILED] RuntimeError")
+    assert error_sentence(java, "QUERY_FAILED").startswith(
+        "[QUERY_FAILED] java.io.IOException: no disk"
+    )
+    assert error_sentence(RuntimeError(""), "QUERY_FAILED").startswith(
+        "[QUERY_FAILED] RuntimeError"
+    )

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 from typing_extensions import override
 
-from shardline.app.execution.step_scheduler import Turns
+from shardline.app.execution.step_scheduler import StepScheduler
 from shardline.datasource.clock import Clock
 from support.fakes.clock import ManualClock
 from support.waiting import wait_until
@@ -29,7 +29,7 @@ class Step:
     """A step in a thread of its own, which ends when it is told to."""
 
     def __init__(
-        self, turns: Turns, clock: Clock, begun: list[str], name: str, expected_ms: int
+        self, turns: StepScheduler, clock: Clock, begun: list[str], name: str, expected_ms: int
     ) -> None:
         self.clock, self.expected_ms = clock, expected_ms
         self.end = threading.Event()
@@ -37,7 +37,7 @@ class Step:
         self.thread = threading.Thread(target=self.run, args=(turns,), daemon=True)
         self.thread.start()
 
-    def run(self, turns: Turns) -> None:
+    def run(self, turns: StepScheduler) -> None:
         with turns.turn(self.clock, threading.Event(), self.expected_ms):
             self.begun.append(self.name)
             self.end.wait(PATIENCE_S)
@@ -51,7 +51,7 @@ class Step:
 @pytest.mark.parametrize(("expected_ms", "following"), [((0, 0), "c"), ((50, 20), "d")])
 def test_the_shortest_come_first(expected_ms: tuple[int, int], following: str) -> None:
     """As many at once as may be; of those that take as long, the longest waiting goes first."""
-    turns, begun = Turns(2), list[str]()
+    turns, begun = StepScheduler(2), list[str]()
     clock = Stopped(0)
     with ExitStack() as first, ExitStack() as second:
         first.enter_context(turns.turn(clock, threading.Event()))
@@ -70,13 +70,13 @@ def test_the_shortest_come_first(expected_ms: tuple[int, int], following: str) -
     assert not turns._waiting
 
 
-def waits(turns: Turns, number: int) -> bool:
+def waits(turns: StepScheduler, number: int) -> bool:
     return len(turns._waiting) == number
 
 
 def test_what_is_blocked_is_not_counted() -> None:
     """After a while it takes nobody's place."""
-    turns, clock = Turns(1), ManualClock(0)
+    turns, clock = StepScheduler(1), ManualClock(0)
     with turns.turn(clock, threading.Event()):
         clock.advance(1000)
         before_ms = clock.elapsed_ms()
@@ -86,7 +86,7 @@ def test_what_is_blocked_is_not_counted() -> None:
 
 def test_nobody_waits_for_ever() -> None:
     """A holder that does not end costs those behind it no more than their patience."""
-    turns, clock = Turns(1), ManualClock(0)
+    turns, clock = StepScheduler(1), ManualClock(0)
     with turns.turn(clock, threading.Event()):
         before_ms = clock.elapsed_ms()
         with turns.turn(clock, threading.Event()):
@@ -96,7 +96,7 @@ def test_nobody_waits_for_ever() -> None:
 
 def test_an_error_gives_the_turn_back() -> None:
     """Whatever ends a step."""
-    turns = Turns(1)
+    turns = StepScheduler(1)
     with pytest.raises(ZeroDivisionError), turns.turn(ManualClock(0), threading.Event()):
         raise ZeroDivisionError
     assert not turns._since
@@ -104,7 +104,7 @@ def test_an_error_gives_the_turn_back() -> None:
 
 def test_whoever_is_stopped_waits_no_longer() -> None:
     """Its flag ends the waiting, and nothing of it is left."""
-    turns, clock = Turns(1), ManualClock(0)
+    turns, clock = StepScheduler(1), ManualClock(0)
     stopped = threading.Event()
     stopped.set()
     with turns.turn(clock, threading.Event()):
@@ -117,7 +117,7 @@ def test_whoever_is_stopped_waits_no_longer() -> None:
 
 def test_how_busy_steps_are_is_known() -> None:
     """As a time of all cores; a step that may be blocked counts for its first second alone."""
-    turns, clock = Turns(2), ManualClock(0)
+    turns, clock = StepScheduler(2), ManualClock(0)
     with turns.turn(clock, threading.Event()):
         clock.advance(300)
         assert turns.busy_ms(clock.elapsed_ms()) == 150

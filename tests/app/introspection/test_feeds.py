@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardline.app.introspection.feeds import Observing
+from shardline.app.introspection.feeds import RuntimeFeeds
 from shardline.app.lane.commands import CreateDataflow, LaneCommand, Record, UpdateConfiguration
 from shardline.app.lane.state import LaneState
 from shardline.app.protocol.objects import SourceDescription
@@ -14,7 +14,7 @@ JAAS = "org.x.PlainLoginModule required username='me' password='hunter2';"
 def test_no_secret_is_in_the_history_of_commands() -> None:
     """The row of a command that makes a source has its options, and none of its secrets."""
     world = World()
-    observing = Observing(world.client(), world.clock)
+    observing = RuntimeFeeds(world.client(), world.clock)
     source = SourceDescription(
         name="k",
         format="kafka",

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardline.app.introspection.feeds import Observing
+from shardline.app.introspection.feeds import RuntimeFeeds
 from shardline.datasource.maintainer import Maintainer
 from shardline.datasource.maintenance.compact import observe_merges
 from support.models.merging import SHARD, filled
@@ -23,23 +23,23 @@ def world() -> World:
 
 
 @pytest.fixture
-def observing(world: World) -> Iterator[Observing]:
-    made = Observing(world.client(QUIET), world.clock)
+def observing(world: World) -> Iterator[RuntimeFeeds]:
+    made = RuntimeFeeds(world.client(QUIET), world.clock)
     yield made
     made.stop()
 
 
-def told(observing: Observing) -> list[dict[str, object]]:
+def told(observing: RuntimeFeeds) -> list[dict[str, object]]:
     """The rows of `maintenance`."""
     observing.sink.step()
     return observing.relations.rows("maintenance")
 
 
-def test_a_round_that_did_something_is_told(world: World, observing: Observing) -> None:
+def test_a_round_that_did_something_is_told(world: World, observing: RuntimeFeeds) -> None:
     """Merges as the round counted them, on the shard that had some due; nothing is no news."""
     client = filled(world.client(QUIET), 8)
     client.create("quiet", schema_of())
-    keeper = Maintainer(client, observer=observing.maintained)
+    keeper = Maintainer(client, observer=observing.on_maintenance)
     done = keeper.round()
     (row,) = told(observing)
     assert (row["shard"], row["merges"], row["failed"]) == (SHARD, done[SHARD].merges, [])
@@ -48,9 +48,9 @@ def test_a_round_that_did_something_is_told(world: World, observing: Observing) 
     assert len(told(observing)) == 1
 
 
-def test_merges_that_writers_make_are_told(world: World, observing: Observing) -> None:
+def test_merges_that_writers_make_are_told(world: World, observing: RuntimeFeeds) -> None:
     """By whatever client of the process; until nobody listens any more."""
-    end = observe_merges(observing.merged)
+    end = observe_merges(observing.on_merges)
     try:
         before = len(world.client(BLOBS).shards())
         client = filled(world.client(BLOBS), 40)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardline.app.execution.host import Incarnation
-from shardline.app.lane.current_epochs import Lives
+from shardline.app.lane.current_epochs import CurrentEpochs
 from shardline.app.lane.process_state import PhaseChange
 from shardline.app.protocol.objects import ViewDescription
 
@@ -26,7 +26,7 @@ def change(phase: Phase, epoch: int, what: ViewDescription = VIEW) -> PhaseChang
 @pytest.mark.parametrize("between", ["drop", "definition"])
 def test_a_life_of_before_a_drop_never_counts_again(between: str) -> None:
     """Also if the same definition is wanted again: its own end does not bring it back."""
-    lives = Lives()
+    lives = CurrentEpochs()
     lives.expect(VIEW)
     assert lives.on_phase(change("starting", 3))
     if between == "drop":
@@ -43,7 +43,7 @@ def test_a_life_of_before_a_drop_never_counts_again(between: str) -> None:
 
 def test_numbers_begin_anew_with_an_object_that_had_gone() -> None:
     """The lane has said that nothing of the former one is left."""
-    lives = Lives()
+    lives = CurrentEpochs()
     lives.expect(VIEW)
     lives.on_phase(change("starting", 3))
     lives.forget("v")

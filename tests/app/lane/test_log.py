@@ -20,7 +20,7 @@ from shardline.app.lane.commands import (
     Submission,
     UpdateConfiguration,
 )
-from shardline.app.lane.holder import this_process
+from shardline.app.lane.holder import describe_process
 from shardline.app.lane.log import LANE_SHARD, LaneLog, read_lane
 from shardline.app.lane.settings import LaneSettings
 from shardline.app.lane.state import EMPTY_STATE, LaneState, apply
@@ -49,7 +49,7 @@ def world() -> Iterator[World]:
 def opened(
     world: World, name: str = "a", how: Takeover = "if-free", client: ShardClient | None = None
 ) -> LaneLog:
-    holder = this_process(name, world.clock, world.ids)
+    holder = describe_process(name, world.clock, world.ids)
     return LaneLog.open(client or world.client(), holder, SMALL, how=how)
 
 
@@ -169,7 +169,7 @@ def test_a_fence_is_found_by_an_append_alone(world: World) -> None:
 def test_a_follower_sees_and_takes_over(world: World) -> None:
     """A follower folds what the holder adds, and its take-over keeps its epochs unique."""
     first = opened(world, "a")
-    follower = LaneLog(world.client(), this_process("b", world.clock, world.ids), SMALL)
+    follower = LaneLog(world.client(), describe_process("b", world.clock, world.ids), SMALL)
     for number in range(1, 40):
         make(first, number)
     follower.poll()
@@ -292,7 +292,7 @@ def test_the_death_of_a_holder_is_noticed_at_once(tmp_path: Path) -> None:
     victim = worker(url, "victim", -1)
     assert line(victim) == "held"
     client = ShardClient.open(url)
-    heir = this_process("heir", client.clock, client.ids)
+    heir = describe_process("heir", client.clock, client.ids)
     with pytest.raises(InvalidUsage, match=f"process {victim.pid}"):
         LaneLog.open(client, heir)
     victim.send_signal(signal.SIGKILL)

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from shardline.app.lane.shared_poll import SharedLook
+from shardline.app.lane.shared_poll import SharedPoll
 from shardline.datasource.errors import Determinate
 
 
@@ -24,7 +24,7 @@ def test_many_who_ask_at_once_share_looks_that_are_no_older_than_they_ask() -> N
                 asked.acquire()
         done[0] += 1
 
-    shared = SharedLook(look)
+    shared = SharedPoll(look)
 
     def ask() -> None:
         before = begun[0]
@@ -55,7 +55,7 @@ def test_an_error_is_the_answer_of_that_look_alone() -> None:
         if error is not None:
             raise error
 
-    shared = SharedLook(look)
+    shared = SharedPoll(look)
     with pytest.raises(Determinate, match="no answer"):
         shared.fresh()
     shared.fresh()

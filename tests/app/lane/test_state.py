@@ -12,8 +12,8 @@ from shardline.app.lane.commands import (
     CreateDataflow,
     DropDataflow,
     Dropped,
-    Hold,
     Holder,
+    HolderLease,
     LaneCommand,
     Opened,
     Record,
@@ -28,7 +28,7 @@ from shardline.app.lane.state import (
     LaneState,
     apply,
     check_state,
-    unrepeated,
+    without_repeated,
     would_change,
 )
 from shardline.app.protocol.objects import SourceDescription, SubscribeDescription, ViewDescription
@@ -71,7 +71,7 @@ commands: st.SearchStrategy[LaneCommand] = st.one_of(
         st.just(HOLDER),
         st.dictionaries(names, st.integers(1, 9), max_size=2),
     ),
-    st.just(Hold(HOLDER)),
+    st.just(HolderLease(HOLDER)),
     st.builds(AllowWrites, st.sampled_from(["compute", "storage"])),
     st.just(UpdateConfiguration({"k": "1"})),
 )
@@ -196,7 +196,7 @@ def test_numbers_that_came_before_are_left_out() -> None:
     state = apply(EMPTY_STATE, record(0, UpdateConfiguration({})))
     command = UpdateConfiguration({"k": "v"})
     asked = [Submission("p", n, command) for n in (1, 2, 2, 3)] + [Submission("q", 1, command)]
-    fresh = [(s.producer, s.sequence) for s in unrepeated(state, asked)]
+    fresh = [(s.producer, s.sequence) for s in without_repeated(state, asked)]
     assert fresh == [("p", 2), ("p", 3), ("q", 1)]
 
 

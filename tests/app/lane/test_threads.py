@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardline.app.lane.commands import CreateDataflow, DropDataflow, UpdateConfiguration
-from shardline.app.lane.inbox import Intake
+from shardline.app.lane.inbox import LaneInbox
 from shardline.app.lane.lane import Lane
 from shardline.app.lane.settings import LaneSettings
 from shardline.app.protocol.objects import SourceDescription, ViewDescription
@@ -121,7 +121,7 @@ def test_slow_starts_and_stops_do_not_stall_the_lane() -> None:
 
 def test_who_cannot_wait_for_room_is_told_that_there_is_none() -> None:
     """A caller that does other things as well is never held up by a lane that is full."""
-    intake = Intake(2)
+    intake = LaneInbox(2)
     tickets = [intake.offer("a", DropDataflow("v"), None, wait=False) for _ in range(2)]
     with pytest.raises(Determinate, match="LANE_FULL"):
         intake.offer("a", DropDataflow("v"), None, wait=False)

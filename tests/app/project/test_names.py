@@ -101,8 +101,8 @@ def test_the_order_puts_inputs_first_and_leaves_out_what_has_none(
     for name in order:
         known = [other for other in inputs[name] if other in inputs]
         assert all(order.index(other) < order.index(name) for other in known)
-    on_cycles = {name for name in inputs if name in graph.above(name)}
-    below = {other for name in on_cycles for other in graph.below(name)}
+    on_cycles = {name for name in inputs if name in graph.upstream(name)}
+    below = {other for name in on_cycles for other in graph.downstream(name)}
     assert set(inputs) - set(order) == on_cycles | below
 
 
@@ -116,8 +116,8 @@ def test_every_cycle_can_be_walked(inputs: dict[str, list[str]]) -> None:
             assert other in inputs[name]
     shown = {name for cycle in cycles for name in cycle}
     for name in inputs:
-        if name in graph.above(name):
-            assert len(shown & graph.above(name) & graph.below(name)) >= 1
+        if name in graph.upstream(name):
+            assert len(shown & graph.upstream(name) & graph.downstream(name)) >= 1
 
 
 def test_the_order_moves_nothing_that_need_not_move() -> None:

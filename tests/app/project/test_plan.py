@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.console import Console
 
-from shardline.app.cli.explain_plan import plan_view, say
-from shardline.app.project.plan import Change, Plan, Step, difference, plan_from, plan_json
-from shardline.app.project.statements import Kept
+from shardline.app.cli.explain_plan import plan_summary, plan_view
+from shardline.app.project.plan import Change, Plan, Step, make_plan, plan_from_json, plan_json
+from shardline.app.project.statements import ObjectDescription
 from shardline.app.protocol.objects import (
     IndexDescription,
     SinkDescription,
@@ -32,7 +32,7 @@ def view(name: str, *inputs: str, query: str = "q") -> ViewDescription:
     return ViewDescription(name=name, query=query, inputs=inputs, schema="a INT")
 
 
-def project(*objects: Kept) -> dict[str, Kept]:
+def project(*objects: ObjectDescription) -> dict[str, ObjectDescription]:
     return {one.name: one for one in objects}
 
 
@@ -51,7 +51,7 @@ def acts(steps: tuple[Step, ...]) -> list[str]:
 def test_everything_is_new_where_nothing_runs() -> None:
     """Inputs are made first, whatever the order of the description."""
     wanted = project(view("v", "s"), IndexDescription(name="i", on="v"), source("s"))
-    plan = difference(wanted, {})
+    plan = make_plan(wanted, {})
     assert acts(plan.steps) == ["create s", "create v", "create i"]
     assert (plan.unchanged, plan.affected) == ((), {})
 
@@ -62,21 +62,21 @@ def test_a_plan_travels_as_json() -> None:
     fed = replace(source("s", path="p"), options={"path": "p", "secret.key": "x1y2"})
     wanted = project(fed, view("v", "s", query="other"), IndexDescription(name="i", on="v"), hidden)
     gone = SinkDescription(name="g", on="v", format="kafka", options={"token": "x1y2"})
-    plan = difference(wanted, project(source("s", path="q"), view("v", "s"), gone))
+    plan = make_plan(wanted, project(source("s", path="q"), view("v", "s"), gone))
     text = msgspec.json.encode(plan_json(plan))
     assert b"x1y2" not in text
-    back = plan_from(msgspec.json.decode(text))
+    back = plan_from_json(msgspec.json.decode(text))
     assert shown(back) == shown(plan)
     assert (back.unchanged, back.affected) == (plan.unchanged, plan.affected)
     with pytest.raises(InvalidUsage, match=r"\[MALFORMED_MESSAGE\] this is no plan"):
-        plan_from({"steps": 7})
+        plan_from_json({"steps": 7})
 
 
 def test_what_is_equal_is_left_alone() -> None:
     """No step for equal descriptions, and none for a client's subscription."""
     wanted = project(source("s"), view("v", "s"))
     running = {**wanted, "t1": SubscribeDescription(name="t1", on="v")}
-    plan = difference(wanted, running)
+    plan = make_plan(wanted, running)
     assert plan.empty
     assert plan.unchanged == ("s", "v")
 
@@ -90,7 +90,7 @@ def test_a_change_is_told_field_by_field() -> None:
         name="s", format="kafka", options={"a": "1", "b": "3", "c": "4", "sasl.password": "y"},
         envelope="upsert", key=("k", "l"),
     )  # fmt: skip
-    (step,) = difference({"s": new}, {"s": old}).steps
+    (step,) = make_plan({"s": new}, {"s": old}).steps
     assert step == Step(
         "change",
         new,
@@ -109,18 +109,18 @@ def test_views_follow_what_changes_above_them() -> None:
     """Only where contents change: keeping history longer concerns nobody below."""
     running = project(source("s"), source("r"), view("v", "s"), view("w", "v"), view("x", "r"))
     changed = {**running, "s": source("s", path="other")}
-    plan = difference(changed, running)
+    plan = make_plan(changed, running)
     assert acts(plan.steps) == ["change s"]
     assert plan.affected == {"v": ("s",), "w": ("s",)}
     longer = SourceDescription(name="s", format="csv", schema="a INT", retain_ms=9)
-    assert difference({**running, "s": longer}, running).affected == {}
+    assert make_plan({**running, "s": longer}, running).affected == {}
 
 
 def test_a_drop_waits_for_a_reader_that_moves_away() -> None:
     """The view reads something else first, then its old input goes."""
     running = project(source("a"), source("b"), view("v", "a"), view("old", "a"))
     wanted = project(source("b"), view("v", "b"))
-    plan = difference(wanted, running)
+    plan = make_plan(wanted, running)
     assert acts(plan.steps) == ["drop old", "change v", "drop a"]
 
 
@@ -128,15 +128,13 @@ def test_another_kind_of_the_same_name_makes_room_first() -> None:
     """What reads it is made again too: it cannot stay without its input."""
     running = project(source("a"), source("x"), view("v", "x"), view("w", "v"))
     wanted = project(source("a"), view("x", "a"), view("v", "x"), view("w", "v"))
-    plan = difference(wanted, running)
+    plan = make_plan(wanted, running)
     assert acts(plan.steps) == ["drop w", "drop v", "drop x", "create x", "create v", "create w"]
 
 
 def test_a_name_that_was_a_shard_of_another_is_free_first() -> None:
     """A source goes before an object that takes the name of its errors."""
-    plan = difference(
-        project(source("b"), view("a_errors", "b")), project(source("a"), source("b"))
-    )
+    plan = make_plan(project(source("b"), view("a_errors", "b")), project(source("a"), source("b")))
     assert acts(plan.steps) == ["drop a", "create a_errors"]
 
 
@@ -144,9 +142,9 @@ NAMES = [f"n{number}" for number in range(6)]
 
 
 @st.composite
-def projects(draw: st.DrawFn) -> dict[str, Kept]:
+def projects(draw: st.DrawFn) -> dict[str, ObjectDescription]:
     """Some of six names, each a source or a view of earlier ones, an index or a sink."""
-    made: dict[str, Kept] = {}
+    made: dict[str, ObjectDescription] = {}
     for name in draw(st.permutations(NAMES)):
         readable = [
             n for n, d in made.items() if isinstance(d, SourceDescription | ViewDescription)
@@ -165,7 +163,7 @@ def projects(draw: st.DrawFn) -> dict[str, Kept]:
     return made
 
 
-def reads(description: Kept) -> set[str]:
+def reads(description: ObjectDescription) -> set[str]:
     match description:
         case SourceDescription():
             return set()
@@ -177,11 +175,11 @@ def reads(description: Kept) -> set[str]:
 
 @given(projects(), projects())
 def test_steps_lead_from_what_runs_to_what_is_wanted(
-    wanted: dict[str, Kept], running: dict[str, Kept]
+    wanted: dict[str, ObjectDescription], running: dict[str, ObjectDescription]
 ) -> None:
     """At each step everything has its inputs; at the end there is nothing more to do."""
     there = dict(running)
-    plan = difference(wanted, running)
+    plan = make_plan(wanted, running)
     for step in plan.steps:
         match step.act:
             case "drop":
@@ -196,7 +194,7 @@ def test_steps_lead_from_what_runs_to_what_is_wanted(
         for one in there.values():
             assert reads(one) <= set(there), step
     assert there == wanted
-    assert difference(wanted, there).empty
+    assert make_plan(wanted, there).empty
     assert set(plan.unchanged) | {s.name for s in plan.steps if s.name in wanted} == set(wanted)
 
 
@@ -216,7 +214,7 @@ def test_a_plan_is_shown_in_eighty_columns() -> None:
         ViewDescription(name="w", query="q", inputs=("s",), schema="a INT", strategy="linear"),
         source("[gone]"),
     )
-    plan = difference(wanted, running)
+    plan = make_plan(wanted, running)
     assert shown(plan) == [
         "1 to create, 2 to change, 1 to drop, 1 unchanged",
         "",
@@ -238,4 +236,4 @@ def test_a_plan_is_shown_in_eighty_columns() -> None:
         "v     its query run anew  an aggregate: count",
         "w     the change alone",
     ]
-    assert say(difference(wanted, wanted)) == "4 unchanged"
+    assert plan_summary(make_plan(wanted, wanted)) == "4 unchanged"

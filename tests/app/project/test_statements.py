@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardline.app.project.statements import Written, read_statements
+from shardline.app.project.statements import WrittenObject, read_statements
 from shardline.app.protocol.objects import (
     IndexDescription,
     SinkDescription,
@@ -14,10 +14,10 @@ from shardline.app.protocol.objects import (
     ViewDescription,
 )
 from shardline.app.sql.problems import Problem, Script
-from shardline.app.sql.tokens import compact
+from shardline.app.sql.tokens import compact_text
 
 
-def read(text: str) -> list[Written]:
+def read(text: str) -> list[WrittenObject]:
     reading = read_statements(Script("a.sql", text))
     assert reading.problems == []
     return reading.written
@@ -158,11 +158,11 @@ GAPS = st.sampled_from([" ", "\n", "  \t", " -- note\n", " /* a\nb */ "])
 def test_layout_and_comments_make_no_difference(pieces: list[tuple[str, str]]) -> None:
     """A compact text is the tokens with single spaces, and is its own compact text."""
     text = "".join(piece + gap for piece, gap in pieces)
-    assert compact(text) == " ".join(piece for piece, _ in pieces)
-    assert compact(compact(text)) == compact(text)
+    assert compact_text(text) == " ".join(piece for piece, _ in pieces)
+    assert compact_text(compact_text(text)) == compact_text(text)
 
 
 @pytest.mark.parametrize("text", ["SELECT 1L, -1D, 2.5BD, 3S, 1e3F, 0x1F, a.1b FROM t", "x-1L"])
 def test_numbers_with_a_type_stay_as_they_are(text: str) -> None:
     """A literal that a parser reads as a cast is written once, as it was."""
-    assert compact(text) == text
+    assert compact_text(text) == text

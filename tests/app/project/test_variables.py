@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from shardline.app.project.variables import parse_variables, substituted
+from shardline.app.project.variables import parse_variables, substitute_variables
 from shardline.datasource.errors import InvalidUsage
 
 
 def test_values_take_the_place_of_variables() -> None:
     """As often as they stand there; a quote in a value does not end the string it stands in."""
     text = "path '${in}/a'\n, other '${ in }', out '${out}'"
-    assert substituted(text, {"in": "/x", "out": "it's"}, "f") == (
+    assert substitute_variables(text, {"in": "/x", "out": "it's"}, "f") == (
         "path '/x/a'\n, other '/x', out 'it''s'"
     )
 
@@ -19,7 +19,7 @@ def test_values_take_the_place_of_variables() -> None:
 def test_a_variable_without_a_value_is_named_with_its_line() -> None:
     """And with the nearest one that has a value."""
     with pytest.raises(InvalidUsage, match=r"sources.sql:3.*landin.*landing"):
-        substituted("a\nb\n'${landin}'", {"landing": "/x"}, "sources.sql")
+        substitute_variables("a\nb\n'${landin}'", {"landing": "/x"}, "sources.sql")
 
 
 def test_a_command_line_gives_names_and_values() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardline.app.protocol.objects import SinkDescription, ViewDescription
-from shardline.app.protocol.redaction import HIDDEN, bare, shown
+from shardline.app.protocol.redaction import HIDDEN, redact_description, redact_option
 
 
 @pytest.mark.parametrize(
@@ -35,12 +35,12 @@ from shardline.app.protocol.redaction import HIDDEN, bare, shown
 )
 def test_a_value_is_shown_without_its_secrets(option: str, value: str, expected: str) -> None:
     """By the option's name all of it, else the parts that are secrets and nothing else."""
-    assert shown(option, value) == expected
+    assert redact_option(option, value) == expected
 
 
 def test_a_description_keeps_all_else() -> None:
     """Options that are none are as they were; what has no options is the same."""
     sink = SinkDescription(name="o", on="v", format="x", options={"path": "p", "token": "t"})
-    assert bare(sink).options == {"path": "p", "token": HIDDEN}
+    assert redact_description(sink).options == {"path": "p", "token": HIDDEN}
     view = ViewDescription(name="v", query="SELECT 1", inputs=(), schema="a INT")
-    assert bare(view) is view
+    assert redact_description(view) is view

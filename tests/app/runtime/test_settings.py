@@ -14,7 +14,7 @@ import pytest
 
 from shardline.app.controller.compute import ComputeController
 from shardline.app.controller.storage import StorageController
-from shardline.app.lane.holder import this_process
+from shardline.app.lane.holder import describe_process
 from shardline.app.lane.log import LaneLog
 from shardline.app.protocol.compute import (
     ComputeCommand,
@@ -27,11 +27,11 @@ from shardline.app.protocol.objects import IndexDescription
 from shardline.app.runtime.runtime import Runtime
 from shardline.app.runtime.settings import (
     CHANGEABLE,
-    Bounds,
+    PartSettings,
     RuntimeOptions,
-    bounds_of,
-    check_configuration,
-    configuration_of,
+    changeable_values,
+    part_settings_of,
+    with_checked_values,
 )
 from shardline.app.settings.config import DEFAULT_FILE, RuntimeSettings
 from shardline.app.transport.in_process import InProcessClient
@@ -45,7 +45,7 @@ SCHEMA = pa.schema([("k", pa.int64()), ("s", pa.string())])
 
 def test_settings_and_code_have_the_same_defaults() -> None:
     """What `[runtime]` says without a file is what each part does that is told nothing."""
-    assert bounds_of(RuntimeSettings()) == Bounds()
+    assert part_settings_of(RuntimeSettings()) == PartSettings()
 
 
 def test_what_may_change_is_a_setting_and_says_so() -> None:
@@ -60,7 +60,7 @@ def test_what_may_change_is_a_setting_and_says_so() -> None:
         else:
             told = False
     assert live == set(CHANGEABLE)
-    assert configuration_of(RuntimeSettings()).keys() == set(CHANGEABLE)
+    assert changeable_values(RuntimeSettings()).keys() == set(CHANGEABLE)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_what_may_change_is_a_setting_and_says_so() -> None:
 def test_what_cannot_be_taken_over_is_refused_by_name(given: dict[str, str], said: str) -> None:
     """Unknown names, names that need a new start, values that are none or do not fit others."""
     with pytest.raises(InvalidUsage) as refused:
-        check_configuration(given, Bounds())
+        with_checked_values(given, PartSettings())
     assert said in str(refused.value)
 
 
@@ -92,7 +92,7 @@ class Site:
             self.place.client.clock,
             self.place.client.ids,
         )
-        journal = LaneLog.open(client, this_process("test", self.clock, self.ids))
+        journal = LaneLog.open(client, describe_process("test", self.clock, self.ids))
         session: Any = SimpleNamespace()
         self.runtime = Runtime(
             {"compute": session, "storage": session},

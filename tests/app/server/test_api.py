@@ -28,8 +28,8 @@ from shardline.app.introspection.events import (
 from shardline.app.protocol.storage import StatisticsUpdates
 from shardline.app.server.access import BODY_MAX, Access
 from shardline.app.server.api import Services, create_app
-from shardline.app.server.application_server import routes_of
-from shardline.app.server.http_server import Served, serve
+from shardline.app.server.application_server import application_routes
+from shardline.app.server.http_server import RunningServer, serve
 from shardline.datasource.errors import InvalidUsage
 from support.fakes.introspection import DELAYS, FLIGHTS, World, progress
 from support.waiting import wait_until
@@ -56,7 +56,7 @@ class Site:
             lambda: self.unready,
             timeout_s=0.2,
         )
-        self.served: Served = serve(create_app(self.services, access))
+        self.served: RunningServer = serve(create_app(self.services, access))
 
     def run_sql(self, query: str, given_up: threading.Event) -> pa.Table:
         self.asked.append(query)
@@ -268,7 +268,7 @@ def test_the_description_has_every_route() -> None:
     runtime = SimpleNamespace(compute=Mock(), storage=Mock())
     application: Any = SimpleNamespace(runtime=runtime)
     world = World()
-    services = Services(world.relations, Mock(), routes=routes_of(application, TOKEN))
+    services = Services(world.relations, Mock(), routes=application_routes(application, TOKEN))
     app = create_app(services, Access(TOKEN))
     routed: dict[str, set[str]] = {}
     for route in app.routes:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from shardline.app.server.discovery import Whereabouts, announce, find, withdraw
+from shardline.app.server.discovery import ApplicationAddress, announce, find, withdraw
 from shardline.datasource.errors import InvalidUsage
 
 HERE, OTHER = (
-    Whereabouts(url=f"http://127.0.0.1:{number}", token=str(number), pid=number)
+    ApplicationAddress(url=f"http://127.0.0.1:{number}", token=str(number), pid=number)
     for number in (1, 2)
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardline.app.sql.over_changes import NotLinear, over_changes
+from shardline.app.sql.over_changes import NotLinear, rewrite_over_changes
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ from shardline.app.sql.over_changes import NotLinear, over_changes
 )
 def test_columns_are_handed_on(query: str, rewritten: str) -> None:
     """Text is inserted before each FROM and after each star, and nothing is changed."""
-    assert over_changes(query) == rewritten
+    assert rewrite_over_changes(query) == rewritten
 
 
 @pytest.mark.parametrize(
@@ -62,4 +62,4 @@ def test_columns_are_handed_on(query: str, rewritten: str) -> None:
 )
 def test_a_select_without_from_is_refused(query: str) -> None:
     """A constant row is no change of an input: there is nothing to hand on."""
-    assert isinstance(over_changes(query), NotLinear)
+    assert isinstance(rewrite_over_changes(query), NotLinear)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from shardline.app.sql.determinism import special_literal, undetermined
+from shardline.app.sql.determinism import find_clock_literal, find_nondeterminism
 from shardline.app.sql.plan_tree import plan_tree
-from shardline.app.sql.strategy import choose
+from shardline.app.sql.strategy import choose_strategy
 
 LOGICAL = "org.apache.spark.sql.catalyst.plans.logical."
 EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
@@ -32,7 +32,7 @@ INPUT = op("View", op("LogicalRDD"))
 
 
 def strategy(plan: Nodes) -> tuple[str, str]:
-    return choose(plan_tree(json.dumps(plan)))
+    return choose_strategy(plan_tree(json.dumps(plan)))
 
 
 def test_a_tree_has_the_nodes_in_order() -> None:
@@ -99,7 +99,7 @@ def test_only_what_is_known_to_be_linear_is(plan: Nodes, reason: str) -> None:
 )
 def test_literals_that_mean_now_are_seen_in_the_text(text: str, offset: int | None) -> None:
     """Spark's parser replaces them, so that only the text shows them."""
-    assert special_literal(text) == offset
+    assert find_clock_literal(text) == offset
 
 
 def limited(plan: Nodes) -> Nodes:
@@ -138,6 +138,6 @@ def limited(plan: Nodes) -> Nodes:
 )  # fmt: skip
 def test_what_its_inputs_do_not_decide_is_found(plan: Nodes, said: str) -> None:
     """Order of rows, samples, and the present time in disguise."""
-    found = undetermined(plan_tree(json.dumps(plan)))
+    found = find_nondeterminism(plan_tree(json.dumps(plan)))
     assert (found is None) == (said == "")
     assert found is None or said in found[0]

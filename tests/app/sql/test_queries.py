@@ -6,8 +6,8 @@ import pytest
 
 from shardline.app.sql.problems import InvalidProject
 from shardline.app.sql.queries import (
-    Selected,
-    Subscribed,
+    SelectRequest,
+    SubscribeRequest,
     bind,
     parse_explain,
     parse_select,
@@ -118,20 +118,20 @@ def test_a_place_in_a_bound_query_leads_back() -> None:
 @pytest.mark.parametrize(
     ("text", "selected"),
     [
-        ("SELECT * FROM B, a;", Selected("SELECT * FROM B, a", ("a", "b"))),
-        ("SELECT 1 AS OF", Selected("SELECT 1 AS OF", ())),
-        ("select * from t as of 17 ", Selected("select * from t", ("t",), 17)),
+        ("SELECT * FROM B, a;", SelectRequest("SELECT * FROM B, a", ("a", "b"))),
+        ("SELECT 1 AS OF", SelectRequest("SELECT 1 AS OF", ())),
+        ("select * from t as of 17 ", SelectRequest("select * from t", ("t",), 17)),
         (
             "SELECT * FROM t AS OF '1970-01-01 00:00:01.5'",
-            Selected("SELECT * FROM t", ("t",), 1500),
+            SelectRequest("SELECT * FROM t", ("t",), 1500),
         ),
         (
             "SELECT * FROM introspection.Objects",
-            Selected("SELECT * FROM introspection.Objects", ("introspection.objects",)),
+            SelectRequest("SELECT * FROM introspection.Objects", ("introspection.objects",)),
         ),
     ],
 )
-def test_a_query_has_inputs_and_perhaps_a_time(text: str, selected: Selected) -> None:
+def test_a_query_has_inputs_and_perhaps_a_time(text: str, selected: SelectRequest) -> None:
     """AS OF at the end is ours; everything before it is Spark's."""
     assert parse_select(text) == selected
 
@@ -139,15 +139,15 @@ def test_a_query_has_inputs_and_perhaps_a_time(text: str, selected: Selected) ->
 @pytest.mark.parametrize(
     ("text", "subscribed"),
     [
-        ("SUBSCRIBE delays", Subscribed("delays")),
+        ("SUBSCRIBE delays", SubscribeRequest("delays")),
         (
             "subscribe to `Delays` as of 5 up to '1970-01-01 00:00:01' without snapshot;",
-            Subscribed("delays", snapshot=False, as_of=5, up_to=1000),
+            SubscribeRequest("delays", snapshot=False, as_of=5, up_to=1000),
         ),
-        ("SUBSCRIBE TO d UP TO 9", Subscribed("d", up_to=9)),
+        ("SUBSCRIBE TO d UP TO 9", SubscribeRequest("d", up_to=9)),
     ],
 )
-def test_a_subscription_has_an_object_and_times(text: str, subscribed: Subscribed) -> None:
+def test_a_subscription_has_an_object_and_times(text: str, subscribed: SubscribeRequest) -> None:
     """Parts stand in any order."""
     assert parse_subscribe(text) == subscribed
 
@@ -193,12 +193,12 @@ def test_what_is_no_subscription_is_refused(text: str, expected: str) -> None:
     [
         ("EXPLAIN VIEW Late", "late"),
         (" explain materialized view `late` ;", "late"),
-        ("EXPLAIN SELECT a FROM t AS OF 7", Selected("SELECT a FROM t", ("t",), 7)),
+        ("EXPLAIN SELECT a FROM t AS OF 7", SelectRequest("SELECT a FROM t", ("t",), 7)),
         ("SELECT a FROM explain", None),
         ("explained", None),
     ],
 )
-def test_what_is_to_be_explained(text: str, of: Selected | str | None) -> None:
+def test_what_is_to_be_explained(text: str, of: SelectRequest | str | None) -> None:
     """A view by its name, or a query; anything else is no EXPLAIN."""
     assert parse_explain(text) == of
 

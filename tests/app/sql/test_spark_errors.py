@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardline.app.sql.spark_errors import Said, spark_says
+from shardline.app.sql.spark_errors import SparkProblem, read_spark_error
 
 TEXT = "SELECT a\nFROM x"
 
@@ -21,13 +21,13 @@ class Suggesting(Exception):
     [
         (
             ValueError("[NO_GOOD.AT_ALL] Cannot do it. SQLSTATE: 42000; line 2 pos 5;\n'Plan [x]"),
-            Said("NO_GOOD.AT_ALL", "cannot do it", "Spark's condition is NO_GOOD.AT_ALL", 14),
+            SparkProblem("NO_GOOD.AT_ALL", "cannot do it", "Spark's condition is NO_GOOD.AT_ALL", 14),  # noqa: E501
         ),
         (
             ValueError(
                 '\n[UNSUPPORTED_DATATYPE] Unsupported type "FOO". SQLSTATE: 0A000 (line 1, pos 7)\n'
             ),
-            Said(
+            SparkProblem(
                 "UNSUPPORTED_DATATYPE",
                 'unsupported type "FOO"',
                 "types are those of Spark's SQL, such as INT, STRING, DECIMAL(10, 2)",
@@ -36,11 +36,11 @@ class Suggesting(Exception):
         ),
         (
             ValueError("UNION is odd\nand more"),
-            Said("SPARK", "UNION is odd", "Spark's condition is SPARK", None),
+            SparkProblem("SPARK", "UNION is odd", "Spark's condition is SPARK", None),
         ),
         (
             Suggesting("[X] No `t`.`dely`. Did you mean one of the following? [`t`.`a`]."),
-            Said("X", "no `t`.`dely`", "did you mean t.delay?", None),
+            SparkProblem("X", "no `t`.`dely`", "did you mean t.delay?", None),
         ),
         (
             ValueError(
@@ -49,10 +49,10 @@ class Suggesting(Exception):
                 "— hint: make it\n"
                 " at y SQLSTATE: 38000"
             ),
-            Said("SHARD_NOT_FOUND", "no shard 'x'", "make it", None),
+            SparkProblem("SHARD_NOT_FOUND", "no shard 'x'", "make it", None),
         ),
     ],
 )  # fmt: skip
-def test_an_error_is_told_in_a_sentence(error: Exception, said: Said) -> None:
+def test_an_error_is_told_in_a_sentence(error: Exception, said: SparkProblem) -> None:
     """Codes, plans and traces are left out; the offset counts from the start of the text."""
-    assert spark_says(error, TEXT) == said
+    assert read_spark_error(error, TEXT) == said

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardline.app.execution.host import Host
-from shardline.app.storage.commit import Commit, Stopped, Timeline
+from shardline.app.storage.commit import StagedMicroBatch, Stopped, Timeline
 from shardline.app.storage.errors import ERRORS, open_errors, retract_errors
-from shardline.app.storage.reclock import NOTHING, Origin, Remap, SourceFile
-from shardline.app.storage.resume import Planned
+from shardline.app.storage.reclock import EMPTY_SNAPSHOT, Origin, Remap, SourceFile
+from shardline.app.storage.resume import PlannedMicroBatch
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, Fenced
 from shardline.datasource.frontier import Frontier
@@ -87,12 +87,16 @@ class World:
     def commit(self, timeline: Timeline, number: int) -> None:
         """Micro-batch `number` has one row, and every second one an error."""
         errors = None
-        live = timeline.look_at_errors()
+        live = timeline.refresh_live_errors()
         if number % 2:
             row = {"error": "bad", "raw": str(number)}
             errors = self.staged("in_errors", pa.Table.from_pylist([row], ERRORS))
         rows = self.staged("in", pa.table({"number": [number]}, ROWS))
-        timeline.commit(number, Planned(f"o{number}", frozenset()), Commit(rows, errors, live))
+        timeline.commit(
+            number,
+            PlannedMicroBatch(f"o{number}", frozenset()),
+            StagedMicroBatch(rows, errors, live),
+        )
 
     def uppers(self) -> list[int]:
         names = ("in", "in_errors", "in_progress")
@@ -130,7 +134,7 @@ def crashing(timeline: Timeline, step: str) -> None:
     elif step != "nothing":
         changing._append = after(timeline._append, followers[step])
         changing._append_errors = after(timeline._append_errors, None if step == "errors" else "")
-        changing._move = after(timeline._move, followers[step])
+        changing._advance_upper = after(timeline._advance_upper, followers[step])
 
 
 @pytest.mark.slow
@@ -187,12 +191,12 @@ def test_ticks_follow_the_clock() -> None:
     world = World()
     timeline = world.timeline()
     assert not timeline.tick(), "nothing is bound: nobody may see an empty source"
-    timeline.commit_nothing(Planned("", frozenset()))
+    timeline.commit_nothing(PlannedMicroBatch("", frozenset()))
     world.clock.advance(5_500)
     assert timeline.tick()
     assert world.uppers() == [1_005_001] * 3
     assert timeline.bound.last is not None
-    assert timeline.bound.last.number == NOTHING
+    assert timeline.bound.last.number == EMPTY_SNAPSHOT
 
 
 def test_another_one_was_faster() -> None:
@@ -205,8 +209,8 @@ def test_another_one_was_faster() -> None:
     with pytest.raises(Determinate, match="BOUND_OTHERWISE"):
         other.commit(
             1,
-            Planned("elsewhere", frozenset()),
-            Commit(world.staged("in", pa.table({"number": [9]}, ROWS))),
+            PlannedMicroBatch("elsewhere", frozenset()),
+            StagedMicroBatch(world.staged("in", pa.table({"number": [9]}, ROWS))),
         )
     assert world.contents("in", "number") == {0: 1, 1: 1}
 
@@ -216,14 +220,14 @@ def test_the_same_offset_of_other_files() -> None:
     world = World()
     one, other = world.timeline(), world.timeline()
     a, b = SourceFile("0", "a"), SourceFile("0", "b")
-    rows = Commit(world.staged("in", pa.table({"number": [0]}, ROWS)))
-    one.commit(0, Planned("o", frozenset({a})), rows)
+    rows = StagedMicroBatch(world.staged("in", pa.table({"number": [0]}, ROWS)))
+    one.commit(0, PlannedMicroBatch("o", frozenset({a})), rows)
     for number, offset, files in ((0, "o", {b}), (0, "o", {a, b}), (1, "p", {b})):
         with pytest.raises(Determinate, match="BOUND_OTHERWISE"):
-            other.is_committed(number, Planned(offset, frozenset(files))) or other.commit(
+            other.is_committed(number, PlannedMicroBatch(offset, frozenset(files))) or other.commit(
                 number,
-                Planned(offset, frozenset(files)),
-                Commit(world.staged("in", pa.table({"number": [9]}, ROWS))),
+                PlannedMicroBatch(offset, frozenset(files)),
+                StagedMicroBatch(world.staged("in", pa.table({"number": [9]}, ROWS))),
             )
     assert world.contents("in", "number") == {0: 1}
 
@@ -259,11 +263,13 @@ def test_errors_that_change_while_a_micro_batch_is_staged() -> None:
     row = {"error": "bad", "raw": "1", "_diff": -1}
     schema = ERRORS.append(pa.field("_diff", pa.int64(), nullable=False))
     again = world.staged("in_errors", pa.Table.from_pylist([row], schema))
-    live = timeline.look_at_errors()
+    live = timeline.refresh_live_errors()
     assert retract_errors(world.client, "in") == 1
     rows = world.staged("in", pa.table({"number": [2]}, ROWS))
     with pytest.raises(Determinate, match="ERRORS_CHANGED"):
-        timeline.commit(2, Planned("o2", frozenset()), Commit(rows, again, live))
+        timeline.commit(
+            2, PlannedMicroBatch("o2", frozenset()), StagedMicroBatch(rows, again, live)
+        )
     assert not world.contents("in_errors", "raw")
 
 
@@ -280,7 +286,7 @@ def test_errors_that_are_retracted_at_the_last_moment() -> None:
     schema = ERRORS.append(pa.field("_diff", pa.int64(), nullable=False))
     retraction = pa.Table.from_pylist([row], schema)
     again = world.staged("in_errors", retraction)
-    live = timeline.look_at_errors()
+    live = timeline.refresh_live_errors()
     writer = world.client.writer("in_errors")
 
     class Late:
@@ -293,5 +299,5 @@ def test_errors_that_are_retracted_at_the_last_moment() -> None:
     rows = world.staged("in", pa.table({"number": [2]}, ROWS))
     late: Any = Late()
     with pytest.raises(Determinate, match="ERRORS_CHANGED"):
-        timeline.commit(2, Planned("o2", frozenset()), Commit(rows, late, live))
+        timeline.commit(2, PlannedMicroBatch("o2", frozenset()), StagedMicroBatch(rows, late, live))
     assert not world.contents("in_errors", "raw")

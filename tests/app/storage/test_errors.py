@@ -16,7 +16,7 @@ from shardline.app.storage.errors import (
     open_errors,
     retract_errors,
 )
-from shardline.app.storage.reclock import Bound, Origin, Remap
+from shardline.app.storage.reclock import BoundOffsets, Origin, Remap
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, InvalidUsage
 from shardline.datasource.frontier import Frontier
@@ -34,7 +34,7 @@ class World:
         self.client = ShardClient.open(place, clock=ManualClock(), ids=SeededIds())
         self.remap = Remap.open(self.client, "in", Origin("csv", 0))
         self.errors = self.client.writer(open_errors(self.client, "in"))
-        self.bound = Bound()
+        self.bound = BoundOffsets()
         for number in range(3):
             self.bind(number)
             mine = raws if number == 1 else ()

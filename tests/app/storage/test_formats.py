@@ -5,14 +5,16 @@ from __future__ import annotations
 import pytest
 
 from shardline.app.protocol.objects import Envelope, SinkDescription
-from shardline.app.storage.formats import Use, package_of, spelt, unknown_options
+from shardline.app.storage.formats import Use, canonical_format, package_of, unknown_options
 from shardline.app.storage.sink_query import check_sink
 from shardline.datasource.errors import InvalidUsage
 
 
 def test_formats_are_spelt_as_ours_are() -> None:
     """A format is known in any case; one of somebody else stays as it was written."""
-    assert [spelt(name) for name in ("PARQUET", "foreachbatch", "Nexmark", "org.Own")] == [
+    assert [
+        canonical_format(name) for name in ("PARQUET", "foreachbatch", "Nexmark", "org.Own")
+    ] == [
         "parquet",
         "foreachBatch",
         "nexmark",

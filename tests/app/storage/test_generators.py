@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from shardline.app.storage.generators import FORMATS, schema_of, spark_format, with_start
 from shardline.app.storage.generators.catalog import open_generator
-from shardline.app.storage.generators.events import Generator, end_of
+from shardline.app.storage.generators.events import Generator, micro_batch_end
 from shardline.app.storage.generators.mixing import draws, high, low, prices
 from shardline.app.storage.generators.source import GeneratorStreamReader, _Rows
 from shardline.datasource.errors import InvalidUsage
@@ -89,7 +89,7 @@ def test_a_micro_batch_is_as_large_as_allowed(
     fitting = [n for n in range(start, head + 1) if counts[n] <= rows]
     first = [n for n in range(start, head + 1) if counts[n] > 0][:1]
 
-    end = end_of(generator, start, head, rows)
+    end = micro_batch_end(generator, start, head, rows)
 
     if not first:
         assert end == start

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardline.app.storage.reclock import NOTHING, Bound, Origin, Remap, SourceFile, next_time
+from shardline.app.storage.reclock import (
+    EMPTY_SNAPSHOT,
+    BoundOffsets,
+    Origin,
+    Remap,
+    SourceFile,
+    next_time,
+)
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
 from support.fakes.clock import ManualClock, SeededIds
@@ -42,7 +49,7 @@ def test_times_are_the_least_multiples(upper: int, now_ms: int, interval_ms: int
 @given(steps=st.lists(st.tuples(st.integers(0, 3), st.sets(st.sampled_from("abcd"))), max_size=8))
 def test_what_was_bound_is_read(steps: list[tuple[int, set[str]]]) -> None:
     """After any sequence of bindings: the last two of them, all files, and nothing else."""
-    remap, bound = opened(), Bound()
+    remap, bound = opened(), BoundOffsets()
     model: list[tuple[int, int, str]] = []
     for number, (gap, names) in enumerate(steps):
         at = bound.upper + gap
@@ -62,9 +69,11 @@ def test_the_offset_at_a_time_is_in_the_history() -> None:
     """The contents at a time tell how far the source had been read then."""
     owner = client()
     remap = Remap.open(owner, "flights", ORIGIN)
-    bound = Bound()
+    bound = BoundOffsets()
     for number, at in enumerate((10, 20, 30)):
-        bound = remap.bind(bound, number=number, offset=str(number), files=(), at=at) or Bound()
+        bound = (
+            remap.bind(bound, number=number, offset=str(number), files=(), at=at) or BoundOffsets()
+        )
     with owner.reader("flights_progress") as reader:
         newest = [
             max((row["micro_batch"] for row in reader.snapshot(at).to_pylist()), default=None)
@@ -77,10 +86,10 @@ def test_two_writers_cannot_bind_past_each_other() -> None:
     """Whoever does not know the newest binding, or the newest upper, is told so."""
     owner = client()
     one, other = (Remap.open(owner, "flights", ORIGIN) for _ in range(2))
-    bound = one.bind(Bound(), number=NOTHING, offset=None, files=(), at=10)
+    bound = one.bind(BoundOffsets(), number=EMPTY_SNAPSHOT, offset=None, files=(), at=10)
     assert bound is not None
-    assert other.bind(Bound(), number=0, offset="x", files=(), at=20) is None
-    assert other.advance(Bound(), 5) is None
+    assert other.bind(BoundOffsets(), number=0, offset="x", files=(), at=20) is None
+    assert other.advance(BoundOffsets(), 5) is None
     advanced = other.advance(other.read(), 40)
     assert advanced is not None
     assert one.bind(bound, number=0, offset="x", files=(), at=20) is None

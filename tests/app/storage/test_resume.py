@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from shardline.app.storage.reclock import NOTHING, Binding, Bound, SourceFile
-from shardline.app.storage.resume import Checkpoint, resume
+from shardline.app.storage.reclock import EMPTY_SNAPSHOT, Binding, BoundOffsets, SourceFile
+from shardline.app.storage.resume import Checkpoint, reconcile_checkpoint
 from shardline.datasource.errors import Corrupt
 from support.profiles import examples
 
@@ -25,15 +25,15 @@ def entry(number: int, name: str) -> SourceFile:
     return SourceFile(str(number), json.dumps(line, separators=(",", ":")))
 
 
-def bound(last: int, files: frozenset[SourceFile] = frozenset()) -> Bound:
+def bound(last: int, files: frozenset[SourceFile] = frozenset()) -> BoundOffsets:
     made = [Binding(n, 10 * n, json.dumps({"logOffset": n})) for n in (last - 1, last) if n >= 0]
     before, newest = [None, *made][-2:]
     assert newest is not None
-    return Bound(10 * last + 1, newest, before, files)
+    return BoundOffsets(10 * last + 1, newest, before, files)
 
 
-def rebuilt(folder: Path, given_bound: Bound, *, committed: bool = True) -> Path:
-    assert resume(folder, given_bound, committed=committed, query=QUERY) == "rebuilt"
+def rebuilt(folder: Path, given_bound: BoundOffsets, *, committed: bool = True) -> Path:
+    assert reconcile_checkpoint(folder, given_bound, committed=committed, query=QUERY) == "rebuilt"
     return folder
 
 
@@ -43,17 +43,17 @@ def test_what_is_rebuilt_is_kept(tmp_path: Path, last: int, committed: bool) -> 
     """A checkpoint made from bindings agrees with them, and says where they end."""
     given_bound = bound(last, frozenset({entry(0, "a")}))
     folder = rebuilt(tmp_path / "c", given_bound, committed=committed)
-    assert resume(folder, given_bound, committed=committed, query="other") == "kept"
+    assert reconcile_checkpoint(folder, given_bound, committed=committed, query="other") == "kept"
     assert json.loads((folder / "metadata").read_text()) == {"id": QUERY}
     assert Checkpoint(folder).planned(last).offset == json.dumps({"logOffset": last})
     commits = {int(path.name) for path in (folder / "commits").iterdir()}
-    assert commits == {last if committed else last - 1} - {NOTHING}
+    assert commits == {last if committed else last - 1} - {EMPTY_SNAPSHOT}
 
 
 def test_nothing_bound_is_a_new_checkpoint(tmp_path: Path) -> None:
     """What Spark planned before anything was bound is forgotten."""
     folder = rebuilt(tmp_path / "c", bound(0))
-    assert resume(folder, Bound(), committed=False, query=QUERY) == "new"
+    assert reconcile_checkpoint(folder, BoundOffsets(), committed=False, query=QUERY) == "new"
     assert not folder.exists()
 
 
@@ -90,7 +90,7 @@ def test_one_that_is_planned_and_not_bound_is_kept(tmp_path: Path) -> None:
     """Spark stopped between planning and binding: it runs what it has planned."""
     folder = rebuilt(tmp_path / "c", bound(7))
     (folder / "offsets" / "8").write_text('v1\n{}\n{"logOffset":8}')
-    assert resume(folder, bound(7), committed=True, query=QUERY) == "kept"
+    assert reconcile_checkpoint(folder, bound(7), committed=True, query=QUERY) == "kept"
 
 
 def test_committed_in_spark_alone_is_run_again(tmp_path: Path) -> None:
@@ -118,15 +118,17 @@ def test_the_log_of_files(tmp_path: Path, numbers: int, each: int) -> None:
 def test_a_compacted_log_is_read_as_the_lines_that_are_in_it(tmp_path: Path) -> None:
     """What Spark compacts is not taken for news: each line belongs to the number it names."""
     folder = rebuilt(tmp_path / "c", bound(3, frozenset(entry(n, "f") for n in range(9))))
-    before = Checkpoint(folder).planned_nothing().files
+    before = Checkpoint(folder).planned_files().files
     lines = [file.text for file in sorted(before)] + [entry(9, "new").text]
     (folder / "sources" / "0" / "9.compact").write_text("\n".join(["v1", *lines]))
-    assert Checkpoint(folder).planned_nothing().files - before == {entry(9, "new")}
+    assert Checkpoint(folder).planned_files().files - before == {entry(9, "new")}
 
 
 def test_a_snapshot_of_nothing(tmp_path: Path) -> None:
     """Without a micro-batch there are no offsets; what the source wrote comes back."""
-    nothing = Bound(1, Binding(NOTHING, 0, None), None, frozenset({SourceFile("0", "v1\n17")}))
+    nothing = BoundOffsets(
+        1, Binding(EMPTY_SNAPSHOT, 0, None), None, frozenset({SourceFile("0", "v1\n17")})
+    )
     folder = rebuilt(tmp_path / "c", nothing)
     assert list((folder / "offsets").iterdir()) == []
     assert (folder / "sources" / "0" / "0").read_text() == "v1\n17"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shardline.app.execution.spark_errors import LOGGED_HINT
 from shardline.app.protocol.objects import Envelope, SinkDescription
-from shardline.app.storage.sink_query import _explained, check_sink, drop_sink, hold_name
+from shardline.app.storage.sink_query import _explain_error, check_sink, drop_sink, hold_name
 from shardline.app.storage.sinks.interval import LAST, Interval, end_of, frontier_of, may_continue
 from shardline.app.storage.sinks.progress import SinkProgress
 from shardline.app.storage.sinks.target import guarantee, interval_ms, options_of
@@ -208,7 +208,7 @@ def test_errors_are_explained() -> None:
     inside = f"Traceback\n  File x\ndatasource.errors.InvalidUsage: {ours}\n"
     raised = f"[USER_RAISED_EXCEPTION] {ours} SQLSTATE: P0001"
 
-    assert _explained(ours) == ("[NOT_GOOD] no", "do this")
+    assert _explain_error(ours) == ("[NOT_GOOD] no", "do this")
     for text in (inside, raised):
-        assert _explained(RuntimeError(text)) == ("[NOT_GOOD] no", "do this")
-    assert _explained(ValueError("what\never")) == ("ValueError: what", LOGGED_HINT)
+        assert _explain_error(RuntimeError(text)) == ("[NOT_GOOD] no", "do this")
+    assert _explain_error(ValueError("what\never")) == ("ValueError: what", LOGGED_HINT)

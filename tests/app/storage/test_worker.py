@@ -22,14 +22,14 @@ from shardline.app.protocol.storage import (
     StagedBatches,
     StatusUpdate,
 )
-from shardline.app.storage.worker import StorageDone, StorageWorker
+from shardline.app.storage.worker import StorageEffects, StorageWorker
 from shardline.datasource.errors import InvalidUsage
 
 if TYPE_CHECKING:
     from shardline.app.lane.process_state import Phase
 
 DONE = InitializationComplete()
-NOTHING = StorageDone()
+NOTHING = StorageEffects()
 
 
 def source(format: str = "csv") -> SourceDescription:  # noqa: A002 - the field's name
@@ -81,7 +81,7 @@ def running() -> StorageWorker:
     return worker
 
 
-def statuses(done: StorageDone) -> list[str]:
+def statuses(done: StorageEffects) -> list[str]:
     told = [r for r in done.responses if isinstance(r, StatusUpdate)]
     assert told == list(done.statuses)
     return [status.status for status in told]

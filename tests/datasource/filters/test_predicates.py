@@ -33,7 +33,7 @@ from shardline.datasource.filters.predicates import (
     Predicate,
     StartsWith,
 )
-from shardline.datasource.parts.collect_stats import collect
+from shardline.datasource.parts.collect_stats import collect_part_stats
 from shardline.datasource.parts.part_file import encode_parquet
 from shardline.datasource.parts.prune import Pruner
 from shardline.datasource.parts.row_groups import RowGroups
@@ -282,7 +282,7 @@ def test_a_part_that_is_left_out_has_no_row_that_passes() -> None:
         schema, table = some.case.schema, some.case.table
         if table.num_rows == 0:
             return
-        stats = collect(table, schema, budget_bytes=budget)
+        stats = collect_part_stats(table, schema, budget_bytes=budget)
         part = Part("p", table.num_rows, 1, 0, encoded_stats=encode_stats(stats))
         if not Pruner(Where("", some.predicate), {0: schema.json}).may_pass(part):
             out += 1
@@ -321,7 +321,9 @@ def outcomes(predicate: Compare | In | StartsWith, **columns: Any) -> int:
     """What a filter may answer over the rows of a part, by its statistics."""
     table = pa.table(columns)
     schema = ShardSchema.from_arrow(table.schema)
-    part = Part("p", table.num_rows, 1, 0, encoded_stats=encode_stats(collect(table, schema)))
+    part = Part(
+        "p", table.num_rows, 1, 0, encoded_stats=encode_stats(collect_part_stats(table, schema))
+    )
 
     def may_pass(one: Predicate) -> bool:
         return Pruner(Where("", one), {0: schema.json}).may_pass(part)
@@ -384,11 +386,17 @@ def test_what_is_not_known_may_be_anything() -> None:
     never = Compare(("a",), "int", "=", 7)
     pruner = Pruner(Where("", never), {0: schema.json})
     table = pa.table({"a": [1], "l": [[1]]}, schema.arrow)
-    stats = collect(table, schema)
+    stats = collect_part_stats(table, schema)
     assert not pruner.may_pass(Part("p", 1, 1, 0, encoded_stats=encode_stats(stats)))
     assert pruner.may_pass(Part("p", 1, 1, 0))
     assert pruner.may_pass(
-        Part("p", 1, 1, 0, encoded_stats=encode_stats(collect(table, schema, budget_bytes=1)))
+        Part(
+            "p",
+            1,
+            1,
+            0,
+            encoded_stats=encode_stats(collect_part_stats(table, schema, budget_bytes=1)),
+        )
     )
     assert pruner.may_pass(Part("p", 1, 1, 0, encoded_stats=encode_stats(stats), inline=b"rows"))
     lists = Pruner(Where("", IsNull(("l",))), {0: schema.json})
@@ -440,7 +448,7 @@ def test_a_dot_in_a_name_is_no_path() -> None:
         pq.read_metadata(io.BytesIO(encode_parquet(table, key=(), row_group_rows=9))), schema
     )
     assert groups.may_pass(0, Where("", Compare(("a.b",), "int", "=", 1)))
-    stats = collect(table, schema)
+    stats = collect_part_stats(table, schema)
     part = Part("p", 1, 1, 0, encoded_stats=encode_stats(stats))
     for path, value in ((("a.b",), 5), (("a", "b"), 1)):
         one, two = Compare(path, "int", "=", value), Compare(path, "int", "=", 3)
@@ -458,7 +466,9 @@ def test_fields_of_null_structs_are_null() -> None:
     assert absent.mask(table).to_pylist() == [True, False, True]
     assert plain(table["a"][0]) is None
     schema = ShardSchema.from_arrow(table.schema)
-    only = Part("p", 3, 1, 0, encoded_stats=encode_stats(collect(table.slice(0, 1), schema)))
+    only = Part(
+        "p", 3, 1, 0, encoded_stats=encode_stats(collect_part_stats(table.slice(0, 1), schema))
+    )
     assert not Pruner(Where("", is_one), {0: schema.json}).may_pass(only)
     assert Pruner(Where("", absent), {0: schema.json}).may_pass(only)
 

@@ -10,10 +10,10 @@ import pytest
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 
-from shardline.app.compute.peek.fast_path import simple_select
+from shardline.app.compute.peek.fast_path import read_simple_select
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.filters.parser import Condition
-from shardline.datasource.filters.sql_tree import READ, NotUnderstood, parse_sql
+from shardline.datasource.filters.sql_tree import READ_ARGUMENTS, UnsupportedSql, parse_sql
 from shardline.datasource.types.schema import ShardSchema
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def take(tree: exp.Expr, monkeypatch: pytest.MonkeyPatch) -> Any:
     # A text of its own each time: what a text is bound to is remembered.
     text = f"true -- {next(_texts)}"
     if isinstance(tree, exp.Select):
-        found = simple_select(text, "t", SCHEMA, "UTC")
+        found = read_simple_select(text, "t", SCHEMA, "UTC")
         return found and (
             found.columns,
             found.names,
@@ -114,14 +114,16 @@ def changed(tree: exp.Expr, number: int, name: str, value: object) -> exp.Expr:
 
 def test_the_samples_have_every_node_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """And all of them are taken as they are."""
-    assert {type(node).__name__ for _, tree in SAMPLES for node in tree.walk()} == set(READ)
+    assert {type(node).__name__ for _, tree in SAMPLES for node in tree.walk()} == set(
+        READ_ARGUMENTS
+    )
     for text, tree in SAMPLES:
         assert take(tree, monkeypatch) is not None, text
-    for kind, read in READ.items():
+    for kind, read in READ_ARGUMENTS.items():
         assert read <= set(getattr(exp, kind).arg_types), kind
 
 
-@pytest.mark.parametrize("kind", READ)
+@pytest.mark.parametrize("kind", READ_ARGUMENTS)
 def test_an_argument_that_is_not_read_is_refused(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,7 +133,7 @@ def test_an_argument_that_is_not_read_is_refused(
         for number, node in places(tree):
             if type(node).__name__ != kind:
                 continue
-            for name in {*node.arg_types, "of_the_future"} - READ[kind]:
+            for name in {*node.arg_types, "of_the_future"} - READ_ARGUMENTS[kind]:
                 for value in (True, "x", exp.to_identifier("x"), [exp.to_identifier("x")]):
                     other = changed(tree, number, name, value)
                     assert take(other, monkeypatch) is None, (text, name, value)
@@ -140,7 +142,7 @@ def test_an_argument_that_is_not_read_is_refused(
     assert tried
 
 
-@pytest.mark.parametrize("kind", READ)
+@pytest.mark.parametrize("kind", READ_ARGUMENTS)
 def test_an_argument_that_is_read_counts(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a minus or a NOT before it, it is refused or means something else.
 
@@ -151,7 +153,7 @@ def test_an_argument_that_is_read_counts(kind: str, monkeypatch: pytest.MonkeyPa
             if type(node).__name__ != kind:
                 continue
             plain = take(tree, monkeypatch)
-            for name in READ[kind]:
+            for name in READ_ARGUMENTS[kind]:
                 value = node.args.get(name)
                 for wrap in (exp.Neg, exp.Not):
                     if isinstance(value, exp.Expr):
@@ -167,7 +169,7 @@ def test_any_other_node_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every type of node that the parser has and the list has not, in the place of a condition."""
     kinds = [one for one in vars(exp).values() if isinstance(one, type)]
     kinds = [one for one in kinds if issubclass(one, exp.Expression)]
-    others = {one.__name__: one for one in kinds if one.__name__ not in READ}
+    others = {one.__name__: one for one in kinds if one.__name__ not in READ_ARGUMENTS}
     assert len(others) > 500
     for name, kind in others.items():
         node = kind(this=exp.column("b"))
@@ -189,5 +191,5 @@ def test_any_other_node_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_the_tree_does_not_show_is_refused(text: str, why: str) -> None:
     """The parser gives the tree of something else, or drops it."""
-    with pytest.raises(NotUnderstood, match=why):
+    with pytest.raises(UnsupportedSql, match=why):
         parse_sql(text)

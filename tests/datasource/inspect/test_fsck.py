@@ -114,7 +114,7 @@ def test_a_record_left_out_of_any_history_is_found(states: list[ShardState], whi
 
 
 def test_what_has_no_name_is_found_by_the_states_own_check() -> None:
-    """An invariant that only `state.check` knows is a finding, too, and no crash."""
+    """An invariant that only `state.check_invariants` knows is a finding, too, and no crash."""
     world = World()
     client = world.client()
     client.create(SHARD, schema_of())

@@ -15,9 +15,9 @@ from shardline.datasource.errors import Indeterminate, ShardError
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.maintainer import maintain
 from shardline.datasource.maintenance.compact import compact_inline
-from shardline.datasource.parts.merge_parts import weigh
+from shardline.datasource.parts.merge_parts import merge_work_bytes
 from shardline.datasource.shard.commands.append import AlreadyCommitted
-from shardline.datasource.shard.merge_budget import Tank
+from shardline.datasource.shard.merge_budget import MergeBudget
 from shardline.datasource.stores.metered import Metered
 from support.models.merging import SHARD, contents, expected, filled, next_merge, sizes
 from support.models.shards import (
@@ -60,7 +60,7 @@ def test_it_can_be_turned_off(world: World) -> None:
 
 def weight_of(client: ShardClient, start: int, end: int) -> int:
     batches = client.state(SHARD).trace.batches[start:end]
-    return weigh(part for batch in batches for part in batch.parts)
+    return merge_work_bytes(part for batch in batches for part in batch.parts)
 
 
 def test_a_merge_beyond_the_budget_is_left_to_maintenance(world: World) -> None:
@@ -80,7 +80,7 @@ def test_a_merge_beyond_the_budget_is_left_to_maintenance(world: World) -> None:
 
 def test_fuel_is_earned_by_appending_and_saved_up_to_the_budget() -> None:
     """A process starts with a full tank."""
-    tank = Tank()
+    tank = MergeBudget()
     tank.add(5, 100)
     assert tank.fuel == 100
     tank.use(70)

@@ -18,9 +18,9 @@ from shardline.datasource.shard.commands.claims import (
     Claimed,
     InputsGone,
     Taken,
-    claim,
     live_claims,
-    release,
+    release_claim,
+    take_claim,
 )
 from shardline.datasource.shard.commands.merge import apply_merge
 from shardline.datasource.stores.faulty import Fault, Faulty
@@ -62,7 +62,7 @@ def test_a_range_has_one_claim_at_a_time(world: World) -> None:
     """Another one that shares a batch is refused, one beside it is not, and its own renews it."""
     state = batches(world, 6).state(SHARD)
     there = state.trace.batches
-    take = partial(claim, lease_ms=100, purpose="somebody")
+    take = partial(take_claim, lease_ms=100, purpose="somebody")
     mine = take(state, 1000, name="a", inputs=there[1:3])
     assert mine.state is not None
     assert isinstance(mine.result, Claimed)
@@ -75,16 +75,16 @@ def test_a_range_has_one_claim_at_a_time(world: World) -> None:
     renewed = take(both, 1050, name="a", inputs=there[1:3]).state
     assert renewed is not None
     assert renewed.claims["a"].heartbeat_ms == 1050
-    free = release(renewed, 1060, name="a").state
+    free = release_claim(renewed, 1060, name="a").state
     assert free is not None
     assert sorted(free.claims) == ["b"]
-    assert release(free, 1060, name="a").state is None
+    assert release_claim(free, 1060, name="a").state is None
 
 
 def test_a_claim_that_is_not_renewed_runs_out(world: World) -> None:
     """Whoever comes then has it; the one that comes back is told."""
     state = batches(world).state(SHARD)
-    take = partial(claim, inputs=state.trace.batches, lease_ms=100, purpose="somebody")
+    take = partial(take_claim, inputs=state.trace.batches, lease_ms=100, purpose="somebody")
     first = take(state, 1000, name="a").state
     assert first is not None
     assert [len(live_claims(first, at)) for at in (1100, 1101)] == [1, 0]
@@ -103,7 +103,9 @@ def test_what_is_not_there_cannot_be_claimed(world: World) -> None:
     before = client.state(SHARD)
     client.compact(SHARD, force=True)
     inputs = before.trace.batches
-    result = claim(client.state(SHARD), 1, name="a", inputs=inputs, lease_ms=9, purpose="").result
+    result = take_claim(
+        client.state(SHARD), 1, name="a", inputs=inputs, lease_ms=9, purpose=""
+    ).result
     assert result == InputsGone()
 
 

@@ -13,7 +13,7 @@ import pytest
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage, MissingBlob, ShardError
 from shardline.datasource.overwrite import overwrite
-from shardline.datasource.shard.commands.gc import give_up, note_cleaned
+from shardline.datasource.shard.commands.gc import give_up_states, note_cleaned
 from shardline.datasource.shard.commands.readers import pin_critical
 from shardline.datasource.shard.commands.rollups import add_rollup, oldest_whole
 from shardline.datasource.shard.state import RollupRef
@@ -348,12 +348,12 @@ def test_marks_move_forward_only_and_not_beyond_each_other() -> None:
     state = msgspec.structs.replace(first_state(), seqno=10)
     state = advance(state, partial(note_cleaned, seqno=5), 1)
     assert state.cleaned_seqno == 0
-    state = advance(state, partial(give_up, seqno=7), 1)
+    state = advance(state, partial(give_up_states, seqno=7), 1)
     state = advance(state, partial(note_cleaned, seqno=9), 1)
     assert (state.gc_seqno, state.cleaned_seqno) == (7, 7)
-    assert give_up(state, 1, seqno=3).state is None
+    assert give_up_states(state, 1, seqno=3).state is None
     assert note_cleaned(state, 1, seqno=3).state is None
-    far = give_up(state, 1, seqno=99)
+    far = give_up_states(state, 1, seqno=99)
     assert far.result == state.seqno
 
 
@@ -363,7 +363,7 @@ def test_rollups_older_than_needed_are_forgotten() -> None:
     for seqno in (5, 12, 20, 33):
         add = partial(add_rollup, seqno=seqno, rollup=RollupRef(str(seqno), 1))
         state = advance(state, add, 1)
-    state = advance(state, partial(give_up, seqno=21), 1)
+    state = advance(state, partial(give_up_states, seqno=21), 1)
     assert sorted(state.rollups) == [5, 12, 20, 33]
     state = advance(state, partial(note_cleaned, seqno=21), 1)
     assert sorted(state.rollups) == [20, 33]

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, InvalidUsage, ShardError
-from shardline.datasource.maintenance.orphan_sweep import Swept, sweep, sweep_orphans
+from shardline.datasource.maintenance.orphan_sweep import SweepResult, sweep, sweep_orphans
 from shardline.datasource.parts.stage import Staged
 from shardline.datasource.shard.commands.append import Append, compare_and_append
 from shardline.datasource.shard.commands.readers import pin_critical
@@ -56,7 +56,7 @@ def test_what_crashes_left_goes_once_it_is_too_old_to_be_committed(world: World)
     client = filled(world)
     litter(world)
     world.clock.advance(SWEEP_AGE_MS)
-    assert client.sweep(SHARD) == Swept(), "one ms too young"
+    assert client.sweep(SHARD) == SweepResult(), "one ms too young"
     world.clock.advance(1)
     swept = client.sweep(SHARD)
     assert swept.keys == LEAKS
@@ -66,7 +66,7 @@ def test_what_crashes_left_goes_once_it_is_too_old_to_be_committed(world: World)
     assert stored(world.objects(), "part") == named(machine.state())
     assert all(world.objects().get(key) for key in FOREIGN)
     assert contents(world) == FILLED
-    assert client.sweep(SHARD) == Swept()
+    assert client.sweep(SHARD) == SweepResult()
 
 
 def test_a_dry_run_says_the_same_and_writes_nothing(world: World) -> None:
@@ -106,9 +106,9 @@ def test_parts_of_states_that_are_held_or_not_collected_stay(world: World) -> No
         client.compact(SHARD, force=True)
         client.writer(SHARD).append_now(table((number, "y")))
     world.clock.advance(2 * SWEEP_AGE_MS)
-    assert world.client().sweep(SHARD) == Swept()
+    assert world.client().sweep(SHARD) == SweepResult()
     client.collect_garbage(SHARD)
-    assert world.client().sweep(SHARD) == Swept()
+    assert world.client().sweep(SHARD) == SweepResult()
     machine = world.client().machine(SHARD)
     assert dangling(machine, state_at(machine, pinned.seqno)) == []
     assert dangling(machine) == []
@@ -129,7 +129,7 @@ def test_a_blob_without_a_time_is_never_swept(world: World) -> None:
     litter(world)
     world.clock.advance(10 * SWEEP_AGE_MS)
     client = world.client(BLOBS, Timeless(world.objects()))
-    assert client.sweep(SHARD) == Swept()
+    assert client.sweep(SHARD) == SweepResult()
     assert client.usage(SHARD).leaked.count == 0
 
 
@@ -148,11 +148,11 @@ def test_what_a_transaction_needs_stays(world: World) -> None:
         return list(staged.blob_keys)
 
     litter(world)
-    assert sweep(client.machine(SHARD), needed=needed) == Swept()
+    assert sweep(client.machine(SHARD), needed=needed) == SweepResult()
     assert set(staged.blob_keys) <= stored(world.objects(), "part")
     assert len(asked) == 1
     assert sweep(client.machine(SHARD)).keys == staged.blob_keys
-    assert sweep(client.machine(SHARD), needed=needed) == Swept()
+    assert sweep(client.machine(SHARD), needed=needed) == SweepResult()
     assert len(asked) == 1
 
 
@@ -177,7 +177,7 @@ def test_a_transaction_that_is_applied_and_forgotten_meanwhile_is_not_missed(wor
         world.client().machine(SHARD).apply(partial(compare_and_append, append=append))
         return []
 
-    assert sweep(client.machine(SHARD), needed=applied) == Swept()
+    assert sweep(client.machine(SHARD), needed=applied) == SweepResult()
     assert dangling(world.client().machine(SHARD)) == []
     assert contents(world)[(77, "late")] == 1
 
@@ -357,12 +357,12 @@ def test_what_is_left_of_a_lost_shard_is_swept_by_an_admin_only(world: World) ->
         world.objects().put(key, b"1")
     now = partial(sweep_orphans, client.location, world.clock)
     world.clock.advance(SWEEP_AGE_MS)
-    assert now() == Swept()
+    assert now() == SweepResult()
     world.clock.advance(1)
     world.objects().put("gone/part/young", b"1")
     assert now(dry_run=True).keys == lost
     assert now().keys == lost
-    assert now() == Swept()
+    assert now() == SweepResult()
     left = {entry.key for entry in world.objects().entries("")}
     assert left >= {*kept, *LEAKS, "gone/part/young"}
     assert contents(world) == FILLED

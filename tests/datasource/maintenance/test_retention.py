@@ -15,14 +15,14 @@ from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage, ShardError
 from shardline.datasource.frontier import EMPTY, TIME_MAX, Frontier
 from shardline.datasource.inspect.inspection import inspect_shard
-from shardline.datasource.maintenance.retention import retain
+from shardline.datasource.maintenance.retention import apply_retention
 from shardline.datasource.shard.commands.lifecycle import finalise
 from shardline.datasource.shard.commands.readers import (
     downgrade_critical,
     register_critical,
     register_leased,
 )
-from shardline.datasource.shard.commands.retention import retain as retain_step
+from shardline.datasource.shard.commands.retention import apply_policy as retain_step
 from shardline.datasource.shard.commands.retention import set_retention as set_step
 from shardline.datasource.shard.state import ShardState, retained_since, since_bound
 from support.models.shards import SETTINGS, Crash, Effect, Mortal, World, rows, schema_of, table
@@ -57,14 +57,14 @@ def test_the_since_follows_the_upper_at_the_distance_of_the_policy(world: World)
     """With no reader at all; to the ms, and no further when it is asked again."""
     client = made(world, 1000)
     machine = client.machine(SHARD)
-    assert not retain(machine)
+    assert not apply_retention(machine)
     append(client, 999)
-    assert not retain(machine), "all of it is newer than the policy"
+    assert not apply_retention(machine), "all of it is newer than the policy"
     append(client, 5000)
-    assert retain(machine)
+    assert apply_retention(machine)
     assert since(client) == 4000 == client.state(SHARD).upper.time - 1 - 1000  # type: ignore[operator]
     seqno = machine.state().seqno
-    assert not retain(machine)
+    assert not apply_retention(machine)
     assert machine.state().seqno == seqno
 
 
@@ -72,10 +72,10 @@ def test_without_a_policy_only_readers_move_the_since(world: World) -> None:
     """As it always was."""
     client = made(world, None)
     append(client, 10 * HOUR_MS)
-    assert not retain(client.machine(SHARD))
+    assert not apply_retention(client.machine(SHARD))
     hold = client.hold(SHARD, "q")
     hold.downgrade(Frontier(HOUR_MS))
-    assert not retain(client.machine(SHARD))
+    assert not apply_retention(client.machine(SHARD))
     assert since(client) == HOUR_MS
 
 
@@ -88,11 +88,11 @@ def test_a_reader_opened_later_sees_the_since_and_one_opened_earlier_keeps_its_o
     append(client, 5000)
     early = client.reader(SHARD, since=600)
     hold = client.hold(SHARD, "q", since=700)
-    assert retain(client.machine(SHARD))
+    assert apply_retention(client.machine(SHARD))
     assert since(client) == 600
     assert rows(early.snapshot(600)) == Counter([(500, "x")])
     early.close()
-    assert retain(client.machine(SHARD))
+    assert apply_retention(client.machine(SHARD))
     assert since(client) == 700
     hold.downgrade(Frontier(5000))
     assert since(client) == 4000, "the policy keeps more than the last reader"
@@ -108,9 +108,9 @@ def test_a_lease_that_is_over_does_not_hold_the_policy_up(world: World) -> None:
     client = made(world, 1000)
     append(client, 5000)
     client.reader(SHARD, lease_ms=1000)
-    assert not retain(client.machine(SHARD))
+    assert not apply_retention(client.machine(SHARD))
     world.clock.advance(1001)
-    assert retain(client.machine(SHARD))
+    assert apply_retention(client.machine(SHARD))
     assert since(client) == 4000
 
 
@@ -119,9 +119,9 @@ def test_a_shard_that_is_written_all_the_time_moves_in_steps(world: World) -> No
     client = made(world, 1600)
     machine = client.machine(SHARD)
     append(client, 1699)
-    assert not retain(machine)
+    assert not apply_retention(machine)
     append(client, 1700)
-    assert retain(machine)
+    assert apply_retention(machine)
     assert since(client) == 100
 
 
@@ -130,7 +130,7 @@ def test_a_finished_shard_keeps_what_is_before_its_last_update(world: World) -> 
     client = made(world, 1000)
     append(client, 5000)
     client.writer(SHARD).compare_and_append(None, Frontier(5001), EMPTY)
-    assert retain(client.machine(SHARD))
+    assert apply_retention(client.machine(SHARD))
     assert since(client) == 4000
 
 
@@ -139,7 +139,7 @@ def test_a_policy_of_nothing_keeps_the_newest_contents(world: World) -> None:
     client = made(world, 0)
     append(client, 41)
     append(client, 42, upper=100)
-    assert retain(client.machine(SHARD))
+    assert apply_retention(client.machine(SHARD))
     assert since(client) == 99
     with client.reader(SHARD) as reader:
         assert len(rows(reader.snapshot())) == 2
@@ -249,12 +249,12 @@ def test_stopped_anywhere_it_is_done_once_more(effect: Effect, lasts: int | None
         try:
             dying = world.client(SETTINGS, store)
             dying.set_retention(SHARD, 1000)
-            retain(dying.machine(SHARD))
+            apply_retention(dying.machine(SHARD))
         except (Crash, ShardError):
             assert store.failed
         client = world.client()
         client.set_retention(SHARD, 1000)
-        retain(client.machine(SHARD))
+        apply_retention(client.machine(SHARD))
         store.deliver()
         assert (since(client), client.state(SHARD).retain_ms) == (4000, 1000)
         with world.client().reader(SHARD) as reader:

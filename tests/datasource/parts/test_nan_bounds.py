@@ -16,7 +16,7 @@ from hypothesis import given
 
 from shardline.datasource.client import ShardClient
 from shardline.datasource.inspect.fsck import check_location
-from shardline.datasource.parts.collect_stats import collect
+from shardline.datasource.parts.collect_stats import collect_part_stats
 from shardline.datasource.parts.nan_bounds import bounded_columns, float_paths, trusts_bounds
 from shardline.datasource.parts.part_file import encode_parquet
 from shardline.datasource.settings import ShardSettings
@@ -146,7 +146,7 @@ def test_a_part_of_an_older_version_is_trusted_by_its_statistics() -> None:
     """Only where they count no NaN: neither when they count some, nor when they say nothing."""
     table = pa.table({"a": [1.0], "b": [math.nan], "s": [{"x": 1.0, "y": math.nan}], "l": [[1.0]]})
     schema = ShardSchema.from_arrow(table.schema)
-    part = Part("p", 1, 1, 0, encoded_stats=encode_stats(collect(table, schema)))
+    part = Part("p", 1, 1, 0, encoded_stats=encode_stats(collect_part_stats(table, schema)))
     paths = list(float_paths(schema.record.fields))
     assert paths == ["a", "b", "s.x", "s.y"], "what is in lists no filter is asked of a file about"
     assert [trusts_bounds(part, [path]) for path in paths] == [True, False, True, False]

@@ -15,7 +15,7 @@ from typing_extensions import override
 from shardline.datasource.errors import Corrupt
 from shardline.datasource.inspect.fsck import check_location
 from shardline.datasource.parts.part_file import open_part, read_footer
-from shardline.datasource.parts.verify import verify
+from shardline.datasource.parts.verify import verify_part
 from shardline.datasource.read import contents_of
 from shardline.datasource.shard.batch import Part
 from shardline.datasource.shard.plan import PlannedPart, TimeFilter
@@ -92,7 +92,7 @@ def test_any_bit_of_a_footer_is_noticed(lake: Lake) -> None:
 
 
 def by_verify(lake: Lake) -> None:
-    error = verify(lake.client.location.blob, lake.part)
+    error = verify_part(lake.client.location.blob, lake.part)
     assert isinstance(error, Corrupt)
     assert lake.part.key in str(error)
 

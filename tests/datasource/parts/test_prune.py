@@ -21,12 +21,12 @@ from shardline.datasource.filters.parser import Condition, Where
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.parts.contents import Contents
 from shardline.datasource.parts.part_file import encode_parquet
-from shardline.datasource.parts.prune import Pruner, audited
+from shardline.datasource.parts.prune import Pruner, is_audited
 from shardline.datasource.read import contents_of, first_sort_column
 from shardline.datasource.shard.plan import (
     PlannedPart,
     TimeFilter,
-    pack,
+    pack_parts,
     plan_changes,
     plan_snapshot,
 )
@@ -69,8 +69,8 @@ class Reading:
 
     def snapshot(self, as_of: int, target_bytes: int = 1 << 20) -> pa.Table:
         whole = plan_snapshot(self.state, as_of, first_sort_column(self.state))
-        plan = self.pruner.keep_snapshot(whole)
-        plain = (one for some in pack(plan.plain, target_bytes) for one in some)
+        plan = self.pruner.prune_snapshot(whole)
+        plain = (one for some in pack_parts(plan.plain, target_bytes) for one in some)
         batches = [batch for one in plain for batch in self.contents.plain(one)]
         batches += [batch for group in plan.groups for batch in self.contents.group(group)]
         return pa.Table.from_batches(batches, self.contents.target.arrow)
@@ -78,7 +78,7 @@ class Reading:
     def changes(self, target_bytes: int = 1 << 20) -> Counter[Any]:
         kept = self.pruner.keep(plan_changes(self.state, 0, None))
         found: Counter[Any] = Counter()
-        for some in pack(kept, target_bytes):
+        for some in pack_parts(kept, target_bytes):
             for one in some:
                 for batch in self.contents.changes(one):
                     found += rows(pa.Table.from_batches([batch]))
@@ -257,7 +257,7 @@ def test_what_retracts_only_other_rows_is_not_merged_with(pieces: ShardClient) -
     whole = plan_snapshot(pieces.state(SHARD), 1, "id")
     assert len(whole.groups) == 1
     reading = Reading.of(pieces, "id = 5")
-    kept = reading.pruner.keep_snapshot(whole)
+    kept = reading.pruner.prune_snapshot(whole)
     assert kept.groups == ()
     assert len([one for one in kept.plain if not one.audit]) == 1
     assert reading.snapshot(1).to_pydict() == {"id": [5], "v": ["odd"]}
@@ -314,7 +314,7 @@ def test_statistics_that_lie_are_found_out(world: World) -> None:
     audits = [one for one in reading.parts if one.audit]
     assert reading.parts == Reading.of(client, "id < 0").parts
     assert 1 <= len(audits) <= 12
-    assert all(audited(one.part.key) for one in audits)
+    assert all(is_audited(one.part.key) for one in audits)
     assert reading.snapshot(0).num_rows == 0
     liar = audits[0].part
     stats = liar.stats

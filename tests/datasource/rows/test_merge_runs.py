@@ -14,7 +14,7 @@ from shardline.datasource.errors import Corrupt
 from shardline.datasource.rows.merge_runs import merge, merge_snapshot
 from shardline.datasource.rows.sorting import order_rows
 from shardline.datasource.rows.updates import (
-    advance,
+    advance_times,
     consolidate,
     consolidate_snapshot,
     row_columns,
@@ -57,7 +57,7 @@ def test_merging_is_consolidating_everything(case: Case, data: st.DataObject) ->
     since = data.draw(st.none() | st.integers(0, 3))
     tables = list(merge(runs, key, since, rows_out=4))
     assert all(t.num_rows == 4 for t in tables[:-1])
-    expected = consolidate(updates if since is None else advance(updates, since), key)
+    expected = consolidate(updates if since is None else advance_times(updates, since), key)
     found = pa.concat_tables(tables) if tables else expected.slice(0, 0)
     assert contents(found, case) == contents(expected, case)
 

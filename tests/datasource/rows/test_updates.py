@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from shardline.datasource.errors import Corrupt, InvalidUsage
 from shardline.datasource.rows.sorting import order_rows
 from shardline.datasource.rows.updates import (
-    advance,
+    advance_times,
     consolidate,
     consolidate_snapshot,
-    expand,
+    expand_copies,
     negate,
     sort_rows,
     stamp,
@@ -59,7 +59,7 @@ def test_consolidating_sums_equal_rows_at_equal_times(
 ) -> None:
     """For every type: the model's sums, sorted, without zeros, and nothing to do twice."""
     case, times, diffs = some
-    result = consolidate(advance(updates_of(case, times, diffs), since))
+    result = consolidate(advance_times(updates_of(case, times, diffs), since))
     expected = model(case, [max(t, since) for t in times], diffs)
     found = contents(result, case)
     assert len(found) == len(expected)
@@ -75,7 +75,7 @@ def test_consolidating_sums_equal_rows_at_equal_times(
 def test_a_snapshot_sums_over_all_times_or_says_what_is_wrong(
     some: tuple[Case, list[int], list[int]],
 ) -> None:
-    """Negative sums are an error; otherwise each row once, and `expand` gives each copy."""
+    """Negative sums are an error; otherwise each row once, and `expand_copies` gives each copy."""
     case, times, diffs = some
     updates = updates_of(case, times, diffs)
     expected = {k[0]: d for k, d in model(case, [0] * len(times), diffs).items()}
@@ -88,7 +88,7 @@ def test_a_snapshot_sums_over_all_times_or_says_what_is_wrong(
     ids = [row_identity(r, case.schema) for r in plain_rows(result, case.schema.names)]
     assert dict(zip(ids, result["_diff"].to_pylist(), strict=True)) == expected
     assert len(ids) == len(expected)
-    copies = list(expand(result, rows_max=3))
+    copies = list(expand_copies(result, rows_max=3))
     assert all(1 <= c.num_rows <= 3 for c in copies)
     every = [(row_identity(r, case.schema), 1) for c in copies for r in plain_rows(c)]
     assert summed(every) == expected
@@ -140,7 +140,9 @@ def test_zero_diffs_vanish_even_when_all_rows_differ() -> None:
 
 def test_a_huge_multiplicity_is_expanded_piece_by_piece() -> None:
     """Memory is bounded by the piece, not by the diff."""
-    pieces = expand(stamp(pa.table({"a": [1, 2]}), 0, 2**62).drop_columns(["_ts"]), rows_max=10)
+    pieces = expand_copies(
+        stamp(pa.table({"a": [1, 2]}), 0, 2**62).drop_columns(["_ts"]), rows_max=10
+    )
     first = [next(pieces) for _ in range(3)]
     assert [p["a"].to_pylist() for p in first] == [[1] * 10] * 3
 
@@ -150,8 +152,8 @@ def test_empty_updates_stay_empty() -> None:
     nothing = stamp(pa.table({"a": pa.array([], pa.string())}), 1)
     assert consolidate(nothing).schema == nothing.schema
     assert consolidate_snapshot(nothing).num_rows == 0
-    assert list(expand(consolidate_snapshot(nothing))) == []
-    assert advance(nothing, 5).num_rows == 0
+    assert list(expand_copies(consolidate_snapshot(nothing))) == []
+    assert advance_times(nothing, 5).num_rows == 0
 
 
 def test_many_toggles_of_few_rows_sum_like_numpy() -> None:

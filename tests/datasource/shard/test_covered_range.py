@@ -194,7 +194,7 @@ def test_a_transaction_is_committed_for_its_range_only(world: World, client: Sha
             writer="query", sequence=sequence, covers=covers
         ) as transaction:
             transaction.append(SHARD, SOME)
-        return transaction.already
+        return transaction.was_committed_before
 
     assert not run(HERE, 5)
     assert run(HERE, 5)

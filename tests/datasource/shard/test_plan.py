@@ -16,7 +16,7 @@ from shardline.datasource.shard.description import Description
 from shardline.datasource.shard.plan import (
     PlannedPart,
     TimeFilter,
-    pack,
+    pack_parts,
     plan_changes,
     plan_snapshot,
     volume_of,
@@ -115,7 +115,7 @@ def sized(*sizes: int) -> list[PlannedPart]:
 def test_packing_keeps_every_share_once(sizes: list[int], target_bytes: int) -> None:
     """All parts whole, in no empty list, none overloaded, whatever order they come in."""
     parts = sized(*sizes)
-    packed = pack(parts, target_bytes)
+    packed = pack_parts(parts, target_bytes)
     shares: dict[str, list[tuple[int, int]]] = {}
     for one in (one for some in packed for one in some):
         shares.setdefault(one.part.key, []).append(one.share)
@@ -125,7 +125,7 @@ def test_packing_keeps_every_share_once(sizes: list[int], target_bytes: int) -> 
         for n in [max(1, -(-one.part.size_bytes // target_bytes))]
     }
     assert all(packed)
-    assert pack(parts[::-1], target_bytes) == packed
+    assert pack_parts(parts[::-1], target_bytes) == packed
     weights = [sum(one.weight_bytes for one in some) for some in packed]
     heaviest = max((one.weight_bytes for some in packed for one in some), default=0)
     assert max(weights, default=0) <= min(weights, default=0) + heaviest
@@ -135,22 +135,22 @@ def test_a_part_is_not_cut_finer_than_row_groups_are() -> None:
     """A few wide rows are one task, however small a partition may be."""
     wide = PlannedPart(part("p", size_bytes=MIB, rows=10), ALWAYS, ordered=True)
 
-    assert [one.share for some in pack([wide], 1) for one in some] == [(0, 1)]
+    assert [one.share for some in pack_parts([wide], 1) for one in some] == [(0, 1)]
 
 
 def test_a_large_part_is_many_tasks_and_tiny_parts_are_few() -> None:
     """A gigabyte makes 32 tasks of the default size; 10,000 parts of some kilobytes about 80."""
-    assert [len(some) for some in pack(sized(1024 * MIB), 32 * MIB)] == [1] * 32
-    tiny = pack(sized(*[4096] * 10_000), 32 * MIB)
+    assert [len(some) for some in pack_parts(sized(1024 * MIB), 32 * MIB)] == [1] * 32
+    tiny = pack_parts(sized(*[4096] * 10_000), 32 * MIB)
     assert 50 <= len(tiny) <= 100
     assert {len(some) for some in tiny} <= {len(tiny[0]), len(tiny[0]) - 1}
-    assert len(pack(sized(*[MIB] * 4), 32 * MIB)) == 1
-    assert pack([], 32 * MIB) == []
+    assert len(pack_parts(sized(*[MIB] * 4), 32 * MIB)) == 1
+    assert pack_parts([], 32 * MIB) == []
 
 
 def test_a_plan_has_no_more_lists_than_a_driver_can_bear() -> None:
     """Of 20,000 large parts; they grow instead."""
-    packed = pack(sized(*[64 * MIB] * 20_000), 32 * MIB)
+    packed = pack_parts(sized(*[64 * MIB] * 20_000), 32 * MIB)
     assert len(packed) == 10_000
     assert {one.share for some in packed for one in some} == {(0, 1)}
 
@@ -159,7 +159,7 @@ def test_inline_parts_are_never_cut() -> None:
     """They have no row groups."""
     [one] = sized(100 * MIB)
     inline = msgspec.structs.replace(one, part=msgspec.structs.replace(one.part, inline=b"rows"))
-    assert pack([inline], MIB) == [[inline]]
+    assert pack_parts([inline], MIB) == [[inline]]
 
 
 def test_a_key_range_bounds_what_a_retraction_costs(world: World) -> None:

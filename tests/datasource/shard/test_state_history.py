@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage, MissingBlob
 from shardline.datasource.frontier import Frontier
-from shardline.datasource.shard.commands.gc import give_up
+from shardline.datasource.shard.commands.gc import give_up_states
 from shardline.datasource.shard.commands.lifecycle import finalise, reinitialise
 from shardline.datasource.shard.commands.readers import (
     Fencing,
@@ -77,7 +77,7 @@ def test_states_from_before_a_drop_are_found(world: World, rollup_every: int) ->
 def test_what_is_given_up_or_unknown_is_refused(world: World) -> None:
     """The errors name the seqno and what is there in its place."""
     client, seen = grown(world, 4)
-    client.machine(SHARD).apply(partial(give_up, seqno=6))
+    client.machine(SHARD).apply(partial(give_up_states, seqno=6))
     cold = world.client().machine(SHARD)
     newest = cold.state().seqno
     assert state_at(cold, 6) == seen[6]
@@ -141,7 +141,7 @@ def test_a_pin_that_is_there_already_changes_nothing() -> None:
     """Repeating it after a crash writes no record, also once GC has reached it."""
     state = held(9)
     state = advance(state, lambda s, now: pin_critical(s, now, reader="q", epoch="e1", seqno=7), 2)
-    state = advance(state, partial(give_up, seqno=7), 3)
+    state = advance(state, partial(give_up_states, seqno=7), 3)
     again = pin_critical(state, 4, reader="q", epoch="e1", seqno=7)
     assert again.state is None
     assert again.result == Registered(Frontier(0), 7, "e1")
@@ -176,7 +176,7 @@ def test_a_pin_and_a_collector_never_both_win(moves: list[tuple[bool, int]]) -> 
         step = (
             partial(pin_critical, reader="q", epoch="e1", seqno=number)
             if pinning
-            else partial(give_up, seqno=number)
+            else partial(give_up_states, seqno=number)
         )
         state = advance(state, step, 2)
         pin = state.critical["q"].seqno

@@ -16,11 +16,11 @@ from shardline.datasource.shard.description import Description
 from shardline.datasource.shard.state import ShardState, holders_since, is_tombstone, seqno_since
 from shardline.datasource.shard.trace import (
     Trace,
-    check,
+    check_trace,
     downgrade,
     due_merges,
     level_of,
-    push,
+    push_batch,
     worn_past,
 )
 from support.models.merging import next_merge
@@ -44,24 +44,24 @@ def test_pushes_are_contiguous_and_idle_time_costs_nothing() -> None:
     """Empty batches fuse with what follows; batches with updates stay apart."""
     trace = Trace()
     for more in (batch(0, 5), batch(5, 9), batch(9, 10, 9), batch(10, 11, 10), batch(11, None)):
-        trace = push(trace, more)
-        check(trace)
+        trace = push_batch(trace, more)
+        check_trace(trace)
     assert intervals(trace) == [(0, 10, 1), (10, 11, 1), (11, None, 0)]
     assert trace.upper == EMPTY
 
 
 def test_a_trimmed_batch_does_not_swallow_the_idle_time_before_it() -> None:
     """Its interval is what keeps the earlier rows of its parts out."""
-    trace = push(push(Trace(), batch(0, 5)), batch(5, 10, 3, 7))
+    trace = push_batch(push_batch(Trace(), batch(0, 5)), batch(5, 10, 3, 7))
     assert intervals(trace) == [(0, 5, 0), (5, 10, 2)]
-    check(trace)
+    check_trace(trace)
 
 
 @pytest.mark.parametrize("bad", [batch(4, 9), batch(6, 9), batch(5, 5)])
 def test_a_gap_or_an_overlap_is_a_bug_of_the_caller(bad: Batch) -> None:
     """A batch starts where the trace ends, and covers some time."""
     with pytest.raises(AssertionError):
-        push(push(Trace(), batch(0, 5)), bad)
+        push_batch(push_batch(Trace(), batch(0, 5)), bad)
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ def test_a_gap_or_an_overlap_is_a_bug_of_the_caller(bad: Batch) -> None:
     ],
 )
 def test_check_sees_every_broken_invariant(bad: Trace) -> None:
-    """What the head of the module promises is what `check` asserts."""
+    """What the head of the module promises is what `check_trace` asserts."""
     with pytest.raises(AssertionError):
-        check(bad)
+        check_trace(bad)
 
 
 def test_since_moves_forward_only() -> None:
@@ -157,7 +157,7 @@ def trace_of(*sizes: int) -> Trace:
     for number, size in enumerate(sizes):
         some = (part(f"p{number}", rows=size, ts=number),) if size else ()
         runs = (Run(some),) if some else ()
-        trace = push(trace, Batch(Description(number, number + 1, 0), runs, level_of(size)))
+        trace = push_batch(trace, Batch(Description(number, number + 1, 0), runs, level_of(size)))
     return trace
 
 
@@ -242,7 +242,7 @@ def test_batches_stay_few_and_rewrites_too(sizes: list[int], factor: int) -> Non
     for number, size in enumerate(sizes):
         more = trace_of(*[0] * number, size).batches[-1:]
         moved = Description(number, number + 1, 0)
-        trace = push(trace, msgspec.structs.replace(more[0], desc=moved))
+        trace = push_batch(trace, msgspec.structs.replace(more[0], desc=moved))
         while due := next_merge(trace, factor):
             trace = merge_at(trace, *due)
             written += trace.batches[due[0]].rows
@@ -259,7 +259,7 @@ def churn(trace: Trace, rows: int, change: int) -> Trace:
     at = trace.upper.time
     assert at is not None
     some = part(f"p{at}", rows=rows, ts=at, diff_sum=change)
-    return push(trace, Batch(Description(at, at + 1, 0), (Run((some,)),), level_of(rows)))
+    return push_batch(trace, Batch(Description(at, at + 1, 0), (Run((some,)),), level_of(rows)))
 
 
 def test_a_past_that_cancels_is_written_anew() -> None:
@@ -329,7 +329,7 @@ def test_ten_thousand_appends_are_written_four_times_and_leave_few_batches() -> 
         one = Batch(
             Description(number, number + 1, 0), (Run((part("p", rows=size, ts=number),)),), 7
         )
-        trace, written = push(trace, one), written + size
+        trace, written = push_batch(trace, one), written + size
         while due := next_merge(trace, SETTINGS.compact_factor):
             trace = merge_at(trace, *due)
             written += trace.batches[due[0]].rows

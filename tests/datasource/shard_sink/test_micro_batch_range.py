@@ -11,7 +11,10 @@ import pytest
 from shardline.datasource.clock import SystemClock, SystemIds
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.shard.covered_range import may_cover_same, of_query
-from shardline.datasource.shard_sink.micro_batch_range import checkpoint_files, micro_batch_covers
+from shardline.datasource.shard_sink.micro_batch_range import (
+    checkpoint_files,
+    covered_by_micro_batch,
+)
 from shardline.datasource.shard_source.options import parse_sink
 from shardline.datasource.stores.open import open_objects
 from support.fakes.sink import SHARD, engine
@@ -62,7 +65,7 @@ def put(folder: Path, name: str, text: str) -> None:
 
 def covers(folder: Path, number: int = 1, query: str = QUERY) -> str:
     options = parse_sink({"location": str(folder), "shard": SHARD})
-    return micro_batch_covers(query, number, checkpoint_files(str(folder), options))
+    return covered_by_micro_batch(query, number, checkpoint_files(str(folder), options))
 
 
 SAME = {
@@ -130,7 +133,7 @@ def test_places_that_cannot_be_read(tmp_path: Path) -> None:
     for place in ("s3://bucket/c", "hdfs://host/c", "memory://c", "", "file:c", "a\nb"):
         assert checkpoint_files(place, options) is None, place
     assert covers(tmp_path / "nowhere") == of_query(QUERY, None)
-    assert micro_batch_covers("", 1, None) == ""
+    assert covered_by_micro_batch("", 1, None) == ""
 
 
 @pytest.mark.s3
@@ -147,12 +150,12 @@ def test_a_checkpoint_in_the_shards_bucket(tmp_path: Path) -> None:
         given = {"location": f"s3://{bucket}/lake", "shard": SHARD, **server.options}
         options = parse_sink(given)
         for url in (place, f"s3a://{bucket}/checkpoint/"):
-            found = micro_batch_covers(QUERY, 1, checkpoint_files(url, options))
+            found = covered_by_micro_batch(QUERY, 1, checkpoint_files(url, options))
             assert found == covers(folder)
         missing = checkpoint_files(f"s3://{bucket}/elsewhere", options)
-        assert micro_batch_covers(QUERY, 1, missing) == of_query(QUERY, None)
+        assert covered_by_micro_batch(QUERY, 1, missing) == of_query(QUERY, None)
         denied = checkpoint_files(f"s3://{bucket}-not-there/checkpoint", options)
-        assert micro_batch_covers(QUERY, 1, denied) == of_query(QUERY, None)
+        assert covered_by_micro_batch(QUERY, 1, denied) == of_query(QUERY, None)
 
 
 def test_a_compacted_log_of_files(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.shard_sink.frame_columns import read_frame
-from shardline.datasource.shard_sink.target import find, resolve
+from shardline.datasource.shard_sink.frame_columns import assign_roles
+from shardline.datasource.shard_sink.target import find_shard, resolve_target
 from shardline.datasource.shard_source.options import parse_sink
 from support.models.shards import World
 
@@ -21,7 +21,7 @@ def write(world: World, frame: StructType = FRAME, **given: str) -> int | None:
     """The shard's policy after the beginning of a write."""
     client = world.client()
     options = parse_sink({"location": "memory://unused", "shard": SHARD, **given})
-    resolve(client, options, read_frame(options, frame), find(client, SHARD))
+    resolve_target(client, options, assign_roles(options, frame), find_shard(client, SHARD))
     return world.client().state(SHARD).retain_ms
 
 

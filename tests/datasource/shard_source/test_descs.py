@@ -9,7 +9,12 @@ from shardline.datasource.client import ShardClient
 from shardline.datasource.frontier import EMPTY, Frontier
 from shardline.datasource.settings import ShardSettings
 from shardline.datasource.shard.state import ShardState
-from shardline.datasource.shard_source.descs import Limits, horizon, news, next_frontier
+from shardline.datasource.shard_source.descs import (
+    Limits,
+    next_frontier,
+    parts_with_news,
+    planning_horizon,
+)
 from shardline.datasource.types.schema import ShardSchema
 
 
@@ -33,7 +38,7 @@ def steps(state: ShardState, limits: Limits) -> list[int | None]:
     ends: list[int | None] = []
     lower: int | None = 0
     while lower is not None and Frontier(lower) < state.upper:
-        planned = news([state], lower, state.upper)
+        planned = parts_with_news([state], lower, state.upper)
         lower = (next_frontier(planned, state.upper, limits) if planned else state.upper).time
         ends.append(lower)
     return ends
@@ -83,8 +88,8 @@ def test_looking_no_further_than_the_horizon_is_enough(
     batches = [(10 * n, 10 * n + 10, n % 4) for n in range(12)]
     state = shard(request.node.name, *batches)
     for lower in range(120):
-        near = horizon([state], lower, state.upper, limits)
-        whole, some = (news([state], lower, end) for end in (state.upper, near))
+        near = planning_horizon([state], lower, state.upper, limits)
+        whole, some = (parts_with_news([state], lower, end) for end in (state.upper, near))
         assert bool(whole) == bool(some)
         if whole:
             end = next_frontier(some, near, limits)
@@ -98,5 +103,5 @@ def test_a_finished_shard_ends(request: pytest.FixtureRequest) -> None:
     client.writer("in").compare_and_append(None, Frontier(10), EMPTY)
     state = client.state("in")
 
-    assert next_frontier(news([state], 0, EMPTY), state.upper, Limits()) == EMPTY
-    assert not news([state], 10, EMPTY)
+    assert next_frontier(parts_with_news([state], 0, EMPTY), state.upper, Limits()) == EMPTY
+    assert not parts_with_news([state], 10, EMPTY)

@@ -9,7 +9,7 @@ import pytest
 
 from shardline.datasource.errors import Corrupt, MissingBlob
 from shardline.datasource.frontier import EMPTY, Frontier
-from shardline.datasource.shard_source.descs import news, stop_before
+from shardline.datasource.shard_source.descs import parts_with_news, stop_before
 from support.fakes.engine import Checkpoint, Query, options_of
 from support.models.shards import TINY, World, schema_of, updates
 
@@ -80,7 +80,7 @@ def test_the_frontier_stops_at_the_least_unreadable_time(
 ) -> None:
     """Whatever else can be read, and in whatever order it was looked at."""
     client = shard(world, batches)
-    planned = news([client.state("in")], 0, EMPTY)
+    planned = parts_with_news([client.state("in")], 0, EMPTY)
     unreadable = {key for time in bad for key in keys_at(client, time)}
 
     assert stop_before(planned, unreadable) == stop

@@ -17,7 +17,7 @@ from shardline.datasource.frontier import Frontier
 from shardline.datasource.read import current_schema
 from shardline.datasource.settings import ShardSettings
 from shardline.datasource.shard_source.options import parse_source
-from shardline.datasource.shard_source.row_shape import Shape
+from shardline.datasource.shard_source.row_shape import RowShape
 from shardline.datasource.shard_source.stream import ShardStreamReader
 from support.models.shards import schema_of, updates
 
@@ -35,7 +35,7 @@ def reader(name: str, **options: str) -> ShardStreamReader:
         client.writer("in").compare_and_append(rows, Frontier(time), Frontier(time + 1))
     given = {"readChangeFeed": "true", "startingTimestamp": "0", **options}
     parsed = parse_source({"path": f"{url}/in", **given})
-    return ShardStreamReader(parsed, Shape.now(parsed, [current_schema(client.state("in"))]))
+    return ShardStreamReader(parsed, RowShape.now(parsed, [current_schema(client.state("in"))]))
 
 
 @pytest.mark.parametrize(

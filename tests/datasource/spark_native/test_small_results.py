@@ -13,7 +13,7 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from shardline.datasource.spark_native.small_results import same_arrow
+from shardline.datasource.spark_native.small_results import has_same_arrow_types
 from shardline.datasource.types.schema import ShardSchema
 
 SHARD = ShardSchema.from_arrow(
@@ -31,10 +31,10 @@ def rows(who: DataType, *more: str) -> StructType:
 @pytest.mark.parametrize("more", [(), ("_diff",), ("_ts", "_diff")])
 def test_the_shards_own_types_are_taken(more: tuple[str, ...]) -> None:
     """Whatever times and diffs come with them."""
-    assert same_arrow(rows(StringType(), *more), SHARD)
+    assert has_same_arrow_types(rows(StringType(), *more), SHARD)
 
 
 @pytest.mark.parametrize("other", [LongType(), YearMonthIntervalType()])
 def test_other_types_are_left_to_spark(other: DataType) -> None:
     """Also those that Spark has no Arrow for: they are no error here."""
-    assert not same_arrow(rows(other, "_diff"), SHARD)
+    assert not has_same_arrow_types(rows(other, "_diff"), SHARD)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardline.datasource.clock import SystemIds
-from shardline.datasource.stores.memory import forget
+from shardline.datasource.stores.memory import drop_store
 from support.fakes.clock import SeededIds
 from support.processes.places import Place
 from support.processes.s3_server import S3Server, s3_server
@@ -27,7 +27,7 @@ def s3() -> Iterator[S3Server]:
 def memory_place() -> Iterator[Place]:
     name = f"test-{SystemIds().token().hex()}"
     yield Place(f"memory://{name}")
-    forget(name)
+    drop_store(name)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from shardline.datasource.stores.entry import decode_entry, entry_seqno
 from shardline.datasource.stores.faulty import Fault, Faulty
 from shardline.datasource.stores.location import Committed, VersionedData
 from shardline.datasource.stores.log import NumberedLog
-from shardline.datasource.stores.memory import MemoryObjects, forget
+from shardline.datasource.stores.memory import MemoryObjects, drop_store
 from shardline.datasource.stores.retry import Retrying
 from support.fakes.clock import ManualClock, SeededIds
 from support.profiles import examples
@@ -97,7 +97,7 @@ class LogModel(RuleBasedStateMachine):
 
     @override
     def teardown(self) -> None:
-        forget(self.name)
+        drop_store(self.name)
 
     def observe(self) -> None:
         """Extend the history by what is in the store; a record that changed is the end."""
@@ -127,7 +127,7 @@ class LogModel(RuleBasedStateMachine):
     @rule(client=_client, look=st.booleans())
     def append(self, client: int, *, look: bool) -> None:
         log = self.logs[client]
-        head = log.head("s") if look else log._view("s").head
+        head = log.head("s") if look else log._observations("s").head
         self.written += 1
         data = b"%d" % self.written
         expected = None if head is None else head.seqno

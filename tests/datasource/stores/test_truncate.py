@@ -12,7 +12,7 @@ from shardline.datasource.errors import Indeterminate
 from shardline.datasource.stores.entry import encode_entry, entry_key
 from shardline.datasource.stores.faulty import Fault, Faulty
 from shardline.datasource.stores.location import Committed, ExpectationMismatch, VersionedData
-from shardline.datasource.stores.log import CLOCKS_MS, NumberedLog
+from shardline.datasource.stores.log import CLOCK_DIFFERENCE_MS, NumberedLog
 from shardline.datasource.stores.objects import CREATED
 from support.fakes.clock import ManualClock, SeededIds
 
@@ -204,13 +204,13 @@ def test_processes_that_live_for_a_moment_finish_what_others_announced(
     world = stamped_world
     _fill(world.log(), 1, 9)
     world.log().truncate("s", 5)
-    world.clock.advance(_GRACE_MS + CLOCKS_MS - 1)
+    world.clock.advance(_GRACE_MS + CLOCK_DIFFERENCE_MS - 1)
     assert world.log().truncate("s", 5) == 0
     world.clock.advance(1)
     assert world.log().truncate("s", 8) == 4
     assert len(list(world.raw.entries("s/floor/"))) == 2, "and the next one is announced"
     assert world.log().truncate("s", 8) == 0
-    world.clock.advance(_GRACE_MS + CLOCKS_MS)
+    world.clock.advance(_GRACE_MS + CLOCK_DIFFERENCE_MS)
     assert world.log().truncate("s", 8) == 3
     assert world.seqnos() == [8, 9]
 
@@ -229,7 +229,7 @@ def test_without_time_stamps_only_a_process_that_waits_deletes(stamped_world: Wo
     world = stamped_world
     _fill(world.log(), 1, 9)
     world.log().truncate("s", 5)
-    world.clock.advance(100 * CLOCKS_MS)
+    world.clock.advance(100 * CLOCK_DIFFERENCE_MS)
     store = Timeless(world.raw, clock=world.clock, ids=world.ids)
     log = world.log(objects=store)
     assert log.truncate("s", 5) == 0
@@ -309,7 +309,7 @@ def _overtaken_in_a_moment(world: World, ahead_ms: int) -> Committed | Expectati
 
 
 @pytest.mark.parametrize(
-    "ahead_ms", [pytest.param(-CLOCKS_MS, marks=pytest.mark.slow), 0, CLOCKS_MS]
+    "ahead_ms", [pytest.param(-CLOCK_DIFFERENCE_MS, marks=pytest.mark.slow), 0, CLOCK_DIFFERENCE_MS]
 )
 def test_a_stalled_writer_is_safe_from_processes_of_a_moment(
     stamped_world: World, ahead_ms: int
@@ -322,7 +322,7 @@ def test_a_stalled_writer_is_safe_from_processes_of_a_moment(
 
 def test_clocks_that_are_further_off_than_allowed_do_break_it(stamped_world: World) -> None:
     """Test of the test, and what the hour is for."""
-    outcome = _overtaken_in_a_moment(stamped_world, int(CLOCKS_MS + _GRACE_MS))
+    outcome = _overtaken_in_a_moment(stamped_world, int(CLOCK_DIFFERENCE_MS + _GRACE_MS))
     assert outcome == Committed(2)
 
 

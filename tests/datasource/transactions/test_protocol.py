@@ -11,9 +11,9 @@ import pytest
 
 from shardline.datasource.errors import Determinate, InvalidUsage
 from shardline.datasource.frontier import Frontier
-from shardline.datasource.maintenance.retention import retain
+from shardline.datasource.maintenance.retention import apply_retention
 from shardline.datasource.shard.commands.append import Appended, UpperMismatch
-from shardline.datasource.shard.commands.txns import mark
+from shardline.datasource.shard.commands.txns import refuse_direct_writes
 from shardline.datasource.shard.state import STAGE_LIFE_MS, Registration
 from shardline.datasource.transactions import protocol
 from shardline.datasource.transactions.commit_loop import Committer
@@ -124,14 +124,14 @@ def test_half_a_registration_can_be_completed_or_undone(client: ShardClient) -> 
     half = Registration(TRANSACTIONS, ledger.shard, ledger.upper)
     client.writer("b").append_now(table((1, "x")))
     upper = client.state("b").upper
-    client.machine("b").apply(partial(mark, registration=half))
+    client.machine("b").apply(partial(refuse_direct_writes, registration=half))
 
     assert client.readable("b")[0].upper == upper
     assert txns.registered() == ["a"]
     txns.forget("b")
     assert client.state("b").registered is None
     client.writer("b").append_now(table((2, "y")))
-    client.machine("b").apply(partial(mark, registration=half))
+    client.machine("b").apply(partial(refuse_direct_writes, registration=half))
     txns.register("b")
     assert txns.registered() == ["a", "b"]
     assert client.readable("b")[0].upper == Frontier(txns.upper())
@@ -163,13 +163,13 @@ def test_a_mark_of_a_transactions_shard_that_is_gone_goes_too(client: ShardClien
     ledger = txns.reader.read()
     assert ledger is not None
     gone = Registration(TRANSACTIONS, ledger.shard, ledger.upper)
-    client.machine("b").apply(partial(mark, registration=gone))
+    client.machine("b").apply(partial(refuse_direct_writes, registration=gone))
     txns.forget("a")
     client.drop(TRANSACTIONS)
     assert client.readable("b")[0].upper == Frontier(0)
     txns.forget("b")
     assert client.state("b").registered is None
-    client.machine("b").apply(partial(mark, registration=gone))
+    client.machine("b").apply(partial(refuse_direct_writes, registration=gone))
     txns.register("b")
     assert txns.registered() == ["b"]
 
@@ -329,7 +329,7 @@ def test_a_ledger_that_since_has_passed_is_read_anew(
     known = late.transactions().upper()
     client.transactions().forget("b")
     client.transactions().advance(known + protocol._HISTORY_MS + beyond_ms)
-    assert retain(client.machine(TRANSACTIONS))
+    assert apply_retention(client.machine(TRANSACTIONS))
     assert client.state(TRANSACTIONS).since == Frontier(known + beyond_ms)
     client.compact(TRANSACTIONS, force=True)
 

@@ -12,7 +12,7 @@ from shardline.datasource.errors import Determinate
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard_source.batch_reader import ShardBatchReader
 from shardline.datasource.shard_source.fetch_task import fetch_partition
-from shardline.datasource.shard_source.row_shape import Shape
+from shardline.datasource.shard_source.row_shape import RowShape
 from shardline.datasource.transactions.ledger import LedgerReader
 from support.fakes.engine import STEPS, Checkpoint, Killed, Query, options_of
 from support.models.shards import SETTINGS, World, schema_of, table
@@ -197,7 +197,7 @@ def test_a_batch_read_of_all_shards_is_of_one_time(world: World) -> None:
     upper = client.transactions().advance()
     options = options_of(shards="a,b", readChangeFeed="unset")
     schemas = [schema_of(), schema_of()]
-    reader = ShardBatchReader(options, Shape.now(options, schemas))
+    reader = ShardBatchReader(options, RowShape.now(options, schemas))
     found = reader._planned(world.client(BLOBS))
     rows = [
         row

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.rows.sorting import order_rows
 from shardline.datasource.rows.updates import sort_rows, stamp
-from shardline.datasource.types.cast_to_schema import check_data, migrate
+from shardline.datasource.types.cast_to_schema import check_data, migrate_rows
 from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.types.schema_evolution import Incompatible, evolve
 from support.profiles import wide_examples
@@ -104,7 +104,7 @@ def test_widening_keeps_identity_and_order(old: str, new: str) -> None:
         before, after = schema_of(nestings(old)[at]), schema_of(nestings(new)[at])
         some = data.draw(rows(before))
         table = sort_rows(cut(to_table(some, before), data.draw(st.lists(st.integers(0, 9)))))
-        wide = migrate(table, before, after)
+        wide = migrate_rows(table, before, after)
         assert wide.schema.equals(after.arrow, check_metadata=True)
         wide.validate(full=True)
         assert order_rows(wide, ["c"]).indices is None
@@ -120,17 +120,21 @@ def test_a_date_beyond_timestamps_is_refused_and_others_are_exact() -> None:
     """No wrap-around: the value and the column are named."""
     old, new = schema_of("date"), schema_of("timestamp_ntz")
     fits = pa.table({"c": pa.array([-100_000, 0, 20_000], pa.int32()).view(pa.date32())})
-    assert plain_rows(migrate(fits, old, new)) == [(-8640000000000000,), (0,), (1728000000000000,)]
+    assert plain_rows(migrate_rows(fits, old, new)) == [
+        (-8640000000000000,),
+        (0,),
+        (1728000000000000,),
+    ]
     too_late = pa.table({"c": pa.array([2**31 - 1], pa.int32()).view(pa.date32())})
     with pytest.raises(InvalidUsage, match="'c'") as refused:
-        migrate(too_late, old, new)
+        migrate_rows(too_late, old, new)
     assert refused.value.code == "LOSSY_VALUE"
 
 
 def test_decimals_are_rescaled_exactly() -> None:
     """More digits after the point, the same number."""
     table = pa.table({"c": pa.array([Decimal("-999.99"), None], pa.decimal128(5, 2))})
-    wide = migrate(table, schema_of("decimal(5,2)"), schema_of("decimal(8,4)"))
+    wide = migrate_rows(table, schema_of("decimal(5,2)"), schema_of("decimal(8,4)"))
     assert wide.column("c").to_pylist() == [Decimal("-999.9900"), None]
 
 
@@ -214,7 +218,7 @@ def test_added_columns_are_null_at_every_depth_and_migration_composes(case: Case
     middle = ShardSchema.parse(json.dumps(appended(old)))
     assert evolve(case.schema, middle) == middle
     updates = stamp(case.table, 7, -2)
-    once = migrate(updates, case.schema, middle)
+    once = migrate_rows(updates, case.schema, middle)
     once.validate(full=True)
     assert once.column_names[-2:] == ["_ts", "_diff"]
     expected = [widened(r, old) for r in case.rows]
@@ -222,7 +226,7 @@ def test_added_columns_are_null_at_every_depth_and_migration_composes(case: Case
     assert [row_identity(r, middle) for r in found] == [row_identity(r, middle) for r in expected]
     text = json.dumps(appended(json.loads(middle.json))).replace('"new"', '"newer"', 0)
     last = ShardSchema.parse(_renamed(text))
-    twice, direct = migrate(once, middle, last), migrate(updates, case.schema, last)
+    twice, direct = migrate_rows(once, middle, last), migrate_rows(updates, case.schema, last)
     assert twice.schema == direct.schema
     assert [row_identity(r, last) for r in plain_rows(twice, last.names)] == [
         row_identity(r, last) for r in plain_rows(direct, last.names)
@@ -252,7 +256,7 @@ def test_migrating_to_a_projection_drops_the_other_columns() -> None:
     old = with_fields(("a", "long", False), ("b", "string", True))
     new = with_fields(("a", "long", False), ("b", "string", True), ("n", "date", True))
     table = pa.table({"a": pa.array([1, 2]), "b": ["x", None]})
-    found = migrate(table, old, new.select(["n", "a"]))
+    found = migrate_rows(table, old, new.select(["n", "a"]))
     assert plain_rows(found) == [(None, 1), (None, 2)]
 
 

@@ -136,7 +136,7 @@ class Life:
         if keep is not None:
             where = Condition(f"i0 >= {keep}").bind(contents.fetcher.target)
             contents = replace(contents, fetcher=replace(contents.fetcher, where=where))
-            plan = Pruner(where, state.schemas).keep_snapshot(plan)
+            plan = Pruner(where, state.schemas).prune_snapshot(plan)
         batches = [batch for one in plan.plain for batch in contents.plain(one)]
         batches += [batch for group in plan.groups for batch in contents.group(group)]
         table = pa.Table.from_batches(batches, contents.target.arrow)

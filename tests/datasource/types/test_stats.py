@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardline.datasource.parts.collect_stats import collect
+from shardline.datasource.parts.collect_stats import collect_part_stats
 from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.types.spark_types import Record, SparkType, path_text
 from shardline.datasource.types.stats import (
@@ -65,7 +65,7 @@ def is_nan(value: Any) -> bool:
 def test_bounds_enclose_all_values_and_counts_are_exact(case: Case) -> None:
     """Every leaf of every type, also after JSON, also when text is cut to the budget."""
     for budget in (AMPLE, 300):
-        stats = collect(case.table, case.schema, budget_bytes=budget)
+        stats = collect_part_stats(case.table, case.schema, budget_bytes=budget)
         assert msgspec.json.decode(msgspec.json.encode(stats), type=PartStats) == stats
         assert stats.rows == len(case.rows)
         if budget == AMPLE and not case.rows:
@@ -90,7 +90,7 @@ def test_bounds_enclose_all_values_and_counts_are_exact(case: Case) -> None:
 @bounded
 def test_bounds_are_tight_when_nothing_is_cut(case: Case) -> None:
     """Least and greatest value exactly, up to the 64 bytes that text may have."""
-    stats = collect(case.table, case.schema, budget_bytes=AMPLE)
+    stats = collect_part_stats(case.table, case.schema, budget_bytes=AMPLE)
     for position, name in enumerate(case.schema.names):
         found = [
             r[position] for r in case.rows if r[position] is not None and not is_nan(r[position])
@@ -106,7 +106,7 @@ def test_cut_bounds_of_text_are_valid_text_and_still_bounds(a: str, b: str, c: s
     """Also at the end of the code space and beside the surrogates."""
     some = [(v * 40,) for v in (a, b, c, "\U0010ffff" + a, "\ud7ff" + a)]
     schema = ShardSchema.from_arrow(pa.schema([("t", pa.string())]))
-    stats = collect(to_table(some, schema), schema)
+    stats = collect_part_stats(to_table(some, schema), schema)
     assert stats_size(stats) <= 1024
     lo, hi = bounds(stats, "t")
     assert lo is not None
@@ -120,7 +120,7 @@ def test_cut_bounds_of_known_text() -> None:
     schema = ShardSchema.from_arrow(pa.schema([("t", pa.string())]))
 
     def upper(text: str) -> Any:
-        return bounds(collect(to_table([(text,)], schema), schema), "t")[1]
+        return bounds(collect_part_stats(to_table([(text,)], schema), schema), "t")[1]
 
     assert upper("a" * 65) == "a" * 63 + "b"
     assert upper("é" * 33) == "é" * 31 + "ê"
@@ -133,7 +133,7 @@ def test_text_that_is_no_utf8_has_no_bounds() -> None:
     """Spark can make such strings; they are kept, and never pruned by."""
     column = pa.array([b"\xff", b"a"], pa.binary()).view(pa.string())
     schema = ShardSchema.from_arrow(pa.schema([("t", pa.string())]))
-    stats = collect(pa.table({"t": column}), schema)
+    stats = collect_part_stats(pa.table({"t": column}), schema)
     assert bounds(stats, "t") == (None, None)
 
 
@@ -142,10 +142,10 @@ def test_the_budget_drops_the_largest_columns_but_never_time_like_or_kept_ones()
     names = [f"text_{i}" for i in range(60)] + ["created_at", "eventTime", "last_seen", "key"]
     schema = ShardSchema.from_arrow(pa.schema([(n, pa.string()) for n in names]))
     table = to_table([tuple("x" * 100 for _ in names)], schema)
-    stats = collect(table, schema, keep=["key"])
+    stats = collect_part_stats(table, schema, keep=["key"])
     assert {"created_at", "eventTime", "last_seen", "key"} <= set(stats.columns)
     assert stats_size(stats) <= 1024
-    tight = collect(table, schema, keep=["key"], budget_bytes=10)
+    tight = collect_part_stats(table, schema, keep=["key"], budget_bytes=10)
     assert set(tight.columns) == {"created_at", "eventTime", "last_seen", "key"}
 
 
@@ -168,7 +168,7 @@ def test_the_written_form_is_for_ever() -> None:
     )
     row = (-(2**63), -math.inf, Decimal("99999999999999999999999999999999999.99"), "é", b"\0\xff")
     table = to_table([(*row, 3, 4, (True,), [1]), (None, math.nan) + (None,) * 7], schema)
-    assert json.loads(msgspec.json.encode(collect(table, schema))) == {
+    assert json.loads(msgspec.json.encode(collect_part_stats(table, schema))) == {
         "rows": 2,
         "columns": {
             "i": {"nulls": 1, "kind": "int", "lo": -(2**63), "hi": -(2**63)},
@@ -202,7 +202,9 @@ def test_parts_that_share_a_row_always_overlap(
     """In any column, with any budget."""
     schema, one, two = parts
     for budget in (AMPLE, 200):
-        a, b = (collect(to_table(p, schema), schema, budget_bytes=budget) for p in (one, two))
+        a, b = (
+            collect_part_stats(to_table(p, schema), schema, budget_bytes=budget) for p in (one, two)
+        )
         for position, name in enumerate(schema.names):
             seen = {row_identity(r, schema)[position] for r in one}
             if any(row_identity(r, schema)[position] in seen for r in two):
@@ -214,7 +216,7 @@ def test_parts_that_share_a_row_always_overlap(
 
 def stats_of(**columns: Any) -> PartStats:
     table = pa.table(columns)
-    return collect(table, ShardSchema.from_arrow(table.schema))
+    return collect_part_stats(table, ShardSchema.from_arrow(table.schema))
 
 
 def test_disjoint_parts_are_known_to_be() -> None:
@@ -238,8 +240,8 @@ def test_merged_statistics_hold_for_both_parts(
 ) -> None:
     """With everything known they equal the statistics of both parts together."""
     schema, one, two = parts
-    each = [collect(to_table(p, schema), schema, budget_bytes=AMPLE) for p in (one, two)]
-    together = collect(to_table(one + two, schema), schema, budget_bytes=AMPLE)
+    each = [collect_part_stats(to_table(p, schema), schema, budget_bytes=AMPLE) for p in (one, two)]
+    together = collect_part_stats(to_table(one + two, schema), schema, budget_bytes=AMPLE)
     merged = merge_stats(each)
     assert merged.rows == together.rows
     for path, column in together.columns.items():

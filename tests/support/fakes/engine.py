@@ -19,7 +19,7 @@ from shardline.datasource.shard_source.descs import Limits
 from shardline.datasource.shard_source.fetch_task import fetch_partition
 from shardline.datasource.shard_source.offsets import START, parse_offset
 from shardline.datasource.shard_source.options import SourceOptions, parse_source
-from shardline.datasource.shard_source.row_shape import Shape
+from shardline.datasource.shard_source.row_shape import RowShape
 from shardline.datasource.shard_source.run import StreamRun
 
 __all__ = ["STEPS", "Checkpoint", "Killed", "Query", "consolidated", "options_of"]
@@ -95,7 +95,7 @@ class Query:
         self.checkpoint = checkpoint
         self._kill = kill
         schemas = [current_schema(client.state(name)) for name in self.options.inputs]
-        self.run = StreamRun(self.options, client, Shape.now(self.options, schemas))
+        self.run = StreamRun(self.options, client, RowShape.now(self.options, schemas))
         if available_now:
             self.run.fix_target()
 

@@ -26,7 +26,7 @@ from shardline.app.lane.commands import (
 )
 from shardline.app.lane.lane import Lane
 from shardline.app.lane.settings import LaneSettings
-from shardline.app.lane.state import EMPTY_STATE, LaneState, apply, check_state, unrepeated
+from shardline.app.lane.state import EMPTY_STATE, LaneState, apply, check_state, without_repeated
 from shardline.app.protocol.objects import (
     Description,
     IndexDescription,
@@ -132,7 +132,7 @@ class SimJournal:
     def append(self, submissions: Sequence[Submission]) -> None:
         self.check_fence()
         self.poll()
-        fresh = unrepeated(self.state, submissions)
+        fresh = without_repeated(self.state, submissions)
         if not fresh:
             return
         fault = self._rng.random()

@@ -18,7 +18,7 @@ from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import SystemClock, SystemIds
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.settings import ShardSettings
-from shardline.datasource.stores.memory import forget
+from shardline.datasource.stores.memory import drop_store
 from shardline.datasource.types.schema import ShardSchema
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Place:
         )
 
     def close(self) -> None:
-        forget(self._name)
+        drop_store(self._name)
 
     def put(
         self, name: str, rows: list[tuple[Row, int, int]], upper: int | None, schema: pa.Schema

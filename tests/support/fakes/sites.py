@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from shardline.app.coordinator.application import Application
-from shardline.app.project.project import Resolved
-from shardline.app.project.statements import Kept
+from shardline.app.project.project import CheckedProject
+from shardline.app.project.statements import ObjectDescription
 from shardline.app.protocol.objects import IndexDescription, SourceDescription
 from shardline.app.settings.config import RuntimeSettings
 from shardline.datasource.client import ShardClient
@@ -41,13 +41,13 @@ def index(name: str = "i", on: str = "t") -> IndexDescription:
     return IndexDescription(name=name, on=on)
 
 
-def project(*wanted: Kept) -> Resolved:
+def project(*wanted: ObjectDescription) -> CheckedProject:
     """A project of these objects."""
     schemas = {one.name: "k BIGINT, s STRING" for one in wanted}
-    return Resolved({one.name: one for one in wanted}, schemas=schemas)
+    return CheckedProject({one.name: one for one in wanted}, schemas=schemas)
 
 
-def _make_shard(client: ShardClient, description: Kept, ddl: str) -> None:
+def _make_shard(client: ShardClient, description: ObjectDescription, ddl: str) -> None:
     """As the one of the application, whose DDL only Spark can read."""
     del ddl
     client.create(description.name, ShardSchema.from_arrow(SCHEMA))

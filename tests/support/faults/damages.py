@@ -16,7 +16,7 @@ from shardline.datasource.shard.batch import Batch
 from shardline.datasource.shard.codec import CODE_VERSION, Record, decode_rollup, encode_rollup
 from shardline.datasource.shard.description import Description
 from shardline.datasource.shard.state import Registration, RollupRef
-from shardline.datasource.transactions.rows import Payload, Row, table_of
+from shardline.datasource.transactions.rows import Payload, Row, updates_table
 from support.faults.damage import OTHER, SHARD, Lake, some
 
 __all__ = ["DAMAGES", "Damage", "damage"]
@@ -311,7 +311,7 @@ def commit(lake: Lake, data: bytes) -> None:
     assert ledger is not None
     shard = lake.client.state(OTHER).shard
     row = Row("r" * 32, "append", OTHER, shard, ledger.upper, data)
-    txns._committer._append(ledger, ledger.upper, table_of([row], ()), None, None)
+    txns._committer._append(ledger, ledger.upper, updates_table([row], ()), None, None)
 
 
 def committed_part(lake: Lake) -> str:

@@ -32,7 +32,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardline.datasource.stores.faulty import damaged
+from shardline.datasource.stores.faulty import with_damaged_byte
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -225,7 +225,7 @@ class FaultProxy:
             return False
         if method == "GET" and target in self._unread and response.body:
             self._unread.discard(target)
-            response = _Message(response.head, damaged(response.body))
+            response = _Message(response.head, with_damaged_byte(response.body))
         if fault == "truncate_get":
             writer.write(response.head + response.body[: len(response.body) // 2])
             return False

@@ -20,7 +20,7 @@ from typing_extensions import override
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, Indeterminate
 from shardline.datasource.settings import ShardSettings
-from shardline.datasource.stores.memory import MemoryObjects, forget
+from shardline.datasource.stores.memory import MemoryObjects, drop_store
 from shardline.datasource.stores.objects import CreateOutcome, Objects, Unresolved
 from shardline.datasource.stores.open import compose_location
 from shardline.datasource.types.schema import ShardSchema
@@ -118,7 +118,7 @@ class World:
 
     def close(self) -> None:
         """Forget what is stored."""
-        forget(self._name)
+        drop_store(self._name)
 
 
 # --- processes that die --------------------------------------------------------------------------
@@ -188,10 +188,10 @@ class Mortal(Objects):
         return self._run(name, operation, refuse)
 
     def _write(self, name: str, operation: Callable[[], T]) -> T:
-        def forget() -> T:
+        def drop_store() -> T:
             raise Indeterminate("connection lost")
 
-        return self._run(name, operation, forget)
+        return self._run(name, operation, drop_store)
 
     @override
     def create(self, key: str, value: bytes) -> CreateOutcome:

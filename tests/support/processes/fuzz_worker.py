@@ -26,7 +26,7 @@ from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import ShardError
 from shardline.datasource.parts.fetch import Fetcher
 from shardline.datasource.parts.part_file import decode_inline
-from shardline.datasource.parts.verify import verify
+from shardline.datasource.parts.verify import verify_part
 from shardline.datasource.read import contents_of
 from shardline.datasource.shard.batch import Part
 from shardline.datasource.shard.plan import PlannedPart, TimeFilter
@@ -82,7 +82,7 @@ class Target:
 def _file(target: Target, value: bytes) -> str:
     """A part file that is damaged: refused by its checksum; read anyway, refused or the same."""
     target.client.location.blob.set(target.part.key, value)
-    assert verify(target.client.location.blob, target.part) is not None, "not noticed"
+    assert verify_part(target.client.location.blob, target.part) is not None, "not noticed"
     return _outcome(target, target.part)
 
 

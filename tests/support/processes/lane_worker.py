@@ -14,7 +14,7 @@ import sys
 import threading
 
 from shardline.app.lane.commands import Submission, UpdateConfiguration
-from shardline.app.lane.holder import this_process
+from shardline.app.lane.holder import describe_process
 from shardline.app.lane.log import LaneLog
 from shardline.app.lane.settings import LaneSettings
 from shardline.datasource.client import ShardClient
@@ -30,7 +30,7 @@ def _say(word: object) -> None:
 def main() -> None:
     asked = json.loads(sys.argv[1])
     client = ShardClient.open(asked["url"])
-    holder = this_process(asked["name"], SystemClock(), SystemIds())
+    holder = describe_process(asked["name"], SystemClock(), SystemIds())
     settings = LaneSettings(lease_ms=asked.get("lease_ms", 60_000))
     try:
         log = LaneLog.open(client, holder, settings, how=asked["how"])

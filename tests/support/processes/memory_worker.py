@@ -27,7 +27,7 @@ from shardline.datasource.shard.description import Description
 from shardline.datasource.shard.plan import (
     PlannedPart,
     TimeFilter,
-    pack,
+    pack_parts,
     plan_changes,
     plan_snapshot,
 )
@@ -102,8 +102,8 @@ def plan(path: str) -> dict[str, int]:
     arrow = pa.schema([(f"column_{i}", pa.int64()) for i in range(_COLUMNS)])
     schema = ShardSchema.from_arrow(arrow)
     snapshot = plan_snapshot(state, 10**9, "column_0").plain
-    lists = pack(snapshot, 32 << 20)
-    changes = pack(plan_changes(state, 0, None), 32 << 20)
+    lists = pack_parts(snapshot, 32 << 20)
+    changes = pack_parts(plan_changes(state, 0, None), 32 << 20)
     where = Condition("column_1 between 5000 and 5999 or column_2 < 0").bind(schema)
     kept = [one for one in Pruner(where, {0: schema.json}).keep(snapshot) if not one.audit]
     return {

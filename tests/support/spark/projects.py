@@ -9,7 +9,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from shardline.app.compute.shard_follower import Followed
+from shardline.app.compute.shard_follower import ShardFollower
 from shardline.app.project.project import Project
 from shardline.datasource.client import ShardClient
 
@@ -140,7 +140,7 @@ def _times(client: ShardClient, names: tuple[str, ...]) -> list[int]:
     """The times at which any of these has an update."""
     found: set[int] = set()
     for name in names:
-        with closing(Followed.open(client, name, since=None, purpose="test")) as shard:
+        with closing(ShardFollower.open(client, name, since=None, purpose="test")) as shard:
             state = shard.look()
             for batch in shard.changes(state, (state.since.time or 0) + 1, state.upper.time):
                 found.update(batch.column("_ts").to_pylist())

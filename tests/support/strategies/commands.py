@@ -15,7 +15,7 @@ from shardline.datasource.shard.batch import Batch, Part, Run
 from shardline.datasource.shard.codec import CODE_VERSION
 from shardline.datasource.shard.commands.append import Append, abandon, compare_and_append
 from shardline.datasource.shard.commands.evolve import evolve_schema
-from shardline.datasource.shard.commands.gc import give_up, note_cleaned
+from shardline.datasource.shard.commands.gc import give_up_states, note_cleaned
 from shardline.datasource.shard.commands.lifecycle import finalise, initial_state, reinitialise
 from shardline.datasource.shard.commands.merge import apply_merge
 from shardline.datasource.shard.commands.readers import (
@@ -32,7 +32,13 @@ from shardline.datasource.shard.commands.readers import (
 from shardline.datasource.shard.commands.rollups import add_rollup
 from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.description import Description
-from shardline.datasource.shard.state import RollupRef, ShardState, check, expire, is_tombstone
+from shardline.datasource.shard.state import (
+    RollupRef,
+    ShardState,
+    check_invariants,
+    expire_leases,
+    is_tombstone,
+)
 from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.types.stats import ColumnStats, PartStats, encode_stats
 
@@ -91,11 +97,13 @@ def advance(state: ShardState, step: Step, now_ms: int) -> ShardState:
     if new is None:
         return state
     new = msgspec.structs.replace(
-        expire(new, now_ms), seqno=state.seqno + 1, walltime_ms=max(now_ms, state.walltime_ms + 1)
+        expire_leases(new, now_ms),
+        seqno=state.seqno + 1,
+        walltime_ms=max(now_ms, state.walltime_ms + 1),
     )
     if is_tombstone(new) or new.shard != state.shard:
         new = msgspec.structs.replace(new, base=new.seqno)
-    check(new)
+    check_invariants(new)
     return new
 
 
@@ -227,7 +235,7 @@ def steps() -> st.SearchStrategy[Step]:
         made(confirm_critical, reader=_NAMES, epoch=_NAMES),
         made(expire_critical, reader=_NAMES, epoch=st.none() | _NAMES),
         st.builds(rollup, numbers, refs),
-        made(give_up, seqno=numbers),
+        made(give_up_states, seqno=numbers),
         made(note_cleaned, seqno=numbers),
         made(pin_critical, reader=_NAMES, epoch=_NAMES, seqno=st.none() | numbers),
         st.builds(_dropped, st.integers(0, 9)),

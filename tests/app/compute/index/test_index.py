@@ -8,7 +8,13 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from shardline.app.compute.index.index import Index, Indexes, IndexSettings, RunningIndex, run_index
+from shardline.app.compute.index.index import (
+    Index,
+    IndexRegistry,
+    IndexSettings,
+    RunningIndex,
+    run_index,
+)
 from shardline.app.execution.observations import (
     Ended,
     Failed,
@@ -41,7 +47,7 @@ def at(place: Place, upper: int | None) -> Progress:
             return found
 
 
-def only(indexes: Indexes, place: Place) -> Index:
+def only(indexes: IndexRegistry, place: Place) -> Index:
     (found,) = indexes.of(place.url, "t")
     return found
 
@@ -51,7 +57,7 @@ def test_it_follows_the_object(place: Place) -> None:
     rows = [((1, "a"), 5, 1), ((1, "b"), 7, 2), ((2, "c"), 7, 1)]
     later = [((1, "a"), 12, -1), ((2, "d"), 14, 1)]
     place.put("t", rows, 10, SCHEMA)
-    indexes = Indexes()
+    indexes = IndexRegistry()
     running = run_index(place.host, incarnation("by_k", 6), ON_K, indexes, QUICK)
     place.next(Started)
     place.next(Hydrated)
@@ -75,7 +81,7 @@ def test_it_follows_the_object(place: Place) -> None:
 def test_it_waits_for_its_first_time(place: Place) -> None:
     """An index created at a time that is not settled yet answers once it is."""
     place.put("t", [((1, "a"), 5, 1)], 10, SCHEMA)
-    indexes = Indexes()
+    indexes = IndexRegistry()
     running = run_index(place.host, incarnation("by_k", 15), ON_K, indexes, QUICK)
     place.next(Started)
     assert indexes.of(place.url, "t") == ()
@@ -88,7 +94,7 @@ def test_it_waits_for_its_first_time(place: Place) -> None:
 def test_it_tells_its_size(place: Place) -> None:
     """Records and bytes are gauges, of this incarnation."""
     place.put("t", [((i, "x"), 0, 1) for i in range(50)], 10, SCHEMA)
-    running = run_index(place.host, incarnation("by_k", 9, epoch=4), ON_K, Indexes(), QUICK)
+    running = run_index(place.host, incarnation("by_k", 9, epoch=4), ON_K, IndexRegistry(), QUICK)
     told = place.next(Measured)
     assert (told.epoch, told.now["records"]) == (4, 50)
     assert (told.now["size"] or 0) > 50 * 9
@@ -98,7 +104,7 @@ def test_it_tells_its_size(place: Place) -> None:
 def test_one_that_is_too_large_says_so(place: Place) -> None:
     """Beyond its limit an index ends with an error, and answers nothing."""
     place.put("t", [((i, "x" * 100), 0, 1) for i in range(50)], 10, SCHEMA)
-    indexes = Indexes()
+    indexes = IndexRegistry()
     small = IndexSettings(poll_ms=2, limit_bytes=2000)
     running = run_index(place.host, incarnation("by_k", 9), ON_K, indexes, small)
     failed = place.next(Failed)
@@ -110,7 +116,7 @@ def test_one_that_is_too_large_says_so(place: Place) -> None:
 def test_history_is_kept_for_who_reads_there(place: Place) -> None:
     """History behind the upper goes, but never a time that somebody holds."""
     place.put("t", [((1, "a"), 0, 1)], 10, SCHEMA)
-    indexes = Indexes()
+    indexes = IndexRegistry()
     short = IndexSettings(poll_ms=2, history_ms=5)
     running = run_index(place.host, incarnation("by_k", 9), ON_K, indexes, short)
     place.next(Hydrated)
@@ -131,7 +137,7 @@ def test_history_is_kept_for_who_reads_there(place: Place) -> None:
 def test_the_shard_is_held_until_it_has_been_read(place: Place) -> None:
     """From before it starts until it stops, an index holds what it has not read."""
     place.put("t", [((1, "a"), 0, 1)], 10, SCHEMA)
-    running = run_index(place.host, incarnation("by_k", 20), ON_K, Indexes(), QUICK)
+    running = run_index(place.host, incarnation("by_k", 20), ON_K, IndexRegistry(), QUICK)
     (lease,) = place.client.state("t").leased.values()
     assert lease.since == 20
     running.stop()
@@ -141,7 +147,7 @@ def test_the_shard_is_held_until_it_has_been_read(place: Place) -> None:
 def test_a_finished_object_stays_indexed(place: Place) -> None:
     """At the end of its object an index says so and goes on answering."""
     place.put("t", [((1, "a"), 0, 1)], 10, SCHEMA)
-    indexes = Indexes()
+    indexes = IndexRegistry()
     running = run_index(place.host, incarnation("by_k", None), ON_K, indexes, QUICK)
     place.put("t", [((1, "a"), 11, 1)], None, SCHEMA)
     place.next(Ended)
@@ -152,7 +158,7 @@ def test_a_finished_object_stays_indexed(place: Place) -> None:
 def test_a_dropped_object_fails_its_index(place: Place) -> None:
     """An index of what is gone ends with an error; nothing stale is answered."""
     place.put("t", [((1, "a"), 0, 1)], 10, SCHEMA)
-    indexes = Indexes()
+    indexes = IndexRegistry()
     running = run_index(place.host, incarnation("by_k", 9), ON_K, indexes, QUICK)
     place.next(Hydrated)
     holders = list(place.client.state("t").leased)
@@ -163,7 +169,7 @@ def test_a_dropped_object_fails_its_index(place: Place) -> None:
 
 
 def start(place: Place, description: IndexDescription, as_of: int) -> RunningIndex:
-    return run_index(place.host, incarnation("i", as_of), description, Indexes(), QUICK)
+    return run_index(place.host, incarnation("i", as_of), description, IndexRegistry(), QUICK)
 
 
 def test_what_cannot_be_indexed_is_refused_at_once(place: Place) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from shardline.app.compute.peek.fast_path import keys_of, simple_select, spark_schema
+from shardline.app.compute.peek.fast_path import lookup_keys, read_simple_select, spark_schema
 from shardline.datasource.types.schema import ShardSchema
 
 SCHEMA = ShardSchema.from_arrow(
@@ -61,7 +61,7 @@ SCHEMA = ShardSchema.from_arrow(
 )
 def test_what_is_not_certain_is_for_spark(query: str) -> None:
     """Anything beyond columns, a condition of shards and a limit is left alone."""
-    assert simple_select(query, "t", SCHEMA, "UTC") is None
+    assert read_simple_select(query, "t", SCHEMA, "UTC") is None
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_simple_ones_are_read(
     query: str, columns: tuple[str, ...], names: tuple[str, ...], limit: int | None
 ) -> None:
     """Columns, their names, a condition and a limit are all that they have."""
-    found = simple_select(query, "t", SCHEMA, "UTC")
+    found = read_simple_select(query, "t", SCHEMA, "UTC")
     assert found is not None
     assert (found.columns, found.names, found.limit) == (columns, names, limit)
 
@@ -108,9 +108,9 @@ def test_keys_are_found_where_every_row_must_have_one(
     where: str, key: tuple[str, ...], count: int | None
 ) -> None:
     """Equalities and lists joined by AND; doubles never, of which two zeros are equal."""
-    found = simple_select(f"SELECT * FROM t WHERE {where}", "t", SCHEMA, "UTC")  # noqa: S608
+    found = read_simple_select(f"SELECT * FROM t WHERE {where}", "t", SCHEMA, "UTC")  # noqa: S608
     assert found is not None
-    keys = keys_of(found, key, SCHEMA)
+    keys = lookup_keys(found, key, SCHEMA)
     assert (None if keys is None else len(keys)) == count
     for one in keys or []:
         assert one.schema.types == [SCHEMA.arrow.field(name).type for name in key]

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from shardline.app.compute.index.index import Indexes
+from shardline.app.compute.index.index import IndexRegistry
 from shardline.app.compute.peek.answer import PeekSettings
-from shardline.app.compute.peek.peek import Peeks
+from shardline.app.compute.peek.peek import PeekServer
 from shardline.app.compute.peek.results import from_ipc
 from shardline.app.protocol.compute import Peek, PeekResponse
 from shardline.datasource.frontier import Frontier
@@ -46,7 +46,7 @@ def place() -> Iterator[Place]:
     found.close()
 
 
-def peeks_of(place: Place, inputs: Inputs | None = None, **chosen: Any) -> Peeks:
+def peeks_of(place: Place, inputs: Inputs | None = None, **chosen: Any) -> PeekServer:
     def nothing(name: str) -> pa.Table:
         raise AssertionError(name)
 
@@ -55,14 +55,16 @@ def peeks_of(place: Place, inputs: Inputs | None = None, **chosen: Any) -> Peeks
 
     settings = PeekSettings(poll_ms=2, **chosen)
     catalog = inputs or Inputs()
-    return Peeks(place.host, catalog, nothing, bind, indexes=Indexes(), settings=settings)
+    return PeekServer(
+        place.host, catalog, nothing, bind, indexes=IndexRegistry(), settings=settings
+    )
 
 
 def peek(uuid: str, as_of: int, query: str = ALL, limit: int = 1 << 20) -> Peek:
     return Peek(uuid=uuid, query=query, inputs=("t",), as_of=as_of, limit_bytes=limit)
 
 
-def answer(place: Place, peeks: Peeks, asked: Peek) -> PeekResponse:
+def answer(place: Place, peeks: PeekServer, asked: Peek) -> PeekResponse:
     peeks.start(asked)
     return place.next(PeekResponse)
 

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardline.app.compute.shard_follower import Followed
-from shardline.app.compute.subscribe.batches import Feed
+from shardline.app.compute.shard_follower import ShardFollower
+from shardline.app.compute.subscribe.batches import SubscriptionFeed
 from shardline.app.compute.subscribe.subscription import (
-    RunningSubscribe,
+    RunningSubscription,
     SubscribeSettings,
+    batch_rows,
     resume_at,
-    rows_of,
-    run_subscribe,
+    run_subscription,
 )
 from shardline.app.execution.observations import Ended, Hydrated
 from shardline.app.protocol.compute import SubscribeDropped, SubscribeResponse
@@ -54,13 +54,13 @@ def start(
     as_of: int,
     chosen: SubscribeSettings = QUICK,
     inputs: Inputs | None = None,
-) -> RunningSubscribe:
-    return run_subscribe(place.host, incarnation("t1", as_of), what, inputs or Inputs(), chosen)
+) -> RunningSubscription:
+    return run_subscription(place.host, incarnation("t1", as_of), what, inputs or Inputs(), chosen)
 
 
 def updates(batch: SubscribeResponse) -> Updates:
     """A batch as `(row, time, diff)`."""
-    table = rows_of(batch)
+    table = batch_rows(batch)
     return [(tuple(row[:-2]), row[-2], row[-1]) for row in zip(*columns(table), strict=True)]
 
 
@@ -68,7 +68,7 @@ def columns(table: pa.Table) -> list[list[Any]]:
     return [column.to_pylist() for column in table.columns]
 
 
-def to_the_end(place: Place, running: RunningSubscribe) -> list[SubscribeResponse]:
+def to_the_end(place: Place, running: RunningSubscription) -> list[SubscribeResponse]:
     """All batches of a subscription that comes to an end, each acknowledged."""
     found = []
     while True:
@@ -144,10 +144,10 @@ def test_batches_rebuild_the_contents_at_every_progress(  # noqa: PLR0917 - draw
     step()
     while lower <= as_of and lower < LAST:
         step()
-    shard = Followed.open(place.client, "t", since=as_of, purpose="test")
+    shard = ShardFollower.open(place.client, "t", since=as_of, purpose="test")
     seen: Updates = []
     end: int | None = as_of
-    with Feed(place.host, wanted(snapshot, up_to), Inputs(), shard, as_of) as feed:
+    with SubscriptionFeed(place.host, wanted(snapshot, up_to), Inputs(), shard, as_of) as feed:
         while feed.frontier.time is not None:
             while lower < LAST and lower <= feed.frontier.time:
                 step()
@@ -184,10 +184,10 @@ def test_resuming_loses_and_repeats_nothing(place: Place, stop_after: int) -> No
     place.put("t", [], 1, SCHEMA)
     for time in range(1, 10):
         place.put("t", [one for one in rows if one[1] == time], time + 1, SCHEMA)
-    shard = Followed.open(place.client, "t", since=3, purpose="test")
+    shard = ShardFollower.open(place.client, "t", since=3, purpose="test")
     seen: Updates = []
     # Small batches make many.
-    with Feed(place.host, wanted(), Inputs(), shard, 3) as feed:
+    with SubscriptionFeed(place.host, wanted(), Inputs(), shard, 3) as feed:
         for _ in range(stop_after):
             assert feed.frontier.time is not None
             assert feed.frontier.time < 10
@@ -265,7 +265,7 @@ def test_a_live_error_poisons(place: Place) -> None:
     assert "[INPUT_HAS_ERRORS] 'a' has 1 live error at 6" in batches[1].error
     assert "bad date" in batches[1].error
     with pytest.raises(Determinate, match="SUBSCRIPTION_POISONED"):
-        rows_of(batches[1])
+        batch_rows(batches[1])
 
 
 def test_an_error_of_another_time_is_none(place: Place) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardline.app.compute.view.idle_advancer import Advancer, advancer_of
+from shardline.app.compute.view.idle_advancer import IdleAdvancer, get_advancer
 from support.fakes.clock import ManualClock
 from support.models.shards import World, schema_of
 
@@ -44,7 +44,7 @@ def world() -> World:
 def test_each_follower_gets_its_inputs_in_order(world: World) -> None:
     """States come in the order of the inputs; none at all if one of them is not there."""
     one, two, gone = Seen("b", "a"), Seen("a"), Seen("a", "absent")
-    advancer = Advancer(world.client(), ManualClock(), 1000)
+    advancer = IdleAdvancer(world.client(), ManualClock(), 1000)
     with ThreadPoolExecutor(2) as pool:
         for follower in (one, two, gone):
             advancer.add(follower)
@@ -59,7 +59,7 @@ def test_each_follower_gets_its_inputs_in_order(world: World) -> None:
 def test_a_failure_stops_nobody_else(world: World) -> None:
     """The thread lives on after a follower has failed, and ends with the last follower."""
     bad, good = Seen("a", fails=True), Seen("a")
-    advancer = Advancer(world.client(), ManualClock(), 1000)
+    advancer = IdleAdvancer(world.client(), ManualClock(), 1000)
     advancer.add(bad)
     assert bad.came.wait(30)
     advancer.add(good)
@@ -74,6 +74,6 @@ def test_a_failure_stops_nobody_else(world: World) -> None:
 def test_a_runtime_has_one(world: World) -> None:
     """Who has the same client shares an advancer."""
     client, other = world.client(), world.client()
-    first = advancer_of(client, ManualClock(), 1000)
-    assert advancer_of(client, ManualClock(), 1000) is first
-    assert advancer_of(other, ManualClock(), 1000) is not first
+    first = get_advancer(client, ManualClock(), 1000)
+    assert get_advancer(client, ManualClock(), 1000) is first
+    assert get_advancer(other, ManualClock(), 1000) is not first

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardline.app.compute.view.input_changes import news_of, quiet_until
+from shardline.app.compute.view.input_changes import find_input_changes, unchanged_until
 from shardline.datasource.frontier import Frontier
 from support.models.shards import World, schema_of, updates
 
@@ -42,7 +42,7 @@ def test_news_are_all_times_of_changes(
     truth = filled(world, "one", one) | filled(world, "two", two)
     states = world.client().readable("one", "two")
     wanted = {time for time in truth if lower <= time < lower + length}
-    news = news_of(states, lower, lower + length)
+    news = find_input_changes(states, lower, lower + length)
     assert set(news.times) <= wanted
     assert news.known or not wanted
     read = {time for time in wanted if news.spread}
@@ -59,7 +59,7 @@ def test_quiet_inputs_have_no_change(
     world = World()
     truth = filled(world, "one", one) | filled(world, "two", two)
     states = world.client().readable("one", "two")
-    until = quiet_until(states, lower).time
+    until = unchanged_until(states, lower).time
     assert until is not None
     assert until >= lower
     uppers = [state.upper.time or 0 for state in states]

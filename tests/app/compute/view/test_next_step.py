@@ -5,7 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardline.app.compute.view.next_step import Done, Linear, Output, Quiet, Recompute, next_step
+from shardline.app.compute.view.next_step import (
+    Done,
+    Linear,
+    OutputProgress,
+    Recompute,
+    Unchanged,
+    choose_next_step,
+)
 
 TIMES = st.lists(st.integers(0, 30), unique=True, max_size=8).map(sorted)
 
@@ -27,7 +34,7 @@ class Model:
     def at(self, time: int) -> int:
         return self.changes[max(t for t in self.changes if t <= time)]
 
-    def take(self, step: Quiet | Linear | Recompute, times: list[int]) -> None:
+    def take(self, step: Unchanged | Linear | Recompute, times: list[int]) -> None:
         assert step.lower == self.upper, (step, self.upper)
         self.steps += 1
         match step:
@@ -46,11 +53,11 @@ class Model:
 
 def drive(model: Model, times: list[int], floor: int, end: int | None, *, linear: bool) -> None:
     for _ in range(3 * len(times) + 3):
-        output = Output(model.upper, model.ours, failing=False)
+        output = OutputProgress(model.upper, model.ours, failing=False)
         known = [t for t in times if t >= max(floor, model.upper or 0)]
         known = [t for t in known if end is None or t < end]
         strategy = "linear" if linear else "recompute"
-        step = next_step(output, known, floor=floor, end=end, strategy=strategy)  # type: ignore[arg-type]
+        step = choose_next_step(output, known, floor=floor, end=end, strategy=strategy)  # type: ignore[arg-type]
         if isinstance(step, Done):
             return
         model.take(step, times)
@@ -95,15 +102,17 @@ def test_finished_inputs_finish_the_output(times: list[int], floor: int) -> None
 
 def test_a_failing_view_is_recomputed() -> None:
     """Changes add nothing to a result that is not there: the query is run anew."""
-    failing = Output(10, ours=True, failing=True)
-    assert next_step(failing, [12], floor=5, end=20, strategy="linear") == Recompute(12, 10, 20)
-    assert next_step(failing, [], floor=5, end=20, strategy="linear") == Quiet(10, 20)
-    working = Output(10, ours=True, failing=False)
-    assert next_step(working, [12], floor=5, end=20, strategy="linear") == Linear(10, 20)
+    failing = OutputProgress(10, ours=True, failing=True)
+    assert choose_next_step(failing, [12], floor=5, end=20, strategy="linear") == Recompute(
+        12, 10, 20
+    )
+    assert choose_next_step(failing, [], floor=5, end=20, strategy="linear") == Unchanged(10, 20)
+    working = OutputProgress(10, ours=True, failing=False)
+    assert choose_next_step(working, [12], floor=5, end=20, strategy="linear") == Linear(10, 20)
 
 
 def test_an_interval_before_the_as_of_is_done() -> None:
     """Before the first time at which it is to be right a view has nothing to do."""
-    new = Output(0, ours=False, failing=False)
-    assert next_step(new, [], floor=10, end=8, strategy="recompute") == Done()
-    assert next_step(new, [], floor=10, end=11, strategy="recompute") == Recompute(10, 0, 11)
+    new = OutputProgress(0, ours=False, failing=False)
+    assert choose_next_step(new, [], floor=10, end=8, strategy="recompute") == Done()
+    assert choose_next_step(new, [], floor=10, end=11, strategy="recompute") == Recompute(10, 0, 11)

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from shardline.app.compute.view.output_contents import Contents, correction
+from shardline.app.compute.view.output_contents import OutputContents, correct_in_memory
 from shardline.datasource.client import ShardClient
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.commands.append import Appended
@@ -52,14 +52,14 @@ def test_contents_are_the_sum_of_all_updates_before_the_upper(client: ShardClien
     """Rows that were taken back are gone; one that was taken back too often is still told."""
     put(client, 0, 10, ("ann", 1.0, 1), ("bob", 2.0, 2))
     put(client, 10, 20, ("ann", 1.0, -1), ("cyn", 3.0, -1))
-    assert plain(Contents(client, "totals").at(20)) == [("bob", 2.0, 2), ("cyn", 3.0, -1)]
-    assert plain(Contents(client, "totals").at(10)) == [("ann", 1.0, 1), ("bob", 2.0, 2)]
+    assert plain(OutputContents(client, "totals").at(20)) == [("bob", 2.0, 2), ("cyn", 3.0, -1)]
+    assert plain(OutputContents(client, "totals").at(10)) == [("ann", 1.0, 1), ("bob", 2.0, 2)]
 
 
 def test_what_is_known_is_not_read_and_follows_the_upper(client: ShardClient) -> None:
     """After an append of nothing, too; at any other upper the shard is asked again."""
     put(client, 0, 10, ("ann", 1.0, 1))
-    contents = Contents(client, "totals")
+    contents = OutputContents(client, "totals")
     client.state("totals")
     contents.become(10, table(("known", 7.0, 1)))
     contents.moved(9, 11)
@@ -73,7 +73,7 @@ def test_what_is_known_is_not_read_and_follows_the_upper(client: ShardClient) ->
 def test_a_shard_that_was_made_anew_is_asked_again(client: ShardClient) -> None:
     """What was known was of another one, though its upper be the same."""
     put(client, 0, 10, ("ann", 1.0, 1))
-    contents = Contents(client, "totals")
+    contents = OutputContents(client, "totals")
     assert plain(contents.at(10)) == [("ann", 1.0, 1)]
     client.drop("totals")
     client.create("totals", ShardSchema.from_arrow(ROWS))
@@ -84,7 +84,7 @@ def test_a_shard_that_was_made_anew_is_asked_again(client: ShardClient) -> None:
 def test_what_is_not_small_is_left_to_spark(client: ShardClient) -> None:
     """It is known from the descriptions of the parts, before anything is read."""
     put(client, 0, 10, *[(str(n), float(n), 1) for n in range(ROWS_MAX + 1)])
-    contents = Contents(client, "totals")
+    contents = OutputContents(client, "totals")
     assert contents.at(10) is None
 
 
@@ -92,7 +92,7 @@ def test_a_correction_tells_rows_apart_as_shards_do() -> None:
     """Zeros of both signs are two values, NaN is one; what stays the same costs nothing."""
     held = table(("a", 0.0, 1), ("b", float("nan"), 1), ("c", 1.0, 3), (None, 1.0, 1))
     desired = table(("a", -0.0, 1), ("b", float("nan"), 1), ("c", 1.0, 1), ("d", 5.0, 2))
-    found = correction(desired, held)
+    found = correct_in_memory(desired, held)
     assert sorted(map(str, found.to_pylist())) == sorted(
         map(
             str,

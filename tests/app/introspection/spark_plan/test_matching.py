@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shardline.app.introspection.spark_plan.execution_plan import SparkPlan, parse_plan
-from shardline.app.introspection.spark_plan.matching import Work, matched
+from shardline.app.introspection.spark_plan.matching import Work, match_execution
 from shardline.app.introspection.spark_plan.operators import operators_of
 from shardline.app.protocol.objects import Description, ViewDescription
 from support.fakes.introspection import DELAYS, FLIGHTS, OUT
@@ -65,7 +65,7 @@ def plan(
 
 
 def work(description: Description, given: SparkPlan) -> Work:
-    return matched(description, operators_of(description), given)
+    return match_execution(description, operators_of(description), given)
 
 
 def rows(description: Description, found: Work) -> dict[str, int]:
