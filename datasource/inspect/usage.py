@@ -36,8 +36,8 @@ from shardline.datasource.clock import Clock, SystemIds
 from shardline.datasource.errors import InvalidUsage, MissingBlob, ShardError
 from shardline.datasource.inspect.report import ProblemReport
 from shardline.datasource.settings import ShardSettings
+from shardline.datasource.shard.commands.orphan_sweep import SWEEP_AGE_MS
 from shardline.datasource.shard.commands.rollups import oldest_whole
-from shardline.datasource.shard.commands.sweep import SWEEP_AGE_MS
 from shardline.datasource.shard.machine import Machine
 from shardline.datasource.shard.references import (
     Amount,

@@ -38,7 +38,7 @@ from typing import Final
 import msgspec
 
 from shardline.datasource.errors import MissingBlob
-from shardline.datasource.shard.commands.gc import give_up_states, note_cleaned
+from shardline.datasource.shard.commands.garbage_collection import give_up_states, note_cleaned
 from shardline.datasource.shard.commands.rollups import oldest_whole
 from shardline.datasource.shard.machine import Machine
 from shardline.datasource.shard.references import dropped, part_blobs, whole_state_seqnos

@@ -18,7 +18,7 @@ names, so they are found by listing (Iceberg: remove_orphan_files; persist has n
     4. delete the rest, then folders that are empty;
     5. note in the state when that was.
 
-`shardline.datasource.shard.commands.sweep` proves that no commit can come after its part was
+`shardline.datasource.shard.commands.orphan_sweep` proves that no commit can come after its part was
 deleted; the proof rests on this order. Step 2 comes before 3 because parts move in that direction:
 applying a transaction first puts its parts into the state, and then forgets the transaction.
 
@@ -40,7 +40,7 @@ import msgspec
 
 from shardline.datasource.clock import Clock
 from shardline.datasource.errors import InvalidUsage, MissingBlob
-from shardline.datasource.shard.commands.sweep import (
+from shardline.datasource.shard.commands.orphan_sweep import (
     SWEEP_AGE_MS,
     note_swept,
     sweep_due,

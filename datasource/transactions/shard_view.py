@@ -34,7 +34,7 @@ import msgspec
 
 from shardline.datasource.errors import Determinate
 from shardline.datasource.shard.batch import Batch
-from shardline.datasource.shard.commands.sweep import write_barrier
+from shardline.datasource.shard.commands.orphan_sweep import write_barrier
 from shardline.datasource.shard.description import Description
 from shardline.datasource.shard.state import ShardState, is_tombstone
 from shardline.datasource.shard.trace import push_batch

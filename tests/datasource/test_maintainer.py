@@ -55,7 +55,7 @@ def test_a_round_makes_each_step_in_order(world: World) -> None:
     assert maintain(machine).swept is None
 
 
-@pytest.mark.parametrize("broken", ["retain", "compact", "collect_garbage", "sweep"])
+@pytest.mark.parametrize("broken", ["apply_retention", "compact", "collect_garbage", "sweep"])
 def test_a_step_that_fails_does_not_stop_the_others(
     world: World,
     monkeypatch: pytest.MonkeyPatch,
@@ -74,13 +74,13 @@ def test_a_step_that_fails_does_not_stop_the_others(
     monkeypatch.setattr(maintenance, broken, fail)
     done = maintain(client.machine(SHARD))
     steps = {
-        "retain": "retention",
+        "apply_retention": "retention",
         "compact": "compaction",
         "collect_garbage": "collection",
         "sweep": "sweep",
     }
     assert done.failed == (steps[broken],)
-    assert done.retained == (broken != "retain")
+    assert done.retained == (broken != "apply_retention")
     assert (done.merges > 0) == (broken != "compact")
     assert (done.collected is None) == (broken == "collect_garbage")
     assert (done.swept is None) == (broken == "sweep")

@@ -22,7 +22,7 @@ from shardline.datasource.lease import Lease
 from shardline.datasource.maintenance import orphan_sweep as sweep
 from shardline.datasource.parts import stage
 from shardline.datasource.shard import state
-from shardline.datasource.shard.commands import append, gc, readers, rollups
+from shardline.datasource.shard.commands import append, garbage_collection, readers, rollups
 from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.machine import Machine
 from shardline.datasource.shard.trace import downgrade
@@ -241,7 +241,7 @@ def _deleted_before_given_up() -> list[tuple[Any, str, Any]]:
         del now_ms
         return Transition(None, max(seqno, old.gc_seqno))
 
-    return everywhere(gc.give_up_states, give_up)
+    return everywhere(garbage_collection.give_up_states, give_up)
 
 
 def _rollups_revived() -> list[tuple[Any, str, Any]]:

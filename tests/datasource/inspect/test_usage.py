@@ -19,8 +19,8 @@ from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import ShardError
 from shardline.datasource.inspect.usage import LocationUsage, ShardUsage, location_usage
 from shardline.datasource.overwrite import overwrite
+from shardline.datasource.shard.commands.orphan_sweep import SWEEP_AGE_MS
 from shardline.datasource.shard.commands.readers import pin_critical
-from shardline.datasource.shard.commands.sweep import SWEEP_AGE_MS
 from shardline.datasource.shard.references import Amount
 from shardline.datasource.stores.file import FileObjects
 from shardline.datasource.stores.location import BlobEntry

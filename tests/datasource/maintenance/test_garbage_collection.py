@@ -13,7 +13,7 @@ import pytest
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage, MissingBlob, ShardError
 from shardline.datasource.overwrite import overwrite
-from shardline.datasource.shard.commands.gc import give_up_states, note_cleaned
+from shardline.datasource.shard.commands.garbage_collection import give_up_states, note_cleaned
 from shardline.datasource.shard.commands.readers import pin_critical
 from shardline.datasource.shard.commands.rollups import add_rollup, oldest_whole
 from shardline.datasource.shard.state import RollupRef

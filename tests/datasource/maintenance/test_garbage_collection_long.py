@@ -12,8 +12,8 @@ import pytest
 
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import ShardError
+from shardline.datasource.shard.commands.orphan_sweep import SWEEP_AGE_MS
 from shardline.datasource.shard.commands.readers import pin_critical
-from shardline.datasource.shard.commands.sweep import SWEEP_AGE_MS
 from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.machine import Machine
 from shardline.datasource.shard.state import Claim, ShardState, is_tombstone

@@ -18,8 +18,8 @@ from shardline.datasource.errors import Determinate, InvalidUsage, ShardError
 from shardline.datasource.maintenance.orphan_sweep import SweepResult, sweep, sweep_orphans
 from shardline.datasource.parts.stage import Staged
 from shardline.datasource.shard.commands.append import Append, compare_and_append
+from shardline.datasource.shard.commands.orphan_sweep import SWEEP_AGE_MS, note_swept, sweep_due
 from shardline.datasource.shard.commands.readers import pin_critical
-from shardline.datasource.shard.commands.sweep import SWEEP_AGE_MS, note_swept, sweep_due
 from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.state import STAGE_LIFE_MS, Registration, ShardState
 from shardline.datasource.shard.state_history import state_at

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate
 from shardline.datasource.parts.stage import Staged
-from shardline.datasource.shard.commands.sweep import SWEEP_AGE_MS
+from shardline.datasource.shard.commands.orphan_sweep import SWEEP_AGE_MS
 from shardline.datasource.shard.state import STAGE_LIFE_MS
 from shardline.datasource.stores.objects import Objects
 from support.faults.leftovers import (

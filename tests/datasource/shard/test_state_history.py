@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage, MissingBlob
 from shardline.datasource.frontier import Frontier
-from shardline.datasource.shard.commands.gc import give_up_states
+from shardline.datasource.shard.commands.garbage_collection import give_up_states
 from shardline.datasource.shard.commands.lifecycle import finalise, reinitialise
 from shardline.datasource.shard.commands.readers import (
     Fencing,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardline.datasource.errors import Determinate
-from shardline.datasource.shard.commands.sweep import SWEEP_AGE_MS
+from shardline.datasource.shard.commands.orphan_sweep import SWEEP_AGE_MS
 from shardline.datasource.shard.state import STAGE_LIFE_MS
 from shardline.datasource.transactions.commit_loop import Committer
 from support.models.shards import SETTINGS, World, dangling, rows, schema_of, table

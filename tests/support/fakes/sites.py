@@ -59,7 +59,7 @@ class Site:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._folder = folder
         self.place = Place()
-        monkeypatch.setattr("shardline.app.coordinator.objects.make_shard", _make_shard)
+        monkeypatch.setattr("shardline.app.coordinator.objects.create_object_shard", _make_shard)
 
     def client(self) -> ShardClient:
         """One more client of the location."""

@@ -15,7 +15,7 @@ from shardline.datasource.shard.batch import Batch, Part, Run
 from shardline.datasource.shard.codec import CODE_VERSION
 from shardline.datasource.shard.commands.append import Append, abandon, compare_and_append
 from shardline.datasource.shard.commands.evolve import evolve_schema
-from shardline.datasource.shard.commands.gc import give_up_states, note_cleaned
+from shardline.datasource.shard.commands.garbage_collection import give_up_states, note_cleaned
 from shardline.datasource.shard.commands.lifecycle import finalise, initial_state, reinitialise
 from shardline.datasource.shard.commands.merge import apply_merge
 from shardline.datasource.shard.commands.readers import (
