@@ -98,7 +98,10 @@ class Freezer:
             if key not in self._good and (due or key not in self._bad)
         ]
         if todo:
-            self._looked_ms = self.clock.elapsed_ms()
+            # Only a check of the bad parts counts: where new parts come faster than the pause, it
+            # would never be over, and a part that was restored would never be found.
+            if due:
+                self._looked_ms = self.clock.elapsed_ms()
             self._check(todo)
         return {key: self._bad[key] for key in blobs if key in self._bad}
 

@@ -103,16 +103,24 @@ class LeaseKeeper:
         return ended
 
     def _run(self) -> None:
+        beaten_ms = self._clock.elapsed_ms()
         while True:
+            # Before the leases are looked at: one that comes after this must cause another look.
+            self._wake.clear()
             with self._lock:
                 if not self._kept:
                     self._thread = None
                     return
                 pause_ms = min(kept.lease.lease_ms for kept in self._kept.values()) / 4
-            # Woken by every new lease, which may be a shorter one.
-            self._wake.clear()
-            if not self._clock.wait(self._wake, pause_ms):
-                self.beat()
+            left_ms = beaten_ms + pause_ms - self._clock.elapsed_ms()
+            if left_ms > 0:
+                # Woken by every new lease, which may be a shorter one. By the clock, and not by
+                # this wait having lasted to its end: a driver that plans reads all the time would
+                # wake it each time before that, and no lease would ever be renewed.
+                self._clock.wait(self._wake, left_ms)
+                continue
+            self.beat()
+            beaten_ms = self._clock.elapsed_ms()
 
 
 LEASE_KEEPER: Final = LeaseKeeper(SystemClock())

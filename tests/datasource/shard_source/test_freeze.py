@@ -9,7 +9,11 @@ import pytest
 
 from shardline.datasource.errors import Corrupt, MissingBlob
 from shardline.datasource.frontier import EMPTY, Frontier
+from shardline.datasource.shard.batch import Part
+from shardline.datasource.shard.plan import PlannedPart, TimeFilter
 from shardline.datasource.shard_source.descs import parts_with_news, stop_before
+from shardline.datasource.shard_source.freeze import Freezer
+from support.fakes.clock import ManualClock
 from support.fakes.engine import Checkpoint, Query, options_of
 from support.models.shards import TINY, World, schema_of, updates
 
@@ -298,3 +302,31 @@ def test_damage_names_shard_and_times(world: World) -> None:
 
     with pytest.raises(Corrupt, match=r"not \d+.*\(shard 'in', times 0 to 1\)"):
         query.drain()
+
+
+def test_new_parts_do_not_keep_a_restored_one_from_being_found() -> None:
+    """Where parts come faster than bad ones are checked again, these are checked all the same."""
+    clock = ManualClock()
+    lost = {"a"}
+    freezer = Freezer(
+        lambda part: MissingBlob("gone") if part.key in lost else None,
+        lambda _: None,
+        clock,
+        "a stream",
+        None,
+    )
+
+    def look(number: int) -> dict[str, str]:
+        parts = [Part("a", 1, 1, 0), Part(f"new {number}", 1, 1, 0)]
+        return freezer.find_unreadable(
+            [PlannedPart(part, TimeFilter(None, None), ordered=True) for part in parts]
+        )
+
+    assert set(look(0)) == {"a"}
+    lost.clear()
+    looks = []
+    for number in range(1, 10):
+        clock.advance(100)
+        looks.append(set(look(number)))
+    assert looks[0] == {"a"}, "it is not checked at each look"
+    assert looks[-1] == set()

@@ -1,0 +1,74 @@
+"""Leases of native reads: renewed while somebody may read, however busy the driver is."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from shardline.datasource.spark_native.leases import LeaseKeeper
+
+LEASE_MS = 800
+BUSY_MS = 100
+
+
+@dataclass
+class BusyClock:
+    """A clock on which every wait is ended early by one more read, until the reads are over."""
+
+    rounds: int
+    elapsed: float = 0.0
+
+    def now_ms(self) -> int:
+        return int(self.elapsed)
+
+    def elapsed_ms(self) -> float:
+        return self.elapsed
+
+    def wait(self, signal: threading.Event, timeout_ms: float) -> bool:
+        del signal
+        self.rounds -= 1
+        assert self.rounds > -1000, "it never ends"
+        busy = self.rounds > 0
+        self.elapsed += min(BUSY_MS, timeout_ms) if busy else timeout_ms
+        return busy
+
+
+@dataclass
+class CountedLease:
+    clock: BusyClock
+    reader: str = "r1"
+    lease_ms: int = LEASE_MS
+    renewed: list[float] = field(default_factory=list)
+    released: bool = False
+
+    def renew(self) -> None:
+        self.renewed.append(self.clock.elapsed)
+
+    def release(self) -> None:
+        self.released = True
+
+
+@dataclass
+class Frame:
+    clock: BusyClock
+
+    def alive(self) -> bool:
+        return self.clock.rounds > 0
+
+
+def test_reads_that_are_planned_all_the_time_keep_no_lease_from_being_renewed() -> None:
+    """No two renewals are further apart than half a lease, and the end releases it."""
+    clock = BusyClock(rounds=50)
+    keeper = LeaseKeeper(clock)
+    lease: Any = CountedLease(clock)
+    keeper.keep(lease, Frame(clock))
+    thread = keeper._thread
+    assert thread is not None
+    thread.join(60)
+    times = [0.0, *lease.renewed]
+    gaps = [after - before for before, after in pairwise(times)]
+    assert len(gaps) > 15
+    assert max(gaps) <= LEASE_MS / 2
+    assert lease.released
