@@ -372,6 +372,9 @@ class Lane:
             if self._journal.role == "follower":
                 self._follow()
             else:
+                # Before the lease is renewed, which may fail: commands that were not taken hold no
+                # start back (`step`), and a restart would begin that nobody has recorded.
+                self._own_commands += self._process_state.take_commands()
                 self._journal.keep()
                 self._append()
         except Fenced as error:

@@ -188,16 +188,19 @@ def test_pauses_between_failures_grow_and_end() -> None:
     assert stage.a.lives()["s"].epoch == 8
 
 
-def test_a_life_that_could_not_be_recorded_does_not_begin() -> None:
-    """While the store refuses appends nothing is started again; then the next life is recorded."""
+@pytest.mark.parametrize("refused", ["append", "renewal of the lease"])
+def test_a_life_that_could_not_be_recorded_does_not_begin(refused: str) -> None:
+    """While the store does not answer nothing is started again; then the next life is recorded."""
     stage = Stage()
     stage.do(CreateDataflow(description=source("s")))
     stage.effects()
     stage.a.fail("s")
-    stage.a.journal.faults = 2.0
+    stage.a.journal.faults = 2.0 if refused == "append" else 0.0
+    stage.a.journal.keep_fails = refused != "append"
     stage.a.settle(rounds=5)
     assert stage.a.runs() == {}
     stage.a.journal.faults = 0.0
+    stage.a.journal.keep_fails = False
     stage.a.settle(rounds=2)
     assert stage.a.lives()["s"].epoch == stage.a.lane.state.objects["s"].epoch == 2
 

@@ -108,6 +108,7 @@ class SimJournal:
         self, order: Order, name: str, clock: ManualClock, rng: random.Random, faults: float = 0.0
     ) -> None:
         self.faults = faults
+        self.keep_fails = False
         self.role: Role = "follower"
         self.state: LaneState = EMPTY_STATE
         self.followed: dict[str, int] = {}
@@ -162,7 +163,8 @@ class SimJournal:
         self.poll()
 
     def keep(self) -> None:
-        pass
+        if self.keep_fails:
+            raise Determinate("no answer, and nothing happened")
 
     def check_fence(self) -> None:
         if self.role == "holder" and self._order.holder != self._name:
