@@ -334,8 +334,11 @@ class Lane:
             case Stop(incarnation):
                 self._running.pop((incarnation.id, incarnation.epoch), None)
                 self._process_state.on_stopped(incarnation.id, incarnation.epoch, now_ms)
+            case CleanUp(name) if isinstance(done.error, Determinate | Indeterminate):
+                _log.warning("not cleaned up yet", extra={"context": {"id": name, "error": error}})
+                self._process_state.on_cleanup_failed(name, now_ms)
             case CleanUp(name, life):
-                # Also after an error: a folder that cannot be deleted must not keep the name.
+                # Also after any other error: what can never be deleted must not keep the name.
                 self._process_state.forgotten(name, life)
         if isinstance(done.error, Fenced):
             self._stop_if_fenced()

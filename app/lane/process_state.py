@@ -14,6 +14,7 @@ Steps of an object in this process:
 
     idle --> starting --> running --> stopping --> idle     one incarnation, then perhaps the next
     idle --> forgetting --> gone                            dropped; what it has left is removed
+             forgetting --> idle                            the store did not answer: after a pause
                           running --> stopping --> ended    finished: there is nothing more to do
 
 An idle object that should run waits for the end of its pause, or for a free hydration slot.
@@ -147,6 +148,7 @@ class _Slot:
         overdue: True if it was logged that the step takes too long.
         due_ms: The next incarnation starts no earlier.
         stop_again_ms: When a stop that has failed is repeated; None while a stop is under way.
+        clean_up_again_ms: When a clean-up that has failed is repeated; None if none has.
         ticket: Its place in the queue of starts; None while it is not in it.
         turn_until_ms: Until when it counts as hydrating, at most; None if it does not count.
         told: The phase that was reported last.
@@ -167,6 +169,7 @@ class _Slot:
     overdue: bool = False
     due_ms: int = 0
     stop_again_ms: int | None = None
+    clean_up_again_ms: int | None = None
     ticket: int | None = None
     turn_until_ms: int | None = None
     told: Phase | None = None
@@ -303,6 +306,17 @@ class ProcessState:
             slot.life = life
             self._commands.append(Dropped(name, life))
 
+    def on_cleanup_failed(self, name: str, now_ms: int) -> None:
+        """Take the completion of a clean-up that the store did not answer: it is repeated."""
+        slot = self._slots.get(name)
+        if slot is not None and slot.step == "forgetting":
+            # Not `Dropped` yet: nobody would look for the object's holds again, and one that is
+            # left behind keeps the history of an input for ever. `idle`, since a process that ends
+            # need not wait for the repetition: the next holder of the order does it.
+            slot.step = "idle"
+            slot.failures += 1
+            slot.clean_up_again_ms = now_ms + self._pause_ms(slot)
+
     def failed(self, name: str, epoch: int, error: str, now_ms: int) -> None:
         """Take the report that an incarnation has ended by an error."""
         slot = self._current_slot(name, epoch, "starting", "running")
@@ -387,7 +401,9 @@ class ProcessState:
             self._report_phase(name, slot, "dropped", now_ms)
             del self._slots[name]
         elif known.life == "dropping" and slot.step == "idle" and self._may_clean_up:
-            slot.ticket = None
+            if slot.clean_up_again_ms is not None and now_ms < slot.clean_up_again_ms:
+                return
+            slot.ticket = slot.clean_up_again_ms = None
             self._enter(slot, "forgetting", now_ms)
             yield CleanUp(name, known.epoch, known)
 

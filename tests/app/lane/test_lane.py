@@ -18,13 +18,14 @@ from shardline.app.lane.commands import (
 )
 from shardline.app.lane.lane import Lane
 from shardline.app.lane.settings import LaneSettings
+from shardline.app.lane.state import LaneObject
 from shardline.app.protocol.objects import (
     IndexDescription,
     SourceDescription,
     SubscribeDescription,
     ViewDescription,
 )
-from shardline.datasource.errors import Fenced, InvalidUsage
+from shardline.datasource.errors import Determinate, Fenced, Indeterminate, InvalidUsage
 from support.fakes.clock import ManualClock, SeededIds
 from support.fakes.lane import Ledger, Order, Runtime, SimJournal, host
 
@@ -159,6 +160,36 @@ def test_a_drop_while_it_starts() -> None:
     stage.effects()
     assert stage.phases("v") == ["starting", "running", "stopping", "stopped", "dropped"]
     assert stage.a.runs() == {}
+
+
+def test_a_drop_is_not_done_while_the_store_does_not_answer() -> None:
+    """What the object has left is removed after a pause; a hold that stayed would stay for ever."""
+    stage = Stage()
+    stage.do(CreateDataflow(description=view("v")))
+    stage.effects()
+    answers: list[Exception | None] = [Determinate("away"), Indeterminate("unknown"), None]
+    removed = []
+
+    def forget(dropped: LaneObject) -> None:
+        answer = answers.pop(0)
+        if answer is not None:
+            raise answer
+        removed.append(dropped.description.name)
+
+    stage.a.lane._forget = forget
+    stage.do(DropDataflow("v"))
+    stage.effects()
+    for left in (2, 1):
+        assert len(answers) == left
+        assert stage.a.lane.state.objects["v"].life == "dropping"
+        stage.a.lane.step()
+        stage.effects()
+        assert len(answers) == left, "not before a pause is over"
+        stage.clock.advance(100_000)
+        stage.a.lane.step()
+        stage.effects()
+    assert removed == ["v"]
+    assert stage.a.lane.state.objects == {}
 
 
 def test_pauses_between_failures_grow_and_end() -> None:
