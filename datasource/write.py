@@ -75,7 +75,7 @@ class WriteHandle:
         shard: The shard's id: a handle does not outlive it.
         schema: Schema of the updates this handle takes, registered under `schema_id`.
         writer: Name or id of the writer.
-        durable: Whether the shard remembers the writer for ever.
+        durable: True if the shard remembers the writer for ever.
         sequence: Number of the writer's last append that this handle knows of.
         txns: Id of the transactions shard whose protocol this handle is part of.
         redirect: Takes appends to a registered shard; None refuses them.
@@ -102,7 +102,7 @@ class WriteHandle:
     _stagers: dict[tuple[int, bool], Stager] = field(default_factory=dict)
 
     def stager(self, *, may_inline: bool = True) -> Stager:
-        """What writes this handle's parts; can be sent to other processes once its blob can."""
+        """The writer of this handle's parts; can be sent to other processes once its blob can."""
         wanted = (self.schema_id, may_inline)
         if wanted not in self._stagers:
             m = self.machine
@@ -227,7 +227,7 @@ class WriteHandle:
         )
 
     def committed(self, sequence: int) -> AlreadyCommitted | None:
-        """Whether the number was committed before, as far as this process knows.
+        """The earlier commit of this number, as far as this process knows; None if there is none.
 
         Raises:
             InvalidUsage: It was committed for another range than `covers`.

@@ -225,13 +225,13 @@ class ComputeWorker:
     def _on_drop(self, name: str, before: HeldDataflow | None) -> ComputeEffects:
         if before is None:
             return ComputeEffects()
-        told = self._reported[name]
+        seen_by_controller = self._reported[name]
         self._forget(name)
         if not before.scheduled:
             # The lane has never known it: no phase will come that ends it.
-            return ComputeEffects(responses=_last_responses(before, told))
+            return ComputeEffects(responses=_last_responses(before, seen_by_controller))
         # Its end is reported by `on_phase`: until then it still reads, and may still write.
-        self._dropping[name] = before, told
+        self._dropping[name] = before, seen_by_controller
         return ComputeEffects((lane.DropDataflow(name),))
 
     def _lane_commands(self, command: ComputeCommand) -> Iterator[lane.LaneCommand]:
@@ -286,16 +286,16 @@ class ComputeWorker:
     def _on_batch(
         self, response: SubscribeResponse | SubscribeDropped
     ) -> tuple[ComputeResponse, ...]:
-        told = self._reported.get(response.id)
-        if told is None or told.upper is None:
+        seen_by_controller = self._reported.get(response.id)
+        if seen_by_controller is None or seen_by_controller.upper is None:
             return ()
         if isinstance(response, SubscribeDropped):
-            told.upper = None
-        elif response.lower < told.upper:
+            seen_by_controller.upper = None
+        elif response.lower < seen_by_controller.upper:
             # The client has it already: of an earlier start of the same subscription.
             return ()
         else:
-            told.upper = response.upper
+            seen_by_controller.upper = response.upper
         return (response,)
 
     @staticmethod
@@ -317,21 +317,23 @@ class ComputeWorker:
 
     def _pending_responses(self, name: str) -> tuple[ComputeResponse, ...]:
         """The responses that bring the controller's knowledge of an object up to date."""
-        told, held = self._reported.get(name), self._history.dataflows.get(name)
-        if told is None or held is None:
+        seen_by_controller, held = self._reported.get(name), self._history.dataflows.get(name)
+        if seen_by_controller is None or held is None:
             return ()
         seen = self._reports[name]
         news: list[ComputeResponse] = []
         fresh = {
             field: time
             for field, time in seen.frontiers.items()
-            if _is_later(time, told.frontiers.get(field, told.lower - 1))
+            if _is_later(
+                time, seen_by_controller.frontiers.get(field, seen_by_controller.lower - 1)
+            )
         }
         if fresh and not isinstance(held.create.dataflow, SubscribeDescription):
-            told.frontiers |= fresh
+            seen_by_controller.frontiers |= fresh
             news.append(Frontiers(id=name, **fresh))
-        if seen.hydrated and not told.hydrated:
-            told.hydrated = True
+        if seen.hydrated and not seen_by_controller.hydrated:
+            seen_by_controller.hydrated = True
             news.append(Hydration(name, hydrated=True))
         return tuple(news)
 
@@ -364,14 +366,16 @@ def _is_request(command: ComputeCommand) -> TypeGuard[ComputeRequest]:
     return isinstance(command, Peek | CancelPeek)
 
 
-def _last_responses(held: HeldDataflow, told: _ControllerView) -> tuple[ComputeResponse, ...]:
+def _last_responses(
+    held: HeldDataflow, seen_by_controller: _ControllerView
+) -> tuple[ComputeResponse, ...]:
     """The last response about a dropped dataflow, unless the controller has had it already."""
     name = held.create.id
     if isinstance(held.create.dataflow, SubscribeDescription):
-        upper = told.upper
+        upper = seen_by_controller.upper
         return () if upper is None else (SubscribeDropped(name, max(upper, held.create.as_of)),)
     fields = ("write", "input", "output")
-    open_ones = {f: None for f in fields if told.frontiers.get(f, 0) is not None}
+    open_ones = {f: None for f in fields if seen_by_controller.frontiers.get(f, 0) is not None}
     return (Frontiers(id=name, **open_ones),) if open_ones else ()
 
 

@@ -236,7 +236,7 @@ class Application:
         return ""
 
     def waiting(self) -> dict[str, str]:
-        """What is not created yet, and why: "" if an input has not begun, which it waits for."""
+        """Objects that are not created yet, with the reason; "" while an input has not begun."""
         return self._objects.waiting()
 
     def allow_writes(self) -> None:
@@ -288,11 +288,11 @@ class Application:
     # -- what should be there ---------------------------------------------------------------------
 
     def running(self) -> dict[str, ObjectDescription]:
-        """What the lane says should be there, by name; subscriptions apart."""
+        """The objects of the lane's order, by name; without subscriptions."""
         return self._objects.running()
 
     def plan(self, resolved: CheckedProject) -> Plan:
-        """What `apply` would do."""
+        """The steps that `apply` would take."""
         return self._objects.plan(resolved)
 
     def apply(self, resolved: CheckedProject) -> Plan:
@@ -345,7 +345,7 @@ class Application:
         timeout_ms: float | None = None,
         cancelled: threading.Event | None = None,
     ) -> pa.Table:
-        """What a query gives: `SELECT … [AS OF t]` over objects and `introspection` relations.
+        """The result of a query: `SELECT … [AS OF t]` over objects and `introspection` relations.
 
         Without `AS OF` it sees everything that was written before (strict serializable).
         `EXPLAIN SELECT …` says how that is answered, `EXPLAIN VIEW name` how it is kept up to date,
@@ -373,6 +373,6 @@ class Application:
 
 
 def planned(client: ShardClient, settings: RuntimeSettings, resolved: CheckedProject) -> Plan:
-    """What applying a project to a location would do, asked of its lane from outside."""
+    """The plan of a project for a location, made from its lane by another process."""
     running = live_objects(read_lane(client)[0]) if client.exists(LANE_SHARD) else {}
     return make_plan(desired_objects(resolved, parse_duration_ms(settings.retain_history)), running)

@@ -119,11 +119,11 @@ class Objects:
         self._thread.join()
 
     def running(self) -> dict[str, ObjectDescription]:
-        """What the lane says should be there, by name; subscriptions apart."""
+        """The objects of the lane's order, by name; without subscriptions."""
         return live_objects(self._runtime.lane.state)
 
     def waiting(self) -> dict[str, str]:
-        """What is not created yet, and why: "" if an input has not begun, which it waits for."""
+        """Objects that are not created yet, with the reason; "" while an input has not begun."""
         with self._lock:
             return self._starter.waiting()
 
@@ -141,7 +141,7 @@ class Objects:
     # -- what a user asks for --------------------------------------------------------------------
 
     def plan(self, resolved: CheckedProject) -> Plan:
-        """What `apply` would do."""
+        """The steps that `apply` would take."""
         return make_plan(desired_objects(resolved, self._retain_ms), self.running())
 
     def apply(self, resolved: CheckedProject) -> Plan:

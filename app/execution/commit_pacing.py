@@ -121,7 +121,7 @@ class CommitPacing:
             self._views.pop(view, None)
 
     def commit_pause_ms(self) -> float:
-        """How long a source that has just committed waits for its next data, in milliseconds.
+        """Milliseconds that a source waits between a commit and its next data.
 
         All sources wait until the same moments, multiples of the interval, as Spark's trigger does:
         commits soon after such a moment have one time, and a view of several sources takes one step

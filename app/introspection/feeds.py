@@ -289,8 +289,8 @@ def _without_secrets(command: LaneCommand) -> LaneCommand:
         case CreateDataflow(description=description):
             return msgspec.structs.replace(command, description=redact_description(description))
         case UpdateConfiguration(settings):
-            told = {name: redact_option(name, value) for name, value in settings.items()}
-            return UpdateConfiguration(told)
+            shown = {name: redact_option(name, value) for name, value in settings.items()}
+            return UpdateConfiguration(shown)
         case _:
             return command
 

@@ -151,7 +151,7 @@ class _Slot:
         clean_up_again_ms: When a clean-up that has failed is repeated; None if none has.
         ticket: Its place in the queue of starts; None while it is not in it.
         turn_until_ms: Until when it counts as hydrating, at most; None if it does not count.
-        told: The phase that was reported last.
+        reported_phase: The phase that was reported last.
     """
 
     kind: Kind
@@ -172,7 +172,7 @@ class _Slot:
     clean_up_again_ms: int | None = None
     ticket: int | None = None
     turn_until_ms: int | None = None
-    told: Phase | None = None
+    reported_phase: Phase | None = None
 
 
 @dataclass(slots=True)
@@ -518,8 +518,8 @@ class ProcessState:
         self, name: str, slot: _Slot, phase: Phase, now_ms: int, error: str = ""
     ) -> None:
         """Report a phase, once: `advance` finds the same `waiting` in every round."""
-        if slot.told != phase or error:
-            slot.told = phase
+        if slot.reported_phase != phase or error:
+            slot.reported_phase = phase
             self._changes.append(_change(name, slot, phase, now_ms, error))
 
 

@@ -136,14 +136,14 @@ def make_plan(wanted: Mapping[str, ObjectDescription], running: Mapping[str, Des
 
 def plan_json(plan: Plan) -> dict[str, Any]:
     """A plan as values of JSON, without secrets."""
-    told = replace(
+    planned = replace(
         plan,
         steps=tuple(
             replace(step, description=redact_description(step.description)) for step in plan.steps
         ),
         wanted={name: redact_description(description) for name, description in plan.wanted.items()},
     )
-    found: dict[str, Any] = msgspec.to_builtins(told)
+    found: dict[str, Any] = msgspec.to_builtins(planned)
     return found
 
 

@@ -47,7 +47,7 @@ __all__ = ["RunningObjects"]
 
 
 class RunningObjects:
-    """What the lane calls to start and to forget objects, in the threads of its effects.
+    """Starts and forgets objects, called by the lane in the threads of its effects.
 
     Attributes:
         hosts: What the objects of each kind are given.

@@ -95,7 +95,7 @@ class PartSettings:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeOptions:
-    """What a runtime is made with.
+    """Everything that a runtime is made with.
 
     Attributes:
         checkpoints: Folder of the checkpoints, of this location alone.

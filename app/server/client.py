@@ -152,8 +152,8 @@ def get_json(url: str, token: str, path: str, timeout_ms: float = 10_000) -> Any
 def _answered_error(error: HTTPError) -> InvalidUsage | Determinate:
     """The error of an answer; one that is not of our form becomes `HTTP_ERROR`."""
     try:
-        told = json.loads(error.read())["error"]
-        code, message, hint = told["code"], told["message"], told["hint"]
+        problem = json.loads(error.read())["error"]
+        code, message, hint = problem["code"], problem["message"], problem["hint"]
     except (ValueError, KeyError, TypeError):
         code, message, hint = "HTTP_ERROR", f"the application answered {error.code}", ""
     kind = InvalidUsage if _CLIENT_ERROR <= error.code < _SERVER_ERROR else Determinate

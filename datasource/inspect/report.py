@@ -378,7 +378,7 @@ def _end(state: ShardState) -> Frontier:
 
 
 def _gain(state: ShardState, others: Sequence[Frontier]) -> int:
-    """How far since could move if only `others` held it; at most to the last readable time."""
+    """The since if only `others` held it; at most the last readable time."""
     last = Frontier(max((_end(state).time or 0) - 1, 0))
     return _distance(state.since, min(meet(others), last))
 

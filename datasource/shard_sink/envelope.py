@@ -215,8 +215,8 @@ class EnvelopeConverter:
                 "the shard",
             )
         needy = ["d"] if self.key else ["d", "u"]
-        told = pc.fill_null(pc.is_in(op, value_set=pa.array(needy)), False)
-        if pc.any(pc.and_(told, pc.is_null(batch.column(BEFORE)))).as_py():
+        needs_key = pc.fill_null(pc.is_in(op, value_set=pa.array(needy)), False)
+        if pc.any(pc.and_(needs_key, pc.is_null(batch.column(BEFORE)))).as_py():
             raise InvalidUsage(
                 f"an event with op {' or '.join(map(repr, needy))} has no '{BEFORE}': what it "
                 "takes away is unknown",

@@ -202,7 +202,7 @@ class EndChooser:
     # -- freezing ----------------------------------------------------------------------------
 
     def _readable(self, units: list[SnapshotUnit], done: int, wanted: int) -> int:
-        """How far, up to `wanted`, the units after `done` can be read."""
+        """The end, `wanted` at most, up to which the units after `done` can be read."""
         if self._freezer is None:
             return wanted
         piece = units[done:wanted]
@@ -219,7 +219,7 @@ class EndChooser:
         return wanted
 
     def _readable_end(self, states: list[ShardState], lower: int, end: Frontier) -> Frontier:
-        """How far, up to `end`, the changes from `lower` can be read."""
+        """The frontier, `end` at most, up to which the changes from `lower` can be read."""
         if self._freezer is None:
             return end
         planned = parts_with_news(states, lower, end)

@@ -69,7 +69,7 @@ class StreamRun:
         return self._chooser.go_on(start, states, limits)
 
     def report(self) -> dict[str, Any] | None:
-        """What the progress of the query says of the shards: their upper, and what is in the way.
+        """The shards in the query's progress: their upper, and the part that it stands before.
 
         None before anything was looked at.
         """

@@ -97,7 +97,7 @@ def _active_context() -> Any:
 
 
 def _choice_of_the_jvm(context: Any) -> str:
-    """What the JVM starts to look for data sources, by the environment that it was started in."""
+    """The Python that the JVM starts to look for data sources, by its environment."""
     environment = context._jvm.System  # noqa: SLF001 - PySpark has no other door to the JVM
     for name in reversed(_CHOICES):
         if chosen := environment.getenv(name):
@@ -106,7 +106,7 @@ def _choice_of_the_jvm(context: Any) -> str:
 
 
 def _finds_shardline(python: str) -> bool:
-    """Whether a Python, named as for a shell, has this package; asks it if it is another one."""
+    """True if a Python, named as for a shell, has this package; starts it if it is another one."""
     if _is_this_python(python):
         return True
     import subprocess  # noqa: PLC0415 - hardly ever needed, and slow to import
@@ -121,7 +121,7 @@ def _finds_shardline(python: str) -> bool:
 
 
 def _is_this_python(python: str) -> bool:
-    """Whether a name leads to this environment: to the same folder, whichever link of it."""
+    """True if a name leads to this environment: to the same folder, by whichever link."""
     found = _path_of(python)
     if found is None or not sys.executable:
         return False

@@ -295,13 +295,13 @@ class PeekRun:
         name, schema = self._peek.inputs[0], shard.schema
         zone = self._host.spark.conf.get("spark.sql.session.timeZone") or "UTC"
         select = read_simple_select(self._peek.query, name, schema, zone)
-        told = None if select is None else spark_schema(schema)
-        if select is None or told is None:
+        result_schema = None if select is None else spark_schema(schema)
+        if select is None or result_schema is None:
             return None
         found = self._from_index(name, select, schema)
         if found is None:
             found = self._from_shard(shard, state, select)
-        return None if found is None else select.shaped(found, told)
+        return None if found is None else select.shaped(found, result_schema)
 
     def _from_index(self, name: str, select: Select, schema: ShardSchema) -> pa.Table | None:
         url = self._host.client.location.url

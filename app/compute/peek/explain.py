@@ -105,9 +105,10 @@ def _read(shard: ShardFollower, select: Select, as_of: int | None, shard_bytes: 
     plan = shard.plan(state, time or 0, select.where)
     planned = plan.planned
     size = volume_of(planned).size_bytes
-    told = f"{size:,} bytes of {len(planned)} parts are to be read"
+    volume = f"{size:,} bytes of {len(planned)} parts are to be read"
     if size <= shard_bytes:
-        return Explanation("shard", f"{told}, no more than {shard_bytes:,}")
+        return Explanation("shard", f"{volume}, no more than {shard_bytes:,}")
     return Explanation(
-        "standard", f"{told}, more than {shard_bytes:,} (direct_read_limit), and there is no index"
+        "standard",
+        f"{volume}, more than {shard_bytes:,} (direct_read_limit), and there is no index",
     )

@@ -220,15 +220,15 @@ def spark_schema(schema: ShardSchema) -> pa.Schema | None:
     from shardline.datasource.spark_native.types import struct_of  # noqa: PLC0415
 
     try:
-        told = to_arrow_schema(
+        result_schema = to_arrow_schema(
             struct_of(schema.record),
             error_on_duplicated_field_names_in_struct=True,
             timezone="UTC",
         )
     except Exception:  # noqa: BLE001 - a type that Spark has no Arrow form for: it will say so
         return None
-    same = all(a.type.equals(b.type) for a, b in zip(schema.arrow, told, strict=True))
-    return told if same else None
+    same = all(a.type.equals(b.type) for a, b in zip(schema.arrow, result_schema, strict=True))
+    return result_schema if same else None
 
 
 def lookup_keys(select: Select, key: Sequence[str], schema: ShardSchema) -> list[pa.Table] | None:

@@ -202,7 +202,7 @@ class View:
         self._reports.report_hydrated()
 
     def reached(self, end: int | None) -> bool:
-        """Whether the output, whoever writes it, is at or beyond `end`."""
+        """True if the output is at or beyond `end`, whichever runtime writes it."""
         self._reports.output = self._sink.look()
         upper = self._reports.output.upper
         return upper is None or (end is not None and upper >= end)
@@ -250,7 +250,7 @@ class View:
     def _corrected_here(
         self, result: DataFrame, upper: int
     ) -> tuple[StagedInterval | None, pa.Table | None]:
-        """What the output lacks, staged, and what it is then, if both are small; else nothing."""
+        """The correction, staged, and the contents after it, if both are small; else nothing."""
         held = self._contents.at(upper) if upper > 0 else None
         small = None if held is None else collect_interval(result, self._options)
         if held is None or small is None:
@@ -259,7 +259,7 @@ class View:
         return small.stage(correct_in_memory(desired, held)), desired
 
     def _corrected(self, session: SparkSession, result: DataFrame, upper: int) -> StagedInterval:
-        """What the output lacks before `upper`, whatever its size, by Spark."""
+        """The correction of the output before `upper`, whatever its size, by Spark."""
         held = None
         if upper > 0:
             held = every_update(
@@ -374,7 +374,7 @@ class View:
         return followed
 
     def behind_ms(self, states: Sequence[ShardState]) -> int | None:
-        """How far the output is behind what all inputs have; None before it has caught up once.
+        """Milliseconds that the output is behind all inputs; None before it has caught up once.
 
         May be called while a micro-batch is under way.
         """

@@ -73,7 +73,7 @@ def slowest(facts: Facts, names: tuple[str, ...]) -> str | None:
 
 
 def _behind(facts: Facts, own: Observed, other: str | None) -> int | None:
-    """How far an upper is behind that of `other`, in ms; None if unknown, or `other` finished."""
+    """Milliseconds from an upper to that of `other`; None if unknown, or `other` finished."""
     if own is None:
         return 0
     theirs = facts.objects[other].write if other is not None else UNSET

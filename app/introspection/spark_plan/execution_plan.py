@@ -159,14 +159,14 @@ def parse_plan(graph: str, values: Mapping[str, str]) -> SparkPlan:
         msgspec.DecodeError: It does not have the form that this version of Spark gives it.
         ValueError: The same.
     """
-    told = _graph.decode(graph)
+    decoded = _graph.decode(graph)
     inputs: dict[int, list[int]] = {}
-    for edge in told.edges:
+    for edge in decoded.edges:
         inputs.setdefault(edge.end, []).append(edge.start)
-    found = {node.number: node for one in told.nodes for node in (one.nodes or [one])}
+    found = {node.number: node for one in decoded.nodes for node in (one.nodes or [one])}
     pipelines = tuple(
         Pipeline(tuple(child.number for child in one.nodes), took)
-        for one in told.nodes
+        for one in decoded.nodes
         if one.nodes and (took := _took_ms(one.metrics, values)) is not None
     )
     within = {number for pipeline in pipelines for number in pipeline.nodes}
