@@ -24,12 +24,14 @@ __all__ = [
     "BYTES",
     "FLAG",
     "FRONTIER",
+    "MS",
     "NUMBER",
     "NUMBERS",
     "REAL",
     "TEXT",
     "TEXTS",
     "Column",
+    "Metric",
     "Relation",
     "Row",
     "Rows",
@@ -53,13 +55,45 @@ AT: Final = pa.timestamp("us", "UTC")
 """When something happened, by the driver's clock."""
 
 
+MS: Final = 1e-3
+"""Scale of a metric in seconds whose column is in ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """The Prometheus family that a column is exposed as: one sample for each row.
+
+    Declared with the column, so that the number on a dashboard and the one that SQL gives cannot be
+    two. The names are for ever: dashboards and alerts of others have them.
+
+    Attributes:
+        name: After `shardline_`, with the unit last.
+        help: In a sentence.
+        scale: From the column's unit to that of the name.
+        grows: True for a sum that only grows while its object lives: a counter.
+    """
+
+    name: str
+    help: str
+    scale: float = 1.0
+    grows: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its name, its type, and its meaning, a sentence without a full stop."""
+    """A column.
+
+    Attributes:
+        name: As in SQL.
+        type: Of its values.
+        comment: Its meaning, without a full stop.
+        metric: The family that it is exposed as; None if it is none.
+    """
 
     name: str
     type: pa.DataType
     comment: str
+    metric: Metric | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +108,8 @@ class Relation:
         object: The column with the name of the object that a row is about; "" if there is none.
         life: Rows of a `current` relation go with the thing that they describe; those of a
             `history` stay for a time, also over restarts.
+        labels: Of the metrics of its columns: label and column, where "" stands for the kind of the
+            object. None for the object and its kind.
     """
 
     name: str
@@ -82,6 +118,7 @@ class Relation:
     rows: Rows
     object: str = ""
     life: str = "current"
+    labels: tuple[tuple[str, str], ...] | None = None
 
     @property
     def schema(self) -> pa.Schema:

@@ -30,7 +30,7 @@ from shardline.app.introspection.apply import apply
 from shardline.app.introspection.events import Event
 from shardline.app.introspection.facts import Facts, lag_ms
 from shardline.app.introspection.inbox import Inbox
-from shardline.app.introspection.relation import NUMBER, REAL, Column, Relation, Row
+from shardline.app.introspection.relation import MS, NUMBER, REAL, Column, Metric, Relation, Row
 from shardline.datasource.clock import Clock
 
 __all__ = ["TICK_MS", "Sink", "listener_relation"]
@@ -142,6 +142,65 @@ class Sink:
             history.prune(now_ms)
 
 
+_LISTENER_COLUMNS: Final = (
+    Column(
+        "queue_depth",
+        NUMBER,
+        "events that wait",
+        Metric("introspection_queue_depth", "Of introspection itself: queue_depth."),
+    ),
+    Column("queue_capacity", NUMBER, "how many may, of those that can be missed"),
+    Column(
+        "events",
+        NUMBER,
+        "events taken so far",
+        Metric("introspection_events", "Events of introspection: events.", grows=True),
+    ),
+    Column(
+        "dropped",
+        NUMBER,
+        "events that there was no room for",
+        Metric("introspection_dropped", "Events of introspection: dropped.", grows=True),
+    ),
+    Column(
+        "unconverted",
+        NUMBER,
+        "events of Spark that could not be understood",
+        Metric("introspection_unconverted", "Events of introspection: unconverted.", grows=True),
+    ),
+    Column(
+        "stale",
+        NUMBER,
+        "events of an earlier run or incarnation",
+        Metric("introspection_stale", "Events of introspection: stale.", grows=True),
+    ),
+    Column(
+        "foreign",
+        NUMBER,
+        "events about what is not ours, or is dropped",
+        Metric("introspection_foreign", "Events of introspection: foreign.", grows=True),
+    ),
+    Column(
+        "failed",
+        NUMBER,
+        "events that could not be applied",
+        Metric("introspection_failed", "Events of introspection: failed.", grows=True),
+    ),
+    Column(
+        "unheard_queries",
+        NUMBER,
+        "queries that run and that Spark never told of",
+        Metric("introspection_unheard_queries", "Of introspection itself: unheard_queries."),
+    ),
+    Column(
+        "lag",
+        REAL,
+        "how long the last event waited, in ms",
+        Metric("introspection_lag_seconds", "Of introspection itself: lag_seconds.", MS),
+    ),
+)
+
+
 def listener_relation(inbox: Inbox) -> Relation:
     """The relation about introspection itself: events taken, dropped and failed, in one row."""
 
@@ -164,17 +223,7 @@ def listener_relation(inbox: Inbox) -> Relation:
     return Relation(
         "listener",
         "How far introspection itself is: one row",
-        (
-            Column("queue_depth", NUMBER, "events that wait"),
-            Column("queue_capacity", NUMBER, "how many may, of those that can be missed"),
-            Column("events", NUMBER, "events taken so far"),
-            Column("dropped", NUMBER, "events that there was no room for"),
-            Column("unconverted", NUMBER, "events of Spark that could not be understood"),
-            Column("stale", NUMBER, "events of an earlier run or incarnation"),
-            Column("foreign", NUMBER, "events about what is not ours, or is dropped"),
-            Column("failed", NUMBER, "events that could not be applied"),
-            Column("unheard_queries", NUMBER, "queries that run and that Spark never told of"),
-            Column("lag", REAL, "how long the last event waited, in ms"),
-        ),
+        _LISTENER_COLUMNS,
         rows,
+        labels=(),
     )

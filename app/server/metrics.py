@@ -9,7 +9,7 @@ seconds and bytes, as Prometheus wants them. What has not been observed has no s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -23,6 +23,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
+from shardline.app.introspection.relation import MS, Relation
 from shardline.app.introspection.spark_plan.operators import PHASES
 from shardline.app.introspection.store import Relations
 
@@ -34,63 +35,7 @@ _STATUSES: Final = ("created", "starting", "running", "stalled", "frozen", "paus
 _TIMED: Final = ("Dataflow", *PHASES)
 """Operators whose time is wall-clock time; that of the others is the time of Spark's tasks."""
 
-_COUNTED: Final = frozenset(
-    {
-        "messages_received",
-        "bytes_received",
-        "updates_staged",
-        "updates_committed",
-        "messages_staged",
-        "messages_committed",
-        "bytes_staged",
-        "bytes_committed",
-    }
-)
-"""Statistics that only grow while the object lives."""
-
-_MS: Final = 1e-3
 _NS: Final = 1e-9
-
-_PROGRESS: Final = {
-    ("wallclock_lag", "object_id"): (
-        ("lag_seconds", "lag", _MS, "How far the object is behind the clock."),
-    ),
-    ("materialization_lag", "object_id"): (
-        ("input_lag_seconds", "local_lag", _MS, "How far the object is behind its slowest input."),
-        (
-            "source_lag_seconds",
-            "global_lag",
-            _MS,
-            "How far the object is behind the slowest source below it.",
-        ),
-    ),
-    ("frontiers", "object_id"): (
-        (
-            "since_seconds",
-            "read_frontier",
-            _MS,
-            "Since of the object's contents, as a time since the epoch.",
-        ),
-        (
-            "upper_seconds",
-            "write_frontier",
-            _MS,
-            "Upper of the object's contents, as a time since the epoch.",
-        ),
-    ),
-    ("hydration_statuses", "object_id"): (
-        ("hydrated", "hydrated", 1.0, "Whether the object has caught up with its as_of."),
-    ),
-    ("hydration_times", "object_id"): (
-        ("hydration_seconds", "hydration_time", _MS, "How long the object took to catch up."),
-    ),
-    ("error_counts", "export_id"): (
-        ("errors", "count", 1.0, "Errors that the object's contents have now."),
-    ),
-}
-"""Families of an object: by relation and the column of the object's name, in this relation."""
-
-_Value = Callable[[Mapping[str, object]], float | None]
 
 
 def encode_metrics(relations: Relations) -> bytes:
@@ -111,21 +56,36 @@ class RelationCollector(Collector):
         rows = self._relations.rows
         kinds = {str(row["id"]): str(row["type"]) for row in rows("objects")}
         yield _status(rows("objects"))
-        yield from self._progress(kinds)
+        for relation in self._relations.declared.values():
+            yield from self._declared(relation, kinds)
         yield from self._work(kinds)
         yield from self._operators(kinds)
         yield from self._reads()
-        yield from self._shards()
         yield from self._maintenance()
-        yield from self._listener()
 
-    def _progress(self, kinds: Mapping[str, str]) -> Iterator[Metric]:
-        for (relation, key), families in _PROGRESS.items():
-            rows = self._relations.rows(relation)
-            for name, column, scale, text in families:
-                yield _gauge(
-                    f"object_{name}", text, _labelled(rows, key, kinds, _of(column, scale))
-                )
+    def _declared(self, relation: Relation, kinds: Mapping[str, str]) -> Iterator[Metric]:
+        """The families of a relation's columns: see `relation.Metric`."""
+        measured = [column for column in relation.columns if column.metric is not None]
+        if not measured:
+            return
+        labels = relation.labels
+        if labels is None:
+            labels = (("object", relation.object), ("kind", ""))
+        rows = self._relations.rows(relation.name)
+        for column in measured:
+            metric = column.metric
+            assert metric is not None
+            make = CounterMetricFamily if metric.grows else GaugeMetricFamily
+            family = make(f"shardline_{metric.name}", metric.help, labels=[n for n, _ in labels])
+            for row in rows:
+                value = _number(row[column.name], metric.scale)
+                if value is not None:
+                    values = [
+                        str(row[source]) if source else kinds.get(str(row[relation.object]), "")
+                        for _, source in labels
+                    ]
+                    family.add_metric(values, value)
+            yield family
 
     def _work(self, kinds: Mapping[str, str]) -> Iterator[Metric]:
         rows = self._relations.rows
@@ -153,19 +113,6 @@ class RelationCollector(Collector):
                 name = _object(whole[number])
                 took.add_metric((name, kinds.get(name, "")), buckets, None)
         yield took
-        for kind, relation in (("source", "source_statistics"), ("sink", "sink_statistics")):
-            yield from self._statistics(kind, relation)
-        measured = GaugeMetricFamily(
-            "shardline_object_measurement",
-            "A number that the object reports of itself.",
-            labels=("object", "kind", "name"),
-        )
-        for row in rows("measurements"):
-            value = _number(row["value"])
-            if value is not None:
-                name = str(row["object_id"])
-                measured.add_metric((name, kinds.get(name, ""), str(row["name"])), value)
-        yield measured
 
     def _operators(self, kinds: Mapping[str, str]) -> Iterator[Metric]:
         rows = self._relations.rows
@@ -231,53 +178,6 @@ class RelationCollector(Collector):
             lane.add_metric((), max(commands))
         yield lane
 
-    def _statistics(self, kind: str, relation: str) -> Iterator[Metric]:
-        rows = self._relations.rows(relation)
-        for column in self._relations.declared[relation].columns[1:]:
-            name, scale = f"{kind}_{column.name}", 1.0
-            made = CounterMetricFamily if column.name in _COUNTED else GaugeMetricFamily
-            if column.name.endswith("_latency"):
-                name, scale = f"{name}_seconds", _MS
-            yield _gauge(
-                name,
-                f"{column.comment.removesuffix(', in ms')}.".capitalize(),
-                _labelled(rows, "id", {str(r["id"]): kind for r in rows}, _of(column.name, scale)),
-                made,
-            )
-
-    def _shards(self) -> Iterator[Metric]:
-        shards = self._relations.rows("shards")
-        for name, column in (
-            ("shard_size_bytes", "size"),
-            ("shard_parts", "parts"),
-            ("shard_batches", "batches"),
-            ("shard_records", "records"),
-            ("shard_updates", "updates"),
-            ("shard_dropped_bytes", "dropped_size"),
-            ("shard_seqno", "seqno"),
-        ):
-            family = GaugeMetricFamily(
-                f"shardline_{name}", f"Of the shard: {column}.", labels=("shard",)
-            )
-            for row in shards:
-                value = _number(row[column])
-                if value is not None:
-                    family.add_metric((str(row["name"]),), value)
-            yield family
-        for name, column, scale, text in (
-            ("behind_seconds", "behind", _MS, "History that a reader holds back."),
-            ("silent_seconds", "silent", _MS, "Since a reader was heard of."),
-            ("only_bytes", "only_size", 1.0, "What is kept for a reader alone."),
-        ):
-            held = GaugeMetricFamily(
-                f"shardline_hold_{name}", text, labels=("shard", "holder", "kind")
-            )
-            for row in self._relations.rows("shard_holds"):
-                value = _number(row[column], scale)
-                if value is not None:
-                    held.add_metric((str(row["shard"]), str(row["name"]), str(row["kind"])), value)
-            yield held
-
     def _maintenance(self) -> Iterator[Metric]:
         newest = {str(row["shard"]): row for row in self._relations.rows("maintenance")}
         took = GaugeMetricFamily(
@@ -293,31 +193,9 @@ class RelationCollector(Collector):
         for name, row in newest.items():
             steps = row["failed"]
             assert isinstance(steps, list), row
-            took.add_metric((name,), _number(row["took"], _MS) or 0.0)
+            took.add_metric((name,), _number(row["took"], MS) or 0.0)
             failed.add_metric((name,), float(len(steps)))
         yield from (took, failed)
-
-    def _listener(self) -> Iterator[Metric]:
-        (row,) = self._relations.rows("listener")
-        for name in ("events", "dropped", "unconverted", "stale", "foreign", "failed"):
-            value = _number(row[name])
-            family = CounterMetricFamily(
-                f"shardline_introspection_{name}", f"Events of introspection: {name}."
-            )
-            family.add_metric((), value or 0.0)
-            yield family
-        for name, column, scale in (
-            ("queue_depth", "queue_depth", 1.0),
-            ("lag_seconds", "lag", _MS),
-            ("unheard_queries", "unheard_queries", 1.0),
-        ):
-            value = _number(row[column], scale)
-            gauge = GaugeMetricFamily(
-                f"shardline_introspection_{name}", f"Of introspection itself: {name}."
-            )
-            if value is not None:
-                gauge.add_metric((), value)
-            yield gauge
 
 
 def _status(rows: Iterable[Mapping[str, object]]) -> Metric:
@@ -331,28 +209,6 @@ def _status(rows: Iterable[Mapping[str, object]]) -> Metric:
             labels = (str(row["id"]), str(row["type"]), status)
             family.add_metric(labels, float(row["status"] == status))
     return family
-
-
-def _gauge(
-    name: str,
-    text: str,
-    samples: Iterable[tuple[tuple[str, str], float]],
-    made: type[CounterMetricFamily | GaugeMetricFamily] = GaugeMetricFamily,
-) -> CounterMetricFamily | GaugeMetricFamily:
-    family = made(f"shardline_{name}", text, labels=("object", "kind"))
-    for labels, value in samples:
-        family.add_metric(labels, value)
-    return family
-
-
-def _labelled(
-    rows: Iterable[Mapping[str, object]], column: str, kinds: Mapping[str, str], value_of: _Value
-) -> Iterator[tuple[tuple[str, str], float]]:
-    for row in rows:
-        value = value_of(row)
-        if value is not None:
-            name = str(row[column])
-            yield (name, kinds.get(name, "")), value
 
 
 def _object(home: Mapping[str, object]) -> str:
@@ -376,10 +232,6 @@ def _buckets(
             found[key].append((repr(bound), total))
         found[key].append(("+Inf", total))
     return found
-
-
-def _of(column: str, scale: float = 1.0) -> _Value:
-    return lambda row: _number(row[column], scale)
 
 
 def _number(value: object, scale: float = 1.0) -> float | None:

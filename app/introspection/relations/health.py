@@ -10,10 +10,12 @@ import msgspec
 from shardline.app.introspection.facts import Facts, ObjectFacts
 from shardline.app.introspection.relation import (
     AT,
+    MS,
     NUMBER,
     REAL,
     TEXT,
     Column,
+    Metric,
     Relation,
     Row,
     instant,
@@ -41,6 +43,30 @@ _SINK_STATISTICS: Final = {
     "bytes_staged": "size of those written, in bytes",
     "bytes_committed": "size of those committed, in bytes",
 }
+
+
+_SUMS: Final = frozenset(
+    {
+        "messages_received",
+        "bytes_received",
+        "updates_staged",
+        "updates_committed",
+        "messages_staged",
+        "messages_committed",
+        "bytes_staged",
+        "bytes_committed",
+    }
+)
+"""Statistics that only grow while the object lives."""
+
+
+def _statistics_columns(kind: str, names: Mapping[str, str]) -> Iterator[Column]:
+    for name, comment in names.items():
+        text = f"{comment.removesuffix(', in ms')}.".capitalize()
+        in_ms = name.endswith("_latency")
+        family = f"{kind}_{name}_seconds" if in_ms else f"{kind}_{name}"
+        metric = Metric(family, text, MS if in_ms else 1.0, grows=name in _SUMS)
+        yield Column(name, REAL, comment, metric)
 
 
 def _statistics(facts: Facts, kind: str, names: Mapping[str, str]) -> Iterator[Row]:
@@ -166,7 +192,7 @@ HEALTH: Final = (
         "What has come in through a source; NULL is not known",
         (
             Column("id", TEXT, "the source"),
-            *(Column(name, REAL, comment) for name, comment in _SOURCE_STATISTICS.items()),
+            *_statistics_columns("source", _SOURCE_STATISTICS),
         ),
         _source_statistics,
         "id",
@@ -176,7 +202,7 @@ HEALTH: Final = (
         "What has gone out through a sink; NULL is not known",
         (
             Column("id", TEXT, "the sink"),
-            *(Column(name, REAL, comment) for name, comment in _SINK_STATISTICS.items()),
+            *_statistics_columns("sink", _SINK_STATISTICS),
         ),
         _sink_statistics,
         "id",
@@ -184,7 +210,15 @@ HEALTH: Final = (
     Relation(
         "error_counts",
         "Errors that an object's contents have now: reads of it fail while there are any",
-        (Column("export_id", TEXT, "the object"), Column("count", NUMBER, "live errors")),
+        (
+            Column("export_id", TEXT, "the object"),
+            Column(
+                "count",
+                NUMBER,
+                "live errors",
+                Metric("object_errors", "Errors that the object's contents have now."),
+            ),
+        ),
         _error_counts,
         "export_id",
     ),

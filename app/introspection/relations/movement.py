@@ -11,7 +11,16 @@ from collections.abc import Iterator
 from typing import Final
 
 from shardline.app.introspection.facts import Facts, ObjectFacts
-from shardline.app.introspection.relation import BYTES, NUMBER, REAL, TEXT, Column, Relation, Row
+from shardline.app.introspection.relation import (
+    BYTES,
+    NUMBER,
+    REAL,
+    TEXT,
+    Column,
+    Metric,
+    Relation,
+    Row,
+)
 from shardline.app.introspection.relations.structure import channels
 from shardline.app.introspection.spark_plan.operators import PHASES
 
@@ -191,9 +200,15 @@ MOVEMENT: Final = (
             Column("object_id", TEXT, "the object"),
             Column("name", TEXT, "of the number"),
             Column("type", TEXT, "counter: a sum since the start; gauge: as it is now"),
-            Column("value", REAL, "the number; NULL if it is not known now"),
+            Column(
+                "value",
+                REAL,
+                "the number; NULL if it is not known now",
+                Metric("object_measurement", "A number that the object reports of itself."),
+            ),
         ),
         _measurements,
         "object_id",
+        labels=(("object", "object_id"), ("kind", ""), ("name", "name")),
     ),
 )

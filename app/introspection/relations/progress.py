@@ -16,9 +16,11 @@ from shardline.app.introspection.relation import (
     AT,
     FLAG,
     FRONTIER,
+    MS,
     NUMBER,
     TEXT,
     Column,
+    Metric,
     Relation,
     Row,
     instant,
@@ -118,8 +120,26 @@ PROGRESS: Final = (
         "How far back an object can be read, and how far it is",
         (
             Column("object_id", TEXT, "the object"),
-            Column("read_frontier", FRONTIER, "reads at this time and later are exact"),
-            Column("write_frontier", FRONTIER, "nothing before this time can change any more"),
+            Column(
+                "read_frontier",
+                FRONTIER,
+                "reads at this time and later are exact",
+                Metric(
+                    "object_since_seconds",
+                    "Since of the object's contents, as a time since the epoch.",
+                    MS,
+                ),
+            ),
+            Column(
+                "write_frontier",
+                FRONTIER,
+                "nothing before this time can change any more",
+                Metric(
+                    "object_upper_seconds",
+                    "Upper of the object's contents, as a time since the epoch.",
+                    MS,
+                ),
+            ),
         ),
         _frontiers,
         "object_id",
@@ -147,8 +167,26 @@ PROGRESS: Final = (
         "How far an object is behind what it reads, and who is to blame",
         (
             Column("object_id", TEXT, "the object"),
-            Column("local_lag", NUMBER, "behind its slowest input, in ms; NULL if not comparable"),
-            Column("global_lag", NUMBER, "behind the slowest source below it, in ms"),
+            Column(
+                "local_lag",
+                NUMBER,
+                "behind its slowest input, in ms; NULL if not comparable",
+                Metric(
+                    "object_input_lag_seconds",
+                    "How far the object is behind its slowest input.",
+                    MS,
+                ),
+            ),
+            Column(
+                "global_lag",
+                NUMBER,
+                "behind the slowest source below it, in ms",
+                Metric(
+                    "object_source_lag_seconds",
+                    "How far the object is behind the slowest source below it.",
+                    MS,
+                ),
+            ),
             Column("slowest_local_input_id", TEXT, "that input"),
             Column("slowest_global_input_id", TEXT, "that source"),
         ),
@@ -160,7 +198,12 @@ PROGRESS: Final = (
         "How far an object is behind the clock, right now",
         (
             Column("object_id", TEXT, "the object"),
-            Column("lag", NUMBER, "in ms; 0 if it is finished, NULL if it was never written"),
+            Column(
+                "lag",
+                NUMBER,
+                "in ms; 0 if it is finished, NULL if it was never written",
+                Metric("object_lag_seconds", "How far the object is behind the clock.", MS),
+            ),
         ),
         _wallclock_lag,
         "object_id",
@@ -180,7 +223,15 @@ PROGRESS: Final = (
     Relation(
         "hydration_statuses",
         "Whether an object has caught up with its as_of since it was last started",
-        (Column("object_id", TEXT, "the object"), Column("hydrated", FLAG, "whether it has")),
+        (
+            Column("object_id", TEXT, "the object"),
+            Column(
+                "hydrated",
+                FLAG,
+                "whether it has",
+                Metric("object_hydrated", "Whether the object has caught up with its as_of."),
+            ),
+        ),
         _hydration_statuses,
         "object_id",
     ),
@@ -189,7 +240,12 @@ PROGRESS: Final = (
         "How long an object took to catch up, the last time that it did",
         (
             Column("object_id", TEXT, "the object"),
-            Column("hydration_time", NUMBER, "in ms, from its start"),
+            Column(
+                "hydration_time",
+                NUMBER,
+                "in ms, from its start",
+                Metric("object_hydration_seconds", "How long the object took to catch up.", MS),
+            ),
         ),
         _hydration_times,
         "object_id",
