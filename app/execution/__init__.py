@@ -18,4 +18,5 @@ uses none of them.
     object_shards     creates shards of objects before anything reads them
     spark_errors      finds our own error inside of Spark's, or puts Spark's into one line
     batch_errors      makes an error of a micro-batch short enough for Spark
+    stopped           ends the work of an incarnation that was stopped
 """

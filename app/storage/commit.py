@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from shardline.app.execution.host import Host
+from shardline.app.execution.stopped import Stopped
 from shardline.app.storage.errors import live_count
 from shardline.app.storage.reclock import EMPTY_SNAPSHOT, Binding, BoundOffsets, Remap, next_time
 from shardline.app.storage.resume import PlannedMicroBatch
@@ -42,7 +43,7 @@ from shardline.datasource.shard.commands.append import UpperMismatch
 from shardline.datasource.spark_native.time_interval import StagedInterval
 from shardline.datasource.write import WriteHandle
 
-__all__ = ["WRITER", "StagedMicroBatch", "Stopped", "Timeline"]
+__all__ = ["WRITER", "StagedMicroBatch", "Timeline"]
 
 WRITER: Final = "ingestion"
 """Durable writer of a source's rows and errors; the time of the binding is its number: together
@@ -50,10 +51,6 @@ they are the idempotency token of an append."""
 
 _ATTEMPTS: Final = 16
 """How often a compare-and-append is tried again after another writer has moved the upper."""
-
-
-class Stopped(Exception):
-    """The ingestion was stopped: nothing may be committed any more."""
 
 
 @dataclass(frozen=True, slots=True)

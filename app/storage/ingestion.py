@@ -42,9 +42,10 @@ from typing import TYPE_CHECKING, Final, Literal
 from shardline.app.execution.batch_errors import micro_batch_error
 from shardline.app.execution.host import Host, Incarnation
 from shardline.app.execution.query_start import start_slot, wait_until_initialised
+from shardline.app.execution.stopped import Stopped
 from shardline.app.protocol.objects import SourceDescription, progress_shard
 from shardline.app.storage.clock_ticks import ticking
-from shardline.app.storage.commit import Stopped, Timeline
+from shardline.app.storage.commit import Timeline
 from shardline.app.storage.envelope import Staging
 from shardline.app.storage.errors import open_errors
 from shardline.app.storage.reading import Reading, infer_columns

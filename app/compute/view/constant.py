@@ -18,14 +18,11 @@ from shardline.app.compute.errors import failure_report
 from shardline.app.compute.view.maintained_view import View
 from shardline.app.execution.host import Host, Incarnation
 from shardline.app.execution.observations import Ended, Started
+from shardline.app.execution.stopped import Stopped
 from shardline.app.protocol.objects import ViewDescription
 from shardline.datasource.spark_native.time_interval import Interval
 
 __all__ = ["RunningConstantView", "run_constant"]
-
-
-class _StoppedError(Exception):
-    """The view was stopped before it was done."""
 
 
 def run_constant(
@@ -70,7 +67,7 @@ class RunningConstantView:
             while not host.clock.wait(host.writes, host.interval_ms):
                 self._gate_stop()
             self._view.advance(self._session, interval)
-        except _StoppedError:
+        except Stopped:
             return
         except Exception as error:  # noqa: BLE001 - whatever it is, it is told
             host.report(failure_report(me, error))
@@ -83,4 +80,4 @@ class RunningConstantView:
 
     def _gate_stop(self) -> None:
         if self._stopping.is_set():
-            raise _StoppedError
+            raise Stopped

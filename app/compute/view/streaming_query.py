@@ -55,6 +55,7 @@ from shardline.app.execution.observations import Ended, Health, Started
 from shardline.app.execution.query_start import start_slot, wait_until_initialised
 from shardline.app.execution.spark_errors import UNREADABLE_HINT, find_unreadable_part
 from shardline.app.execution.step_scheduler import STEP_SCHEDULER
+from shardline.app.execution.stopped import Stopped
 from shardline.app.protocol.objects import ViewDescription
 from shardline.datasource.errors import Fenced, ShardError
 from shardline.datasource.shard.state import ShardState
@@ -92,10 +93,6 @@ _UNUSABLE: Final = (
     "[HISTORY_GONE]",
 )
 """Beginnings of errors after which a checkpoint can never be continued."""
-
-
-class _StoppedError(Exception):
-    """The view was stopped in the middle of a micro-batch: nothing may be appended any more."""
 
 
 def run_view(host: Host, incarnation: Incarnation, description: ViewDescription) -> RunningView:
@@ -286,7 +283,7 @@ class RunningView:
         """Wait; True once another runtime has written up to `upper`, False once writing is allowed.
 
         Raises:
-            _StoppedError: The view was stopped during the wait.
+            Stopped: The view was stopped during the wait.
         """
         host = self._host
         while not host.writes.is_set():
@@ -300,7 +297,7 @@ class RunningView:
         """Raise if nothing may be appended any more; called right before every append.
 
         Raises:
-            _StoppedError: The view was stopped.
+            Stopped: The view was stopped.
             Fenced: Another runtime has taken over.
         """
         self._check_not_stopped()
@@ -309,7 +306,7 @@ class RunningView:
 
     def _check_not_stopped(self) -> None:
         if self._stopping.is_set():
-            raise _StoppedError
+            raise Stopped
 
     # -- between micro-batches ---------------------------------------------------------------
 
@@ -337,7 +334,7 @@ class RunningView:
             self._check_not_stopped()
             if self._view.follow(states) and states and _all_finished(states):
                 self._report_end()
-        except _StoppedError:
+        except Stopped:
             pass
         except Fenced as error:
             # Not left to the next micro-batch, which may be minutes away: an object that reports

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardline.app.execution.host import Host
-from shardline.app.storage.commit import StagedMicroBatch, Stopped, Timeline
+from shardline.app.execution.stopped import Stopped
+from shardline.app.storage.commit import StagedMicroBatch, Timeline
 from shardline.app.storage.errors import ERRORS, open_errors, retract_errors
 from shardline.app.storage.reclock import EMPTY_SNAPSHOT, Origin, Remap, SourceFile
 from shardline.app.storage.resume import PlannedMicroBatch
