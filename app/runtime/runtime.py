@@ -265,6 +265,7 @@ class Runtime(Observer):
                 _log.exception("a round of the runtime failed")
 
     def _step(self) -> None:
+        # Before anything is taken: what arrives during this round causes another one.
         self._wake.clear()
         self._apply_changed_settings()
         if self._follows and self._journal.role == "holder":
@@ -273,6 +274,9 @@ class Runtime(Observer):
             for kind in [*self._said]:  # the others say all that they want when they come
                 with self._refusing(kind):
                     self._catch_up(kind)
+        # Phases before observations: the workers throw away what comes from an incarnation that
+        # they have not heard of. As many as there are now, and not until there are none: a flood
+        # of observations must not keep commands waiting.
         for _ in range(self._phases.qsize()):
             change = self._phases.get_nowait()
             self._do_compute(self._compute_worker.on_phase(change))

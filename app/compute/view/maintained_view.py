@@ -238,6 +238,8 @@ class View:
             error = data_error_text(found)
             if error is None:
                 raise
+        # What is held in memory follows only what this step itself has appended: where somebody
+        # else was first, the rows of that time are not known here, and the output is read again.
         if self._sink.append(step, rows, error):
             if desired is not None:
                 self._contents.become(step.upper, desired)
