@@ -199,7 +199,7 @@ def break_after(patch: pytest.MonkeyPatch, step: str, armed: list[bool]) -> None
         case "_bind":
             patch.setattr(Timeline, "_bind", boom(Timeline._bind))
         case "errors":
-            patch.setattr(Timeline, "_append", boom(Timeline._append, "_errors"))
+            patch.setattr(Timeline, "_append_errors", boom(Timeline._append_errors))
         case "rows":
             patch.setattr(Timeline, "_append", boom(Timeline._append, "flights"))
         case "told":
@@ -478,7 +478,7 @@ def test_a_path_that_is_a_file(runtime: Runtime, inbox: Path) -> None:
             source.wait_for_rows((1, "a"), (2, "b"))
 
 
-@pytest.mark.parametrize("step", ["_bind", "_append"])
+@pytest.mark.parametrize("step", ["_bind", "_append_errors"])
 def test_a_killed_process(runtime: Runtime, inbox: Path, step: str) -> None:
     """SIGKILL right after the binding, and right after the errors: the next process goes on."""
     drop(inbox, "0.csv", "0,a", "bad,b")
