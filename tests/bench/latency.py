@@ -1,4 +1,4 @@
-"""How long a row takes: the floor of a micro-batch of one row, and from commit to visible.
+"""Measures latency: the floor of a micro-batch of one row, and from commit to visible.
 
 The floor is compared with Spark's emptiest query, `rate-micro-batch` into `noop`, in the same run.
 What is ours of it is timed without Spark: the planner's hooks and the fetch, on the same shard.

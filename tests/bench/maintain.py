@@ -1,4 +1,4 @@
-"""What maintenance leaves of many small appends: batches, rewritten bytes, and how reads fare."""
+"""Measures what maintenance leaves of many small appends: batches, rewritten bytes, reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a whole application costs: freshness of views, rest, start, and being watched.
+"""Measures whole applications: freshness of views, rest, start, and being watched.
 
     fresh       from a row's making until it is readable in a view, by the number of views and rate
     rest        CPU of an application with nothing to do

@@ -1,4 +1,4 @@
-"""What the runtime is measured with: projects of any size, in the project's own SQL.
+"""Makes the projects that the runtime is measured with, of any size, in the project's own SQL.
 
     streaming   bids and auctions of Nexmark at a rate, with views that follow them
     resting     files that never change, with objects of all kinds

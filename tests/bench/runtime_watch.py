@@ -1,4 +1,4 @@
-"""When rows become readable: uppers of shards, looked at from outside, and the rows' own stamps.
+"""Finds when rows become readable: uppers looked at from outside, and the rows' own stamps.
 
     with Watch(client, clock, names) as watch:      a thread that looks, with a client of its own
         …

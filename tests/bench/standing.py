@@ -1,4 +1,4 @@
-"""What queries cost that stand ready: one that waits, and many that get a row a second.
+"""Measures queries that stand ready: one that waits, and many that get a row a second.
 
 The cost of a query is CPU time of the JVM and of all that it has started: the source's own process,
 planners, workers on the executors. The driver's Python, which feeds the shards here, is left out.

@@ -1,4 +1,4 @@
-"""Which groups the benchmark's command line means."""
+"""The benchmark's command line chooses groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the progress of a query says of its micro-batches."""
+"""The progress of a query is read for each of its micro-batches."""
 
 from __future__ import annotations
 

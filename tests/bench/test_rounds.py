@@ -1,4 +1,4 @@
-"""How measurements are taken in turns and put into figures."""
+"""Measurements are taken in turns and put into figures."""
 
 from __future__ import annotations
 

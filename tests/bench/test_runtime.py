@@ -1,4 +1,4 @@
-"""What the runtime is measured with, and how rows' stamps become freshness."""
+"""The runtime's load is made as asked, and rows' stamps become freshness."""
 
 from __future__ import annotations
 

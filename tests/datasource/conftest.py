@@ -1,4 +1,4 @@
-"""What the tests of the shard share."""
+"""Fixtures that the tests of the shard share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fails after a commit does not make it look as if it had not happened."""
+"""A failure after a commit does not make it look as if it had not happened."""
 
 from __future__ import annotations
 

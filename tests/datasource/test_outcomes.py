@@ -1,4 +1,4 @@
-"""What is not known to have failed is never cleaned up after, and never done twice.
+"""An unknown outcome is never cleaned up after, and never done twice.
 
 The store takes each effect and then says something else: a refusal, an error of its own, damage.
 Expected contents are what a writer was told, and what another client, which saw none of it, reads.

@@ -1,4 +1,4 @@
-"""Who acts in a run: each actor is a program that does one thing to a shard, again and again.
+"""Actors of a run: each is a program that does one thing to a shard, again and again.
 
 An actor's fields are what it keeps on a durable medium of its own: they survive the crash of its
 process. What lives in a process (handles, a query's run) is kept in `memory`, which does not.

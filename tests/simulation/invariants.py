@@ -1,4 +1,4 @@
-"""What must be true after every record of a log, at every deletion, and at the end.
+"""Checks what must be true after every record of a log, at every deletion, and at the end.
 
 The observer stands beside the store and sees each object come and go. It replays every record, on
 its own, into the states that the shard had; no client sees more than some of them.

@@ -1,4 +1,4 @@
-"""What a seed decides: which run it is, what kind of world, and every roll of the dice in it.
+"""Derives a run from its seed: the kind of world, and every roll of the dice in it.
 
 What can happen to a request, drawn for each one of each process by itself:
 

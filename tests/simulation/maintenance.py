@@ -1,4 +1,4 @@
-"""Who keeps a shard small, and who changes it under everybody's hands."""
+"""Actors that keep a shard small, or change it under everybody's hands."""
 
 from __future__ import annotations
 

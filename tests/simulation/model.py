@@ -1,4 +1,4 @@
-"""What a shard must hold: the appends that were committed, as a list, in plain Python.
+"""Models a shard: the appends that were committed, as a list, in plain Python.
 
 Actors say what they are about to append before they ask for it (`intend`). The observer, who reads
 each record of the log as it is created, says which of these appends a record commits, and where in

@@ -1,4 +1,4 @@
-"""What a run was, in words: its cast, its faults, its schedule, and the command that repeats it."""
+"""Describes a run in words: its cast, faults, schedule, and the command that repeats it."""
 
 from __future__ import annotations
 

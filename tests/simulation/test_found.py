@@ -1,4 +1,4 @@
-"""What the simulation has found once, as small tests of their own."""
+"""Bugs that the simulation has found, each as a small test of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a soak takes, in the store and in memory, and which of its bounds that breaks.
+"""Measures what a soak takes, in the store and in memory, against its bounds.
 
 Bounds, at every measurement:
     bytes of parts stored   <= 4 x those that the state refers to, and 16 MiB

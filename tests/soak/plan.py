@@ -1,4 +1,4 @@
-"""What a soak is to do, and what came out of it."""
+"""Plans a soak, and holds its result."""
 
 from __future__ import annotations
 

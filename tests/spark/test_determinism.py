@@ -1,4 +1,4 @@
-"""Which queries are no views, because rows or clocks decide, and which only look like it."""
+"""Queries are refused as views if rows or clocks decide, and not if they only look like it."""
 
 # ruff: noqa: S608 - statements of tests, put together from their own words
 

@@ -1,4 +1,4 @@
-"""What one object does, or does not do, is its own affair: the others stay fresh.
+"""One object that fails or blocks keeps no other one from being fresh.
 
 What objects hold is compared with DuckDB over the files that were put in.
 """

@@ -1,4 +1,4 @@
-"""What `spark-submit.sh` starts, with which arguments, and what it refuses."""
+"""`spark-submit.sh` starts commands with their arguments, and refuses others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the repository's own files are, for tests that read them."""
+"""Paths of the repository's own files, for tests that read them."""
 
 from pathlib import Path
 from typing import Final

@@ -1,4 +1,4 @@
-"""How times, sizes and ages are written for people."""
+"""Times, sizes and ages are written for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where dataflows begin, and when reads are made."""
+"""Dataflows begin, and reads are made, at times that are right for all of their inputs."""
 
 from __future__ import annotations
 

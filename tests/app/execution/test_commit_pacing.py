@@ -1,4 +1,4 @@
-"""How often sources commit: as often as views can follow."""
+"""Sources commit as often as views can follow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of a failure: our own sentence, wherever in a stack trace it is."""
+"""A failure is reported by our own sentence, wherever in a stack trace it is."""
 
 from __future__ import annotations
 

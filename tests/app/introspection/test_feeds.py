@@ -1,4 +1,4 @@
-"""What the runtime tells of its lane: rows that everybody on the machine may read."""
+"""The runtime reports its lane in rows that everybody on the machine may read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What maintenance has done is told: rounds of the application, and merges of writers."""
+"""Maintenance is reported: rounds of the application, and merges of writers."""
 
 from __future__ import annotations
 

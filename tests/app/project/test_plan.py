@@ -1,4 +1,4 @@
-"""What `run` would do: the difference between two sets of descriptions, in an order that works."""
+"""A plan is the difference between two sets of descriptions, in an order that works."""
 
 from __future__ import annotations
 

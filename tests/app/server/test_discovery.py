@@ -1,4 +1,4 @@
-"""How commands find the running application."""
+"""Commands find the running application."""
 
 from __future__ import annotations
 

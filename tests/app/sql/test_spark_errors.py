@@ -1,4 +1,4 @@
-"""What people read of Spark's errors: the sentence, the place, and what to do."""
+"""Spark's errors become a sentence, the place in the text, and a hint."""
 
 from __future__ import annotations
 

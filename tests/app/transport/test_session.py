@@ -1,4 +1,4 @@
-"""What a connection promises, over every transport; one test for each bug that is known of it."""
+"""A connection keeps its promises over every transport; one test for each bug that is known."""
 
 from __future__ import annotations
 

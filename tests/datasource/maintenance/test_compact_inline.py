@@ -1,4 +1,4 @@
-"""What writers merge after their appends: in shape, within a budget, and never at their cost."""
+"""Writers merge after their appends: in shape, within a budget, and never at their cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a number covers is part of a commit's identity: in a shard's state and in transactions."""
+"""The range that a number covers is part of a commit, in a shard and in transactions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each envelope takes, refuses and makes of a frame's rows; errors name the column."""
+"""Each envelope takes, refuses or changes a frame's rows as it promises; errors name the column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a checkpoint says of a micro-batch's range, and a sink that is given its number again."""
+"""A checkpoint gives a micro-batch's range, also to a sink that is given its number again."""
 
 from __future__ import annotations
 

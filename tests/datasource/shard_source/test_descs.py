@@ -1,4 +1,4 @@
-"""How the end of a micro-batch is chosen."""
+"""The end of a micro-batch is chosen from parts and limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a query holds back, and what that lets it survive; snapshots in pieces."""
+"""A query survives by the history that it holds back; snapshots in pieces."""
 
 from __future__ import annotations
 

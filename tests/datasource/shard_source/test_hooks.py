@@ -1,4 +1,4 @@
-"""What Spark's hooks hand to the planner."""
+"""Spark's hooks hand everything to the planner."""
 
 from __future__ import annotations
 

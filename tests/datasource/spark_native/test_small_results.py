@@ -1,4 +1,4 @@
-"""Which rows of Spark may be staged by the driver: those whose Arrow is the shard's."""
+"""Rows of Spark may be staged by the driver if their Arrow is the shard's."""
 
 from __future__ import annotations
 

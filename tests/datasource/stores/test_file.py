@@ -1,4 +1,4 @@
-"""What only a local disk can get wrong."""
+"""Files of a local disk are right where only a local disk can be wrong."""
 
 from __future__ import annotations
 

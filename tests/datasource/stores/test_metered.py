@@ -1,4 +1,4 @@
-"""What a store is asked is counted, and passes through unchanged."""
+"""Requests to a store are counted, and pass through unchanged."""
 
 from __future__ import annotations
 

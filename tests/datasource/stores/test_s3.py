@@ -1,4 +1,4 @@
-"""What only S3 can get wrong: forks, credentials, buckets."""
+"""S3 is right where only S3 can be wrong: forks, credentials, buckets."""
 
 from __future__ import annotations
 

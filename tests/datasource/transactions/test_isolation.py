@@ -1,4 +1,4 @@
-"""What transactions that run at the same time see of each other, against a serial model."""
+"""Transactions that run at the same time see of each other what a serial model allows."""
 
 from __future__ import annotations
 

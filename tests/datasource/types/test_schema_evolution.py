@@ -1,4 +1,4 @@
-"""Which schema changes are allowed, and that old data means the same under the new schema."""
+"""Schema changes are allowed if old data means the same under the new schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of peeks, subscriptions and indexes share: a host, a model, and updates in a shard."""
+"""A host, a model, and updates in a shard, for tests of peeks, subscriptions and indexes."""
 
 from __future__ import annotations
 

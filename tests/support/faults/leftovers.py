@@ -1,4 +1,4 @@
-"""What is left in a store, what should be, and stores on which something happens in between."""
+"""Finds what is left in a store, and makes stores on which something happens in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the directives of a shard's stories do. Rows are written `id value @time diff`.
+"""Carries out the directives of a shard's stories. Rows are written `id value @time diff`.
 
     create | drop | evolve            client=a, despite=reader,hold; input of evolve: `name type`
     compare-and-append                writer=w sequence=n lower=t upper=t; input: rows

@@ -1,4 +1,4 @@
-"""What the tests of native fetch and of native write share: rows in, rows out."""
+"""Rows in, rows out, for the tests of native fetch and of native write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `EXPLAIN` says of a query: the strategy, and the reason, without Spark."""
+"""`EXPLAIN` names the strategy of a query, and the reason, without Spark."""
 
 from __future__ import annotations
 

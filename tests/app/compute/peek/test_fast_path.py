@@ -1,4 +1,4 @@
-"""Which queries are simple enough to be answered without Spark, and by which keys."""
+"""Queries that are simple enough are answered without Spark, by keys where there are some."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When inputs change, as their shards' states tell."""
+"""Times at which inputs change are read off their shards' states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a small output holds is read once, and known from then on."""
+"""The contents of a small output are read once, and known from then on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which executions of Spark's store belong to which micro-batch, and when they are looked at."""
+"""Executions of Spark's store are read when they are due, each for its micro-batch."""
 
 from __future__ import annotations
 
