@@ -283,7 +283,9 @@ class Objects:
                 # Without this thread nothing that waits would ever be created.
                 _log.exception("a look at what waits failed")
                 pause_ms = _RETRY_MS
-            self._clock.wait(self._wakes.creation, pause_ms)
+            # Asked again: a look clears the signal, and with it one that the end set just before.
+            if not self._ending.is_set():
+                self._clock.wait(self._wakes.creation, pause_ms)
 
     def _look(self) -> float:
         """Try what waits again; how long to wait for a signal before the next look."""
