@@ -37,6 +37,7 @@ def test_it():
 """
 
 
+@pytest.mark.parametrize("ci", ["", "true"], ids=["here", "CI"])
 @pytest.mark.parametrize(
     ("options", "variable", "profile"),
     [
@@ -47,13 +48,15 @@ def test_it():
     ],
 )
 def test_a_profile_decides(
-    tmp_path: Path, options: tuple[str, ...], variable: str, profile: str
+    tmp_path: Path, options: tuple[str, ...], variable: str, profile: str, ci: str
 ) -> None:
     """The option before the variable; shares of it; only `night` is new in every run."""
     (tmp_path / "test_it.py").write_text(PROPERTY, encoding="utf-8")
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["profiles"]', encoding="utf-8")
     words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-s", *options]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent / "support")}
+    environment.pop("CI", None)
+    environment |= {"CI": ci} if ci else {}
     environment |= {"HYPOTHESIS_PROFILE": variable} if variable else {}
     done = subprocess.run(
         words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False

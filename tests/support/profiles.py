@@ -18,6 +18,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from hypothesis import HealthCheck, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
 
 if TYPE_CHECKING:
     import pytest
@@ -35,7 +36,15 @@ _COMMON: Final = settings(
 settings.register_profile(
     "default", _COMMON, max_examples=PROFILES["default"], derandomize=True, database=None
 )
-settings.register_profile("night", _COMMON, max_examples=PROFILES["night"], derandomize=False)
+# Everything is set here and nothing left to Hypothesis's defaults: where the variable `CI` is set,
+# these are others (derandomised, without a database), and `night` would find nothing new there.
+settings.register_profile(
+    "night",
+    _COMMON,
+    max_examples=PROFILES["night"],
+    derandomize=False,
+    database=DirectoryBasedExampleDatabase(".hypothesis/examples"),
+)
 
 
 def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
