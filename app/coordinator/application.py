@@ -115,7 +115,8 @@ class Application:
         sessions: dict[Kind, SparkSession] = {"compute": spark, "storage": other}
         self.observing = RuntimeFeeds(client, self._clock) if settings.introspection else None
         if self.observing is not None:
-            self.observing.attach(spark)
+            for session in dict.fromkeys(sessions.values()):
+                self.observing.attach(session)
         wakes = Wakes()
         self.runtime = Runtime(
             sessions,
@@ -146,6 +147,7 @@ class Application:
             retain_ms=parse_duration_ms(settings.retain_history),
             timeout_ms=self.timeout_ms,
             follows=read_only,
+            observer=(lambda _: None) if self.observing is None else self.observing.on_uncreated,
         )
 
     def _controllers(self, *, writes: bool) -> tuple[ComputeController, StorageController]:
@@ -188,7 +190,17 @@ class Application:
             timeout_ms=self.timeout_ms,
             zone=lambda: self._spark.conf.get("spark.sql.session.timeZone") or "UTC",
             shard_bytes=lambda: self._bounds.peeks.shard_bytes,
+            uncreated=self._explain_uncreated,
         )
+
+    def _explain_uncreated(self) -> dict[str, str]:
+        """What each object waits for that is not created yet, in a sentence."""
+        found = {}
+        for name, error in self.waiting().items():
+            judged = None if self.observing is None else self.observing.judgement(name)
+            because = "" if judged is None else judged.because
+            found[name] = because or error or "its inputs have not begun"
+        return found
 
     # -- life ------------------------------------------------------------------------------------
 

@@ -23,6 +23,8 @@ from shardline.app.compute.holds import end_view_holds
 from shardline.app.controller.compute import ComputeController
 from shardline.app.controller.storage import StorageController
 from shardline.app.coordinator.start_holds import StartHolds
+from shardline.app.execution.spark_errors import error_line
+from shardline.app.introspection.events import UncreatedObject
 from shardline.app.project.statements import ObjectDescription
 from shardline.app.protocol.objects import (
     IndexDescription,
@@ -32,7 +34,7 @@ from shardline.app.protocol.objects import (
     inputs_of,
 )
 from shardline.datasource.client import ShardClient
-from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.errors import InvalidUsage, ShardError
 
 __all__ = ["ObjectCreator"]
 
@@ -70,6 +72,18 @@ class ObjectCreator:
     def waiting(self) -> dict[str, str]:
         """The objects that are not created yet, with the error; "" if inputs have not begun."""
         return {name: str(one.error or "") for name, one in self._waiting.items()}
+
+    def uncreated(self) -> list[UncreatedObject]:
+        """The objects that are not created yet, for introspection."""
+        return [
+            UncreatedObject(
+                id=name,
+                description=one.reader,
+                error=_text_of(one.error),
+                hint=one.error.hint if isinstance(one.error, ShardError) else "",
+            )
+            for name, one in self._waiting.items()
+        ]
 
     def awaited(self) -> frozenset[str]:
         """The inputs of all that waits for its inputs to begin."""
@@ -161,3 +175,13 @@ class ObjectCreator:
                 _log.warning("inputs not let go yet", exc_info=True, extra={"context": context})
             else:
                 del self._former_inputs[view]
+
+
+def _text_of(error: Exception | None) -> str:
+    match error:
+        case None:
+            return ""
+        case ShardError():
+            return f"[{error.code}] {error.detail}"
+        case _:
+            return error_line(error)

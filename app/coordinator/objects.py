@@ -27,6 +27,7 @@ from shardline.app.coordinator.object_creation import ObjectCreator
 from shardline.app.coordinator.start_holds import StartHolds
 from shardline.app.coordinator.wakes import Wakes
 from shardline.app.execution.object_shards import create_object_shard
+from shardline.app.introspection.events import UncreatedObject
 from shardline.app.project.plan import Plan, make_plan
 from shardline.app.project.project import CheckedProject
 from shardline.app.protocol.objects import (
@@ -76,6 +77,7 @@ class Objects:
         retain_ms: int,
         timeout_ms: float,
         follows: bool,
+        observer: Callable[[Sequence[UncreatedObject]], None] = lambda _: None,
     ) -> None:
         """Nothing is wanted yet.
 
@@ -89,8 +91,11 @@ class Objects:
             retain_ms: History of objects that do not say how much they keep.
             timeout_ms: How long a drop or a takeover may take.
             follows: True if another runtime holds the location.
+            observer: Called with all objects that wait to be created, whenever those change.
         """
         self.follows = follows
+        self._observer = observer
+        self._observed: Sequence[UncreatedObject] = ()
         self._client = client
         self._clock: Clock = client.clock
         self._runtime = runtime
@@ -165,6 +170,7 @@ class Objects:
             if not self._connected and not running.keys().isdisjoint(names):
                 raise _nothing_applied_error()
             self._starter.drop(names)
+            self._report_uncreated()
             self._wait_until_gone(names)
             return [shard for name in names for shard in self._drop_shards(name)]
 
@@ -220,9 +226,16 @@ class Objects:
         self._starter.run(wanted.values())
         self._starter.release_former_inputs(before, wanted)
         self._connect()
+        self._report_uncreated()
         # What waits now is to be looked at by the thread, which may be asleep for a minute.
         self._wakes.creation.set()
         return plan
+
+    def _report_uncreated(self) -> None:
+        found = self._starter.uncreated()
+        if found != self._observed:
+            self._observed = found
+            self._observer(found)
 
     def _connect(self) -> None:
         """Let the controllers connect, which drops what they do not name."""
@@ -297,6 +310,7 @@ class Objects:
             if self._wanted is not None:
                 self._connect()
             self._wakes.await_inputs(self._starter.awaited())
+            self._report_uncreated()
             pause_ms = self._pause_ms()
         if not self._swept and not self.follows:
             objects = self._runtime.lane.state.objects

@@ -54,6 +54,7 @@ class Reads:
         timeout_ms: float,
         zone: Callable[[], str],
         shard_bytes: Callable[[], int],
+        uncreated: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         """Make the reads of one application.
 
@@ -65,6 +66,7 @@ class Reads:
             timeout_ms: Time-out of a query that sets none itself.
             zone: Returns the time zone of the session.
             shard_bytes: Returns the `direct_read_limit` in force.
+            uncreated: Returns why objects of the project are not created yet, by name.
         """
         self._client = client
         self._compute = compute
@@ -73,6 +75,7 @@ class Reads:
         self._timeout_ms = timeout_ms
         self._zone = zone
         self._shard_bytes = shard_bytes
+        self._uncreated = uncreated
         self._oracle = Oracle()
 
     def begin(self, sources: Iterable[Frontier]) -> None:
@@ -153,6 +156,7 @@ class Reads:
 
         Raises:
             InvalidUsage: One is not; the nearest name is suggested.
+            Determinate: One is not created yet; says what it waits for.
         """
         running = self._running()
         readable = [
@@ -160,9 +164,16 @@ class Reads:
             for name, description in running.items()
             if isinstance(description, SourceDescription | ViewDescription)
         ]
+        uncreated = self._uncreated()
         for name in names:
+            if name in uncreated and name not in running:
+                raise Determinate(
+                    f"'{name}' has no contents yet: {uncreated[name]}",
+                    code="NOT_CREATED",
+                    hint="it is created by itself when that is over; `status` shows it",
+                )
             if name not in readable:
-                raise unknown_name("object", name, readable)
+                raise unknown_name("object", name, [*readable, *uncreated])
         return running
 
     def _source_uppers(

@@ -50,6 +50,7 @@ from shardline.app.introspection.events import (
     Remembered,
     ShardGone,
     ShardSeen,
+    Uncreated,
 )
 from shardline.app.introspection.facts import (
     Condition,
@@ -71,6 +72,12 @@ PEEKS_MAX: Final = 10_000
 _Report: TypeAlias = Started | Progress | Hydrated | Health | Measured | Failed | Ended
 
 _OfQuery: TypeAlias = QueryStarted | QueryProgress | QueryIdle | QueryTerminated
+
+_WHOLE: Final = "triggerExecution"
+"""Spark's name for the whole of a micro-batch, among those of its phases."""
+
+_ROWS: Final = ("updates_committed", "updates_out", "messages_committed")
+"""Counters of rows that have come into an object's output, or gone from it."""
 
 _WORST: Final[tuple[Status, ...]] = ("ceased", "frozen", "stalled")
 
@@ -99,6 +106,8 @@ def apply(facts: Facts, event: Event, now_ms: int) -> None:
             pass  # answers to clients, which say nothing of an object
         case Started() | Progress() | Hydrated() | Health() | Measured() | Failed() | Ended():
             _observed(facts, event, now_ms)
+        case Uncreated():
+            facts.uncreated = {one.id: one for one in event.objects}
         case _:
             _noted(facts, event)
 
@@ -148,6 +157,7 @@ def _lane(facts: Facts, event: Installed | Dropped | Phase, now_ms: int) -> None
         if event.epoch and not _current(facts, known, event.epoch):
             return
         known.phase, known.phase_ms = event.phase, event.at_ms
+        known.failures, known.retry_at_ms = event.failures, event.retry_at_ms
     note_status(facts, facts.objects[event.id], now_ms)
 
 
@@ -210,6 +220,8 @@ def _observed(facts: Facts, event: _Report, now_ms: int) -> None:
         return
     if _current(facts, found, event.epoch):
         _reported(facts, found, event)
+        if isinstance(event, Measured) and any(event.added.get(name) for name in _ROWS):
+            found.changed_ms = now_ms
         note_status(facts, found, now_ms)
 
 
@@ -346,6 +358,8 @@ def _progress(found: ObjectFacts, event: QueryProgress) -> None:
     found.progress_ms = event.at_ms
     found.micro_batches += 1
     found.states = event.states
+    found.step_phases_ms = {n: ms for n, ms in event.phases_ms.items() if n != _WHOLE}
+    found.step_ms = event.phases_ms.get(_WHOLE)
     for phase, took_ms in event.phases_ms.items():
         found.elapsed_ms[phase] += took_ms
         found.durations[phase, histogram_bucket_ns(took_ms)] += 1

@@ -1,7 +1,8 @@
 """Events are all that the sink learns of the world: immutable values, made in any thread.
 
-From the lane: `Installed`, `Phase`, `Dropped`, `Recorded`. From the listener: `QueryStarted`,
-`QueryProgress`, `QueryIdle`, `QueryTerminated`. From Spark's status store: `Harvested`.
+From the lane: `Installed`, `Phase`, `Dropped`, `Recorded`. From the coordinator: `Uncreated`. From
+the listener: `QueryStarted`, `QueryProgress`, `QueryIdle`, `QueryTerminated`. From Spark's status
+store: `Harvested`.
 From running objects: everything in `shardline.app.execution.observations`. From the storage worker:
 `StatusUpdate`, `StatisticsUpdates`. From peeks, maintenance and the poll of shards: the rest.
 
@@ -49,6 +50,8 @@ __all__ = [
     "ShardGone",
     "ShardSeen",
     "StateProgress",
+    "Uncreated",
+    "UncreatedObject",
 ]
 
 Domain: TypeAlias = Literal["storage", "compute"]
@@ -97,18 +100,45 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
             object has none at the moment.
         phase: The new phase.
         at_ms: When.
+        failures: Failures in a row.
+        retry_at_ms: When a suspended object is started again; None for any other.
     """
 
     id: str
     epoch: int
     phase: PhaseName
     at_ms: int
+    failures: int = 0
+    retry_at_ms: int | None = None
 
 
 class Dropped(msgspec.Struct, frozen=True, kw_only=True):
     """An object was dropped; every row about it goes, but for the histories."""
 
     id: str
+    at_ms: int
+
+
+class UncreatedObject(msgspec.Struct, frozen=True, kw_only=True):
+    """An object that the project wants and that is not created yet.
+
+    Attributes:
+        id: Its name.
+        description: Its definition, without secrets.
+        error: What keeps it from being created; "" if its inputs have not begun.
+        hint: What to do about that.
+    """
+
+    id: str
+    description: Description
+    error: str = ""
+    hint: str = ""
+
+
+class Uncreated(msgspec.Struct, frozen=True):
+    """All objects that wait to be created; those of an earlier event alone wait no more."""
+
+    objects: tuple[UncreatedObject, ...]
     at_ms: int
 
 
@@ -334,6 +364,7 @@ Event: TypeAlias = (
     Installed
     | Phase
     | Dropped
+    | Uncreated
     | Recorded
     | QueryStarted
     | QueryProgress

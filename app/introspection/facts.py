@@ -26,22 +26,25 @@ from shardline.app.introspection.events import (
     Recorded,
     ShardSeen,
     StateProgress,
+    UncreatedObject,
 )
 from shardline.app.introspection.spark_plan.operators import OperatorPlan
-from shardline.app.protocol.objects import (
-    Description,
-)
+from shardline.app.introspection.verdicts.situation import Judgement, Verdict
+from shardline.app.introspection.verdicts.trend import Trend
+from shardline.app.protocol.objects import Description
 from shardline.app.protocol.storage import Status, StatusUpdate
 
 __all__ = [
     "Condition",
     "Facts",
     "History",
+    "NotedVerdict",
     "ObjectFacts",
     "Observed",
     "Received",
     "histogram_bucket_ns",
     "lag_ms",
+    "object_kind",
 ]
 
 Observed: TypeAlias = int | UnsetType | None
@@ -98,6 +101,13 @@ class ObjectFacts:
         micro_batches: Number of micro-batches done by this dataflow.
         progress_ms: When the last one was triggered; None before the first.
         lag_max_ms: Largest lag of the current minute.
+        failures: Failures in a row in the lane.
+        retry_at_ms: When it is started again; None if it is not suspended.
+        changed_ms: When rows of it have come or gone the last time; None if none has since the
+            start of this process.
+        step_ms: How long the last micro-batch took, and the time of each phase (`step_phases_ms`).
+        lag_trend: Its lag behind the clock in the last minute.
+        backlog_trend: What has waited outside in the last minute.
     """
 
     installed: Installed
@@ -133,6 +143,13 @@ class ObjectFacts:
     micro_batches: int = 0
     progress_ms: int | None = None
     lag_max_ms: int | None = None
+    failures: int = 0
+    retry_at_ms: int | None = None
+    changed_ms: int | None = None
+    step_ms: int | None = None
+    step_phases_ms: dict[str, int] = field(default_factory=dict)
+    lag_trend: Trend = field(default_factory=Trend)
+    backlog_trend: Trend = field(default_factory=Trend)
 
     @property
     def id(self) -> str:
@@ -142,7 +159,7 @@ class ObjectFacts:
     @property
     def kind(self) -> str:
         """Kind of the object: source, view, index, sink or subscribe."""
-        return _kind(self.installed.description)
+        return object_kind(self.installed.description)
 
     @property
     def query_name(self) -> str:
@@ -192,6 +209,21 @@ class History:
 
 
 @dataclass(slots=True)
+class NotedVerdict:
+    """A verdict that is in the history.
+
+    Attributes:
+        verdict: In a word.
+        since_ms: Since when.
+        following: Another one that was seen once: noted if the next look sees it, too.
+    """
+
+    verdict: Verdict
+    since_ms: int
+    following: Verdict | None = None
+
+
+@dataclass(slots=True)
 class Received:
     """Counts of the events so far, by outcome.
 
@@ -223,7 +255,11 @@ class Facts:
         maintenance: The newest rounds.
         shards: By name, as last inspected.
         received: Counts of the events so far.
+        uncreated: Objects that the project wants and that are not created yet, by name.
+        verdicts: The verdict on each object as it was noted last.
+        judgements: The judgement of each object, as of the last second.
         statuses: Changes of status, of all objects.
+        verdict_changes: Changes of verdicts, of all objects.
         lags: Wall-clock lag of all objects, once a minute.
     """
 
@@ -238,13 +274,19 @@ class Facts:
     statuses: History = field(
         default_factory=lambda: History("status_history", 30 * 24 * HOUR_MS, 10_000)
     )
+    uncreated: dict[str, UncreatedObject] = field(default_factory=dict)
+    verdicts: dict[str, NotedVerdict] = field(default_factory=dict)
+    judgements: dict[str, Judgement] = field(default_factory=dict)
+    verdict_changes: History = field(
+        default_factory=lambda: History("verdict_history", 30 * 24 * HOUR_MS, 10_000)
+    )
     lags: History = field(
         default_factory=lambda: History("wallclock_lag_history", 24 * HOUR_MS, 100_000)
     )
 
     def histories(self) -> tuple[History, ...]:
         """All histories."""
-        return (self.statuses, self.lags)
+        return (self.statuses, self.verdict_changes, self.lags)
 
 
 def lag_ms(write: Observed, now_ms: int) -> int | None:
@@ -260,5 +302,6 @@ def histogram_bucket_ns(duration_ms: float) -> int:
     return 1 << (ns - 1).bit_length()
 
 
-def _kind(description: Description) -> str:
+def object_kind(description: Description) -> str:
+    """Kind of an object: source, view, index, sink or subscribe."""
     return str(description.__struct_config__.tag)

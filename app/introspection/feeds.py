@@ -32,6 +32,8 @@ from shardline.app.introspection.events import (
     Phase,
     PhaseName,
     Recorded,
+    Uncreated,
+    UncreatedObject,
 )
 from shardline.app.introspection.history import HistoryKeeper
 from shardline.app.introspection.listener import QueryListener
@@ -41,6 +43,8 @@ from shardline.app.introspection.sink import Sink
 from shardline.app.introspection.spark_plan.harvest import Harvester
 from shardline.app.introspection.spark_plan.status_store import StatusStore
 from shardline.app.introspection.store import Relations
+from shardline.app.introspection.verdicts.rules import headline
+from shardline.app.introspection.verdicts.situation import Judgement
 from shardline.app.lane.commands import (
     CreateDataflow,
     DropDataflow,
@@ -201,6 +205,27 @@ class RuntimeFeeds:
         """Note the strategy by which a peek is answered."""
         self.put(PeekDecided(uuid=uuid, path=_PATHS[strategy]))
 
+    def on_uncreated(self, objects: Iterable[UncreatedObject]) -> None:
+        """Note all objects that wait to be created; those of an earlier call wait no more."""
+        shown = tuple(
+            msgspec.structs.replace(one, description=redact_description(one.description))
+            for one in objects
+        )
+        self.put(Uncreated(shown, self._clock.now_ms()))
+
+    # -- verdicts ----------------------------------------------------------------------------------
+
+    def judgement(self, name: str) -> Judgement | None:
+        """The judgement of an object as of the last second; None if there is no such object."""
+        return self.sink.read(lambda facts, _now_ms: facts.judgements.get(name))
+
+    def find_blockage(self, name: str) -> tuple[str, str] | None:
+        """Why an object does not move until somebody does something, and what to do; else None."""
+        found = self.judgement(name)
+        if found is None or not found.lasts:
+            return None
+        return f"it is {headline(found)}: {found.because}", found.to_do
+
     # -- maintenance -------------------------------------------------------------------------------
 
     def on_maintenance(self, shard: str, done: RoundResult, took_ms: float) -> None:
@@ -263,7 +288,16 @@ class RuntimeFeeds:
             self.put(Dropped(id=change.id, at_ms=change.at_ms))
             return
         epoch = 0 if change.incarnation is None else change.incarnation.epoch
-        self.put(Phase(id=change.id, epoch=epoch, phase=_PHASES[change.phase], at_ms=change.at_ms))
+        self.put(
+            Phase(
+                id=change.id,
+                epoch=epoch,
+                phase=_PHASES[change.phase],
+                at_ms=change.at_ms,
+                failures=change.failures,
+                retry_at_ms=change.retry_at_ms,
+            )
+        )
 
     def _installed(self, state: LaneState, name: str, at_ms: int) -> None:
         known = state.objects.get(name)

@@ -27,6 +27,7 @@ from shardline.app.introspection.relations.movement import MOVEMENT
 from shardline.app.introspection.relations.progress import PROGRESS
 from shardline.app.introspection.relations.structure import STRUCTURE
 from shardline.app.introspection.relations.system import SYSTEM
+from shardline.app.introspection.relations.verdicts import VERDICTS
 from shardline.app.introspection.sink import listener_relation
 
 __all__ = ["documentation", "relations_with", "sql_type"]
@@ -41,7 +42,7 @@ _SQL: Final = {
     NUMBERS: "ARRAY<BIGINT>",
 }
 
-_ALL: Final = (*STRUCTURE, *PROGRESS, *MOVEMENT, *HEALTH, *SYSTEM)
+_ALL: Final = (*STRUCTURE, *VERDICTS, *PROGRESS, *MOVEMENT, *HEALTH, *SYSTEM)
 
 
 def relations_with(inbox: Inbox) -> Mapping[str, Relation]:

@@ -11,8 +11,8 @@ must not be read in the middle of one. One thread and one lock give both, and ke
 commit data free of either.
 
 Once a second it does what no event does: it notes each object's lag, so that the history has a row
-for each minute, also while nothing moves. An event that cannot be applied is logged and counted,
-and the next one is taken.
+for each minute, also while nothing moves, and the verdict on each object where it has changed. An
+event that cannot be applied is logged and counted, and the next one is taken.
 
 Invariants:
     Facts change on one thread, under one lock, one event after the other.
@@ -31,6 +31,8 @@ from shardline.app.introspection.events import Event
 from shardline.app.introspection.facts import Facts, lag_ms
 from shardline.app.introspection.inbox import Inbox
 from shardline.app.introspection.relation import MS, NUMBER, REAL, Column, Metric, Relation, Row
+from shardline.app.introspection.verdicts.gather import backlog_size
+from shardline.app.introspection.verdicts.noted import note_verdicts
 from shardline.datasource.clock import Clock
 
 __all__ = ["TICK_MS", "Sink", "listener_relation"]
@@ -138,6 +140,9 @@ class Sink:
             lag = lag_ms(found.write, now_ms)
             if lag is not None:
                 found.lag_max_ms = max(lag, found.lag_max_ms or 0)
+            found.lag_trend.note(now_ms, lag)
+            found.backlog_trend.note(now_ms, backlog_size(found))
+        note_verdicts(facts, now_ms)
         for history in facts.histories():
             history.prune(now_ms)
 

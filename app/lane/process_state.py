@@ -117,6 +117,8 @@ class PhaseChange:
         description: The description of that incarnation; None as well.
         at_ms: Time of the change, ms since the epoch.
         error: The reason, if something is wrong; "" otherwise.
+        failures: Failures in a row.
+        retry_at_ms: When a suspended object is started again; None for any other.
     """
 
     id: str
@@ -126,6 +128,8 @@ class PhaseChange:
     description: Description | None
     at_ms: int
     error: str = ""
+    failures: int = 0
+    retry_at_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -524,4 +528,14 @@ class ProcessState:
 
 
 def _change(name: str, slot: _Slot, phase: Phase, now_ms: int, error: str = "") -> PhaseChange:
-    return PhaseChange(name, slot.kind, phase, slot.incarnation, slot.description, now_ms, error)
+    return PhaseChange(
+        name,
+        slot.kind,
+        phase,
+        slot.incarnation,
+        slot.description,
+        now_ms,
+        error,
+        slot.failures,
+        slot.due_ms if phase == "suspended" else None,
+    )

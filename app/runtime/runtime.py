@@ -180,6 +180,7 @@ class Runtime(Observer):
             bind,
             settings=peeks,
             decided=(lambda *_: None) if observing is None else observing.decided,
+            find_blockage=(lambda _: None) if observing is None else observing.find_blockage,
         )
         self._oneshots = Oneshots(self._objects.hosts["storage"], self._put)
         self._counted_ms = float("-inf")

@@ -26,6 +26,7 @@ from typing_extensions import override
 from shardline.app.introspection.relation import MS, Relation
 from shardline.app.introspection.spark_plan.operators import PHASES
 from shardline.app.introspection.store import Relations
+from shardline.app.introspection.verdicts.situation import VERDICTS
 
 __all__ = ["CONTENT_TYPE", "RelationCollector", "encode_metrics"]
 
@@ -55,7 +56,8 @@ class RelationCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         rows = self._relations.rows
         kinds = {str(row["id"]): str(row["type"]) for row in rows("objects")}
-        yield _status(rows("objects"))
+        yield _state("status", _STATUSES, rows("objects"), "id")
+        yield _state("verdict", VERDICTS, rows("verdicts"), "object_id")
         for relation in self._relations.declared.values():
             yield from self._declared(relation, kinds)
         yield from self._work(kinds)
@@ -198,16 +200,19 @@ class RelationCollector(Collector):
         yield from (took, failed)
 
 
-def _status(rows: Iterable[Mapping[str, object]]) -> Metric:
+def _state(
+    what: str, values: Iterable[str], rows: Iterable[Mapping[str, object]], name: str
+) -> Metric:
+    """A family with 1 for the value that an object has, as Prometheus wants states."""
     family = GaugeMetricFamily(
-        "shardline_object_status",
-        "1 for the status that the object has, 0 for the others.",
-        labels=("object", "kind", "status"),
+        f"shardline_object_{what}",
+        f"1 for the {what} that the object has, 0 for the others.",
+        labels=("object", "kind", what),
     )
     for row in rows:
-        for status in _STATUSES:
-            labels = (str(row["id"]), str(row["type"]), status)
-            family.add_metric(labels, float(row["status"] == status))
+        for value in values:
+            labels = (str(row[name]), str(row["type"]), value)
+            family.add_metric(labels, float(row[what] == value))
     return family
 
 

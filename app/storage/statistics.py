@@ -55,6 +55,8 @@ _SOURCE: Final[dict[str, _Kind]] = {
     "snapshot_committed": "flag",
     "offset_known": "total",
     "offset_committed": "total",
+    "files_waiting": "nullable",
+    "bytes_waiting": "nullable",
 }
 
 _SINK: Final[dict[str, _Kind]] = {

@@ -45,8 +45,8 @@ from shardline.app.settings.live import (
     parse_positive_count,
     parse_size_bytes,
 )
-from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.frontier import meet
+from shardline.datasource.errors import Determinate, InvalidUsage
+from shardline.datasource.frontier import Frontier, meet
 from shardline.datasource.read import not_yet_readable_error
 from shardline.datasource.shard.plan import volume_of
 from shardline.datasource.shard.state import ShardState
@@ -59,6 +59,7 @@ __all__ = [
     "DEFAULTS",
     "PEEK_KNOBS",
     "BindQuery",
+    "FindBlockage",
     "OnStrategy",
     "PeekCancelled",
     "PeekRun",
@@ -74,6 +75,9 @@ the views."""
 
 OnStrategy: TypeAlias = Callable[[str, PeekStrategy], None]
 """Called with the id and strategy of a peek once it is decided; must return at once."""
+
+FindBlockage: TypeAlias = Callable[[str], tuple[str, str] | None]
+"""Returns why an object does not move until somebody does something, and what to do; else None."""
 
 _RELATIONS: Final = "introspection."
 """Prefix of inputs that are relations: read as they are now, not as of the peek's time."""
@@ -134,6 +138,7 @@ class PeekServices:
     indexes: IndexRegistry
     settings: PeekSettings
     decided: OnStrategy
+    find_blockage: FindBlockage = lambda _: None
 
 
 @dataclass(slots=True)
@@ -242,14 +247,19 @@ class PeekRun:
 
         Raises:
             Cancelled: It was cancelled meanwhile.
-            Determinate: One was not settled in time; says which.
+            Determinate: One was not settled in time, or does not move any more; says which.
         """
         as_of, settings = self._peek.as_of, self._means.settings
 
         def look() -> dict[str, ShardState] | None:
             states = {name: shard.look() for name, shard in held.items()}
             upper = meet(state.upper for state in states.values())
-            return states if upper.is_beyond(as_of) else None
+            if upper.is_beyond(as_of):
+                return states
+            for name, state in states.items():
+                if not state.upper.is_beyond(as_of):
+                    self._check_moving(name, state)
+            return None
 
         found = poll_until(
             look,
@@ -265,6 +275,24 @@ class PeekRun:
             slowest = min(states, key=lambda state: state.upper)
             raise not_yet_readable_error(slowest, as_of, settings.settle_ms)
         return found
+
+    def _check_moving(self, name: str, state: ShardState) -> None:
+        """Refuse to wait for an object that does not move until somebody does something.
+
+        Raises:
+            Determinate: Says why it does not.
+        """
+        found = self._means.find_blockage(name)
+        if found is None:
+            return
+        because, to_do = found
+        last = (state.upper.time or 0) - 1
+        older = f"AS OF {last} reads what it has" if Frontier(last) >= state.since else ""
+        raise Determinate(
+            f"'{name}' cannot be read at {self._peek.as_of}: {because}",
+            code="OBJECT_BLOCKED",
+            hint="; ".join(filter(None, (to_do, older))),
+        )
 
     def _check_cancelled(self) -> None:
         if self._task.cancelled.is_set():

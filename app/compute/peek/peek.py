@@ -12,7 +12,8 @@ once, more wait, and the rest is refused; each can be cancelled while it runs.
 The phases of a peek, in one of a few threads:
 
     hold        a lease on every object, at `as_of`: a time before a since is refused here
-    settle      wait until all of them, and their errors, are settled at `as_of`
+    settle      wait until all of them, and their errors, are settled at `as_of`; an object that
+                does not move until somebody acts is the answer at once
     errors      of the objects and of all their inputs: a live one is the answer
     read        by the cheapest strategy that certainly gives Spark's rows
 
@@ -43,6 +44,7 @@ from shardline.app.compute.index.index import INDEXES, IndexRegistry
 from shardline.app.compute.peek.answer import (
     DEFAULTS,
     BindQuery,
+    FindBlockage,
     OnStrategy,
     PeekCancelled,
     PeekRun,
@@ -109,6 +111,7 @@ class PeekServer:
         indexes: IndexRegistry = INDEXES,
         settings: PeekSettings = DEFAULTS,
         decided: OnStrategy = lambda *_: None,
+        find_blockage: FindBlockage = lambda _: None,
     ) -> None:
         """A server without threads; they are started when there is a peek to run.
 
@@ -120,9 +123,12 @@ class PeekServer:
             indexes: Indexes that may answer.
             settings: Limits of numbers, times and bytes.
             decided: Called with the strategy of each peek.
+            find_blockage: Says which object a peek need not wait for.
         """
         self._host = host
-        self._means = PeekServices(host, catalog, relations, bind, indexes, settings, decided)
+        self._means = PeekServices(
+            host, catalog, relations, bind, indexes, settings, decided, find_blockage
+        )
         self._settings = settings
         self._lock = threading.Lock()
         self._tasks: dict[str, PeekTask] = {}

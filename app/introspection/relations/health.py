@@ -11,7 +11,6 @@ from shardline.app.introspection.facts import Facts, ObjectFacts
 from shardline.app.introspection.relation import (
     AT,
     MS,
-    NUMBER,
     REAL,
     TEXT,
     Column,
@@ -36,6 +35,8 @@ _SOURCE_STATISTICS: Final = {
     "snapshot_committed": "1 once the first snapshot can be read, else 0",
     "offset_known": "how far the outside is, as one number",
     "offset_committed": "how far of it can be read",
+    "files_waiting": "files that were found outside and are not read yet",
+    "bytes_waiting": "their size in bytes",
 }
 _SINK_STATISTICS: Final = {
     "messages_staged": "messages written, committed or not",
@@ -136,12 +137,6 @@ def _details(hints: object, namespaced: object) -> str | None:
     return msgspec.json.encode({"hints": hints, "namespaced": dict(namespaced)}).decode()
 
 
-def _error_counts(facts: Facts, _now_ms: int) -> Iterator[Row]:
-    for found in facts.objects.values():
-        if found.errors is not None:
-            yield (found.id, found.errors)
-
-
 _STATUS: Final = (
     Column("status", TEXT, "as in `objects`, or dropped"),
     Column("error", TEXT, "what is wrong"),
@@ -206,20 +201,5 @@ HEALTH: Final = (
         ),
         _sink_statistics,
         "id",
-    ),
-    Relation(
-        "error_counts",
-        "Errors that an object's contents have now: reads of it fail while there are any",
-        (
-            Column("export_id", TEXT, "the object"),
-            Column(
-                "count",
-                NUMBER,
-                "live errors",
-                Metric("object_errors", "Errors that the object's contents have now."),
-            ),
-        ),
-        _error_counts,
-        "export_id",
     ),
 )

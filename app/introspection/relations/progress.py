@@ -11,7 +11,8 @@ from typing import Final
 
 from msgspec import UNSET
 
-from shardline.app.introspection.facts import Facts, ObjectFacts, Observed, lag_ms
+from shardline.app.introspection.facts import Facts, ObjectFacts, lag_ms
+from shardline.app.introspection.input_lag import behind_ms, slowest
 from shardline.app.introspection.relation import (
     AT,
     FLAG,
@@ -28,7 +29,7 @@ from shardline.app.introspection.relation import (
 from shardline.app.protocol.graph import reachable_names
 from shardline.app.protocol.objects import inputs_of
 
-__all__ = ["PROGRESS", "slowest"]
+__all__ = ["PROGRESS"]
 
 
 def _frontiers(facts: Facts, _now_ms: int) -> Iterator[Row]:
@@ -57,31 +58,11 @@ def _materialization_lag(facts: Facts, _now_ms: int) -> Iterator[Row]:
         local, global_ = slowest(facts, direct), slowest(facts, _roots(facts, found))
         yield (
             found.id,
-            _behind(facts, found.write, local),
-            _behind(facts, found.write, global_),
+            behind_ms(facts, found.write, local),
+            behind_ms(facts, found.write, global_),
             local,
             global_,
         )
-
-
-def slowest(facts: Facts, names: tuple[str, ...]) -> str | None:
-    """The object with the earliest upper, among those whose upper is known; None if none is."""
-    uppers: dict[str, int | None] = {}
-    for name in names:
-        found = facts.objects.get(name)
-        if found is not None and found.write is not UNSET:
-            uppers[name] = found.write
-    return min(uppers, key=lambda name: (uppers[name] is None, uppers[name] or 0), default=None)
-
-
-def _behind(facts: Facts, own: Observed, other: str | None) -> int | None:
-    """Milliseconds from an upper to that of `other`; None if unknown, or `other` finished."""
-    if own is None:
-        return 0
-    theirs = facts.objects[other].write if other is not None else UNSET
-    if own is UNSET or theirs is UNSET or theirs is None:
-        return None
-    return max(0, theirs - own)
 
 
 def _roots(facts: Facts, found: ObjectFacts) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from shardline.app.introspection.facts import Facts, ObjectFacts
+from shardline.app.introspection.events import UncreatedObject
+from shardline.app.introspection.facts import Facts, ObjectFacts, object_kind
 from shardline.app.introspection.relation import (
     AT,
     FRONTIER,
@@ -22,7 +23,9 @@ from shardline.app.introspection.relation import (
     Row,
     instant,
 )
+from shardline.app.lane.commands import kind_of
 from shardline.app.protocol.objects import (
+    Description,
     SourceDescription,
     SubscribeDescription,
     ViewDescription,
@@ -51,14 +54,37 @@ def _objects(facts: Facts, _now_ms: int) -> Iterator[Row]:
             instant(found.condition_ms),
             instant(installed.at_ms),
             installed.as_of,
-            _definition(found),
+            _definition(installed.description),
             found.query or None,
             found.run or None,
         )
+    for one in _uncreated(facts):
+        yield (
+            one.id,
+            None,
+            object_kind(one.description),
+            kind_of(one.description),
+            "uncreated",
+            0,
+            "stalled" if one.error else "created",
+            one.error or None,
+            one.hint or None,
+            None,
+            None,
+            None,
+            _definition(one.description),
+            None,
+            None,
+        )
 
 
-def _definition(found: ObjectFacts) -> str:
-    match found.installed.description:
+def _uncreated(facts: Facts) -> Iterator[UncreatedObject]:
+    """Objects that wait to be created; one that is being changed is there already."""
+    return (one for name, one in facts.uncreated.items() if name not in facts.objects)
+
+
+def _definition(description: Description) -> str:
+    match description:
         case ViewDescription(query=query):
             return query
         case SourceDescription(format=name):
@@ -71,6 +97,9 @@ def _dependencies(facts: Facts, _now_ms: int) -> Iterator[Row]:
     for found in facts.objects.values():
         for name in inputs_of(found.installed.description):
             yield (found.id, name)
+    for one in _uncreated(facts):
+        for name in inputs_of(one.description):
+            yield (one.id, name)
 
 
 def _dataflows(facts: Facts, _now_ms: int) -> Iterator[Row]:
@@ -181,10 +210,12 @@ STRUCTURE: Final = (
         "An object: a source, view, index, sink or subscription, with its status",
         (
             Column("id", TEXT, "its name, which is its id in both protocols"),
-            Column("global_id", TEXT, "its id for ever, from the one allocator"),
+            Column(
+                "global_id", TEXT, "its id for ever, from the one allocator; NULL: not created"
+            ),
             Column("type", TEXT, "source, view, index, sink or subscribe"),
             Column("domain", TEXT, "which protocol created it: storage or compute"),
-            Column("phase", TEXT, "where the lane has it"),
+            Column("phase", TEXT, "where the lane has it; uncreated: it waits to be created"),
             Column("epoch", NUMBER, "number of its incarnation, from 1; 0 before the first"),
             Column("status", TEXT, "created, starting, running, stalled, frozen, paused, ceased"),
             Column("error", TEXT, "what is wrong"),

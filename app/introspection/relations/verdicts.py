@@ -1,0 +1,163 @@
+"""Relations of verdicts say how each object is, why, and what to do; see the room `verdicts`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from shardline.app.introspection.facts import Facts
+from shardline.app.introspection.relation import (
+    AT,
+    FLAG,
+    NUMBER,
+    TEXT,
+    TEXTS,
+    Column,
+    Metric,
+    Relation,
+    Row,
+    instant,
+)
+from shardline.app.introspection.verdicts.gather import situations
+from shardline.app.introspection.verdicts.rules import judge, summarize
+
+__all__ = ["VERDICTS"]
+
+
+def _verdicts(facts: Facts, now_ms: int) -> Iterator[Row]:
+    found = situations(facts, now_ms)
+    for name, judged in judge(found).items():
+        noted = facts.verdicts.get(name)
+        since = noted.since_ms if noted is not None and noted.verdict == judged.verdict else now_ms
+        one = found[name]
+        yield (
+            name,
+            one.kind,
+            judged.verdict,
+            judged.tone,
+            judged.tone == "bad",
+            judged.because or None,
+            judged.to_do or None,
+            judged.blame or None,
+            instant(since),
+            _from_now(now_ms, judged.ready_in_ms),
+            one.backlog.files,
+            one.backlog.size_bytes,
+            one.backlog.offsets,
+            one.failures,
+            _from_now(now_ms, one.retry_in_ms),
+            _from_now(now_ms, None if one.quiet_ms is None else -one.quiet_ms),
+        )
+
+
+def _from_now(now_ms: int, span_ms: int | None) -> int | None:
+    return None if span_ms is None else instant(now_ms + span_ms)
+
+
+def _summary(facts: Facts, now_ms: int) -> Iterator[Row]:
+    found = summarize(judge(situations(facts, now_ms)))
+    yield (found.words, found.objects, found.fresh, found.bad)
+
+
+def _history(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for at_ms, (name, kind, verdict, because, to_do) in facts.verdict_changes.rows:
+        yield (instant(at_ms), name, kind, verdict, because, to_do)
+
+
+def _error_counts(facts: Facts, now_ms: int) -> Iterator[Row]:
+    found = situations(facts, now_ms)
+    for name, judged in judge(found).items():
+        known = facts.objects.get(name)
+        if judged.errors or (known is not None and known.errors is not None):
+            yield (name, judged.errors, found[name].errors, list(judged.unreadable))
+
+
+_NAMED: Final = Column("object_id", TEXT, "the object")
+_KIND: Final = Column("type", TEXT, "source, view, index, sink or subscribe")
+_VERDICT: Final = Column(
+    "verdict",
+    TEXT,
+    "healthy, idle, finished, starting, catching up, waiting, paused, falling behind, unreadable, "
+    "frozen or stalled",
+)
+_BECAUSE: Final = Column("because", TEXT, "why, in a sentence or two")
+_TO_DO: Final = Column("to_do", TEXT, "what a person can do about it")
+
+VERDICTS: Final = (
+    Relation(
+        "verdicts",
+        "How an object is, in words: also one that the project wants and that waits to be created",
+        (
+            _NAMED,
+            _KIND,
+            _VERDICT,
+            Column("tone", TEXT, "good, idle, wait or bad"),
+            Column(
+                "bad",
+                FLAG,
+                "it needs a person",
+                Metric("object_bad", "Whether the object needs a person."),
+            ),
+            _BECAUSE,
+            _TO_DO,
+            Column("blame_id", TEXT, "the object that is the cause, if it is another one"),
+            Column("since", AT, "since when it is so"),
+            Column("ready_at", AT, "when it is expected to be fresh, at the present speed"),
+            Column("files_waiting", NUMBER, "files that a source has found outside and not read"),
+            Column("bytes_waiting", NUMBER, "their size"),
+            Column(
+                "offsets_behind",
+                NUMBER,
+                "messages behind the newest one",
+                Metric("source_offsets_behind", "Messages behind the newest one outside."),
+            ),
+            Column("failures", NUMBER, "failures in a row, by which it was stopped"),
+            Column("retry_at", AT, "when it is started again; NULL if it is not suspended"),
+            Column("changed_at", AT, "when rows of it have come or gone the last time"),
+        ),
+        _verdicts,
+        "object_id",
+    ),
+    Relation(
+        "verdict_summary",
+        "How the whole is, in a sentence or two: one row",
+        (
+            Column("summary", TEXT, "for people"),
+            Column("objects", NUMBER, "how many there are"),
+            Column("fresh", NUMBER, "how many are healthy, idle or finished"),
+            Column(
+                "bad",
+                NUMBER,
+                "how many need a person",
+                Metric("objects_bad", "Objects that need a person."),
+            ),
+        ),
+        _summary,
+        labels=(),
+    ),
+    Relation(
+        "verdict_history",
+        "An object's verdict has changed",
+        (Column("occurred_at", AT, "when"), _NAMED, _KIND, _VERDICT, _BECAUSE, _TO_DO),
+        _history,
+        "object_id",
+        "history",
+    ),
+    Relation(
+        "error_counts",
+        "Live errors by which reads of an object fail",
+        (
+            Column("export_id", TEXT, "the object"),
+            Column(
+                "count",
+                NUMBER,
+                "its own, and those of all that it is made of: reads fail unless it is 0",
+                Metric("object_errors", "Live errors by which reads of the object fail."),
+            ),
+            Column("own", NUMBER, "those of its own contents"),
+            Column("erring_ids", TEXTS, "the objects that have them"),
+        ),
+        _error_counts,
+        "export_id",
+    ),
+)

@@ -1,0 +1,146 @@
+"""Facts of introspection are gathered into one situation for each object.
+
+    situations(facts, now_ms)      for `rules.judge`
+
+Here, and nowhere else, is known which fact means what: that a `decode` report of a source stands
+for live errors until the shard's state shows them, or after which lag a sink counts as late.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import UNSET
+
+from shardline.app.introspection.events import UncreatedObject
+from shardline.app.introspection.facts import Facts, ObjectFacts, lag_ms, object_kind
+from shardline.app.introspection.input_lag import behind_ms, slowest
+from shardline.app.introspection.verdicts.situation import FRESH_MS, Backlog, Situation
+from shardline.app.protocol.objects import SinkDescription, SourceDescription, inputs_of
+from shardline.app.settings.durations import parse_duration_ms
+from shardline.datasource.errors import ShardError
+
+__all__ = ["backlog_size", "situations"]
+
+_SINK_REPORT_MS: Final = 15_000
+"""A sink without rows to write reports its progress every ten seconds only."""
+
+_LIVE_ERRORS: Final = frozenset({"decode", "compute"})
+"""Parts of objects whose report of an error means that the errors shard has it."""
+
+
+def situations(facts: Facts, now_ms: int) -> dict[str, Situation]:
+    """The situation of every object, created or not.
+
+    Args:
+        facts: Not changed.
+        now_ms: Now, ms since the epoch.
+    """
+    ahead = tuple(o.id for o in facts.objects.values() if _hydrates(o))
+    found = {
+        name: _uncreated(one) for name, one in facts.uncreated.items() if name not in facts.objects
+    }
+    return {one.id: _situation(facts, one, now_ms, ahead) for one in facts.objects.values()} | found
+
+
+def backlog_size(found: ObjectFacts) -> float | None:
+    """What waits outside of a source, as one number; None if the source cannot tell."""
+    files = found.statistics.get("files_waiting")
+    return files if files is not None else _offsets_behind(found)
+
+
+def _hydrates(found: ObjectFacts) -> bool:
+    domain = found.installed.domain
+    return domain == "compute" and found.phase == "running" and not found.is_hydrated()
+
+
+def _uncreated(one: UncreatedObject) -> Situation:
+    return Situation(
+        one.id,
+        object_kind(one.description),
+        inputs=inputs_of(one.description),
+        created=False,
+        phase="created",
+        status="created",
+        error=one.error,
+        hint=one.hint,
+        written=False,
+        hydrated=False,
+        lag_ms=None,
+    )
+
+
+def _situation(facts: Facts, found: ObjectFacts, now_ms: int, ahead: tuple[str, ...]) -> Situation:
+    inputs = inputs_of(found.installed.description)
+    blamed = slowest(facts, inputs)
+    condition = found.condition
+    retry_at_ms = found.retry_at_ms if found.phase == "suspended" else None
+    phases = found.step_phases_ms
+    return Situation(
+        found.id,
+        found.kind,
+        inputs=inputs,
+        phase=found.phase,
+        status=condition.status,
+        error=condition.error,
+        hint="; ".join(condition.hints),
+        failures=found.failures,
+        retry_in_ms=None if retry_at_ms is None else max(0, retry_at_ms - now_ms),
+        errors=_errors(found),
+        finished=found.write is None,
+        written=found.write is not UNSET and found.write != 0,
+        hydrated=found.is_hydrated(),
+        lag_ms=lag_ms(found.write, now_ms),
+        behind_ms=behind_ms(facts, found.write, blamed),
+        slowest_input=blamed,
+        lag_direction=found.lag_trend.direction(),
+        lag_remaining_ms=found.lag_trend.remaining_ms(),
+        fresh_ms=_fresh_ms(found),
+        backlog=_backlog(found),
+        quiet_ms=None if found.changed_ms is None else max(0, now_ms - found.changed_ms),
+        step_ms=found.step_ms,
+        slowest_phase=max(phases, key=lambda name: phases[name], default=""),
+        ahead=tuple(name for name in ahead if name != found.id),
+    )
+
+
+def _errors(found: ObjectFacts) -> int:
+    """Live errors: those of the shard, or one if a part has reported them and it was not read."""
+    reported = any(
+        health.namespace in _LIVE_ERRORS and health.error for health in found.health.values()
+    ) or any(namespace in _LIVE_ERRORS for namespace, _ in found.condition.namespaced)
+    return max(found.errors or 0, int(reported))
+
+
+def _fresh_ms(found: ObjectFacts) -> int:
+    """How late the object may be and still count as fresh."""
+    description = found.installed.description
+    if not isinstance(description, SinkDescription):
+        return FRESH_MS
+    options = {name.lower(): text for name, text in description.options.items()}
+    try:
+        return _SINK_REPORT_MS + parse_duration_ms(options.get("interval", "0s"))
+    except ShardError:
+        return _SINK_REPORT_MS
+
+
+def _backlog(found: ObjectFacts) -> Backlog:
+    values = found.statistics
+    files, size_bytes = values.get("files_waiting"), values.get("bytes_waiting")
+    offsets = _offsets_behind(found)
+    return Backlog(
+        files=None if files is None else int(files),
+        size_bytes=None if size_bytes is None else int(size_bytes),
+        offsets=None if offsets is None else int(offsets),
+        direction=found.backlog_trend.direction(),
+        remaining_ms=found.backlog_trend.remaining_ms(),
+    )
+
+
+def _offsets_behind(found: ObjectFacts) -> float | None:
+    """Messages of Kafka that wait; other sources have offsets that count something else."""
+    described, values = found.installed.description, found.statistics
+    if not isinstance(described, SourceDescription) or described.format.lower() != "kafka":
+        return None
+    known, committed = values.get("offset_known"), values.get("offset_committed")
+    return None if known is None or committed is None else max(0.0, known - committed)

@@ -1,0 +1,45 @@
+"""Verdicts that have changed are noted: the history of verdicts, and since when each one holds.
+
+    note_verdicts(facts, now_ms)      once a second, by the sink
+
+A lag that goes to and fro over the limit would fill a history and a terminal with lines that nobody
+can use. So a change is noted when a second look sees the same; only what is bad, other than late,
+is noted at once.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shardline.app.introspection.facts import Facts, NotedVerdict
+from shardline.app.introspection.verdicts.gather import situations
+from shardline.app.introspection.verdicts.rules import judge
+from shardline.app.introspection.verdicts.situation import Verdict
+
+__all__ = ["note_verdicts"]
+
+_AT_ONCE: Final[frozenset[Verdict]] = frozenset({"stalled", "frozen", "unreadable"})
+
+
+def note_verdicts(facts: Facts, now_ms: int) -> None:
+    """Note the verdicts that have changed since the last call.
+
+    Args:
+        facts: Their judgements, verdicts and the history of these are changed.
+        now_ms: Now, ms since the epoch.
+    """
+    found = situations(facts, now_ms)
+    facts.judgements = judged = judge(found)
+    for name in facts.verdicts.keys() - judged.keys():
+        del facts.verdicts[name]
+    for name, judgement in judged.items():
+        noted, verdict = facts.verdicts.get(name), judgement.verdict
+        if noted is not None and noted.verdict == verdict:
+            noted.following = None
+            continue
+        if noted is not None and verdict not in _AT_ONCE and noted.following != verdict:
+            noted.following = verdict
+            continue
+        facts.verdicts[name] = NotedVerdict(verdict, now_ms)
+        row = (name, found[name].kind, verdict, judgement.because or None, judgement.to_do or None)
+        facts.verdict_changes.add(now_ms, row)

@@ -1,0 +1,69 @@
+"""A trend: its direction, and the time at which it ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardline.app.introspection.verdicts.trend import Direction, Trend
+from shardline.app.introspection.verdicts.wording import amount, names_of, span
+
+
+def trend_of(values: list[float], every_ms: int = 1000) -> Trend:
+    """A trend with these values, one after the other."""
+    found = Trend()
+    for number, value in enumerate(values):
+        found.note(number * every_ms, value)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("values", "direction", "remaining_ms"),
+    [
+        ([], "unknown", None),
+        ([5.0], "unknown", None),
+        ([100.0, 0.0], "unknown", None),
+        ([100.0 - n for n in range(11)], "shrinking", 90_000),
+        ([100.0 + n for n in range(11)], "growing", None),
+        ([100.0] * 11, "steady", None),
+        ([100.0 - n / 10 for n in range(11)], "steady", None),
+        ([0.0] * 11, "steady", None),
+        # What was before the last minute does not count: 60 values of the second half.
+        ([float(n) for n in range(100)] + [100.0 - n for n in range(61)], "shrinking", 40_000),
+    ],
+)
+def test_the_last_minute_decides(
+    values: list[float], direction: Direction, remaining_ms: int | None
+) -> None:
+    """From the first value of the last minute to the last one."""
+    found = trend_of(values)
+    assert found.direction() == direction
+    assert found.remaining_ms() == remaining_ms
+
+
+def test_what_is_not_known_ends_a_trend() -> None:
+    """A gap, or a clock that was set back, begins it anew."""
+    found = trend_of([100.0 - n for n in range(20)])
+    assert found.direction() == "shrinking"
+    found.note(20_000, None)
+    assert (found.direction(), found.value) == ("unknown", None)
+    found = trend_of([100.0 - n for n in range(20)])
+    found.note(5_000, 3.0)
+    assert (found.direction(), found.value) == ("unknown", 3.0)
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "words"),
+    [(0, "0.0 s"), (400, "0.4 s"), (12_345, "12 s"), (200_000, "3 min 20 s"), (7_200_000, "2 h"),
+     (187_200_000, "2 d 4 h"), (-5, "0.0 s")],
+)  # fmt: skip
+def test_spans_have_two_units_at_most(milliseconds: int, words: str) -> None:
+    """The two largest."""
+    assert span(milliseconds) == words
+
+
+def test_amounts_and_names() -> None:
+    """As in a sentence."""
+    assert [amount(n) for n in (12, 2048, 3 << 30)] == ["12 bytes", "2.0 KiB", "3.0 GiB"]
+    assert names_of(["a"]) == "`a`"
+    assert names_of(["a", "b", "c"]) == "`a`, `b` and `c`"
+    assert names_of(list("abcde")) == "`a`, `b`, `c` and 2 more"
