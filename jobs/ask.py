@@ -7,7 +7,8 @@
     ./spark-submit.sh set index_limit=1g
     ./spark-submit.sh drop very_late
 
-Status 0: answered; 1: it failed; 2: the request is invalid, or no application runs; 130: Ctrl-C.
+Status 0: answered; 1: it failed, or `status` shows something that needs a person; 2: the request is
+invalid, or no application runs; 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -18,13 +19,22 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from rich.console import Console
 
 from shardline.app.cli.result_table import result_table
-from shardline.app.cli.status import ObjectStatus, fetch_status, show_status, status_table
+from shardline.app.cli.status import (
+    SystemStatus,
+    fetch_status,
+    filter_status,
+    status_json,
+    status_view,
+    watch_status,
+)
 from shardline.app.cli.terminal import open_console
 from shardline.app.compute.peek.results import as_csv, as_json
+from shardline.app.introspection.verdicts.situation import VERDICTS
 from shardline.app.server.client import follow_subscription, run_action, run_query
 from shardline.app.server.discovery import ApplicationAddress, find
 from shardline.app.settings.config import load
@@ -34,6 +44,8 @@ from shardline.datasource.errors import InvalidUsage, ShardError
 from shardline.installation import PROGRAM
 
 __all__ = ["main"]
+
+_KINDS: Final = ("source", "view", "index", "sink", "subscribe")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             case "subscribe":
                 _subscribe(where, " ".join(given.object))
             case "status":
-                _status(where, given, console)
+                return _status(where, given, console)
             case "set":
                 for setting in given.settings:
                     run_action(where, "configure", setting)
@@ -90,14 +102,27 @@ def _subscribe(where: ApplicationAddress, text: str) -> None:
         print(json.dumps(batch, ensure_ascii=False), flush=True)
 
 
-def _status(where: ApplicationAddress, given: argparse.Namespace, console: Console) -> None:
-    def look() -> list[ObjectStatus]:
-        return fetch_status(where.url, where.token)
+def _status(where: ApplicationAddress, given: argparse.Namespace, console: Console) -> int:
+    clock = SystemClock()
 
-    if given.once:
-        console.print(status_table(look(), {}, 0.0))
+    def look() -> SystemStatus:
+        return filter_status(
+            fetch_status(where.url, where.token, clock.now_ms()),
+            given.names,
+            kinds=given.kind,
+            verdicts=given.verdict,
+            only_bad=given.bad,
+        )
+
+    if given.watch:
+        watch_status(console, look, clock)
+        return 0
+    seen = look()
+    if given.json:
+        print(json.dumps(status_json(seen), ensure_ascii=False, indent=2))
     else:
-        show_status(console, look, SystemClock())
+        console.print(status_view(seen, width=console.width))
+    return 1 if seen.needs_a_person else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -114,8 +139,26 @@ def _parser() -> argparse.ArgumentParser:
     sql.add_argument("--timeout", default="60s", help="how long to wait; default: 60s")
     subscribe = verbs.add_parser("subscribe", parents=[common], help="follow changes, as JSON")
     subscribe.add_argument("object", nargs="+", help="NAME [WITHOUT SNAPSHOT] [AS OF t] [UP TO t]")
-    status = verbs.add_parser("status", parents=[common], help="all objects, live")
-    status.add_argument("--once", action="store_true", help="print it once")
+    status = verbs.add_parser(
+        "status",
+        parents=[common],
+        help="all objects, how they are, and why",
+        description="Shows all objects, how they are, why, and what to do. Status 0: nothing needs "
+        "a person; 1: something does; 2: nothing answers.",
+    )
+    status.add_argument("names", nargs="*", help="only these; patterns such as 'orders*'")
+    status.add_argument("--kind", action="append", default=[], choices=_KINDS, help="of this kind")
+    status.add_argument(
+        "--verdict",
+        action="append",
+        default=[],
+        choices=[verdict.replace(" ", "-") for verdict in VERDICTS],
+        help="with this verdict",
+    )
+    status.add_argument("--bad", action="store_true", help="only what needs a person")
+    how = status.add_mutually_exclusive_group()
+    how.add_argument("--watch", action="store_true", help="refresh it each second, until Ctrl-C")
+    how.add_argument("--json", action="store_true", help="JSON with stable names")
     change = verbs.add_parser("set", parents=[common], help="change settings until the next start")
     change.add_argument("settings", nargs="+", help="NAME=VALUE, as marked (live) in conf/app.toml")
     drop = verbs.add_parser("drop", parents=[common], help="drop objects and their shards")

@@ -1,49 +1,48 @@
-"""The `status` command shows every object with a verdict in words, as a table on a terminal.
+"""The `status` command shows every object with its verdict, why, and what to do.
 
-    shown = fetch_status("http://127.0.0.1:6875", token)
-    show_status(console, lambda: fetch_status(url, token), clock)   refreshes until interrupted
-    verdict(shown[0])                                               the words, a pure function
+    seen = fetch_status("http://127.0.0.1:6875", token, clock.now_ms())
+    console.print(status_view(seen, width=100))
+    watch_status(console, look, clock)      refreshes until interrupted
 
-All values are those of `/api/v1`, so the command runs on any machine that reaches the application,
-without Spark. On a terminal the table is refreshed in place; elsewhere it is printed once.
+The words are those of the relations `verdicts` and `verdict_summary`, which the application
+computes: nothing is judged here. All values come over `/api/v1`, so the command runs on any machine
+that reaches the application, without Spark. Times are in the reader's zone, which the title names.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, tzinfo
+from typing import Any, Final
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
+from rich.padding import Padding
 from rich.text import Text
 
-from shardline.app.cli.tables import plain_table
+from shardline.app.cli.tables import plain_table, size
+from shardline.app.introspection.verdicts.situation import Tone
+from shardline.app.introspection.verdicts.wording import span
 from shardline.app.server.client import get_json
 from shardline.datasource.clock import Clock
 
 __all__ = [
-    "FRESH_MS",
     "ObjectStatus",
-    "Verdict",
+    "SystemStatus",
     "fetch_status",
-    "show_status",
+    "filter_status",
+    "status_json",
     "status_table",
-    "verdict",
+    "status_view",
+    "watch_status",
 ]
 
-FRESH_MS: Final = 5_000
-"""An object counts as up to date if its lag behind the clock is no more than this."""
-
-_SINK_FRESH_MS: Final = 15_000
-"""The same for a sink: without rows to write it reports its progress every ten seconds only."""
-
 _REFRESH_MS: Final = 1_000
-_DAY_MS: Final = 86_400_000
-
-Tone: TypeAlias = Literal["good", "wait", "bad", "idle"]
+_WIDE: Final = 110
+"""From so many columns of a terminal on the table has sizes and times of changes."""
 
 _STYLES: Final[Mapping[Tone, str]] = {
     "good": "green",
@@ -54,213 +53,298 @@ _STYLES: Final[Mapping[Tone, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """An object's state in a few words, and their tone."""
-
-    words: str
-    tone: Tone
-
-
-@dataclass(frozen=True, slots=True)
 class ObjectStatus:
-    """One line of the table; None stands for a value that is not known.
+    """One object; None stands for a value that is not known.
 
     Attributes:
         name: Of the object.
         kind: source, view, index, sink or subscribe.
-        status: As in relation `objects`.
+        verdict: In a word or two.
+        tone: good, idle, wait or bad.
+        because: Why; "" if there is nothing to say.
+        to_do: What to do about it.
+        blame: The object that is the cause; "" if it is this one, or nothing is wrong.
+        since: Since when it is so, ISO 8601.
+        ready_at: When it is expected to be fresh.
         lag_ms: Lag behind the clock.
         finished: True if its output is complete for ever.
-        hydrated: True if it has caught up.
-        rows: Number of rows that a source has received so far.
-        since: Of its shard.
-        upper: Of its output.
-        error: The reason for a bad status; "" if there is none.
-        hint: What to do about it.
-        blame: The input that it waits for; "" if it waits for none.
+        rows: Rows of its contents.
+        size_bytes: Their size in the shard, encoded, with all history that is kept.
+        received: Rows that a source has received so far.
+        changed_at: When rows of it have come or gone the last time.
+        errors: Live errors by which reads of it fail.
+        restarts: How often it was started again.
+        retry_at: When it is started again, if it is suspended.
+        read_frontier: It can be read from here on; ms since the epoch.
+        write_frontier: Everything before is settled; ms since the epoch.
     """
 
     name: str
     kind: str
-    status: str
+    verdict: str = "healthy"
+    tone: Tone = "good"
+    because: str = ""
+    to_do: str = ""
+    blame: str = ""
+    since: str | None = None
+    ready_at: str | None = None
     lag_ms: int | None = None
     finished: bool = False
-    hydrated: bool | None = None
-    rows: float | None = None
-    since: int | None = None
-    upper: int | None = None
-    error: str = ""
-    hint: str = ""
-    blame: str = ""
+    rows: int | None = None
+    size_bytes: int | None = None
+    received: float | None = None
+    changed_at: str | None = None
+    errors: int = 0
+    restarts: int = 0
+    retry_at: str | None = None
+    read_frontier: int | None = None
+    write_frontier: int | None = None
 
 
-def verdict(shown: ObjectStatus) -> Verdict:
-    """The verdict on an object."""
-    match shown.status:
-        case "stalled" | "frozen" | "ceased":
-            why = f": {shown.error}" if shown.error else ""
-            return Verdict(f"{shown.status}{why}", "bad")
-        case "paused" | "dropped" if not shown.finished:
-            return Verdict(shown.status, "idle")
-        case "created":
-            return Verdict("waiting for its turn", "wait")
-        case "starting":
-            return Verdict("starting", "wait")
-        case _:
-            return _freshness(shown)
+@dataclass(frozen=True, slots=True)
+class SystemStatus:
+    """The whole.
+
+    Attributes:
+        summary: In a sentence or two.
+        at_ms: When it was fetched, ms since the epoch.
+        objects: All objects, or those that a filter has left.
+    """
+
+    summary: str
+    at_ms: int
+    objects: tuple[ObjectStatus, ...]
+
+    @property
+    def needs_a_person(self) -> bool:
+        """True if an object does not become well by itself."""
+        return any(one.tone == "bad" for one in self.objects)
 
 
-def _freshness(shown: ObjectStatus) -> Verdict:
-    if shown.finished:
-        return Verdict("finished", "good")
-    if shown.hydrated is False:
-        return Verdict("hydrating", "wait")
-    if shown.lag_ms is None:
-        return Verdict("nothing written yet", "wait")
-    if shown.lag_ms <= (_SINK_FRESH_MS if shown.kind == "sink" else FRESH_MS):
-        return Verdict("up to date", "good")
-    blame = f", waits for {shown.blame}" if shown.blame else ""
-    return Verdict(f"lagging by {_length(shown.lag_ms)}{blame}", "bad")
-
-
-def _length(milliseconds: int) -> str:
-    """A time span in its two largest units: `12 s`, `3 min 20 s`, `2 d 4 h`."""
-    seconds = milliseconds // 1000
-    parts: list[tuple[int, str]] = []
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        count, seconds = divmod(seconds, size)
-        if count or parts:
-            parts.append((count, unit))
-    shown = [f"{count} {unit}" for count, unit in parts[:2] if count]
-    return " ".join(shown) or "0 s"
-
-
-def fetch_status(url: str, token: str = "") -> list[ObjectStatus]:
+def fetch_status(url: str, token: str, now_ms: int) -> SystemStatus:
     """Fetch the status of every object from the application at `url`.
+
+    Args:
+        url: Of the application.
+        token: Of the application.
+        now_ms: Now, ms since the epoch.
 
     Raises:
         InvalidUsage: Nothing answers there, or the token is refused.
         Determinate: It did not answer in time, or failed.
     """
 
-    def by_object(relation: str, column: str) -> dict[str, dict[str, Any]]:
-        rows = get_json(url, token, f"relations/{relation}")["rows"]
-        return {row[column]: row for row in rows}
+    def rows(relation: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = get_json(url, token, f"relations/{relation}")["rows"]
+        return found
 
-    objects = by_object("objects", "id")
-    lags = by_object("wallclock_lag", "object_id")
-    frontiers = by_object("frontiers", "object_id")
-    hydrated = by_object("hydration_statuses", "object_id")
-    blamed = by_object("materialization_lag", "object_id")
-    sources = by_object("source_statistics", "id")
-    return [
-        _status(
-            row,
-            lags.get(name, {}) | hydrated.get(name, {}) | blamed.get(name, {}),
-            frontiers.get(name),
-            sources.get(name, {}),
-        )
-        for name, row in objects.items()
-    ]
-
-
-def _status(
-    row: Mapping[str, Any],
-    known: Mapping[str, Any],
-    frontier: Mapping[str, Any] | None,
-    source: Mapping[str, Any],
-) -> ObjectStatus:
-    behind, lag_ms = known.get("local_lag"), known.get("lag")
-    # An input is to blame when the object itself has read nearly all that the input has.
-    waits = behind is not None and lag_ms is not None and behind < lag_ms - FRESH_MS
-    return ObjectStatus(
-        name=row["id"],
-        kind=row["type"],
-        status=row["status"],
-        lag_ms=lag_ms,
-        finished=frontier is not None and frontier["write_frontier"] is None,
-        hydrated=known.get("hydrated"),
-        rows=source.get("messages_received"),
-        since=frontier["read_frontier"] if frontier else None,
-        upper=frontier["write_frontier"] if frontier else None,
-        error=row["error"] or "",
-        hint=row["hint"] or "",
-        blame=(known.get("slowest_local_input_id") or "") if waits else "",
+    known = {
+        relation: {row[column]: row for row in rows(relation)}
+        for relation, column in _RELATIONS.items()
+    }
+    (whole,) = rows("verdict_summary")
+    return SystemStatus(
+        whole["summary"], now_ms, tuple(_status(row, known) for row in rows("verdicts"))
     )
 
 
-def show_status(
+_RELATIONS: Final = {
+    "objects": "id",
+    "wallclock_lag": "object_id",
+    "frontiers": "object_id",
+    "error_counts": "export_id",
+    "source_statistics": "id",
+    "shards": "name",
+}
+"""Relations beside the verdicts, each with the column that names the object."""
+
+
+def _status(
+    row: Mapping[str, Any], known: Mapping[str, Mapping[str, Mapping[str, Any]]]
+) -> ObjectStatus:
+    name, kind = row["object_id"], row["type"]
+    found = {relation: rows.get(name, {}) for relation, rows in known.items()}
+    # An index or a sink may have the name of somebody else's shard.
+    shard = found["shards"] if kind in ("source", "view") else {}
+    frontier = found["frontiers"]
+    return ObjectStatus(
+        name=name,
+        kind=kind,
+        verdict=row["verdict"],
+        tone=row["tone"],
+        because=row["because"] or "",
+        to_do=row["to_do"] or "",
+        blame=row["blame_id"] or "",
+        since=row["since"],
+        ready_at=row["ready_at"],
+        lag_ms=found["wallclock_lag"].get("lag"),
+        finished=bool(frontier) and frontier["write_frontier"] is None,
+        rows=shard.get("records"),
+        size_bytes=shard.get("size"),
+        received=found["source_statistics"].get("messages_received"),
+        changed_at=row["changed_at"],
+        errors=found["error_counts"].get("count", 0),
+        restarts=max(0, (found["objects"].get("epoch") or 1) - 1),
+        retry_at=row["retry_at"],
+        read_frontier=frontier.get("read_frontier"),
+        write_frontier=frontier.get("write_frontier"),
+    )
+
+
+def filter_status(
+    seen: SystemStatus,
+    names: Sequence[str] = (),
+    *,
+    kinds: Sequence[str] = (),
+    verdicts: Sequence[str] = (),
+    only_bad: bool = False,
+) -> SystemStatus:
+    """Keep the objects that pass every filter; an empty filter passes all.
+
+    Args:
+        seen: The whole.
+        names: Names or patterns, as a shell has them: `orders*`.
+        kinds: source, view, index, sink or subscribe.
+        verdicts: Verdicts; `catching-up` stands for `catching up`.
+        only_bad: Only those that need a person.
+    """
+    wanted = {verdict.replace("-", " ") for verdict in verdicts}
+    return replace(
+        seen,
+        objects=tuple(
+            one
+            for one in seen.objects
+            if (not names or any(fnmatch.fnmatchcase(one.name, name) for name in names))
+            and (not kinds or one.kind in kinds)
+            and (not wanted or one.verdict in wanted)
+            and (one.tone == "bad" or not only_bad)
+        ),
+    )
+
+
+def status_json(seen: SystemStatus) -> dict[str, Any]:
+    """The status for JSON: names are stable; times are ISO 8601 in UTC, frontiers milliseconds."""
+    return {"summary": seen.summary, "objects": [asdict(one) for one in seen.objects]}
+
+
+def status_view(
+    seen: SystemStatus,
+    *,
+    width: int,
+    before: SystemStatus | None = None,
+    zone: tzinfo | None = None,
+) -> RenderableType:
+    """Lay out the summary and the table.
+
+    Args:
+        seen: The status.
+        width: Columns of the terminal.
+        before: The last look, for rates.
+        zone: Of the reader; None for the machine's.
+    """
+    at = datetime.fromtimestamp(seen.at_ms / 1000, UTC).astimezone(zone)
+    shown = f"{at:%Y-%m-%d %H:%M:%S} {at.tzname()}"
+    head = Text.assemble((seen.summary, "bold"), "  ", (shown, "dim"))
+    return Group(head, Text(), status_table(seen, width=width, before=before))
+
+
+def status_table(
+    seen: SystemStatus, *, width: int, before: SystemStatus | None = None
+) -> RenderableType:
+    """Lay out the table: a line for each object, and below it why it is not well."""
+    rows = _columns(seen, width, before)
+    table = plain_table("object", "kind", "verdict", *rows, right=rows)
+    table.columns[0].overflow = "fold"
+    for position, one in enumerate(seen.objects):
+        words = Text(one.verdict, style=_STYLES[one.tone])
+        if one.ready_at is not None:
+            words.append(f", about {span(_until_ms(one.ready_at, seen.at_ms))} more")
+        for style, text in (("", one.because), ("dim", _remedy(one))):
+            if text and one.tone in ("bad", "wait"):
+                words.append(f"\n{text}", style=style)
+        table.add_row(one.name, one.kind, words, *(values[position] for values in rows.values()))
+    return table if seen.objects else Padding(Text("nothing to show", style="dim"), (0, 0))
+
+
+def _remedy(one: ObjectStatus) -> str:
+    return f"→ {one.to_do}" if one.to_do else ""
+
+
+def _columns(seen: SystemStatus, width: int, before: SystemStatus | None) -> dict[str, list[str]]:
+    """The columns that say something, by name, each with a text for every object."""
+    every = seen.objects
+    found = {"lag": [_lag(one) for one in every], "rows": [_count(one.rows) for one in every]}
+    if before is not None:
+        rates = _rates(seen, before)
+        found["rows/s"] = [rates.get(one.name, "") for one in every]
+    if width >= _WIDE:
+        found["size"] = ["" if o.size_bytes is None else size(o.size_bytes) for o in every]
+        found["changed"] = [_ago(one.changed_at, seen.at_ms) for one in every]
+    # Rare and important: their columns are there when there is something in them.
+    found["errors"] = [_count(one.errors or None) for one in every]
+    found["restarts"] = [_count(one.restarts or None) for one in every]
+    found["retry"] = [
+        "" if one.retry_at is None else f"in {span(_until_ms(one.retry_at, seen.at_ms))}"
+        for one in every
+    ]
+    return {name: texts for name, texts in found.items() if any(texts)}
+
+
+def _lag(one: ObjectStatus) -> str:
+    if one.finished:
+        return "finished"
+    return "" if one.lag_ms is None else span(one.lag_ms)
+
+
+def _count(number: float | None) -> str:
+    return "" if number is None else f"{number:,.0f}"
+
+
+def _ago(moment: str | None, now_ms: int) -> str:
+    return "" if moment is None else f"{span(-_until_ms(moment, now_ms))} ago"
+
+
+def _until_ms(moment: str, now_ms: int) -> float:
+    return datetime.fromisoformat(moment).timestamp() * 1000 - now_ms
+
+
+def _rates(seen: SystemStatus, before: SystemStatus) -> dict[str, str]:
+    """Rows that each source has received in a second, between two looks."""
+    passed_ms = seen.at_ms - before.at_ms
+    known = {one.name: one.received for one in before.objects}
+    return {
+        one.name: f"{max(0.0, one.received - was) * 1000 / passed_ms:,.0f}"
+        for one in seen.objects
+        if passed_ms > 0 and one.received is not None and (was := known.get(one.name)) is not None
+    }
+
+
+def watch_status(
     console: Console,
-    look: Callable[[], list[ObjectStatus]],
+    look: Callable[[], SystemStatus],
     clock: Clock,
     *,
     ended: threading.Event | None = None,
 ) -> None:
-    """Print the table; on a terminal, refresh it each second until `ended` or an interrupt.
+    """Show the status and refresh it each second, until `ended` or an interrupt.
 
     Args:
-        console: Takes the output.
-        look: Returns the present lines, as `fetch_status` does.
+        console: Takes the output: in place on a terminal, one table after the other elsewhere.
+        look: Returns the present status.
         clock: Of this process.
         ended: Set it to end; None for never.
     """
-    first = look()
-    if not console.is_terminal:
-        console.print(status_table(first, {}, 0.0))
-        return
     ended = ended or threading.Event()
-    before, at_ms = _counts(first), clock.elapsed_ms()
-    with Live(status_table(first, {}, 0.0), console=console, auto_refresh=False) as live:
+    seen = look()
+    if not console.is_terminal:
+        console.print(status_view(seen, width=console.width))
         while not clock.wait(ended, _REFRESH_MS):
-            shown, now_ms = look(), clock.elapsed_ms()
-            live.update(status_table(shown, before, now_ms - at_ms), refresh=True)
-            before, at_ms = _counts(shown), now_ms
-
-
-def _counts(shown: list[ObjectStatus]) -> dict[str, float]:
-    return {o.name: o.rows for o in shown if o.rows is not None}
-
-
-def status_table(shown: list[ObjectStatus], before: Mapping[str, float], passed_ms: float) -> Table:
-    """Lay out the table.
-
-    Args:
-        shown: Its lines.
-        before: Rows of each object at the last refresh, for rates.
-        passed_ms: Time since then.
-    """
-    bad = sum(verdict(o).tone == "bad" for o in shown)
-    title = f"{len(shown)} objects, " + (f"{bad} need attention" if bad else "all is well")
-    numbers = ("rows/s", "since", "upper")
-    table = plain_table("object", "kind", "freshness", *numbers, right=numbers, title=title)
-    table.columns[0].overflow = "fold"
-    for line in shown:
-        found = verdict(line)
-        words = Text(found.words, style=_STYLES[found.tone])
-        if line.hint and found.tone == "bad":
-            words.append(f"\n{line.hint}", style="dim")
-        table.add_row(
-            line.name,
-            line.kind,
-            words,
-            _rate(line, before, passed_ms),
-            _time(line.since),
-            "∞" if line.finished else _time(line.upper),
-        )
-    return table
-
-
-def _rate(line: ObjectStatus, before: Mapping[str, float], passed_ms: float) -> str:
-    if line.rows is None or line.name not in before or passed_ms <= 0:
-        return ""
-    return f"{max(0.0, line.rows - before[line.name]) * 1000 / passed_ms:,.0f}"
-
-
-def _time(frontier: int | None) -> str:
-    """A frontier as the time of day in UTC; as a number if it is no time of the clock."""
-    if frontier is None:
-        return ""
-    seconds = frontier % _DAY_MS // 1000
-    if frontier < _DAY_MS:
-        return str(frontier)
-    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+            before, seen = seen, look()
+            console.print(status_view(seen, width=console.width, before=before))
+        return
+    first = status_view(seen, width=console.width)
+    with Live(first, console=console, auto_refresh=False) as live:
+        while not clock.wait(ended, _REFRESH_MS):
+            before, seen = seen, look()
+            view = status_view(seen, width=console.width, before=before)
+            live.update(view, refresh=True)

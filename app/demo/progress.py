@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Self, TypeAlias
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
+from rich.text import Text
 
-from shardline.app.cli.status import ObjectStatus, fetch_status, status_table, verdict
+from shardline.app.cli.status import ObjectStatus, SystemStatus, fetch_status, status_table
 from shardline.app.demo.data import FLIGHTS
 from shardline.app.demo.feed import Feed
 from shardline.app.storage.errors import live_count
@@ -43,6 +43,8 @@ _log = logging.getLogger(__name__)
 Objects: TypeAlias = tuple[ObjectStatus, ...]
 """The status of each object."""
 
+_FAILED: Final = frozenset({"stalled", "frozen", "unreadable"})
+
 _PATIENCE_MS: Final = 60_000.0
 """How long an object may be in need of attention before the job gives up: transient failures heal
 by themselves within a few restarts."""
@@ -56,14 +58,19 @@ class DemoProgress:
         at_ms: When, by a clock that never goes back.
         days: Number of days that have arrived, of `days_total`.
         rows: Number of flights in the shard.
-        objects: The status of each object.
+        seen: The status of all objects.
     """
 
     at_ms: float
     days: int
     days_total: int
     rows: int
-    objects: Objects = ()
+    seen: SystemStatus
+
+    @property
+    def objects(self) -> Objects:
+        """The status of each object."""
+        return self.seen.objects
 
 
 def read_progress(
@@ -82,8 +89,8 @@ def read_progress(
         ShardError: The location or the application does not answer.
     """
     rows = live_count(client.state(FLIGHTS)) if client.exists(FLIGHTS) else 0
-    objects = tuple(fetch_status(url, token))
-    return DemoProgress(clock.elapsed_ms(), feed.landed_days, len(feed.days), rows, objects)
+    seen = fetch_status(url, token, clock.now_ms())
+    return DemoProgress(clock.elapsed_ms(), feed.landed_days, len(feed.days), rows, seen)
 
 
 def last_arrival_ms(client: ShardClient, feed: Feed, tables: Iterable[str]) -> int | None:
@@ -98,7 +105,7 @@ def settled_time(objects: Objects, time: int) -> int | None:
 
     Not `time` itself: that may be so long ago that a shard cannot be read at it any more.
     """
-    uppers = [one.upper for one in objects if not one.finished]
+    uppers = [one.write_frontier for one in objects if not one.finished]
     settled = min((0 if upper is None else upper) - 1 for upper in uppers)
     return settled if settled >= time else None
 
@@ -174,24 +181,22 @@ class ProgressDisplay:
         if self._before is not None and now.rows > self._before.rows:
             flights += f" ({self._rate(self._before, now):,}/s)"
         parts = [f"{self._elapsed_s(now):4} s  day {now.days}/{now.days_total}", flights]
-        good = [one for one in now.objects if verdict(one).tone == "good"]
-        parts.append(f"{len(good)} of {len(now.objects)} objects up to date")
-        parts += [f"{o.name} {verdict(o).words}" for o in now.objects if o not in good]
+        good = [one for one in now.objects if one.tone in ("good", "idle")]
+        parts.append(f"{len(good)} of {len(now.objects)} objects fresh")
+        parts += [f"{o.name} {o.verdict}" for o in now.objects if o not in good]
         return " | ".join(parts)
 
-    def table(self) -> Table:
+    def table(self) -> RenderableType:
         """The newest progress as a table."""
         now = self._now
         assert now is not None
-        before = self._before
-        counts = {} if before is None else {FLIGHTS: float(before.rows)}
-        passed_ms = 0.0 if before is None else now.at_ms - before.at_ms
-        table = status_table(list(now.objects), counts, passed_ms)
-        table.title = (
+        before = None if self._before is None else self._before.seen
+        head = (
             f"{self._elapsed_s(now)} s: day {now.days} of {now.days_total} has arrived, "
             f"{now.rows:,} flights are in"
         )
-        return table
+        table = status_table(now.seen, width=self._console.width, before=before)
+        return Group(Text(head, style="bold"), table)
 
     def _elapsed_s(self, now: DemoProgress) -> int:
         return int((now.at_ms - self._started_ms) / 1000)
@@ -210,9 +215,9 @@ class FailureWatch:
         self._since: dict[str, float] = {}
 
     def check(self, objects: Objects) -> ObjectStatus | None:
-        """The object that has been stalled, frozen or ceased for too long; None if none has."""
+        """The object that has been in need of a person for too long; None if none has."""
         now_ms = self._clock.elapsed_ms()
-        bad = {one.name: one for one in objects if one.status in {"stalled", "frozen", "ceased"}}
+        bad = {one.name: one for one in objects if one.verdict in _FAILED}
         self._since = {name: self._since.get(name, now_ms) for name in bad}
         for name, since_ms in self._since.items():
             if now_ms - since_ms > _PATIENCE_MS:

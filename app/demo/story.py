@@ -23,7 +23,7 @@ from rich.text import Text
 
 from shardline.app.cli.explain_plan import plan_view
 from shardline.app.cli.result_table import result_table
-from shardline.app.cli.status import fetch_status, status_table, verdict
+from shardline.app.cli.status import fetch_status, status_view
 from shardline.app.cli.tables import age, plain_table, utc
 from shardline.app.compute.peek.results import from_ipc
 from shardline.app.coordinator.application import Application
@@ -265,9 +265,9 @@ def _until(
         failing = patience.check(objects)
         if failing is not None:
             raise Determinate(
-                f"'{failing.name}' is {failing.status}: {failing.error}",
+                f"'{failing.name}' is {failing.verdict}: {failing.because}",
                 code="OBJECT_FAILED",
-                hint=failing.hint or "the log has all of it",
+                hint=failing.to_do or "the log has all of it",
             )
         if cast.application.lost is not None:
             raise cast.application.lost
@@ -275,8 +275,8 @@ def _until(
 
 
 def _all_run(objects: Objects) -> bool:
-    """True if each object is up to date."""
-    return all(verdict(one).tone == "good" for one in objects)
+    """True if each object is fresh."""
+    return all(one.tone in ("good", "idle") for one in objects)
 
 
 def _data_option(cast: _Context) -> str:
@@ -350,12 +350,9 @@ def _show_index(cast: _Context) -> None:
 
 
 def _show_objects(cast: _Context) -> None:
-    cast.chapter(
-        "7. What runs",
-        "since: readable as of this time and later. upper: all before it is settled.",
-    )
-    objects = fetch_status(cast.where.url, cast.where.token)
-    cast.console.print(status_table(objects, {}, 0.0))
+    cast.chapter("7. What runs", "As the command status shows it, with a verdict in words.")
+    seen = fetch_status(cast.where.url, cast.where.token, cast.clock.now_ms())
+    cast.console.print(status_view(seen, width=cast.console.width))
 
 
 def _compare(cast: _Context, at: int) -> bool:

@@ -7,9 +7,12 @@ all of them.
     stop = ticking(clock, 1000, source.tick)
     stop()
 
+A source whose tick could not be made yet returns "again", and is called again within the interval.
+
 What a caller relies on:
-    `tick` is called soon after each multiple of its interval, by a few threads that all sources
-    share, and never twice at a time for one source: a slow call misses the next tick.
+    `tick` is called soon after each multiple of its interval, and again after "again", by a few
+    threads that all sources share, and never twice at a time for one source: a slow call misses
+    the next tick.
     Once `stop` has returned it is not called again; a call under way may still be.
 
 Invariants:
@@ -23,16 +26,22 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from shardline.datasource.clock import Clock
 
-__all__ = ["ticking"]
+__all__ = ["TickOutcome", "ticking"]
 
 _log = logging.getLogger(__name__)
 
 _THREADS: Final = 8
 """Ticks at once: each waits for a few requests of a store."""
+
+_AGAIN_MS: Final = 50
+"""How soon a tick that could not be made yet is tried again."""
+
+TickOutcome: TypeAlias = Literal["done", "again"]
+"""Again: the tick could not be made yet, and may be in a moment."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,7 +50,8 @@ class _TickedSource:
 
     clock: Clock
     interval_ms: int
-    tick: Callable[[], None]
+    tick: Callable[[], TickOutcome]
+    wake: Callable[[], None]
     due_ms: int = 0
     busy: threading.Lock = field(default_factory=threading.Lock)
     ended: bool = False
@@ -49,8 +59,9 @@ class _TickedSource:
     def run(self) -> None:
         """Tick, unless the source has ended."""
         try:
-            if not self.ended:
-                self.tick()
+            if not self.ended and self.tick() == "again":
+                self.due_ms = self.clock.now_ms() + min(_AGAIN_MS, self.interval_ms)
+                self.wake()
         except Exception:  # noqa: BLE001 - the others go on
             _log.exception("a tick failed")
         finally:
@@ -73,6 +84,10 @@ class _Ticker:
                 self._runs = True
                 threading.Thread(target=self._run, name="ticks of sources", daemon=True).start()
             self._changed.set()
+
+    def wake(self) -> None:
+        """Look again at what is due."""
+        self._changed.set()
 
     def remove(self, ticking: _TickedSource) -> None:
         ticking.ended = True
@@ -103,13 +118,13 @@ class _Ticker:
         if due and ticking.busy.acquire(blocking=False):
             ticking.due_ms = following_ms
             pool.submit(ticking.run)
-        return following_ms - now_ms
+        return max(1, min(following_ms, ticking.due_ms) - now_ms)
 
 
 _TICKER: Final = _Ticker()
 
 
-def ticking(clock: Clock, interval_ms: int, tick: Callable[[], None]) -> Callable[[], None]:
+def ticking(clock: Clock, interval_ms: int, tick: Callable[[], TickOutcome]) -> Callable[[], None]:
     """Call `tick` after each multiple of `interval_ms`; call the function returned to end that.
 
     Args:
@@ -117,6 +132,6 @@ def ticking(clock: Clock, interval_ms: int, tick: Callable[[], None]) -> Callabl
         interval_ms: At least 1.
         tick: Called without arguments; what it raises is logged.
     """
-    mine = _TickedSource(clock, interval_ms, tick)
+    mine = _TickedSource(clock, interval_ms, tick, _TICKER.wake)
     _TICKER.add(mine)
     return lambda: _TICKER.remove(mine)

@@ -191,8 +191,11 @@ class Timeline:
             for follower in (self._errors, self._rows):
                 self._advance_upper(follower, binding.time + 1)
 
-    def tick(self) -> bool:
-        """Move the uppers to the clock's time; False if they must not, or need not, move now.
+    def tick(self, now_ms: int) -> bool:
+        """Move the uppers to `now_ms`; False if they must not, or need not, move now.
+
+        Args:
+            now_ms: A time at which the source had nothing that is not bound; ms since the epoch.
 
         Raises:
             Fenced: Another runtime has taken over.
@@ -211,7 +214,7 @@ class Timeline:
             self._host.check_fence()
             interval_ms = self._host.interval_ms
             # Rounded down where `next_time` rounds up: the next binding comes after this upper.
-            upper = self._host.clock.now_ms() // interval_ms * interval_ms + 1
+            upper = now_ms // interval_ms * interval_ms + 1
             # The bindings first: that nothing will be bound before `upper` has to be durable
             # before the rows say that they are complete up to there.
             moved = self._remap.advance(self._bound, upper)

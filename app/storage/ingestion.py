@@ -14,7 +14,7 @@ A thread of its own leads the incarnation:
     3  if nothing is bound: take the whole snapshot as one micro-batch, whatever the rate limits of
        the source are, so that nobody ever sees half of it
     4  run the query with the rate limits; while nothing arrives the uppers follow the clock
-       (`clock_ticks`)
+       (`clock_ticks`), as long as Spark really asks the source (`source_look`)
 
 What a caller relies on:
     The first binding is the snapshot: the snapshot is done exactly if something is bound.
@@ -23,6 +23,8 @@ What a caller relies on:
     the next incarnation uses another folder for its checkpoint.
 
 Invariants:
+    An upper follows the clock only up to a time before which Spark was seen to have the source's
+        answer, and only while what it reads is there.
     Nothing is written while writing is not allowed: the source's shard is only followed, since
     another runtime may be writing it.
     Rows are counted where they are staged, never by Spark's `numInputRows`, which counts a
@@ -44,7 +46,7 @@ from shardline.app.execution.host import Host, Incarnation
 from shardline.app.execution.query_start import start_slot, wait_until_initialised
 from shardline.app.execution.stopped import Stopped
 from shardline.app.protocol.objects import SourceDescription, progress_shard
-from shardline.app.storage.clock_ticks import ticking
+from shardline.app.storage.clock_ticks import TickOutcome, ticking
 from shardline.app.storage.commit import Timeline
 from shardline.app.storage.envelope import Staging
 from shardline.app.storage.errors import open_errors
@@ -52,6 +54,7 @@ from shardline.app.storage.reading import Reading, infer_columns
 from shardline.app.storage.reclock import Origin, Remap
 from shardline.app.storage.reporting import SourceReports
 from shardline.app.storage.resume import Checkpoint, reconcile_checkpoint
+from shardline.app.storage.source_look import SourceLook
 from shardline.datasource.errors import Determinate, Fenced, ShardError
 
 if TYPE_CHECKING:
@@ -99,6 +102,7 @@ class Ingestion:
         self._folder = _folder(host, incarnation)
         self._checkpoint = Checkpoint(self._folder)
         self._reports = SourceReports(host, incarnation, description)
+        self._look = SourceLook(host.spark, description, host.clock)
         self._gate = threading.Lock()
         self._stopping = threading.Event()
         self._ended = threading.Event()
@@ -319,13 +323,20 @@ class Ingestion:
         if self._host.pace is not None and not first:
             self._host.clock.wait(self._stopping, self._host.pace.commit_pause_ms())
 
-    def _tick(self) -> None:
-        """Move the uppers to the clock's time; errors but `Fenced` are reported and tried again."""
-        timeline = self._timeline
-        if timeline is None or self._stopping.is_set():
-            return
+    def _tick(self) -> TickOutcome:
+        """Move the uppers with the clock; errors but `Fenced` are reported and tried again."""
+        timeline, query = self._timeline, self._query
+        if timeline is None or query is None or self._stopping.is_set():
+            return "done"
+        # The time before the look: the look may wait for a JVM that stands still, and what it then
+        # finds says nothing of the time that passed meanwhile.
+        now_ms = self._host.clock.now_ms()
+        seen = self._look.look(query)
+        self._reports.seen(seen)
+        if seen.state != "asked":
+            return "again" if seen.state == "asking" else "done"
         try:
-            moved = timeline.tick()
+            moved = timeline.tick(now_ms)
         except Fenced as error:
             # Under the gate: the query is seen here, or `_start` finds the error and starts none.
             with self._gate:
@@ -341,6 +352,7 @@ class Ingestion:
             if moved:
                 self._reports.health("internal")
                 self._reports.progress(timeline)
+        return "done"
 
 
 def _folder(host: Host, incarnation: Incarnation) -> Path:

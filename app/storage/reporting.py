@@ -28,6 +28,7 @@ from shardline.app.execution.observations import (
 )
 from shardline.app.execution.spark_errors import explain_error
 from shardline.app.protocol.objects import SourceDescription, errors_shard
+from shardline.app.storage.source_look import SourceSeen
 from shardline.datasource.errors import Fenced, ShardError
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ class SourceReports:
         self._hydrated = False
         self._upper = 0
         self._errors = _UNKNOWN
-        self._said: dict[str, str] = {}
+        self._said: dict[str, str] = {"files": ""}
+        self._waiting: tuple[int | None, int | None] = (None, None)
 
     def started(self, query: StreamingQuery) -> None:
         """Report that a query runs."""
@@ -96,6 +98,17 @@ class SourceReports:
             )
         elif known != _UNKNOWN:
             self.health("decode")
+
+    def seen(self, seen: SourceSeen) -> None:
+        """Report what a look at the source has found, if that has changed."""
+        self.health("files", seen.error, seen.hint)
+        waiting = (seen.files, seen.size_bytes)
+        with self._lock:
+            known, self._waiting = self._waiting, waiting
+        if waiting != known:
+            names = ("files_waiting", "bytes_waiting")
+            now = {n: None if v is None else float(v) for n, v in zip(names, waiting, strict=True)}
+            self._measure({}, now)
 
     def health(self, namespace: str, error: str = "", hint: str = "") -> None:
         """Report the state of one part of the source, if it has changed.

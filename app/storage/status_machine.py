@@ -35,7 +35,9 @@ from shardline.app.protocol.storage import Status, StatusUpdate
 
 __all__ = ["NAMESPACES", "SIDE_CHANNELS", "HealthMachine"]
 
-NAMESPACES: Final = ("generator", "kafka", "sink", "compute", "upsert", "decode", "internal")
+NAMESPACES: Final = (
+    "generator", "kafka", "sink", "compute", "upsert", "decode", "files", "internal"
+)  # fmt: skip
 """From the lowest to the highest; one that is not here is lower than all."""
 
 SIDE_CHANNELS: Final = frozenset({"internal"})

@@ -63,7 +63,7 @@ def test_a_project_survives_kills_and_answers(
         )
         lines = capsys.readouterr().out.splitlines()
         assert [tuple(json.loads(line).values()) for line in lines] == place.expected("large")
-        assert ask(["status", "--once", *data]) == 0
+        assert ask(["status", *data]) == 0
         assert "spent" in capsys.readouterr().out
         assert ask(["sql", "SELECT * FROM spend", *data]) == 2
         assert "did you mean 'spent'" in capsys.readouterr().err
@@ -89,4 +89,4 @@ def test_a_project_survives_kills_and_answers(
         job.wait_for("the new view is there", lambda: "small" in place.client().shards())
         assert job.interrupt() == 130
         assert "falling behind" not in job.said, "views look more often than steps can be done"
-    assert ask(["status", "--once", *data]) == 2, "it says that it has gone"
+    assert ask(["status", *data]) == 2, "it says that it has gone"

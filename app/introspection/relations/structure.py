@@ -210,9 +210,7 @@ STRUCTURE: Final = (
         "An object: a source, view, index, sink or subscription, with its status",
         (
             Column("id", TEXT, "its name, which is its id in both protocols"),
-            Column(
-                "global_id", TEXT, "its id for ever, from the one allocator; NULL: not created"
-            ),
+            Column("global_id", TEXT, "its id for ever, from the one allocator; NULL: not created"),
             Column("type", TEXT, "source, view, index, sink or subscribe"),
             Column("domain", TEXT, "which protocol created it: storage or compute"),
             Column("phase", TEXT, "where the lane has it; uncreated: it waits to be created"),

@@ -1,76 +1,129 @@
-"""The status table: verdicts in words, and where it is shown."""
+"""The status: its summary and table, filters, JSON, and the live view."""
 
 from __future__ import annotations
 
 import io
+import json
 import threading
 from dataclasses import replace
+from datetime import timedelta, timezone
 
 import pytest
 from rich.console import Console
 from typing_extensions import override
 
-from shardline.app.cli.status import ObjectStatus, show_status, status_table, verdict
+from shardline.app.cli.status import (
+    ObjectStatus,
+    SystemStatus,
+    filter_status,
+    status_json,
+    status_view,
+    watch_status,
+)
 from support.fakes.clock import ManualClock
 
-RUNNING = ObjectStatus("delays", "view", "running", lag_ms=800, hydrated=True)
+NOW_MS = 1_700_000_000_000
+"""2023-11-14 22:13:20 UTC."""
 
-
-@pytest.mark.parametrize(
-    ("shown", "words", "tone"),
-    [
-        (RUNNING, "up to date", "good"),
-        (replace(RUNNING, lag_ms=5_000), "up to date", "good"),
-        (replace(RUNNING, lag_ms=12_345), "lagging by 12 s", "bad"),
-        (replace(RUNNING, kind="sink", lag_ms=12_345), "up to date", "good"),
-        (replace(RUNNING, kind="sink", lag_ms=20_000), "lagging by 20 s", "bad"),
-        (replace(RUNNING, lag_ms=200_000), "lagging by 3 min 20 s", "bad"),
-        (replace(RUNNING, lag_ms=7_200_000), "lagging by 2 h", "bad"),
-        (
-            replace(RUNNING, lag_ms=60_000, blame="flights"),
-            "lagging by 1 min, waits for flights",
-            "bad",
-        ),
-        (replace(RUNNING, hydrated=False, lag_ms=10**9), "hydrating", "wait"),
-        (replace(RUNNING, lag_ms=None), "nothing written yet", "wait"),
-        (replace(RUNNING, finished=True, lag_ms=0), "finished", "good"),
-        (replace(RUNNING, status="stalled", error="disk full"), "stalled: disk full", "bad"),
-        (
-            replace(RUNNING, status="frozen", error="part p missing"),
-            "frozen: part p missing",
-            "bad",
-        ),
-        (replace(RUNNING, status="ceased"), "ceased", "bad"),
-        (replace(RUNNING, status="paused"), "paused", "idle"),
-        (replace(RUNNING, status="paused", finished=True), "finished", "good"),
-        (replace(RUNNING, status="created"), "waiting for its turn", "wait"),
-        (replace(RUNNING, status="starting"), "starting", "wait"),
-    ],
+FRESH = ObjectStatus("delays", "view", lag_ms=800, rows=1_234, size_bytes=5 << 20)
+BROKEN = ObjectStatus(
+    "orders",
+    "source",
+    verdict="stalled",
+    tone="bad",
+    because="disk full. It has failed 3 times in a row",
+    to_do="make room",
+    lag_ms=90_000,
+    errors=2,
+    restarts=3,
+    retry_at="2023-11-14T22:13:32.000Z",
+    changed_at="2023-11-14T22:12:20.000Z",
 )
-def test_the_verdict_is_in_words(shown: ObjectStatus, words: str, tone: str) -> None:
-    """What is broken comes before what is late, and what is late before what is fresh."""
-    found = verdict(shown)
-    assert (found.words, found.tone) == (words, tone)
+LATER = ObjectStatus(
+    "flights",
+    "source",
+    verdict="catching up",
+    tone="wait",
+    because="230 files wait outside",
+    ready_at="2023-11-14T22:17:20.000Z",
+    lag_ms=400,
+)
 
 
-def text_of(console: Console) -> str:
+def seen_with(*objects: ObjectStatus) -> SystemStatus:
+    return SystemStatus("2 of 3 objects are fresh.", NOW_MS, objects)
+
+
+def text_of(seen: SystemStatus, width: int = 140, before: SystemStatus | None = None) -> str:
+    """The view on a console of that width."""
+    console = Console(file=io.StringIO(), width=width)
+    zone = timezone(timedelta(hours=2), "EET")
+    console.print(status_view(seen, width=width, before=before, zone=zone))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
-def test_elsewhere_than_on_a_terminal_it_is_printed_once() -> None:
-    """A log or a pipe gets one table; errors bring their hint."""
-    console = Console(file=io.StringIO(), width=120)
-    broken = replace(RUNNING, status="stalled", error="disk full", hint="make room", upper=5)
-    show_status(console, lambda: [RUNNING, broken], ManualClock())
-    text = text_of(console)
-    assert "2 objects, 1 need attention" in text
-    assert "stalled: disk full" in text
-    assert "make room" in text
+def test_what_is_ill_says_why_and_what_to_do() -> None:
+    """The summary first; reasons only below what is not well."""
+    text = text_of(seen_with(FRESH, BROKEN, LATER))
+    assert text.splitlines()[0] == "2 of 3 objects are fresh.  2023-11-15 00:13:20 EET"
+    for words in (
+        "disk full. It has failed 3 times in a row",
+        "→ make room",
+        "catching up, about 4 min more",
+        "230 files wait outside",
+        "in 12 s",
+        "1 min ago",
+        "1,234",
+        "5.0 MiB",
+    ):
+        assert words in text
+    healthy = text_of(seen_with(replace(FRESH, because="never shown")))
+    assert "never shown" not in healthy
+    assert "errors" not in healthy, "a column without values is left out"
+    assert "retry" not in healthy
 
 
-def test_on_a_terminal_it_is_refreshed_until_it_is_ended() -> None:
-    """Rows per second are those since the last look."""
+def test_a_narrow_terminal_has_fewer_columns() -> None:
+    """Nothing is cut in 80 columns: names and reasons fold."""
+    text = text_of(seen_with(FRESH, replace(BROKEN, name="a" * 60)), 80)
+    assert "size" not in text
+    assert text.count("a") >= 60
+    assert "row" in text
+    assert max(len(line) for line in text.splitlines()) <= 80
+
+
+@pytest.mark.parametrize(
+    ("filters", "names"),
+    [
+        ({}, ["delays", "orders", "flights"]),
+        ({"names": ["o*"]}, ["orders"]),
+        ({"names": ["delays", "fl*"]}, ["delays", "flights"]),
+        ({"kinds": ["source"]}, ["orders", "flights"]),
+        ({"verdicts": ["catching-up", "healthy"]}, ["delays", "flights"]),
+        ({"only_bad": True}, ["orders"]),
+        ({"kinds": ["view"], "only_bad": True}, []),
+    ],
+)
+def test_filters(filters: dict[str, object], names: list[str]) -> None:
+    """An object is shown if it passes all of them."""
+    found = filter_status(seen_with(FRESH, BROKEN, LATER), **filters)  # type: ignore[arg-type]
+    assert [one.name for one in found.objects] == names
+    assert found.needs_a_person == ("orders" in names)
+    assert "nothing to show" in text_of(found) or names
+
+
+def test_json_has_every_field() -> None:
+    """With the names of the fields, which scripts rely on."""
+    found = json.loads(json.dumps(status_json(seen_with(BROKEN))))
+    assert found["summary"] == "2 of 3 objects are fresh."
+    (one,) = found["objects"]
+    assert ObjectStatus(**one) == BROKEN
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_it_is_refreshed_until_it_is_ended(terminal: bool) -> None:
+    """Rows per second are those since the last look; elsewhere each look is one more table."""
 
     class Ended(ManualClock):
         waits = 0
@@ -80,19 +133,13 @@ def test_on_a_terminal_it_is_refreshed_until_it_is_ended() -> None:
             self.waits += 1
             return self.waits > 2 or super().wait(signal, timeout_ms)
 
-    console = Console(file=io.StringIO(), width=120, force_terminal=True)
-    counts = iter((1000.0, 1000.0, 3500.0))
-    show_status(console, lambda: [replace(RUNNING, rows=next(counts))], Ended())
-    assert "2,500" in text_of(console)
-
-
-def test_times_of_the_clock_are_shown_as_times_of_day() -> None:
-    """Others as numbers; the empty frontier as what it is."""
-    console = Console(file=io.StringIO(), width=120)
-    lines = [
-        replace(RUNNING, name="a", since=5, upper=1_700_000_000_123),
-        replace(RUNNING, name="b", finished=True),
-    ]
-    console.print(status_table(lines, {}, 0))
-    assert "22:13:20" in text_of(console)
-    assert "∞" in text_of(console)
+    console = Console(file=io.StringIO(), width=120, force_terminal=terminal)
+    looks = iter(
+        replace(seen_with(replace(LATER, received=rows)), at_ms=NOW_MS + 1000 * number)
+        for number, rows in enumerate((1000.0, 1000.0, 3500.0))
+    )
+    watch_status(console, lambda: next(looks), Ended())
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "2,500" in text
+    assert text.count("2 of 3 objects") >= 3

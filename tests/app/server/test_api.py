@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.routing import Route, WebSocketRoute
 
 from shardline.app.cli.status import fetch_status
+from shardline.app.execution.observations import Hydrated
 from shardline.app.introspection.events import (
     Harvested,
     Maintenance,
@@ -370,24 +371,26 @@ def test_the_status_of_objects_is_read_from_there(site: Site) -> None:
     """`status` needs nothing but the address; one that does not answer is said so."""
     world = site.world
     world.run(FLIGHTS)
-    world.tell(Polled(id="flights", since=1, upper=world.clock.now_ms() - 90_000))
-    (shown,) = fetch_status(site.served.url)
-    assert (shown.name, shown.status, shown.lag_ms, shown.since) == (
-        "flights",
-        "running",
-        90_000,
-        1,
+    world.tell(
+        Hydrated(id="flights", epoch=1, took_ms=1),
+        Polled(id="flights", since=1, upper=world.clock.now_ms() - 90_000),
     )
+    seen = fetch_status(site.served.url, "", world.clock.now_ms())
+    (shown,) = seen.objects
+    assert (shown.name, shown.verdict, shown.lag_ms) == ("flights", "falling behind", 90_000)
+    assert (shown.read_frontier, shown.restarts, shown.errors) == (1, 0, 0)
+    assert shown.because == "1 min 30 s behind the clock"
+    assert seen.summary.startswith("0 of 1 objects are fresh. `flights` is falling behind")
     site.served.close()
     with pytest.raises(InvalidUsage, match="NOT_RUNNING"):
-        fetch_status(site.served.url)
+        fetch_status(site.served.url, "", 0)
 
 
 def test_status_passes_on_what_the_application_refuses(public: Site) -> None:
     """With its code, and works with the token."""
     with pytest.raises(InvalidUsage, match="TOKEN_NEEDED"):
-        fetch_status(public.served.url)
-    assert fetch_status(public.served.url, TOKEN) == []
+        fetch_status(public.served.url, "", 0)
+    assert fetch_status(public.served.url, TOKEN, 0).objects == ()
 
 
 def test_an_address_that_is_taken_is_the_callers_error(site: Site) -> None:

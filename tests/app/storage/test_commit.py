@@ -160,11 +160,11 @@ def test_everything_once_whatever_fails(steps: list[tuple[str, int, bool]]) -> N
             timeline = world.timeline()
             world.clock.advance(passed_ms)
             for old in gone if ticks else []:
-                old.tick()
+                old.tick(world.clock.now_ms())
             world.commit(timeline, number)
         world.clock.advance(passed_ms)
         for each in (*gone, timeline) if ticks else ():
-            each.tick()
+            each.tick(world.clock.now_ms())
         rows, errors, progress = world.uppers()
         assert rows <= errors <= progress
         assert timeline.committed
@@ -183,7 +183,9 @@ def test_nothing_ticks_past_a_binding_without_rows() -> None:
         world.commit(second, 1)
     before = world.uppers()
     world.clock.advance(60_000)
-    assert [each.tick() for each in (first, second, world.timeline())] == [False] * 3
+    assert [each.tick(world.clock.now_ms()) for each in (first, second, world.timeline())] == [
+        False
+    ] * 3
     assert world.uppers() == before
 
 
@@ -191,10 +193,12 @@ def test_ticks_follow_the_clock() -> None:
     """The time of the last whole interval is readable in all three shards; never one ahead."""
     world = World()
     timeline = world.timeline()
-    assert not timeline.tick(), "nothing is bound: nobody may see an empty source"
+    assert not timeline.tick(world.clock.now_ms()), (
+        "nothing is bound: nobody may see an empty source"
+    )
     timeline.commit_nothing(PlannedMicroBatch("", frozenset()))
     world.clock.advance(5_500)
-    assert timeline.tick()
+    assert timeline.tick(world.clock.now_ms())
     assert world.uppers() == [1_005_001] * 3
     assert timeline.bound.last is not None
     assert timeline.bound.last.number == EMPTY_SNAPSHOT
@@ -243,13 +247,13 @@ def test_nothing_after_the_end(why: str) -> None:
     world.clock.advance(10_000)
     if why == "stopped":
         timeline.stop()
-        assert not timeline.tick()
+        assert not timeline.tick(world.clock.now_ms())
         with pytest.raises(Stopped):
             world.commit(timeline, 1)
     else:
         world.fenced = True
         with pytest.raises(Fenced):
-            timeline.tick()
+            timeline.tick(world.clock.now_ms())
         with pytest.raises(Fenced):
             world.commit(timeline, 1)
     assert world.uppers() == before

@@ -1,0 +1,171 @@
+"""A look at a source finds out whether Spark has really asked it, and what waits outside.
+
+    look = SourceLook(spark, description)
+    seen = look.look(query)
+    seen.state            "asked": the upper may follow the clock; "asking": not yet; "absent"
+    seen.files, seen.size_bytes
+
+Ticks move the upper of a quiet source with the clock. That says: nothing came until now. It is true
+only if Spark has asked the source meanwhile, and an answer of "nothing" means something only if the
+source is there: Spark's file source lists a folder that was moved away as an empty one, without an
+error, for ever; a broker that does not answer keeps Spark asking for minutes; a JVM that stands
+still asks nobody. Each of these would look as fresh as a source to which nothing comes.
+
+What is known of the backlog is Spark's own knowledge: the files that its file source has listed and
+not yet given to a micro-batch (`unreadFiles`, which it keeps while `maxFilesPerTrigger` or
+`maxBytesPerTrigger` bounds a micro-batch). It has no public face, so it is read by reflection, and
+is unknown where that fails.
+
+Invariants:
+    Nothing here changes what Spark does.
+    A look costs a call or two of the JVM; the folder and the backlog are looked at less often the
+        longer that takes, for a twentieth of the time at most.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from py4j.protocol import Py4JError
+
+from shardline.app.protocol.objects import SourceDescription
+from shardline.app.storage.formats import FILES
+from shardline.datasource.clock import Clock
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["LookState", "SourceLook", "SourceSeen"]
+
+_log = logging.getLogger(__name__)
+
+LookState: TypeAlias = Literal["asked", "asking", "absent"]
+
+_ASKING: Final = ("Getting offsets", "Initializing", "Stopped", "Terminated")
+"""Beginnings of the messages of a query that has not got its source's answer."""
+
+_SHARE: Final = 20
+"""What is looked at less often rests so many times as long as it took."""
+
+_BACKLOG_MS: Final = 2_000.0
+"""Shortest time between two looks at the backlog."""
+
+_FILE: Final = re.compile(r"^NewFileEntry\(.*,(\d+),-?\d+\)$", re.MULTILINE)
+
+_GLOB: Final = frozenset("{}[]*?\\")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSeen:
+    """The outcome of a look.
+
+    Attributes:
+        state: "asked": Spark has had an answer of the source; "asking": it waits for one, or does
+            not run; "absent": what the source reads is not there.
+        error: What is not there, in a sentence.
+        hint: What to do about it.
+        files: Files that wait outside; None if that is not known.
+        size_bytes: Their size.
+    """
+
+    state: LookState
+    error: str = ""
+    hint: str = ""
+    files: int | None = None
+    size_bytes: int | None = None
+
+
+class SourceLook:
+    """Looks at one source while its query runs; for one thread at a time."""
+
+    def __init__(self, spark: SparkSession, description: SourceDescription, clock: Clock) -> None:
+        """Look at nothing yet.
+
+        Args:
+            spark: Session of the source.
+            description: Of the source.
+            clock: Of the process.
+        """
+        self._spark = spark
+        self._clock = clock
+        self._name = description.name
+        self._is_files = description.format.lower() in FILES
+        self._path = _plain_path(description) if self._is_files else None
+        self._folder: Any = None
+        self._there = True
+        self._there_again_ms = self._backlog_again_ms = float("-inf")
+        self._backlog: tuple[int | None, int | None] = (None, None)
+
+    def look(self, query: StreamingQuery) -> SourceSeen:
+        """Look at the source and at its query; waits for the JVM.
+
+        Raises:
+            Py4JError: The JVM does not answer.
+        """
+        if not self._is_there():
+            return SourceSeen(
+                "absent",
+                f"'{self._path}', which it reads, is not there",
+                "put it back and it goes on, or drop the source",
+            )
+        status: dict[str, Any] = query.status
+        asking = str(status["message"]).startswith(_ASKING)
+        files, size_bytes = self._look_outside(query)
+        return SourceSeen("asking" if asking else "asked", "", "", files, size_bytes)
+
+    def _is_there(self) -> bool:
+        """True if the folder or file exists, as of a moment ago; also for all other sources."""
+        began_ms = self._clock.elapsed_ms()
+        if self._path is None or (self._there and began_ms < self._there_again_ms):
+            return True
+        if self._folder is None:
+            jvm: Any = self._spark._jvm  # noqa: SLF001 - PySpark has no other door to file systems
+            session: Any = self._spark._jsparkSession  # noqa: SLF001
+            place = jvm.org.apache.hadoop.fs.Path(self._path)
+            self._folder = place.getFileSystem(session.sessionState().newHadoopConf()), place
+        system, place = self._folder
+        self._there = bool(system.exists(place))
+        ended_ms = self._clock.elapsed_ms()
+        self._there_again_ms = ended_ms + _SHARE * (ended_ms - began_ms)
+        return self._there
+
+    def _look_outside(self, query: StreamingQuery) -> tuple[int | None, int | None]:
+        """The files that wait and their size, as of a moment ago."""
+        began_ms = self._clock.elapsed_ms()
+        if not self._is_files or began_ms < self._backlog_again_ms:
+            return self._backlog
+        try:
+            self._backlog = _unread_files(query)
+        except (Py4JError, AttributeError, TypeError):
+            # Of another version of Spark, or of a query that has just ended: not known is true.
+            _log.debug("a backlog is not known", exc_info=True)
+            self._backlog = (None, None)
+        ended_ms = self._clock.elapsed_ms()
+        self._backlog_again_ms = ended_ms + max(_BACKLOG_MS, _SHARE * (ended_ms - began_ms))
+        return self._backlog
+
+
+def _plain_path(description: SourceDescription) -> str | None:
+    """The path of a source of files; None for a glob, which may well find nothing for a while."""
+    path = next((p for name, p in description.options.items() if name.lower() == "path"), None)
+    return None if path is None or set(path) & _GLOB else path
+
+
+def _unread_files(query: StreamingQuery) -> tuple[int | None, int | None]:
+    wrapped: Any = query._jsq  # noqa: SLF001 - see the module
+    sources = wrapped.streamingQuery().sources()
+    if sources.isEmpty():
+        return None, None
+    source = sources.head()
+    field = source.getClass().getDeclaredField("unreadFiles")
+    field.setAccessible(True)
+    unread = field.get(source)
+    if unread is None:
+        return 0, 0
+    # One text and not an element at a time: each would be a call of the JVM.
+    sizes = [int(size) for size in _FILE.findall(unread.mkString("\n"))]
+    return len(sizes), sum(sizes)
