@@ -109,6 +109,7 @@ class Objects:
         self._connected = False
         self._swept = False
         self._wanted: CheckedProject | None = None
+        self._asked: dict[str, ObjectDescription] = {}
         self._ending = threading.Event()
         self._starter = ObjectCreator(client, compute, storage, beginnings)
         self._thread = threading.Thread(target=self._run, name="object-creation", daemon=True)
@@ -170,6 +171,8 @@ class Objects:
             if not self._connected and not running.keys().isdisjoint(names):
                 raise _nothing_applied_error()
             self._starter.drop(names)
+            for name in names:
+                self._asked.pop(name, None)
             self._report_uncreated()
             self._wait_until_gone(names)
             return [shard for name in names for shard in self._drop_shards(name)]
@@ -221,6 +224,7 @@ class Objects:
             if isinstance(description, SourceDescription | ViewDescription):
                 create_object_shard(self._client, description, resolved.schemas[description.name])
         self._wanted = resolved
+        self._asked = dict(wanted)
         self._starter.keep(wanted)
         before = self.running()
         self._starter.run(wanted.values())
@@ -233,6 +237,13 @@ class Objects:
 
     def _report_uncreated(self) -> None:
         found = self._starter.uncreated()
+        # Those, too, that were passed to a controller and have no position in the lane's order yet.
+        names = {one.id for one in found} | self._runtime.lane.state.objects.keys()
+        found += [
+            UncreatedObject(id=name, description=description)
+            for name, description in self._asked.items()
+            if name not in names
+        ]
         if found != self._observed:
             self._observed = found
             self._observer(found)

@@ -14,8 +14,10 @@ Invariants:
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 import pyarrow as pa
 
@@ -39,6 +41,11 @@ from shardline.datasource.errors import Determinate, unknown_name
 from shardline.datasource.frontier import Frontier
 
 __all__ = ["Reads"]
+
+_SENTENCE: Final = re.compile(
+    r"\[(?P<code>[A-Z][A-Z_0-9.]*)\] (?P<detail>.*?)(?: — hint: (?P<hint>.*))?", re.DOTALL
+)
+"""The text of an error, as `ShardError` writes it."""
 
 
 class Reads:
@@ -116,9 +123,7 @@ class Reads:
             cancelled=cancelled,
         )
         if response.rows is None:
-            raise Determinate(
-                response.error or "the query was cancelled", code="QUERY_FAILED", hint="see above"
-            )
+            raise _error_of(response.error)
         return from_ipc(response.rows)
 
     def subscribe(self, text: str) -> Subscription:
@@ -192,3 +197,11 @@ class Reads:
 def _objects(selected: SelectRequest) -> list[str]:
     """The objects of a query that have times; introspection relations only have a present."""
     return [name for name in selected.inputs if not name.startswith(f"{DATABASE}.")]
+
+
+def _error_of(sentence: str) -> Determinate:
+    """The error that a response has in one sentence; without one it was cancelled."""
+    found = _SENTENCE.fullmatch(sentence)
+    if found is None:
+        return Determinate(sentence or "the query was cancelled", code="QUERY_FAILED")
+    return Determinate(found["detail"], code=found["code"], hint=found["hint"] or "")

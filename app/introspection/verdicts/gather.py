@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import UNSET
 
 from shardline.app.introspection.events import UncreatedObject
-from shardline.app.introspection.facts import Facts, ObjectFacts, lag_ms, object_kind
+from shardline.app.introspection.facts import Condition, Facts, ObjectFacts, lag_ms, object_kind
 from shardline.app.introspection.input_lag import behind_ms, slowest
 from shardline.app.introspection.verdicts.situation import FRESH_MS, Backlog, Situation
 from shardline.app.protocol.objects import SinkDescription, SourceDescription, inputs_of
@@ -82,7 +82,7 @@ def _situation(facts: Facts, found: ObjectFacts, now_ms: int, ahead: tuple[str, 
         inputs=inputs,
         phase=found.phase,
         status=condition.status,
-        error=condition.error,
+        error=_without_part(condition),
         hint="; ".join(condition.hints),
         failures=found.failures,
         retry_in_ms=None if retry_at_ms is None else max(0, retry_at_ms - now_ms),
@@ -102,6 +102,12 @@ def _situation(facts: Facts, found: ObjectFacts, now_ms: int, ahead: tuple[str, 
         slowest_phase=max(phases, key=lambda name: phases[name], default=""),
         ahead=tuple(name for name in ahead if name != found.id),
     )
+
+
+def _without_part(condition: Condition) -> str:
+    """The error without the name of the part that has reported it, which a status begins with."""
+    part, _, text = condition.error.partition(": ")
+    return text if part in dict(condition.namespaced) else condition.error
 
 
 def _errors(found: ObjectFacts) -> int:

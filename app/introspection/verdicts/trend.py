@@ -23,7 +23,7 @@ _ENOUGH_MS: Final = 8_000
 """Shortest time from which a speed is taken: micro-batches make steps of seconds."""
 
 _STEADY: Final = 0.02
-"""A change of less than this share, in the time that was looked at, is none."""
+"""A change by less than this share of the peak is none."""
 
 _NOTES_MAX: Final = 64
 
@@ -51,20 +51,40 @@ class Trend:
         return self._notes[-1][1] if self._notes else None
 
     def direction(self) -> Direction:
-        """Which way the value has gone within the last minute."""
-        if not self._notes or self._passed_ms() < _ENOUGH_MS:
+        """Which way the value goes, as far as the last minute tells.
+
+        From its peak on, and not from a minute ago: files that arrive all at once are a peak, and
+        what counts is whether they get fewer from then on.
+        """
+        notes = self._since_zero()
+        if not notes or notes[-1][0] - notes[0][0] < _ENOUGH_MS:
             return "unknown"
-        first, last = self._notes[0][1], self._notes[-1][1]
-        if abs(last - first) <= _STEADY * max(abs(first), abs(last)):
-            return "steady"
-        return "shrinking" if last < first else "growing"
+        (began_ms, first), (now_ms, last) = notes[0], notes[-1]
+        peak_ms, peak = self._peak(notes)
+        still = _STEADY * peak
+        if now_ms - peak_ms >= _ENOUGH_MS:
+            return "shrinking" if peak - last > still else "steady"
+        if last - first <= still:
+            return "steady" if peak - last <= still else "unknown"
+        return "growing" if now_ms - began_ms >= 2 * _ENOUGH_MS else "unknown"
 
     def remaining_ms(self) -> int | None:
-        """When it will be zero, in ms from now, at the speed of the last minute; None for never."""
+        """When it will be zero, in ms from now, at the speed since its peak; None for never."""
         if self.direction() != "shrinking":
             return None
-        first, last = self._notes[0][1], self._notes[-1][1]
-        return round(last * self._passed_ms() / (first - last))
+        (peak_ms, peak), (now_ms, last) = self._peak(self._since_zero()), self._notes[-1]
+        return round(last * (now_ms - peak_ms) / (peak - last))
 
-    def _passed_ms(self) -> int:
-        return self._notes[-1][0] - self._notes[0][0]
+    def _since_zero(self) -> list[tuple[int, float]]:
+        """The notes since the value was zero the last time."""
+        found: list[tuple[int, float]] = []
+        for note in reversed(self._notes):
+            if note[1] <= 0:
+                break
+            found.append(note)
+        return found[::-1]
+
+    @staticmethod
+    def _peak(notes: list[tuple[int, float]]) -> tuple[int, float]:
+        """The greatest value; the last of equal ones."""
+        return max(notes, key=lambda note: (note[1], note[0]))

@@ -23,10 +23,18 @@ def trend_of(values: list[float], every_ms: int = 1000) -> Trend:
         ([5.0], "unknown", None),
         ([100.0, 0.0], "unknown", None),
         ([100.0 - n for n in range(11)], "shrinking", 90_000),
-        ([100.0 + n for n in range(11)], "growing", None),
+        ([100.0 + n for n in range(11)], "unknown", None),
+        ([100.0 + n for n in range(17)], "growing", None),
         ([100.0] * 11, "steady", None),
         ([100.0 - n / 10 for n in range(11)], "steady", None),
-        ([0.0] * 11, "steady", None),
+        ([0.0] * 11, "unknown", None),
+        # Files that arrive at once: from their number on, not from the quiet minute before.
+        ([0.0] * 30 + [40.0 - n for n in range(11)], "shrinking", 30_000),
+        ([0.0] * 30 + [40.0], "unknown", None),
+        ([0.0] * 30 + [40.0] * 11, "steady", None),
+        # A peak a moment ago: nobody knows yet.
+        ([10.0] * 20 + [50.0, 49.0], "growing", None),
+        ([50.0] * 20 + [40.0], "unknown", None),
         # What was before the last minute does not count: 60 values of the second half.
         ([float(n) for n in range(100)] + [100.0 - n for n in range(61)], "shrinking", 40_000),
     ],
@@ -34,7 +42,7 @@ def trend_of(values: list[float], every_ms: int = 1000) -> Trend:
 def test_the_last_minute_decides(
     values: list[float], direction: Direction, remaining_ms: int | None
 ) -> None:
-    """From the first value of the last minute to the last one."""
+    """From the peak of the last minute on."""
     found = trend_of(values)
     assert found.direction() == direction
     assert found.remaining_ms() == remaining_ms
