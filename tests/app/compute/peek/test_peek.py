@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from shardline.app.compute.index.index import IndexRegistry
-from shardline.app.compute.peek.answer import PeekSettings
+from shardline.app.compute.peek.answer import FindBlockage, PeekSettings
 from shardline.app.compute.peek.peek import PeekServer
 from shardline.app.compute.peek.results import from_ipc
 from shardline.app.protocol.compute import Peek, PeekResponse
@@ -46,7 +46,12 @@ def place() -> Iterator[Place]:
     found.close()
 
 
-def peeks_of(place: Place, inputs: Inputs | None = None, **chosen: Any) -> PeekServer:
+def peeks_of(
+    place: Place,
+    inputs: Inputs | None = None,
+    find_blockage: FindBlockage = lambda _: None,
+    **chosen: Any,
+) -> PeekServer:
     def nothing(name: str) -> pa.Table:
         raise AssertionError(name)
 
@@ -56,7 +61,13 @@ def peeks_of(place: Place, inputs: Inputs | None = None, **chosen: Any) -> PeekS
     settings = PeekSettings(poll_ms=2, **chosen)
     catalog = inputs or Inputs()
     return PeekServer(
-        place.host, catalog, nothing, bind, indexes=IndexRegistry(), settings=settings
+        place.host,
+        catalog,
+        nothing,
+        bind,
+        indexes=IndexRegistry(),
+        settings=settings,
+        find_blockage=find_blockage,
     )
 
 
@@ -97,6 +108,26 @@ def test_waiting_has_an_end(place: Place) -> None:
     error = answer(place, peeks, peek("a", 500)).error
     assert error.startswith("[NOT_YET_READABLE] shard 't' was not settled at 500")
     assert "its upper is [10]" in error
+    peeks.stop()
+
+
+def test_what_does_not_move_is_not_waited_for(place: Place) -> None:
+    """An object that is stalled says so at once; what it has is answered all the same."""
+    asked: list[str] = []
+
+    def stalled(name: str) -> tuple[str, str]:
+        asked.append(name)
+        return "it is stalled: disk full", "make room"
+
+    peeks = peeks_of(place, find_blockage=stalled, settle_ms=10**9)
+    error = answer(place, peeks, peek("a", 500)).error
+    assert error == (
+        "[OBJECT_BLOCKED] 't' cannot be read at 500: it is stalled: disk full — hint: make room; "
+        "AS OF 9 reads what it has"
+    )
+    assert asked == ["t"]
+    assert answer(place, peeks, peek("b", 9)).rows is not None
+    assert asked == ["t"], "what is settled is not asked about"
     peeks.stop()
 
 
