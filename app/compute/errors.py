@@ -13,24 +13,29 @@ function has one condition with everything else that ends its process: there the
 (`shardline.app.compute.user_functions`).
 
 Invariants:
-    The kept text of an error is the same for the same rows, wherever and whenever the query runs.
+    The kept text of an error is the same for the same rows and the same functions, wherever and
+    whenever the query runs.
     An error of the moment is never kept as data: it would stay although no row is wrong.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import Final
 
 from shardline.app.compute.user_functions import error_raised_at_row
+from shardline.app.execution.error_texts import describe_frame, raised, users_frame
 from shardline.app.execution.host import Incarnation
 from shardline.app.execution.observations import Failed
-from shardline.app.execution.spark_errors import explain_error
+from shardline.app.execution.spark_errors import describe_failure
 from shardline.datasource.errors import Fenced, ShardError
 from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.types.spark_types import Atomic, Field, Record
 
 __all__ = ["ERRORS_SCHEMA", "data_error_text", "failure_report"]
+
+_log = logging.getLogger(__name__)
 
 ERRORS_SCHEMA: Final = ShardSchema(Record((Field("error", Atomic("string"), nullable=False),)))
 """Columns of a view's errors shard; it has one row, the reason, while the query fails."""
@@ -71,17 +76,23 @@ def data_error_text(error: BaseException) -> str | None:
     """The text to keep of an error that rows have caused; None for any other error.
 
     It is the same for the same rows: the place in the query and the stack, which Spark adds, are
-    left out.
+    left out. Of a function of Python there is its name, with file and line.
     """
     text = str(error)
     # Before the conditions: a trace may quote one in a message of the user's own.
-    raised = error_raised_at_row(text)
-    if raised is not None:
-        return _kept_text(_PYTHON, raised)
+    raised_text = error_raised_at_row(text)
+    if raised_text is not None:
+        return _kept_text(_PYTHON, raised_text + _place(text))
     for match in _CONDITION.finditer(text):
         if _is_about_rows(match) and not match["text"].startswith(_OURS):
             return _kept_text(match["code"], match["text"])
     return None
+
+
+def _place(text: str) -> str:
+    """The user's function that has raised, with its file and line."""
+    found = raised(text)
+    return describe_frame(users_frame(found[-1].frames)) if found else ""
 
 
 def _is_about_rows(match: re.Match[str]) -> bool:
@@ -97,13 +108,12 @@ def _kept_text(code: str, said: str) -> str:
 
 def failure_report(incarnation: Incarnation, error: BaseException | None) -> Failed:
     """The report of an incarnation that has ended by `error`; None for an unknown cause."""
-    if error is None:
-        sentence = "the streaming query has ended"
-    elif isinstance(error, ShardError):
-        sentence = str(error)
-    else:
-        sentence = explain_error(error)[1]
-    said, _, hint = sentence.partition(" — hint: ")
+    said, hint = "the streaming query has ended", ""
+    if error is not None:
+        said, hint = describe_failure(error)
+        if not isinstance(error, ShardError):
+            context = {"object": incarnation.id, "epoch": incarnation.epoch}
+            _log.error("a dataflow failed", exc_info=error, extra={"context": context})
     return Failed(
         id=incarnation.id,
         epoch=incarnation.epoch,

@@ -16,7 +16,9 @@ uses none of them.
     commit_pacing     slows sources down to what views can follow
     checkpoint_log    reads the offsets that Spark has written into a query's checkpoint
     object_shards     creates shards of objects before anything reads them
-    spark_errors      finds our own error inside of Spark's, or puts Spark's into one line
+    spark_errors      makes sentences of the errors of running objects, of their causes
+    causes            finds the innermost error that a person can act on, and a hint
+    error_texts       takes apart the texts in which Spark hands errors over
     batch_errors      makes an error of a micro-batch short enough for Spark
     stopped           ends the work of an incarnation that was stopped
 """

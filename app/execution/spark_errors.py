@@ -1,13 +1,15 @@
-"""Spark errors are reduced to one sentence for people: our own error inside of Spark's, or a line.
+"""Errors of running objects become sentences: what has failed, where, and what to do about it.
 
-An error of a shard crosses from Python to the JVM and back as text inside a stack trace of hundreds
-of lines; the code in brackets at its head is what survives (`shardline.datasource.errors`).
+    print_job_error(error)          prints a sentence; returns the exit status of a job
+    explain_error(error)            an exit status and a sentence; logs the whole error
+    describe_failure(error)         a sentence, and a hint, for a status
+    error_sentence(error, "CODE")   a sentence with a code, `CODE` if the error has none
+    full_sentence(error)            a sentence with its hint, in one text
+    error_line(error)               a sentence without a hint
+    find_unreadable_part(error)     a sentence, if a part of a shard is missing or damaged
 
-    told(error)               prints a sentence; returns the exit status of a job
-    explain(error)            an exit status and a sentence; logs the whole error
-    sentence(error, "CODE")   a sentence with a code, `CODE` if the error has none
-    gist(error)               the one line of a foreign error that names the cause
-    unreadable_part(error)    a sentence, if a part of a shard is missing or damaged
+All but the last are of the error's cause (`causes`): the innermost error that a person can act on,
+out of the stack traces of hundreds of lines in which Spark hands it over.
 """
 
 from __future__ import annotations
@@ -17,37 +19,35 @@ import re
 import sys
 from typing import Final
 
-from shardline.datasource.errors import Corrupt, InvalidUsage, MissingBlob, ShardError
+from shardline.app.execution.causes import find_cause, whole_text
+from shardline.datasource.errors import Corrupt, MissingBlob, ShardError
 
 __all__ = [
-    "LOGGED_HINT",
     "UNREADABLE_HINT",
+    "describe_failure",
     "error_line",
     "error_sentence",
     "explain_error",
     "find_unreadable_part",
+    "full_sentence",
     "print_job_error",
 ]
 
 _log = logging.getLogger(__name__)
 
-_OURS = re.compile(r"shardline\.datasource\.errors\.(\w+): (\[[A-Z_]+\] [^\n]*)")
-_SPARK = re.compile(r"\[[A-Z][A-Z_0-9.]*\] [^\n]*")
 _STATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
-_PYTHON = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t][^\n]*\n|\n)*(\w[^\n]*)")
-_JAVA = re.compile(r"An error occurred while calling \S+\n: ([^\n]+)")
-
 _PARTS = re.compile(
     r"shardline\.datasource\.errors\.(?:MissingBlob|Corrupt): \[([A-Z_]+)\] ([^\n]*)"
 )
-_FILE = re.compile(r"\[FAILED_READ_FILE\.(\w+)\] [^\n]*?((?:file|[\w.+-]+):/[^\n]*?\.parquet)")
+_FILE = re.compile(
+    r"\[FAILED_READ_FILE\.(\w+)\] [^\n]*?((?:file|[\w.+-]+):/[^\n]*?/part/[^\n]*?\.parquet)"
+)
+"""A part that Spark's own code has read: a user's function may read other files of Parquet."""
+
 _LEASE_LOST = "LEASE_LOST"
 
 UNREADABLE_HINT: Final = "put the part back, or repair the shard with fsck: nothing was skipped"
 """Hint for a part that cannot be read."""
-
-LOGGED_HINT: Final = "the log has all of it"
-"""Hint for an error that was cut to one line."""
 
 
 def print_job_error(error: BaseException) -> int:
@@ -59,10 +59,8 @@ def print_job_error(error: BaseException) -> int:
         sys.stdout.write("\nStopped. Start again to go on.\n")
         sys.stdout.flush()
         return 130
-    if isinstance(error, ShardError):
-        code, text = (2 if isinstance(error, InvalidUsage) else 1), str(error)
-    else:
-        code, text = explain_error(error)
+    # Ours are sentences by themselves, and no news for the log.
+    code, text = _sentence(error) if isinstance(error, ShardError) else explain_error(error)
     sys.stderr.write(f"error: {text}\n")
     return code
 
@@ -74,7 +72,7 @@ def find_unreadable_part(error: BaseException) -> str | None:
     """
     if isinstance(error, MissingBlob | Corrupt):
         return None if error.code == _LEASE_LOST else error.detail
-    text = str(error)
+    text = whole_text(error)
     for code, said in reversed(_PARTS.findall(text)):
         if code != _LEASE_LOST:
             return str(_STATE.sub("", said).partition(" — hint: ")[0])
@@ -92,38 +90,35 @@ def explain_error(error: BaseException) -> tuple[int, str]:
         2 if the request cannot work as it is, otherwise 1; and the sentence.
     """
     _log.error("the job failed", exc_info=error)
-    found = _OURS.findall(str(error))
-    if found:
-        kind, message = found[-1]
-        return (2 if kind == "InvalidUsage" else 1), _STATE.sub("", message)
-    return 1, f"{error_line(error)} — hint: {LOGGED_HINT}"
+    return _sentence(error)
+
+
+def _sentence(error: BaseException) -> tuple[int, str]:
+    cause = find_cause(error)
+    return (2 if cause.is_usage else 1), _with_hint(cause.sentence, cause.hint)
+
+
+def describe_failure(error: BaseException) -> tuple[str, str]:
+    """Return one sentence for `error`, and a hint what to do about it, which may be empty."""
+    cause = find_cause(error)
+    return cause.sentence, cause.hint
 
 
 def error_sentence(error: BaseException, code: str) -> str:
     """Return one sentence with a code in brackets: our own error's, Spark's, or else `code`."""
-    if isinstance(error, ShardError):
-        return str(error)
-    text = str(error)
-    ours = [message for _, message in _OURS.findall(text)]
-    found = ours or _SPARK.findall(text)[:1]
-    if found:
-        return str(_STATE.sub("", found[-1])).strip().rstrip(";")
-    return f"[{code}] {error_line(error)} — hint: {LOGGED_HINT}"
+    cause = find_cause(error)
+    return _with_hint(f"[{cause.code or code}] {cause.said}", cause.hint)
+
+
+def full_sentence(error: BaseException) -> str:
+    """Return one sentence for `error`, with its hint."""
+    return _sentence(error)[1]
 
 
 def error_line(error: BaseException) -> str:
-    """Return class and message of a foreign error, in one line.
+    """Return one sentence for `error`, without a hint."""
+    return find_cause(error).sentence
 
-    The error of a Python function in one of Spark's workers is at the end of a stack trace; the
-    lines before it only say that something was raised. So does Py4J's first line, with a number
-    that is another one each time, which would make equal errors look different.
-    """
-    text = str(error)
-    raised = _PYTHON.findall(text)
-    if raised:
-        return str(_STATE.sub("", raised[-1]))
-    thrown = _JAVA.match(text)
-    if thrown is not None:
-        return thrown[1]
-    first = next((line for line in text.splitlines() if line.strip()), "no message")
-    return f"{type(error).__name__}: {first.strip()}"
+
+def _with_hint(sentence: str, hint: str) -> str:
+    return f"{sentence} — hint: {hint}" if hint else sentence

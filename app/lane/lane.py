@@ -42,6 +42,7 @@ import msgspec
 
 from shardline.app.execution.host import Host, Incarnation, Running
 from shardline.app.execution.observations import Ended, Failed, Hydrated, Observation
+from shardline.app.execution.spark_errors import full_sentence
 from shardline.app.lane.commands import (
     LANE,
     AllowWrites,
@@ -319,7 +320,7 @@ class Lane:
     # completions and reports
 
     def _take_completion(self, done: Completion, now_ms: int) -> None:
-        error = f"{type(done.error).__name__}: {done.error}" if done.error is not None else ""
+        error = full_sentence(done.error) if done.error is not None else ""
         match done.effect:
             case Start(incarnation) if done.running is not None:
                 self._running[incarnation.id, incarnation.epoch] = done.running

@@ -16,6 +16,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from shardline.app.execution.causes import LOGGED_HINT, find_cause
 from shardline.datasource.errors import nearest_name
 
 __all__ = ["SparkProblem", "read_spark_error"]
@@ -27,6 +28,9 @@ _OURS: Final = re.compile(
     re.MULTILINE,
 )
 """An error of our own data source, inside of the stack trace that Spark has made of it."""
+_JAVA: Final = re.compile(r"An error occurred while calling \S+\n: ")
+"""The beginning of an error that is not about a text: files that were looked at, for example."""
+
 _CODE: Final = re.compile(r"\[([A-Z][A-Z0-9_.]*)\] ")
 _END: Final = re.compile(r"\s*(SQLSTATE: \w+|; line \d+ pos \d+|\(line \d+, pos \d+\)|\n|$)")
 _SUGGESTED: Final = re.compile(r"\s*Did you mean one of the following\? \[[^\]]*\]\.?")
@@ -66,14 +70,23 @@ def read_spark_error(error: Exception, text: str) -> SparkProblem:
     if ours:
         code, message, hint = ours[-1]
         return SparkProblem(code, message, hint, None)
+    if _JAVA.match(whole):
+        cause = find_cause(error)
+        return SparkProblem(cause.code or "SPARK", cause.said, cause.hint, None)
     found = _CODE.search(whole)
     code = found[1] if found else "SPARK"
     rest = whole[found.end() :] if found else whole.strip()
     message = _SUGGESTED.sub("", rest[: _end_of(rest)]).strip().rstrip(".")
     if message[1:2].islower():
         message = message[:1].lower() + message[1:]
-    hint = _suggestion(error) or _HINTS.get(code.split(".")[0], f"Spark's condition is {code}")
+    hint = _suggestion(error) or _HINTS.get(code.split(".")[0]) or _known_hint(error, code)
     return SparkProblem(code, message, hint, _offset(error, whole, text))
+
+
+def _known_hint(error: Exception, code: str) -> str:
+    """The hint for this condition while something runs; its name if none is known."""
+    hint = find_cause(error).hint
+    return hint if hint != LOGGED_HINT else f"Spark's condition is {code}"
 
 
 def _end_of(message: str) -> int:

@@ -26,10 +26,10 @@ from shardline.app.execution.observations import (
     Progress,
     Started,
 )
-from shardline.app.execution.spark_errors import explain_error
+from shardline.app.execution.spark_errors import describe_failure
 from shardline.app.protocol.objects import SourceDescription, errors_shard
 from shardline.app.storage.source_look import SourceSeen
-from shardline.datasource.errors import Fenced, ShardError
+from shardline.datasource.errors import Fenced
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -173,12 +173,8 @@ class SourceReports:
 
     def failed(self, error: BaseException) -> None:
         """Report the error that has ended the ingestion."""
-        if isinstance(error, ShardError):
-            _log.error("an ingestion failed", exc_info=error)
-            sentence, hint = f"[{error.code}] {error.detail}", error.hint
-        else:
-            _, sentence = explain_error(error)
-            sentence, _, hint = sentence.partition(" — hint: ")
+        _log.error("an ingestion failed", exc_info=error)
+        sentence, hint = describe_failure(error)
         fenced = isinstance(error, Fenced)
         failed = Failed(id=self._id, epoch=self._epoch, error=sentence, hint=hint, fenced=fenced)
         self._host.report(failed)

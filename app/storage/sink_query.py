@@ -33,7 +33,6 @@ Invariants:
 from __future__ import annotations
 
 import logging
-import re
 import shutil
 import threading
 from collections.abc import Callable
@@ -60,9 +59,8 @@ from shardline.app.execution.observations import (
 )
 from shardline.app.execution.query_start import start_slot, wait_until_initialised
 from shardline.app.execution.spark_errors import (
-    LOGGED_HINT,
     UNREADABLE_HINT,
-    error_line,
+    describe_failure,
     find_unreadable_part,
 )
 from shardline.app.protocol.objects import SinkDescription, progress_shard
@@ -110,14 +108,6 @@ _PARTS: Final = "256"
 """Parts of the change that one micro-batch takes at most: a sink that comes back after a week
 commits several times on the way. The contents that it begins with have one time, and come at
 once."""
-
-_OURS: Final = re.compile(
-    r"(\[[A-Z_]+\] [^\n]*?)(?: — hint: ([^\n]*?))?(?: SQLSTATE: \w+)?$", re.MULTILINE
-)
-"""An error of ours, with its code and hint, inside of the text that Spark wraps it in."""
-
-_RAISED: Final = "[USER_RAISED_EXCEPTION] "
-"""Spark's prefix of an error that a row has raised."""
 
 
 def hold_name(sink: str) -> str:
@@ -483,7 +473,7 @@ class _SinkRun:
 
     def _fail(self, error: BaseException) -> None:
         name, epoch = self._sink.name, self._incarnation.epoch
-        message, hint = _explain_error(error)
+        message, hint = describe_failure(error)
         status: Status = "stalled"
         if (lost := find_unreadable_part(error)) is not None:
             status, message, hint = "frozen", lost, UNREADABLE_HINT
@@ -528,14 +518,3 @@ def _give_up(client: ShardClient, shard: str, sink: str) -> None:
     """Give up a sink's hold on a shard, without regard to the runtime that took it."""
     with suppress(InvalidUsage):  # a shard that is gone holds nothing
         client.machine(shard).apply(partial(expire_critical, reader=hold_name(sink)))
-
-
-def _explain_error(error: BaseException) -> tuple[str, str]:
-    """An error as one sentence, and a hint what to do about it."""
-    if isinstance(error, ShardError):
-        return f"[{error.code}] {error.detail}", error.hint
-    found = _OURS.findall(str(error))
-    if found:
-        message, hint = found[-1]
-        return message.removeprefix(_RAISED), hint
-    return error_line(error), LOGGED_HINT

@@ -239,7 +239,8 @@ class StorageWorker:
                 self._statistics.start(name, "sink" if sink else "source", epoch)
                 return self._changed(self._health.start(name, epoch, change.at_ms))
             case "stopped" if change.error:
-                failed = Failed(id=name, epoch=epoch, error=change.error)
+                said, _, hint = change.error.partition(" — hint: ")
+                failed = Failed(id=name, epoch=epoch, error=said, hint=hint)
                 return self._changed(self._health.failed(failed, change.at_ms))
             case "stopped" if not self._fails(name):
                 return self._changed(self._health.pause(name, change.at_ms))

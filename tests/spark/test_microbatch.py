@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardline.app.execution.batch_errors import MicroBatchFailed, micro_batch_error
+from shardline.datasource.errors import Determinate
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def test_a_query_that_nobody_stops_fails_whatever_is_said(
 
 def test_what_goes_on_is_short() -> None:
     """Spark's expression overflows the stack on a long text."""
-    failed = micro_batch_error(ValueError("x" * 100_000), stopping=False)
+    failed = micro_batch_error(Determinate("x" * 100_000), stopping=False)
     assert isinstance(failed, MicroBatchFailed)
     assert len(str(failed)) == 1000
-    assert str(failed).startswith("ValueError: xxx")
+    assert str(failed).startswith("[STORE_UNAVAILABLE] xxx")

@@ -166,7 +166,7 @@ def test_a_view_that_was_put_in_again_begins_after_its_row(
         reaches(bench, BAD_AT + 1)
         [error] = errors(bench, BAD_AT)
         assert error == "[PYTHON_EXCEPTION] " + error.rpartition("] ")[2]
-        assert error.endswith("Unlucky: thirteen")
+        assert "Unlucky: thirteen, in function 'checked' (test_view_functions.py, line " in error
     finally:
         run.stop()
     end_view_holds(bench.client, "prices", ["orders"])

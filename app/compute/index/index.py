@@ -45,6 +45,7 @@ from shardline.app.execution.observations import (
     Progress,
     Started,
 )
+from shardline.app.execution.spark_errors import describe_failure
 from shardline.app.protocol.objects import IndexDescription
 from shardline.app.settings.live import (
     LiveSetting,
@@ -295,12 +296,11 @@ class RunningIndex:
         try:
             with closing(self._shard):
                 self._follow(url)
-        except ShardError as error:
-            host.report(Failed(id=life.id, epoch=life.epoch, error=str(error), hint=error.hint))
         except Exception as error:  # noqa: BLE001 - whatever it is, the lane must hear of it
-            _log.exception("an index failed", extra={"context": {"index": life.id}})
-            text = f"{type(error).__name__}: {error}"
-            host.report(Failed(id=life.id, epoch=life.epoch, error=text, hint="see the log"))
+            if not isinstance(error, ShardError):
+                _log.exception("an index failed", extra={"context": {"index": life.id}})
+            said, hint = describe_failure(error)
+            host.report(Failed(id=life.id, epoch=life.epoch, error=said, hint=hint))
         finally:
             self._indexes.remove(url, self.index)
             self.index.close()

@@ -53,6 +53,7 @@ from shardline.app.compute.shard_follower import EMPTY_CATALOG, Catalog, ShardFo
 from shardline.app.compute.subscribe.batches import SubscriptionFeed
 from shardline.app.execution.host import Host, Incarnation
 from shardline.app.execution.observations import Ended, Health, Hydrated, Progress, Started
+from shardline.app.execution.spark_errors import full_sentence
 from shardline.app.protocol.compute import SubscribeDropped, SubscribeResponse
 from shardline.app.protocol.objects import SubscribeDescription
 from shardline.app.settings.live import (
@@ -222,7 +223,7 @@ class RunningSubscription:
             why = str(error)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client must hear of it
             _log.exception("a subscription failed", extra={"context": {"subscription": life.id}})
-            why = f"{type(error).__name__}: {error}"
+            why = full_sentence(error)
         if feed.frontier.time is not None:
             context = {"subscription": life.id, "why": why, "upper": feed.frontier.time}
             _log.info("a subscription was dropped", extra={"context": context})

@@ -66,9 +66,10 @@ UDTF = (
     ],
 )  # fmt: skip
 def test_what_a_function_raises_at_a_row_is_data(text: str, said: str) -> None:
-    """Its class and the first line of its message, the same for the same row."""
+    """Its class and the first line of its message, the same for the same row, and where it is."""
     assert error_raised_at_row(text) == said
-    assert data_error_text(RuntimeError(text)) == f"[PYTHON_EXCEPTION] {said}"
+    place = ", in function 'checked' (prices.py, line 7)" if USERS in text else ""
+    assert data_error_text(RuntimeError(text)) == f"[PYTHON_EXCEPTION] {said}{place}"
 
 
 @pytest.mark.parametrize(

@@ -60,21 +60,24 @@ ValueError: no mood
 
 def test_what_a_python_function_raised_is_told_and_not_that_something_was() -> None:
     """The last error of a worker's stack trace, whatever Spark wraps around it."""
-    assert error_line(RuntimeError(WORKER)) == "ValueError: no mood"
-    assert error_line(RuntimeError(TRACE.format(kind="Corrupt"))).startswith(
-        "shardline.datasource.errors.Corrupt:"
+    assert (
+        error_line(RuntimeError(WORKER))
+        == "ValueError: no mood, in function 'read' (source.py, line 9)"
+    )
+    assert error_line(RuntimeError(TRACE.format(kind="Corrupt"))) == (
+        "[SHARD_DROPPED] shard 'flights' was dropped"
     )
     streamed = (
         "Failed when planning: Traceback (most recent call last):\n  File\nE: x SQLSTATE: 38000"
     )
     assert error_line(RuntimeError(streamed)) == "E: x"
     called = "An error occurred while calling o17.create.\n: java.io.IOException: no room\n\tat x"
-    assert error_line(RuntimeError(called)) == "java.io.IOException: no room"
+    assert error_line(RuntimeError(called)) == "IOException: no room"
 
 
 NATIVE = """An error occurred while calling o1.save.
 : org.apache.spark.SparkException: Job aborted due to stage failure: [FAILED_READ_FILE.{code}] \
-Encountered error while reading file file:///a%20b/shards/s1/parts/p7.parquet. More. SQLSTATE: KD001
+Encountered error while reading file file:///a%20b/lake/s1/part/p7.parquet. More. SQLSTATE: KD001
 """
 
 
@@ -88,12 +91,13 @@ Encountered error while reading file file:///a%20b/shards/s1/parts/p7.parquet. M
         (RuntimeError(TRACE.format(kind="Determinate")), None),
         (
             RuntimeError(NATIVE.format(code="FILE_NOT_EXIST")),
-            "part 'file:///a%20b/shards/s1/parts/p7.parquet' is not there",
+            "part 'file:///a%20b/lake/s1/part/p7.parquet' is not there",
         ),
         (
             RuntimeError(NATIVE.format(code="CANNOT_READ_FILE_FOOTER")),
-            "part 'file:///a%20b/shards/s1/parts/p7.parquet' is damaged",
+            "part 'file:///a%20b/lake/s1/part/p7.parquet' is damaged",
         ),
+        (RuntimeError(NATIVE.format(code="NO_HINT").replace("/part/", "/days/")), None),
         (ValueError("no"), None),
     ],
 )
@@ -109,11 +113,12 @@ def test_errors_are_one_sentence() -> None:
     inside = RuntimeError(f"An error\n  at x\ndatasource.errors.Determinate: {ours}\n  at y")
     assert error_sentence(inside, "X") == "[BROKEN] it broke — hint: mend it"
     spark = RuntimeError("[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012\n== SQL ==\nselect")
-    assert error_sentence(spark, "X") == "[DIVIDE_BY_ZERO] Division by zero."
-    java = RuntimeError("An error occurred while calling f.\n: java.io.IOException: no disk\n at")
-    assert error_sentence(java, "QUERY_FAILED").startswith(
-        "[QUERY_FAILED] java.io.IOException: no disk"
+    assert error_sentence(spark, "X") == (
+        "[DIVIDE_BY_ZERO] Division by zero — hint: use try_divide, which gives NULL, or leave out "
+        "rows with a zero"
     )
+    java = RuntimeError("An error occurred while calling f.\n: java.io.IOException: no disk\n at")
+    assert error_sentence(java, "QUERY_FAILED").startswith("[QUERY_FAILED] IOException: no disk")
     assert error_sentence(RuntimeError(""), "QUERY_FAILED").startswith(
         "[QUERY_FAILED] RuntimeError"
     )

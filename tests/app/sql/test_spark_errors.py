@@ -51,6 +51,30 @@ class Suggesting(Exception):
             ),
             SparkProblem("SHARD_NOT_FOUND", "no shard 'x'", "make it", None),
         ),
+        (
+            ValueError("[PATH_NOT_FOUND] Path does not exist: file:/x. SQLSTATE: 42K03"),
+            SparkProblem(
+                "PATH_NOT_FOUND",
+                "path does not exist: file:/x",
+                "make the folder, or correct the path",
+                None,
+            ),
+        ),
+        (
+            ValueError(
+                "An error occurred while calling o60.parquet.\n: org.apache.spark.SparkException: "
+                "[FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER] Encountered error while reading file "
+                "file:/in/a b.parquet. Could not read footer. SQLSTATE: KD001\n\tat a.b(C.java:1)\n"
+                "\tSuppressed: org.apache.spark.SparkException: Exception thrown in awaitResult\n"
+                "Caused by: java.lang.RuntimeException: file:/in/a b.parquet is not a Parquet file."
+            ),
+            SparkProblem(
+                "FAILED_READ_FILE",
+                "file '/in/a b.parquet' cannot be read: it is not a Parquet file",
+                "repair the file, or put a good one in its place",
+                None,
+            ),
+        ),
     ],
 )  # fmt: skip
 def test_an_error_is_told_in_a_sentence(error: Exception, said: SparkProblem) -> None:

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardline.app.execution.spark_errors import LOGGED_HINT
 from shardline.app.protocol.objects import Envelope, SinkDescription
-from shardline.app.storage.sink_query import _explain_error, check_sink, drop_sink, hold_name
+from shardline.app.storage.sink_query import check_sink, drop_sink, hold_name
 from shardline.app.storage.sinks.interval import LAST, Interval, end_of, frontier_of, may_continue
 from shardline.app.storage.sinks.progress import SinkProgress
 from shardline.app.storage.sinks.target import guarantee, interval_ms, options_of
@@ -200,15 +199,3 @@ def test_guarantees_are_stated() -> None:
     for name in (*exact, "kafka", "iceberg", "console", "foreachBatch", "jdbc"):
         sink = SinkDescription(name="out", on="in", format=name)
         assert guarantee(sink) == ("exactly once" if name in exact else "at least once")
-
-
-def test_errors_are_explained() -> None:
-    """Our own error is found inside of what Spark makes of it, with its hint."""
-    ours = InvalidUsage("no", code="NOT_GOOD", hint="do this")
-    inside = f"Traceback\n  File x\ndatasource.errors.InvalidUsage: {ours}\n"
-    raised = f"[USER_RAISED_EXCEPTION] {ours} SQLSTATE: P0001"
-
-    assert _explain_error(ours) == ("[NOT_GOOD] no", "do this")
-    for text in (inside, raised):
-        assert _explain_error(RuntimeError(text)) == ("[NOT_GOOD] no", "do this")
-    assert _explain_error(ValueError("what\never")) == ("ValueError: what", LOGGED_HINT)

@@ -1,0 +1,416 @@
+"""The cause of an error is found here: the innermost one that a person can act on, with a hint.
+
+    find_cause(error) -> Cause("DIVIDE_BY_ZERO", 'Division by zero, in "10 / id"', "use try_…")
+
+Spark reports a damaged file as a failed task of an aborted job, and the error of a user's function
+as that of a call. Of all that is in the text (`error_texts`) the first of these decides:
+
+    an error of ours, with its code and hint
+    an exception of Python, with the user's function, file and line
+    a condition of Spark, with the file or the piece of the query
+    an exception of Java, most often of the file system, with the path
+    the error itself
+
+Invariants:
+    Equal errors have equal causes: nothing in one differs between two attempts. A status that says
+    the same again is no new line of a history.
+    A cause has no secrets, as far as `protocol.redaction` knows them, and is one line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import unquote
+
+from shardline.app.execution.error_texts import (
+    Condition,
+    Raised,
+    Thrown,
+    called_frames,
+    conditions,
+    describe_frame,
+    frames_of,
+    last_frames,
+    raised,
+    thrown,
+    users_frame,
+)
+from shardline.app.protocol.redaction import redact_option
+from shardline.datasource.errors import InvalidUsage, ShardError
+
+__all__ = ["LOGGED_HINT", "Cause", "find_cause", "whole_text"]
+
+LOGGED_HINT: Final = "the log has all of it"
+"""Hint for an error about which nothing better is known."""
+
+_LENGTH_MAX: Final = 600
+"""Longest sentence of a cause, in characters: a message can quote whole rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """The cause of an error.
+
+    Attributes:
+        code: Ours or Spark's, without brackets; "" for an error that has none.
+        said: What is wrong, in one line, with the file, the function or the piece of the query.
+        hint: What to do about it.
+        is_usage: True if the request cannot work as it is, whatever the moment.
+    """
+
+    code: str
+    said: str
+    hint: str
+    is_usage: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """The code in brackets, if there is one, and what is wrong; no hint."""
+        return f"[{self.code}] {self.said}" if self.code else self.said
+
+
+def find_cause(error: BaseException) -> Cause:
+    """Find the cause of an error of ours, of Spark, of Python or of the operating system."""
+    one: BaseException | None = error
+    while one is not None:
+        if isinstance(one, ShardError):
+            return Cause(one.code, one.detail, one.hint, isinstance(one, InvalidUsage))
+        one = one.__cause__
+    text = whole_text(error)
+    # Not cleaned: it is our own sentence, and the same as where its class is still known.
+    return _of_ours(text) or _cleaned(
+        _of_micro_batch(text)
+        or _in_python(text)
+        or _in_spark(text, error)
+        or _in_java(text)
+        or _of_itself(error, text)
+    )
+
+
+def whole_text(error: BaseException) -> str:
+    """The text of an error, with the causes that Spark has not put into its message."""
+    # Spark's Python side keeps the causes of the JVM in this attribute, and shows them only if
+    # `spark.sql.pyspark.jvmStacktrace.enabled` is set. There is no public way to them.
+    trace = getattr(error, "_stackTrace", "") or ""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - the text is the JVM's, which may be gone: that is no cause
+        text = ""
+    return f"{text}\nJVM stacktrace:\n{trace}" if trace else text
+
+
+# -- errors of ours --------------------------------------------------------------------------------
+
+_OURS: Final = re.compile(
+    r"datasource\.errors\.(?P<kind>\w+): \[(?P<code>[A-Z_]+)\] (?P<said>[^\n]*)"
+    r"|\[USER_RAISED_EXCEPTION\] \[(?P<raised>[A-Z_]+)\] (?P<text>[^\n]*)"
+)
+"""An error of ours as a class of Python, or raised at a row by an expression that we have made."""
+
+
+def _of_ours(text: str) -> Cause | None:
+    every = list(_OURS.finditer(text))
+    if not every:
+        return None
+    found = every[-1]
+    said, _, hint = _without_state(found["said"] or found["text"] or "").partition(" — hint: ")
+    return Cause(found["code"] or found["raised"], said, hint, found["kind"] == "InvalidUsage")
+
+
+_MICRO_BATCH: Final = re.compile(
+    r"\bMicroBatchFailed: (?:\[(?P<code>[A-Z_.0-9]+)\] )?(?P<said>[^\n]*)"
+)
+"""The line of a cause with which a micro-batch of ours has failed (`batch_errors`)."""
+
+
+def _of_micro_batch(text: str) -> Cause | None:
+    found = _MICRO_BATCH.search(text)
+    return None if found is None else Cause(found["code"] or "", found["said"], LOGGED_HINT)
+
+
+# -- errors of Python ------------------------------------------------------------------------------
+
+_FUNCTION_HINT: Final = "correct the function, and start the application again"
+_MODULE_HINT: Final = "install the module for Spark's Python processes, or send it with --py-files"
+
+
+def _in_python(text: str) -> Cause | None:
+    found = raised(text)
+    return _of_exception(found[-1]) if found else None
+
+
+def _of_exception(error: Raised) -> Cause:
+    frame = users_frame(error.frames)
+    name = error.kind.rpartition(".")[2]
+    system = _of_system(name, error.said)
+    said = f"{name}: {error.said}" if error.said else name
+    if name in ("ModuleNotFoundError", "ImportError"):
+        return Cause("", said + describe_frame(frame), _MODULE_HINT)
+    if system is not None:
+        return Cause("", system.said + describe_frame(frame), system.hint)
+    return Cause("", said + describe_frame(frame), LOGGED_HINT if frame is None else _FUNCTION_HINT)
+
+
+def _users_place(error: BaseException, text: str) -> str:
+    """The user's function that we or Spark have called, and that met an error of Spark."""
+    frames = frames_of(error.__traceback__) or last_frames(text)
+    return describe_frame(users_frame(called_frames(frames)))
+
+
+# -- errors of Spark -------------------------------------------------------------------------------
+
+_UNREADABLE: Final = "FAILED_READ_FILE"
+_MALFORMED: Final = "MALFORMED_RECORD_IN_PARSING"
+_REASON_MAX: Final = 120
+_FILE: Final = re.compile(
+    r"reading file (?P<file>.+?)\.\s*(?=\Z|\n|Could not|Data type|File does not|It is|The file)",
+    re.DOTALL,
+)
+_MISMATCH: Final = re.compile(
+    r"column \[(?P<column>[^\]]*)\]\. Expected Spark type (?P<wanted>.+), "
+    r"actual Parquet type (?P<found>\S+?)\.?\Z",
+    re.DOTALL,
+)
+_ADVICE: Final = re.compile(
+    r"(?<=[.?])\s+(?=(?:Use|If|Correct|Please|To|You|Set|Consider|It is possible|Did you)\b)"
+)
+_SETTINGS: Final = re.compile(r"spark\.sql\.|'REFRESH TABLE")
+"""Advice that would change more than this query, or that has no meaning here."""
+
+_PROPOSED: Final = re.compile(r"Did you mean one of the following\? \[([^\]]*)\]")
+
+_CONDITION_HINTS: Final = {
+    "AVRO_DATA_SOURCE_NOT_ENABLED": "start with the package of this format (--packages)",
+    "DATA_SOURCE_NOT_FOUND": "look at the format's name, or start with its package (--packages)",
+    "DIVIDE_BY_ZERO": "use try_divide, which gives NULL, or leave out rows with a zero",
+    "KAFKA_DATA_SOURCE_NOT_ENABLED": "start with the package of this format (--packages)",
+    "PARSE_SYNTAX_ERROR": "correct the query",
+    "PATH_NOT_FOUND": "make the folder, or correct the path",
+    "USER_RAISED_EXCEPTION": "the query raises it itself: correct the rows or the query",
+}
+
+_REASONS: Final = (
+    (re.compile(r"is not a Parquet file"), "it is not a Parquet file"),
+    (re.compile(r"Malformed ORC file"), "it is not an ORC file"),
+    (
+        re.compile(r"not in gzip|not a gzip|incorrect header check", re.IGNORECASE),
+        "it is not compressed by gzip",
+    ),
+    (re.compile(r"EOFException"), "it ends too early"),
+)
+"""Why a file cannot be read, by class and message of the innermost exception."""
+
+_LOCAL: Final = re.compile(r"\bfile:(?://)?(?=/)")
+"""The scheme of local paths, which nobody writes."""
+
+_FILE_HINT: Final = "repair the file, or put a good one in its place"
+_GONE_HINT: Final = "put the file back"
+_TYPE_HINT: Final = "declare the type that the file has, or put a file with this type in its place"
+
+
+def _in_spark(text: str, error: BaseException) -> Cause | None:
+    found, place = conditions(text), _users_place(error, text)
+    for number, condition in enumerate(found):
+        if condition.code.partition(".")[0] == _UNREADABLE:
+            return _of_file(condition, found[number + 1 :], thrown(text), place)
+    if not found:
+        return None
+    condition = found[-1]
+    said, *advice = _ADVICE.split(_LOCAL.sub("", condition.said))
+    fragment = condition.fragment or _fragment(error, condition.code)
+    said = said.rstrip(". ")
+    # Errors of an analysis quote the name that they are about.
+    if fragment and fragment not in said:
+        said += f', in "{fragment}"'
+    useful = [one for one in advice if not _SETTINGS.search(one)]
+    hint = _CONDITION_HINTS.get(condition.code.partition(".")[0]) or _as_hint(" ".join(useful))
+    return Cause(condition.code, said + place, hint or LOGGED_HINT)
+
+
+def _as_hint(advice: str) -> str:
+    advice = _PROPOSED.sub(r"did you mean \1?", advice)
+    return (advice[:1].lower() + advice[1:]).rstrip(". ")
+
+
+def _fragment(error: BaseException, code: str) -> str:
+    """The piece of a query that failed, as Spark's Python side tells it of its own errors."""
+    with suppress(Exception):  # the JVM may be gone
+        if getattr(error, "getCondition", str)() == code:
+            for context in getattr(error, "getQueryContext", list)():
+                if context.contextType().name == "SQL":
+                    return str(context.fragment())
+    return ""
+
+
+def _of_file(condition: Condition, inner: list[Condition], java: list[Thrown], place: str) -> Cause:
+    """The cause of a file that Spark could not read: which one, and why."""
+    named = _FILE.search(condition.said)
+    file = _path(named["file"]) if named else "a file"
+    match condition.code.rpartition(".")[2]:
+        case "FILE_NOT_EXIST":
+            return Cause(_UNREADABLE, f"file {file} is not there{place}", _GONE_HINT)
+        case "PARQUET_COLUMN_DATA_TYPE_MISMATCH":
+            types = _MISMATCH.search(condition.said)
+            reason, hint = "a column has another type", _TYPE_HINT
+            if types:
+                reason = f"column '{types['column']}' is {types['found']}, not {types['wanted']}"
+        case _:
+            reason, hint = _reason(inner, java), _FILE_HINT
+    return Cause(_UNREADABLE, f"file {file} cannot be read: {reason}{place}", hint)
+
+
+def _reason(inner: list[Condition], java: list[Thrown]) -> str:
+    malformed = next((one for one in inner if one.code.startswith(_MALFORMED)), None)
+    if malformed is not None:
+        record = malformed.said.partition("\n")[0].partition(": ")[2].rstrip(". ")
+        return f"it has a malformed record{'' if record == '[null]' else f' {record}'}"
+    for one in reversed(java):
+        for pattern, reason in _REASONS:
+            if pattern.search(f"{one.kind}: {one.said}"):
+                return reason
+    last = next((one for one in reversed(java) if one.said), None)
+    return "it is damaged" if last is None else f"it is damaged ({_first_line(_named(last))})"
+
+
+def _first_line(text: str) -> str:
+    line = text.partition("\n")[0]
+    return line if len(line) <= _REASON_MAX else f"{line[: _REASON_MAX - 1]}…"
+
+
+# -- errors of Java and of the operating system ----------------------------------------------------
+
+_SPACE: Final = re.compile(
+    r"No space left on device|Disk quota exceeded|not enough space", re.IGNORECASE
+)
+_RIGHT: Final = re.compile(r"Permission denied|AccessDenied|AccessControl|Operation not permitted")
+_READ_ONLY: Final = re.compile(r"Read-only file system")
+_NO_FOLDER: Final = re.compile(r"Parent path is not a directory|Not a directory|NotADirectory")
+_NOT_MADE: Final = re.compile(r"Mkdirs failed to create")
+_NOT_THERE: Final = re.compile(
+    r"No such file|FileNotFound|NoSuchFile|does not exist|No FileSystem for scheme"
+)
+_NO_ANSWER: Final = re.compile(
+    r"Connection refused|UnknownHost|Connection reset|timed out|Name or service not known"
+    r"|Temporary failure in name resolution"
+)
+_WORKER: Final = re.compile(r"Python worker (?:exited unexpectedly|failed to connect)")
+_MEMORY: Final = re.compile(r"OutOfMemoryError|MemoryError|GC overhead limit")
+
+_PATH_PATTERNS: Final = (
+    re.compile(r'inode="([^"\n]+)"'),
+    re.compile(r"'(/[^'\n]+|[\w+.-]+:/[^'\n]+)'"),
+    re.compile(
+        r"(?:File |directory: |create |^|: )((?:[\w+.-]+:)?/[^\n]*?)"
+        r"(?= does not exist| \(|: |\Z)"
+    ),
+)
+"""A path in a message of Python's, or of Java's."""
+
+_SYSTEM: Final[tuple[tuple[re.Pattern[str], str, str, str], ...]] = (
+    (_SPACE, "no space is left on the disk of {}", "no space is left on the disk",
+     "free some space, or give the application a larger disk"),
+    (_READ_ONLY, "{} cannot be written: its file system is read-only", "",
+     "mount it for writing, or choose another path"),
+    (_RIGHT, "no permission for {}", "",
+     "give the application's user the right to read and write it"),
+    (_NO_FOLDER, "{} is a file, and a folder is needed there", "",
+     "choose another path, or move the file away"),
+    (_NOT_MADE, "folder {} cannot be made", "",
+     "look at the path, and give the application's user the right to write there"),
+    (_WORKER, "", "Spark's Python process ended while it ran a function",
+     "look whether it runs out of memory, or what native code the function calls"),
+    (_MEMORY, "", "", "give the process more memory (spark.driver.memory)"),
+    (_NO_ANSWER, "", "", "look whether the service runs, and whether it can be reached from here"),
+)  # fmt: skip
+"""By a pattern: a sentence with the path, one without, and what to do. Where there is no sentence
+it is the error's own class and message."""
+
+_NOT_THERE_HINT: Final = "put it back, or correct the path"
+
+
+def _of_system(kind: str, said: str) -> Cause | None:
+    """The cause of an error of the operating system or of a service; None for any other."""
+    text = f"{kind}: {said}" if said else kind
+    path = next((_path(m[1]) for p in _PATH_PATTERNS if (m := p.search(said))), "")
+    for pattern, with_path, without, hint in _SYSTEM:
+        if pattern.search(text):
+            sentence = with_path.format(path) if path and with_path else without
+            return Cause("", sentence or text, hint)
+    # Only with a path: columns and tables of other systems "do not exist", too.
+    if path and _NOT_THERE.search(text):
+        return Cause("", f"{path} is not there", _NOT_THERE_HINT)
+    return None
+
+
+def _in_java(text: str) -> Cause | None:
+    found = [one for one in thrown(text) if one.said] or thrown(text)
+    if not found:
+        return None
+    # Outwards: the innermost may be the end of a stream, and one around it name the path.
+    for one in reversed(found):
+        cause = _of_system(one.kind.rpartition(".")[2], one.said)
+        if cause is not None:
+            return cause
+    return Cause("", _named(found[-1]), LOGGED_HINT)
+
+
+def _named(error: Thrown) -> str:
+    name = error.kind.rpartition(".")[2]
+    said = _LOCAL.sub("", error.said)
+    return f"{name}: {said}" if said else name
+
+
+# -- any other -------------------------------------------------------------------------------------
+
+_COMMENTED: Final = re.compile(r"\[(?P<code>[A-Z][A-Z_0-9.]*)\] (?P<said>[^\n]*)")
+
+
+def _of_itself(error: BaseException, text: str) -> Cause:
+    """An error of this process, by its own class and message."""
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    coded = _COMMENTED.match(line)
+    if coded is not None:
+        return Cause(coded["code"], _without_state(coded["said"]).rstrip(";. "), LOGGED_HINT)
+    frames = tuple(called_frames(frames_of(error.__traceback__)))
+    return _of_exception(Raised(type(error).__name__, line, frames))
+
+
+# -- the text --------------------------------------------------------------------------------------
+
+_VARYING: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]] = (
+    (re.compile(r" at 0x[0-9a-fA-F]+"), ""),
+    (re.compile(r"/(?:_temporary|\.staging-\d+|\.spark-staging-[\w-]+)(?:/[^\s'\",;:)]*)?"), ""),
+    (re.compile(r"\b(tmp|temp|blockmgr-|spark-)(?:[a-z0-9_]{8}|[0-9a-f]{8}-[0-9a-f-]{27})\b"),
+     r"\1…"),
+    (re.compile(r"\[id = [\w-]+, runId = [\w-]+\]"), ""),
+    (re.compile(r"\bcalling (?:o\d+|z:[\w.]+)\.(?=\w)"), "calling "),
+    (re.compile(r"\b(task|stage|attempt|TID) \d+(?:\.\d+)?"), r"\1 …"),
+    (re.compile(r"\battempt_\d+_\w+"), "attempt…"),
+)  # fmt: skip
+"""What differs between two attempts, and what stands in its place."""
+
+
+def _cleaned(cause: Cause) -> Cause:
+    said = " ".join(cause.said.split())
+    for pattern, place in _VARYING:
+        said = pattern.sub(place, said)
+    said = redact_option("", said)
+    if len(said) > _LENGTH_MAX:
+        said = said[: _LENGTH_MAX - 1] + "…"
+    return Cause(cause.code, said, redact_option("", cause.hint), cause.is_usage)
+
+
+def _path(path: str) -> str:
+    """A path in quotes; Spark writes local ones as URLs, with `%20` for a space."""
+    path = path.strip()
+    if path.startswith("file:///"):
+        path = unquote(path.removeprefix("file://"))
+    return f"'{path.removeprefix('file:')}'"
+
+
+def _without_state(said: str) -> str:
+    return re.sub(r"\s*SQLSTATE: \w+\s*$", "", said)

@@ -1,0 +1,255 @@
+"""The cause of an error is the innermost that a person can act on, and the same at each attempt."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from shardline.app.execution.causes import LOGGED_HINT, find_cause
+from shardline.app.storage.sinks.interval import Interval
+from shardline.app.storage.sinks.others import FunctionTarget, register_function
+from shardline.datasource.errors import Fenced, InvalidUsage
+from shardline.datasource.frontier import Frontier
+from support.spark.failures import CAUSES, GOLDEN, SITUATIONS
+from support.spark.user_functions import hand_over
+
+
+class OfSpark(Exception):
+    """An error as Spark's Python side hands it over: its message, and the causes beside it."""
+
+    def __init__(self, text: str, trace: str = "") -> None:
+        super().__init__(text)
+        self._stackTrace = trace
+
+
+def recorded() -> list[tuple[str, str, str, str]]:
+    """Version of Spark, situation, text and trace."""
+    found: list[tuple[str, str, str, str]] = []
+    for path in sorted(GOLDEN.glob("*.json")):
+        texts: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+        found += [(path.stem, name, one["text"], one["trace"]) for name, one in texts.items()]
+    return found
+
+
+RECORDED = recorded()
+
+
+def said(error: BaseException) -> tuple[str, str]:
+    cause = find_cause(error)
+    return cause.sentence, cause.hint
+
+
+def test_every_situation_was_recorded_and_has_a_cause() -> None:
+    """None is left out by mistake."""
+    assert {name for _, name, _, _ in RECORDED} == set(SITUATIONS) == set(CAUSES)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "trace"), [pytest.param(*one[1:], id=f"{one[1]}-{one[0]}") for one in RECORDED]
+)
+def test_what_spark_has_really_said_becomes_its_cause(name: str, text: str, trace: str) -> None:
+    """File, function or piece of the query, and what to do; no wrapper and no stack trace."""
+    assert said(OfSpark(text, trace)) == CAUSES[name]
+
+
+def another_run(text: str) -> str:
+    """A text as the next attempt would have it: other ids and numbers, the same error."""
+    text = re.sub(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "0" * 8 + "-a-b-c", text)
+    text = re.sub(r"calling o\d+", "calling o987654", text)
+    text = re.sub(r"TID \d+", "TID 7654", text)
+    text = re.sub(r"stage \d+\.\d+", "stage 321.0", text)
+    text = re.sub(r"Task \d+ in|[Tt]ask \d+\.\d+ in", "task 1.2 in", text)
+    return re.sub(r"/data/tmp\w+", "/data/tmpq0q0q0q0", text)
+
+
+@pytest.mark.parametrize(("name", "text", "trace"), [one[1:] for one in RECORDED])
+def test_the_same_error_has_the_same_cause_at_each_attempt(
+    name: str, text: str, trace: str
+) -> None:
+    """A retry that fails alike is no new line in a history."""
+    assert said(OfSpark(another_run(text), another_run(trace))) == CAUSES[name]
+
+
+JAVA = "An error occurred while calling o9.save.\n: "
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence", "hint"),
+    [
+        (
+            OfSpark(
+                f"{JAVA}org.apache.spark.SparkException: Exception thrown in awaitResult: \n"
+                "\tat org.apache.spark.util.SparkThreadUtils$.awaitResult(T.scala:56)\n"
+                "Caused by: java.util.concurrent.ExecutionException: java.io.IOException: x\n"
+                "\tat a.b(C.java:1)\n"
+                "Caused by: java.io.IOException: the catalog is locked by o'hara\n\t... 12 more\n"
+            ),
+            "IOException: the catalog is locked by o'hara",
+            LOGGED_HINT,
+        ),
+        (
+            OfSpark(
+                f"{JAVA}org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 "
+                "in stage 3.0 failed 4 times, most recent failure: Lost task 0.3 in stage 3.0 "
+                "(TID 7) (host executor driver): java.lang.IllegalStateException: no more\n"
+                "\tat a.b(C.java:1)\n\nDriver stacktrace:\n"
+            ),
+            "IllegalStateException: no more",
+            LOGGED_HINT,
+        ),
+        (
+            OfSpark(
+                "[TASK_WRITE_FAILED] Task failed while writing rows to file:/out/.staging-17/"
+                "_temporary/0. SQLSTATE: 58030",
+                "org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed. SQLSTATE: 58030"
+                "\n\tat a.b(C.scala:1)\n"
+                "Caused by: java.io.FileNotFoundException: /out/.staging-17/_temporary/0/part-1 "
+                "(Permission denied)\n\tat a.b(C.java:1)\n",
+            ),
+            "no permission for '/out'",
+            "give the application's user the right to read and write it",
+        ),
+        (
+            OfSpark(
+                f"{JAVA}java.io.IOException: Mkdirs failed to create file:/srv/out/.staging-17 "
+                "(exists=false, cwd=file:/home/ada)\n\tat a.b(C.java:1)\n"
+            ),
+            "folder '/srv/out' cannot be made",
+            "look at the path, and give the application's user the right to write there",
+        ),
+        (
+            OfSpark(
+                f"{JAVA}org.apache.hadoop.security.AccessControlException: Permission denied: "
+                'user=ada, access=WRITE, inode="/lake":hdfs:hdfs:drwxr-xr-x\n\tat a.b(C.java:1)\n'
+            ),
+            "no permission for '/lake'",
+            "give the application's user the right to read and write it",
+        ),
+        (
+            OfSpark(f"{JAVA}java.net.ConnectException: Connection refused\n\tat a.b(C.java:1)\n"),
+            "ConnectException: Connection refused",
+            "look whether the service runs, and whether it can be reached from here",
+        ),
+        (
+            OfSpark(f"{JAVA}java.lang.OutOfMemoryError: Java heap space\n\tat a.b(C.java:1)\n"),
+            "OutOfMemoryError: Java heap space",
+            "give the process more memory (spark.driver.memory)",
+        ),
+        (
+            PermissionError(13, "Permission denied", "/srv/in/a b.csv"),
+            "no permission for '/srv/in/a b.csv'",
+            "give the application's user the right to read and write it",
+        ),
+        (
+            OSError(28, "No space left on device", "/srv/data/p1.parquet"),
+            "no space is left on the disk of '/srv/data/p1.parquet'",
+            "free some space, or give the application a larger disk",
+        ),
+        (
+            FileNotFoundError(2, "No such file or directory", "/x/tmpab12cd34/rows.csv"),
+            "'/x/tmp…/rows.csv' is not there",
+            "put it back, or correct the path",
+        ),
+        (
+            NotADirectoryError(20, "Not a directory", "/srv/file/x"),
+            "'/srv/file/x' is a file, and a folder is needed there",
+            "choose another path, or move the file away",
+        ),
+        (pa.ArrowInvalid("rows end too early"), "ArrowInvalid: rows end too early", LOGGED_HINT),
+        (
+            ModuleNotFoundError("No module named 'prices'"),
+            "ModuleNotFoundError: No module named 'prices'",
+            "install the module for Spark's Python processes, or send it with --py-files",
+        ),
+        (
+            ValueError("<Row at 0x7f00aa> is odd\nand more"),
+            "ValueError: <Row> is odd",
+            LOGGED_HINT,
+        ),
+        (RuntimeError(), "RuntimeError", LOGGED_HINT),
+        (Fenced("another one runs", hint="stop it"), "[FENCED] another one runs", "stop it"),
+        (
+            OfSpark(
+                "[STREAM_FAILED] Query [id = 1-2, runId = 3-4] terminated with exception: "
+                "[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred. Reason: "
+                "Traceback (most recent call last):\n"
+                '  File "/x/py4j/clientserver.py", line 644, in _call_proxy\n'
+                "    return_value = getattr(self.pool[obj_id], method)(*params)\n"
+                "shardline.app.execution.batch_errors.MicroBatchFailed: [NO_ROOM] there is none\n"
+                " SQLSTATE: 39000 SQLSTATE: XXKST"
+            ),
+            "[NO_ROOM] there is none",
+            LOGGED_HINT,
+        ),
+    ],
+)  # fmt: skip
+def test_causes_that_were_not_recorded(error: BaseException, sentence: str, hint: str) -> None:
+    """Wrappers of the JVM, the operating system, Python, and ourselves."""
+    assert said(error) == (sentence, hint)
+
+
+def test_an_error_of_ours_comes_first_wherever_it_is() -> None:
+    """With its code and hint: below an exception of a user, or in a worker's traceback."""
+    ours = InvalidUsage("no column 'x'", code="NO_COLUMN", hint="name another")
+    outer = RuntimeError("it went wrong")
+    outer.__cause__ = ours
+    assert said(outer) == ("[NO_COLUMN] no column 'x'", "name another")
+    inside = OfSpark(
+        "[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent "
+        f"call last):\nshardline.datasource.errors.InvalidUsage: {ours}\n SQLSTATE: 38000\n"
+        "\tat a.b(C.scala:1)\nCaused by: java.io.IOException: No space left on device\n"
+    )
+    assert said(inside) == ("[NO_COLUMN] no column 'x'", "name another")
+    assert find_cause(inside).is_usage
+
+
+class OfLostJvm(Exception):
+    """An error whose text and context are in a JVM that has ended."""
+
+    def __str__(self) -> str:
+        raise ConnectionError("Answer from Java side is empty")
+
+    def getCondition(self) -> str:  # noqa: N802 - Spark's name
+        raise ConnectionError("Answer from Java side is empty")
+
+
+def test_an_error_whose_text_is_lost_is_still_one() -> None:
+    """A failure is reported also when the JVM has ended that could have said more."""
+    assert said(OfLostJvm()) == ("OfLostJvm", LOGGED_HINT)
+    lost = OfLostJvm()
+    lost._stackTrace = "X: [DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012"  # type: ignore[attr-defined]
+    assert find_cause(lost).code == "DIVIDE_BY_ZERO"
+
+
+class Rows:
+    """Stands for the frame of a micro-batch, which nobody reads."""
+
+    def persist(self) -> Rows:
+        return self
+
+    def unpersist(self) -> None:
+        """Nothing is kept."""
+
+
+def test_a_users_function_that_we_have_called_is_named() -> None:
+    """Who has called us is not: the error is not in that code."""
+    register_function("hand_over", hand_over)
+    rows: Any = Rows()
+    with pytest.raises(KeyError) as called:
+        FunctionTarget("hand_over").write(rows, Interval(0, Frontier(5)))
+    assert said(called.value) == CAUSES["streamed function"]
+    with pytest.raises(KeyError) as direct:
+        hand_over(rows, 1)
+    assert said(direct.value) == ("KeyError: 'b'", LOGGED_HINT)
+
+
+def test_secrets_and_long_rows_are_left_out() -> None:
+    """A driver's message quotes the URL that it was given, and a user's whole rows."""
+    hidden = find_cause(ValueError("cannot open jdbc:db://me:hunter2@host/x?password=hunter3"))
+    assert "hunter" not in hidden.sentence
+    assert "host" in hidden.sentence
+    assert len(find_cause(ValueError("x" * 5000)).sentence) == 600
