@@ -32,6 +32,7 @@ from shardline.app.execution.error_texts import (
     Thrown,
     called_frames,
     conditions,
+    crossed,
     describe_frame,
     frames_of,
     last_frames,
@@ -87,6 +88,7 @@ def find_cause(error: BaseException) -> Cause:
         or _in_python(text)
         or _in_spark(text, error)
         or _in_java(text)
+        or _in_worker(text)
         or _of_itself(error, text)
     )
 
@@ -134,6 +136,7 @@ def _of_micro_batch(text: str) -> Cause | None:
 
 # -- errors of Python ------------------------------------------------------------------------------
 
+_CODED: Final = re.compile(r"\[(?P<code>[A-Z][A-Z_0-9.]*)\] (?P<said>[^\n]*)")
 _FUNCTION_HINT: Final = "correct the function, and start the application again"
 _MODULE_HINT: Final = "install the module for Spark's Python processes, or send it with --py-files"
 
@@ -141,6 +144,17 @@ _MODULE_HINT: Final = "install the module for Spark's Python processes, or send 
 def _in_python(text: str) -> Cause | None:
     found = raised(text)
     return _of_exception(found[-1]) if found else None
+
+
+def _in_worker(text: str) -> Cause | None:
+    """An error of Spark's own part of a Python process, by its code if it has one."""
+    found = crossed(text)
+    if not found:
+        return None
+    coded = _CODED.match(found[-1].said)
+    if coded is None:
+        return _of_exception(found[-1])
+    return Cause(coded["code"], coded["said"].rstrip(". "), LOGGED_HINT)
 
 
 def _of_exception(error: Raised) -> Cause:
@@ -297,7 +311,8 @@ _NO_ANSWER: Final = re.compile(
     r"Connection refused|UnknownHost|Connection reset|timed out|Name or service not known"
     r"|Temporary failure in name resolution"
 )
-_WORKER: Final = re.compile(r"Python worker (?:exited unexpectedly|failed to connect)")
+_LATE: Final = re.compile(r"Python worker failed to connect")
+_ENDED: Final = re.compile(r"Python worker exited unexpectedly")
 _MEMORY: Final = re.compile(r"OutOfMemoryError|MemoryError|GC overhead limit")
 
 _PATH_PATTERNS: Final = (
@@ -321,7 +336,9 @@ _SYSTEM: Final[tuple[tuple[re.Pattern[str], str, str, str], ...]] = (
      "choose another path, or move the file away"),
     (_NOT_MADE, "folder {} cannot be made", "",
      "look at the path, and give the application's user the right to write there"),
-    (_WORKER, "", "Spark's Python process ended while it ran a function",
+    (_LATE, "", "Spark's Python process did not start in time",
+     "look whether the machine has enough processors and memory for what runs on it"),
+    (_ENDED, "", "Spark's Python process ended while it ran a function",
      "look whether it runs out of memory, or what native code the function calls"),
     (_MEMORY, "", "", "give the process more memory (spark.driver.memory)"),
     (_NO_ANSWER, "", "", "look whether the service runs, and whether it can be reached from here"),
@@ -366,13 +383,11 @@ def _named(error: Thrown) -> str:
 
 # -- any other -------------------------------------------------------------------------------------
 
-_COMMENTED: Final = re.compile(r"\[(?P<code>[A-Z][A-Z_0-9.]*)\] (?P<said>[^\n]*)")
-
 
 def _of_itself(error: BaseException, text: str) -> Cause:
     """An error of this process, by its own class and message."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    coded = _COMMENTED.match(line)
+    coded = _CODED.match(line)
     if coded is not None:
         return Cause(coded["code"], _without_state(coded["said"]).rstrip(";. "), LOGGED_HINT)
     frames = tuple(called_frames(frames_of(error.__traceback__)))

@@ -35,6 +35,7 @@ __all__ = [
     "Thrown",
     "called_frames",
     "conditions",
+    "crossed",
     "describe_frame",
     "frames_of",
     "last_frames",
@@ -169,6 +170,11 @@ def _fragment(text: str, start: int, end: int) -> str:
 def raised(text: str) -> list[Raised]:
     """Exceptions of Python in a text's tracebacks, without those in which others cross over."""
     return [one for one in _every_raised(text) if not one.kind.startswith(_CROSSING)]
+
+
+def crossed(text: str) -> list[Raised]:
+    """Exceptions of Spark's own Python code in a text's tracebacks: some only carry others."""
+    return [one for one in _every_raised(text) if one.kind.startswith("pyspark.")]
 
 
 def last_frames(text: str) -> Sequence[Frame]:

@@ -140,6 +140,20 @@ JAVA = "An error occurred while calling o9.save.\n: "
             "give the process more memory (spark.driver.memory)",
         ),
         (
+            OfSpark(
+                "[STREAM_FAILED] Query [id = 6c, runId = 36] terminated with exception: Python "
+                "worker failed to connect back. SQLSTATE: XXKST\n=== Streaming Query ===\n",
+                "org.apache.spark.sql.streaming.StreamingQueryException: Python worker failed to "
+                "connect back.\n=== Streaming Query ===\n\nCurrent State: INITIALIZING\n"
+                "\tat a.b(C.scala:1)\nCaused by: org.apache.spark.SparkException: Python worker "
+                "failed to connect back.\n\tat a.b(C.scala:1)\n"
+                "Caused by: java.net.SocketTimeoutException: Timed out while waiting for the "
+                "Python worker to connect back\n\tat a.b(C.scala:1)\n",
+            ),
+            "Spark's Python process did not start in time",
+            "look whether the machine has enough processors and memory for what runs on it",
+        ),
+        (
             PermissionError(13, "Permission denied", "/srv/in/a b.csv"),
             "no permission for '/srv/in/a b.csv'",
             "give the application's user the right to read and write it",
@@ -185,6 +199,79 @@ JAVA = "An error occurred while calling o9.save.\n: "
             "[NO_ROOM] there is none",
             LOGGED_HINT,
         ),
+        (
+            OfSpark(
+                "[STREAM_FAILED] Query [id = 1-2, runId = 3-4] terminated with exception: "
+                "[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred. Reason: "
+                "Traceback (most recent call last):\n"
+                '  File "/x/py4j/clientserver.py", line 644, in _call_proxy\n'
+                "shardline.app.execution.batch_errors.MicroBatchFailed: KeyError: 'b', in function "
+                "'f' (prices.py, line 3)\n SQLSTATE: 39000 SQLSTATE: XXKST"
+            ),
+            "KeyError: 'b', in function 'f' (prices.py, line 3)",
+            LOGGED_HINT,
+        ),
+        (
+            OfSpark(
+                "An exception was raised by the Python Proxy. Return Message: "
+                "Traceback (most recent call last):\n"
+                '  File "/home/ada/prices.py", line 3, in share\n'
+                "pyspark.errors.exceptions.captured.ArithmeticException: [DIVIDE_BY_ZERO] Division "
+                "by zero. SQLSTATE: 22012\n\n"
+                "The above exception was the direct cause of the following exception:\n\n"
+                "Traceback (most recent call last):\n"
+                '  File "/home/ada/prices.py", line 5, in share\n'
+                "prices.NoPrice: of Rome\n"
+            ),
+            "NoPrice: of Rome, in function 'share' (prices.py, line 5)",
+            "correct the function, and start the application again",
+        ),
+        (
+            OfSpark(
+                "[PYTHON_EXCEPTION] An exception was thrown from the Python worker: "
+                "Traceback (most recent call last):\n"
+                '  File "/x/pyspark/worker.py", line 7, in main\n'
+                "pyspark.errors.exceptions.base.PySparkRuntimeError: no such command\n"
+                " SQLSTATE: 38000"
+            ),
+            "PySparkRuntimeError: no such command",
+            LOGGED_HINT,
+        ),
+        (
+            OfSpark(
+                "An exception was thrown from the Python worker:\n"
+                "Traceback (most recent call last):\n"
+                '  File "/x/pyspark/worker.py", line 7, in main\n'
+                "pyspark.errors.PySparkRuntimeError: [RESULT_ROWS_MISMATCH] 1 row, and not 5."
+            ),
+            "[RESULT_ROWS_MISMATCH] 1 row, and not 5",
+            LOGGED_HINT,
+        ),
+        (
+            OfSpark(
+                f"{JAVA}org.apache.spark.SparkException: Exception thrown in awaitResult: \n"
+                "\tat a.b(C.java:1)\nCaused by: java.util.NoSuchElementException\n\t... 12 more\n"
+            ),
+            "NoSuchElementException",
+            LOGGED_HINT,
+        ),
+        (
+            OfSpark(
+                "[STATE_STORE_COMMIT_FAILED] The store of a state failed. SQLSTATE: XXKST\n",
+                "org.apache.spark.SparkException: [CAST_OVERFLOW] The value 3 is too large. Use "
+                "`try_cast` instead. SQLSTATE: 22003\n\tat a.b(C.java:1)",
+            ),
+            "[CAST_OVERFLOW] The value 3 is too large",
+            "use `try_cast` instead",
+        ),
+        (
+            OfSpark(
+                f"{JAVA}java.io.FileNotFoundException: /out/x (Permission denied)\n"
+                "\tat a.b(C.java:1)\nCaused by: java.io.IOException: Disk quota exceeded\n"
+            ),
+            "no space is left on the disk",
+            "free some space, or give the application a larger disk",
+        ),
     ],
 )  # fmt: skip
 def test_causes_that_were_not_recorded(error: BaseException, sentence: str, hint: str) -> None:
@@ -194,16 +281,16 @@ def test_causes_that_were_not_recorded(error: BaseException, sentence: str, hint
 
 def test_an_error_of_ours_comes_first_wherever_it_is() -> None:
     """With its code and hint: below an exception of a user, or in a worker's traceback."""
-    ours = InvalidUsage("no column 'x'", code="NO_COLUMN", hint="name another")
+    ours = InvalidUsage("no task 3 in file:/x", code="NO_COLUMN", hint="name another")
     outer = RuntimeError("it went wrong")
     outer.__cause__ = ours
-    assert said(outer) == ("[NO_COLUMN] no column 'x'", "name another")
+    assert said(outer) == ("[NO_COLUMN] no task 3 in file:/x", "name another")
     inside = OfSpark(
         "[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent "
         f"call last):\nshardline.datasource.errors.InvalidUsage: {ours}\n SQLSTATE: 38000\n"
         "\tat a.b(C.scala:1)\nCaused by: java.io.IOException: No space left on device\n"
     )
-    assert said(inside) == ("[NO_COLUMN] no column 'x'", "name another")
+    assert said(inside) == ("[NO_COLUMN] no task 3 in file:/x", "name another")
     assert find_cause(inside).is_usage
 
 
