@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from typing_extensions import override
 
 from shardline.app.execution.causes import LOGGED_HINT, find_cause
 from shardline.app.storage.sinks.interval import Interval
@@ -297,6 +298,7 @@ def test_an_error_of_ours_comes_first_wherever_it_is() -> None:
 class OfLostJvm(Exception):
     """An error whose text and context are in a JVM that has ended."""
 
+    @override
     def __str__(self) -> str:
         raise ConnectionError("Answer from Java side is empty")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -282,6 +282,33 @@ def test_a_start_that_tells_of_its_failure_has_failed_once() -> None:
     stage.a.lane.step()
     restarts = [r.command for r in stage.order.records if isinstance(r.command, SuspendAndRestart)]
     assert restarts == [SuspendAndRestart("s", 1, "the broker is away")]
+
+
+def test_a_start_that_fails_is_in_the_order_with_its_cause() -> None:
+    """The innermost one, with a hint; the number of Py4J's call, another each time, is left out."""
+    stage = Stage()
+
+    def refuse(*_: object) -> Any:
+        raise RuntimeError(
+            "An error occurred while calling o17.create.\n"
+            ": java.io.IOException: No space left on device\n\tat a.b(C.java:1)\n"
+        )
+
+    stage.a.lane._renderers = dict.fromkeys(stage.a.lane._renderers, refuse)
+    stage.do(CreateDataflow(description=source("s")))
+    stage.effects()
+    stage.a.lane.step()
+    stage.clock.advance(5_000)
+    stage.a.lane.step()
+    restarts = [r.command for r in stage.order.records if isinstance(r.command, SuspendAndRestart)]
+    assert restarts == [
+        SuspendAndRestart(
+            "s",
+            1,
+            "no space is left on the disk — hint: free some space, or give the application a "
+            "larger disk",
+        )
+    ]
 
 
 def test_hydration_is_limited_first_come_first_served() -> None:

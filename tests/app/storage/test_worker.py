@@ -203,9 +203,10 @@ def test_what_is_stopped_without_a_fault_is_paused() -> None:
 def test_a_start_that_fails_is_a_status() -> None:
     """What could not even be rendered has nobody else to say so."""
     worker = running()
-    done = worker.on_phase(phase("stopped", error="no such format"))
+    done = worker.on_phase(phase("stopped", error="no such format — hint: name another"))
     assert statuses(done) == ["stalled"]
-    assert "no such format" in done.statuses[0].error
+    assert done.statuses[0].error == "internal: no such format"
+    assert done.statuses[0].hints == ("name another",)
 
 
 def test_what_a_reconciliation_drops_is_not_told() -> None:
