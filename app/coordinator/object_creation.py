@@ -23,7 +23,7 @@ from shardline.app.compute.holds import end_view_holds
 from shardline.app.controller.compute import ComputeController
 from shardline.app.controller.storage import StorageController
 from shardline.app.coordinator.start_holds import StartHolds
-from shardline.app.execution.spark_errors import error_line
+from shardline.app.execution.spark_errors import describe_failure
 from shardline.app.introspection.events import UncreatedObject
 from shardline.app.project.statements import ObjectDescription
 from shardline.app.protocol.objects import (
@@ -34,7 +34,7 @@ from shardline.app.protocol.objects import (
     inputs_of,
 )
 from shardline.datasource.client import ShardClient
-from shardline.datasource.errors import InvalidUsage, ShardError
+from shardline.datasource.errors import InvalidUsage
 
 __all__ = ["ObjectCreator"]
 
@@ -75,15 +75,11 @@ class ObjectCreator:
 
     def uncreated(self) -> list[UncreatedObject]:
         """The objects that are not created yet, for introspection."""
-        return [
-            UncreatedObject(
-                id=name,
-                description=one.reader,
-                error=_text_of(one.error),
-                hint=one.error.hint if isinstance(one.error, ShardError) else "",
-            )
-            for name, one in self._waiting.items()
-        ]
+        found = []
+        for name, one in self._waiting.items():
+            error, hint = ("", "") if one.error is None else describe_failure(one.error)
+            found.append(UncreatedObject(id=name, description=one.reader, error=error, hint=hint))
+        return found
 
     def awaited(self) -> frozenset[str]:
         """The inputs of all that waits for its inputs to begin."""
@@ -175,13 +171,3 @@ class ObjectCreator:
                 _log.warning("inputs not let go yet", exc_info=True, extra={"context": context})
             else:
                 del self._former_inputs[view]
-
-
-def _text_of(error: Exception | None) -> str:
-    match error:
-        case None:
-            return ""
-        case ShardError():
-            return f"[{error.code}] {error.detail}"
-        case _:
-            return error_line(error)
