@@ -10,21 +10,23 @@ it, with an error that says so, and costs no data: started again, the read is pl
 Invariants:
     A lease exists before the plan that relies on it is made.
     The time of a heartbeat is read inside each attempt to commit it.
+    No error but the loss of its lease ends a renewer.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 
+from shardline.datasource.background import PeriodicThread
 from shardline.datasource.clock import Clock
-from shardline.datasource.errors import Determinate, Indeterminate, LeaseExpired, ShardError
+from shardline.datasource.errors import Determinate, Indeterminate, LeaseExpired
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.ids import new_id
 from shardline.datasource.shard.commands.readers import (
@@ -195,13 +197,35 @@ class LeaseRenewer:
             cannot raise it in its owner, which must look.
     """
 
-    def __init__(self, lease: Lease, clock: Clock) -> None:
-        """Prepare to renew `lease`; `start` starts the thread."""
+    def __init__(
+        self,
+        lease: Lease,
+        clock: Clock,
+        *,
+        renew: Callable[[], None] | None = None,
+        name: str = "",
+        owner: object | None = None,
+    ) -> None:
+        """Prepare to renew `lease`; `start` starts the thread.
+
+        Args:
+            lease: The lease.
+            clock: Waits.
+            renew: Renews it, by a heartbeat that does more; None for `lease.renew`.
+            name: Of the thread; empty for one with the lease's id.
+            owner: Who reads under the lease, held weakly: once it was collected the lease is given
+                up. None for one that is sure to call `stop`.
+        """
         self._lease = lease
-        self._clock = clock
-        self._stop = threading.Event()
-        self._thread = threading.Thread(
-            target=self._beat, name=f"heartbeat-{lease.reader[:9]}", daemon=True
+        self._renew = renew or lease.renew
+        self._owner = None if owner is None else weakref.ref(owner)
+        # After a failure the store may not have answered: after another half the lease is over.
+        self._thread = PeriodicThread(
+            name or f"heartbeat-{lease.reader[:9]}",
+            self._beat,
+            clock,
+            first_ms=lease.lease_ms / 2,
+            retry_ms=lease.lease_ms / 16,
         )
         self.lost: LeaseExpired | None = None
         """Set once the lease turned out to be gone."""
@@ -211,19 +235,20 @@ class LeaseRenewer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread and wait for a renewal that is under way."""
-        self._stop.set()
-        self._thread.join()
+        """Stop the thread and wait for a renewal that is under way; harmless before `start`."""
+        self._thread.stop()
 
-    def _beat(self) -> None:
-        pause_ms = self._lease.lease_ms / 2
-        while not self._clock.wait(self._stop, pause_ms):
-            pause_ms = self._lease.lease_ms / 2
-            try:
-                self._lease.renew()
-            except LeaseExpired as error:
-                self.lost = error
-                return
-            except ShardError:
-                # The store did not answer. After another half of its duration the lease is over.
-                pause_ms = self._lease.lease_ms / 16
+    def _beat(self) -> float | None:
+        # Looked at here, and not in a finalizer, which would run wherever an object is collected:
+        # under any lock, also that of the signal that it would have to set.
+        if self._owner is not None and self._owner() is None:
+            context = {"shard": self._lease.machine.name, "lease": self._lease.reader}
+            _log.info("a reader was not closed", extra={"context": context})
+            self._lease.release()
+            return None
+        try:
+            self._renew()
+        except LeaseExpired as error:
+            self.lost = error
+            return None
+        return self._lease.lease_ms / 2

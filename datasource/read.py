@@ -146,18 +146,18 @@ class ReadHandle:
     """A leased reader. Use it as a context manager, or `close` it.
 
     Losing its lease fails reads with `LeaseExpired`; it never makes them wrong. A handle that is
-    not closed keeps history and blobs as long as its process lives, and then until its lease
-    expires.
+    not closed keeps history and blobs until it is collected as garbage or its process ends, and
+    then for half of its lease, or all of it.
     """
 
     def __init__(
         self, machine: Machine, lease: Lease, look: Callable[[], ShardState] | None = None
     ) -> None:
-        """Start renewing `lease` until closed."""
+        """Start renewing `lease` until closed, or given up unclosed."""
         self.machine = machine
         self.lease = lease
         self._look = look or machine.state
-        self._heart = LeaseRenewer(lease, machine.clock)
+        self._heart = LeaseRenewer(lease, machine.clock, owner=self)
         self._heart.start()
 
     def __enter__(self) -> Self:
@@ -174,7 +174,7 @@ class ReadHandle:
         self.close()
 
     def close(self) -> None:
-        """Stop renewing the lease and give it up; else it is renewed until the process ends."""
+        """Stop renewing the lease and give it up; else that waits for the garbage collector."""
         # In this order: a heartbeat after the release would find the lease gone and report a loss.
         self._heart.stop()
         self.lease.release()

@@ -14,24 +14,20 @@ Invariants:
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
-import threading
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from shardline.app.lane.commands import Holder
 from shardline.datasource.clock import Clock, IdGenerator
-from shardline.datasource.errors import InvalidUsage, LeaseExpired, ShardError
+from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier
-from shardline.datasource.lease import Lease, take_lease
+from shardline.datasource.lease import Lease, LeaseRenewer, take_lease
 from shardline.datasource.shard.machine import Machine
 from shardline.datasource.shard.state import ShardState
 
 __all__ = ["HolderHeartbeat", "Liveness", "describe_process", "held_error", "judge_liveness"]
-
-_log = logging.getLogger(__name__)
 
 Liveness: TypeAlias = Literal["alive", "gone", "silent"]
 """Alive: its lease is renewed. Gone: its process has ended. Silent: its lease has run out."""
@@ -92,37 +88,34 @@ class HolderHeartbeat:
 
     Losing the lease (a pause longer than it, a store that was away) does not end the holder: others
     take it for silent, and may take over without force. `LaneLog.keep` takes another one.
-
-    Attributes:
-        lost: True once the lease is gone.
     """
 
     def __init__(self, machine: Machine, clock: Clock, lease_ms: int, purpose: str) -> None:
         """Take a lease; `start` starts the thread."""
         lease = take_lease(machine, since=None, lease_ms=lease_ms, purpose=purpose)
         assert isinstance(lease, Lease), lease
-        self.lost = False
         self._lease = lease
         self._machine = machine
-        self._clock = clock
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lane-pulse", daemon=True)
+        self._renewer = LeaseRenewer(lease, clock, renew=self.beat, name="lane-pulse")
 
     @property
     def reader(self) -> str:
         """Id of the leased reader."""
         return self._lease.reader
 
+    @property
+    def lost(self) -> bool:
+        """True once the lease is gone."""
+        return self._renewer.lost is not None
+
     def start(self) -> None:
         """Start the heartbeats."""
-        self._thread.start()
+        self._renewer.start()
 
     def stop(self) -> None:
         """Stop the heartbeats, and give the lease up: the next holder need not wait."""
-        self._stop.set()
-        if self._thread.ident is not None:
-            # A heartbeat that came after the release would find its lease gone.
-            self._thread.join()
+        # In this order: a heartbeat that came after the release would find its lease gone.
+        self._renewer.stop()
         self._lease.release()
 
     def beat(self) -> None:
@@ -136,21 +129,6 @@ class HolderHeartbeat:
         state = self._machine.state()
         newest = max((state.upper.time or 1) - 1, state.since.time or 0)
         self._lease.downgrade(Frontier(newest), state.seqno)
-
-    def _run(self) -> None:
-        pause_ms = self._lease.lease_ms / 2
-        while not self._clock.wait(self._stop, pause_ms):
-            pause_ms = self._lease.lease_ms / 2
-            try:
-                self.beat()
-            except LeaseExpired:
-                self.lost = True
-                return
-            except ShardError as error:
-                # The store did not answer. After another pause of half a lease it would be over.
-                context = {"error": str(error)}
-                _log.warning("a heartbeat of the lane failed", extra={"context": context})
-                pause_ms = self._lease.lease_ms / 16
 
 
 def _process_scope() -> str:

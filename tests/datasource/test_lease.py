@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 from typing_extensions import override
@@ -15,6 +17,7 @@ from shardline.datasource.lease import Lease, LeaseRenewer, take_lease
 from shardline.datasource.stores.faulty import Fault, Faulty
 from support.fakes.clock import ManualClock
 from support.models.shards import SETTINGS, World, rows, schema_of, table
+from support.waiting import wait_until
 
 SHARD = "orders"
 LEASE_MS = 1600
@@ -69,19 +72,27 @@ def test_a_heart_beats_at_half_of_the_lease(world: World, client: ShardClient) -
 
 
 class Unanswered(Lease):
-    """A lease whose first renewal the store does not answer."""
+    """A lease whose first renewal fails."""
+
+    error: ClassVar[Exception]
 
     @override
     def renew(self) -> None:
         self.lease_ms, first = LEASE_MS, self.lease_ms != LEASE_MS
         if first:
-            raise Determinate("the store does not answer")
+            raise self.error
         Lease.renew(self)
 
 
-def test_a_failed_beat_is_repeated_well_before_the_lease_is_over(client: ShardClient) -> None:
-    """One unanswered beat does not cost the lease: the next comes soon, not half a lease later."""
+@pytest.mark.parametrize(
+    "error", [Determinate("the store does not answer"), RuntimeError("a bug, or no more memory")]
+)
+def test_a_failed_beat_is_repeated_well_before_the_lease_is_over(
+    client: ShardClient, error: Exception
+) -> None:
+    """One beat that fails does not cost the lease, whatever the error: the next comes soon."""
     real = lease_of(client)
+    Unanswered.error = error
     lease = Unanswered(real.machine, real.reader, LEASE_MS + 1, real.since, real.seqno)
     clock = Beats(3)
     heart = LeaseRenewer(lease, clock)
@@ -100,10 +111,49 @@ def test_a_heart_whose_lease_is_gone_stops_and_says_so(client: ShardClient) -> N
     clock = Beats(5)
     heart = LeaseRenewer(lease, clock)
     heart.start()
-    heart._thread.join(30)
+    wait_until("the loss is noticed", lambda: heart.lost is not None, 30)
     heart.stop()
     assert isinstance(heart.lost, LeaseExpired)
     assert len(clock.waited) == 1
+
+
+def test_the_lease_of_a_reader_that_was_not_closed_is_given_up(world: World) -> None:
+    """Once nothing refers to the reader: it would hold history back for as long as its process."""
+    client = world.client(replace(SETTINGS, lease_ms=LEASE_MS))
+    client.create(SHARD, schema_of())
+    machine = client.machine(SHARD)
+    gates = [threading.Event(), threading.Event()]
+    machine.clock = clock = Gated(gates)
+    reader = client.reader(SHARD)
+    first = reader.lease.reader
+    gates[0].set()
+    wait_until("a reader that is in use is renewed", lambda: len(clock.waited) == 2, 30)
+    assert first in client.state(SHARD).leased
+    del reader
+    gc.collect()
+    gates[1].set()
+    wait_until("it is given up", lambda: first not in client.state(SHARD).leased, 30)
+    wait_until("its thread has ended", lambda: not threads_of(first), 30)
+
+
+class Gated(ManualClock):
+    """A clock whose waits end when the test opens a gate, one after the other."""
+
+    def __init__(self, gates: list[threading.Event]) -> None:
+        super().__init__()
+        self.waited: list[float] = []
+        self._gates = gates
+
+    @override
+    def wait(self, signal: threading.Event, timeout_ms: float) -> bool:
+        self.waited.append(timeout_ms)
+        self._gates[len(self.waited) - 1].wait(30)
+        return signal.is_set()
+
+
+def threads_of(reader: str) -> list[str]:
+    """Names of the threads that renew the lease of `reader`."""
+    return [one.name for one in threading.enumerate() if one.name.endswith(reader[:9])]
 
 
 def test_a_lease_is_released_after_its_block(client: ShardClient) -> None:

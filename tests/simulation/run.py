@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from shardline.datasource import lease
+from shardline.datasource.background import BackgroundThread
 from shardline.datasource.shard.state import is_tombstone
 from shardline.datasource.shard_source import freeze, stream_inputs
 from simulation import actors, maintenance, readers, transactions, writers
@@ -24,8 +24,6 @@ from support.models.shards import Crash, schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    from shardline.datasource.lease import LeaseRenewer
 
 __all__ = ["Outcome", "simulate"]
 
@@ -202,23 +200,25 @@ def _settle(world: World, last: Process) -> None:
 def _as_fibers(world: World) -> Iterator[None]:
     """Threads that the code under test starts are fibers; a day is two minutes."""
 
-    def start(heart: LeaseRenewer) -> None:
+    def start(thread: BackgroundThread) -> None:
         fiber = world.scheduler.current
         assert fiber is not None
         process = fiber.process
         assert isinstance(process, Process)
-        beat = process.fork(f"{process.name}.{process.starts} heart", heart._beat)
-        heart.__dict__["fiber"] = beat
+        run = process.fork(f"{process.name}.{process.starts} heart", thread._main)
+        thread.__dict__["fiber"] = run
 
-    def stop(heart: LeaseRenewer) -> None:
+    def stop(thread: BackgroundThread, _: float | None = None) -> bool:
         if world.scheduler.failure is not None or world.scheduler.current is None:
             raise Crash("the run is over")
-        world.scheduler.set_signal(heart._stop)
-        world.scheduler.join(heart.__dict__["fiber"])
+        thread.stopping.set()
+        world.scheduler.set_signal(thread.wake)
+        world.scheduler.join(thread.__dict__["fiber"])
+        return True
 
     changes: list[tuple[Any, str, Any]] = [
-        (lease.LeaseRenewer, "start", start),
-        (lease.LeaseRenewer, "stop", stop),
+        (BackgroundThread, "start", start),
+        (BackgroundThread, "stop", stop),
         (freeze, "ThreadPoolExecutor", _InTurn),
         (stream_inputs, "ThreadPoolExecutor", _InTurn),
         *_scaled("STAGE_LIFE_MS", STAGE_LIFE_MS),

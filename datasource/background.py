@@ -1,0 +1,196 @@
+"""Background threads do work beside their owner, once or again and again, until they are stopped.
+
+    thread = BackgroundThread("feed", run)                                   runs once
+    thread = PeriodicThread("poll", step, clock, retry_ms=1000)              runs until stopped
+    thread.start()
+    thread.wake.set()                                                        run now
+    thread.stop()
+
+A thread that is made by hand needs a flag that ends it, a signal that wakes it, a join that its own
+function may call, and an answer to the question of what an exception does. Where the last one is
+forgotten, the thread ends, nobody hears of it, and the lease that it renewed runs out later. Here
+each of these has one answer.
+
+What a caller relies on:
+    A run that raises is logged with its cause, kept in `error` and given to `on_error`. It ends a
+        `BackgroundThread`, whose work cannot be begun again from the outside; a `PeriodicThread`
+        goes on after a pause, because a lease, a poll or a round is due whatever the last one met.
+    `stop` sets the flag, then the signal, then waits. It may be repeated, before the start too, and
+        called by the thread itself, which then does not wait.
+    Once `stop` has returned True nothing of the thread runs any more, its last run included.
+
+Threads are daemons: one that hangs in a store or in Spark must not keep the process.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from shardline.datasource.clock import Clock
+from shardline.datasource.errors import ShardError
+
+__all__ = ["BackgroundThread", "PeriodicThread"]
+
+_log = logging.getLogger(__name__)
+
+
+class BackgroundThread:
+    """A thread that runs a function once.
+
+    Attributes:
+        name: Of the thread, for people.
+        stopping: Set once it is to end; the function looks at it, or waits for it.
+        wake: Set when there is something to do, and by `stop`.
+        error: What its last run raised; None if it did not.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        run: Callable[[], None],
+        *,
+        stopping: threading.Event | None = None,
+        wake: threading.Event | None = None,
+        on_error: Callable[[Exception], object] = lambda _: None,
+        make: Callable[..., threading.Thread] = threading.Thread,
+    ) -> None:
+        """Make a thread that `start` starts.
+
+        Args:
+            name: Of the thread, for people.
+            run: Called once, in the thread. What it raises ends the thread.
+            stopping: Its flag, if the owner has one; it must not be set yet.
+            wake: Its signal, if the owner has one.
+            on_error: Called in the thread with what a run raised, after it was logged.
+            make: Makes the thread: another class than the standard one, such as Spark's own.
+        """
+        self.name: Final = name
+        self.stopping: Final = stopping or threading.Event()
+        self.wake: Final = wake or threading.Event()
+        self.error: Exception | None = None
+        self._run = run
+        self._on_error = on_error
+        options: dict[str, Any] = {"target": self._main, "name": name, "daemon": True}
+        self._thread = make(**options)
+
+    @property
+    def is_running(self) -> bool:
+        """True from its start to its end."""
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        """Start the thread; call once."""
+        self._thread.start()
+
+    def cancel(self) -> None:
+        """Ask the thread to end; does not wait."""
+        # In this order: a thread that is woken looks at the flag.
+        self.stopping.set()
+        self.wake.set()
+
+    def stop(self, timeout_ms: float | None = None) -> bool:
+        """Ask the thread to end and wait for it; may be repeated, and called before `start`.
+
+        Args:
+            timeout_ms: How long to wait; None for as long as it takes.
+
+        Returns:
+            True if it has ended. False after `timeout_ms`, or if the thread itself asks.
+        """
+        self.cancel()
+        return self.join(timeout_ms)
+
+    def join(self, timeout_ms: float | None = None) -> bool:
+        """Wait until the thread has ended, as `stop` does, without asking it to."""
+        if self._thread.ident is None:
+            return True
+        # Not by a thread for itself: it would wait for its own end.
+        if self._thread is not threading.current_thread():
+            self._thread.join(None if timeout_ms is None else timeout_ms / 1000)
+        return not self._thread.is_alive()
+
+    def _main(self) -> None:
+        self._attempt(self._run)
+
+    def _attempt(self, act: Callable[[], None]) -> None:
+        """Call `act`; log, keep and report what it raises."""
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and reported
+            self.error = error
+            # Errors of ours are the world's: a store that does not answer. Others are bugs.
+            level = logging.WARNING if isinstance(error, ShardError) else logging.ERROR
+            context = {"thread": self.name}
+            _log.log(level, "a background run failed", exc_info=error, extra={"context": context})
+            try:
+                self._on_error(error)
+            except Exception:  # noqa: BLE001 - who listens must not end a thread that goes on
+                _log.exception("an error was not taken", extra={"context": context})
+
+
+class PeriodicThread(BackgroundThread):
+    """A thread that runs a step, waits, and runs it again, until it is stopped or the step ends it.
+
+    The pause after a step ends early when `wake` is set. It is cleared before each step: what sets
+    it while a step goes on causes another step.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        step: Callable[[], float | None],
+        clock: Clock,
+        *,
+        retry_ms: float,
+        first_ms: float = 0.0,
+        last: Callable[[], object] | None = None,
+        stopping: threading.Event | None = None,
+        wake: threading.Event | None = None,
+        on_error: Callable[[Exception], object] = lambda _: None,
+    ) -> None:
+        """Make a thread that `start` starts.
+
+        Args:
+            name: Of the thread, for people.
+            step: Called in the thread. Returns for how many ms to wait before the next call; None
+                ends the thread.
+            clock: Waits.
+            retry_ms: The pause after a step that raised, > 0.
+            first_ms: The pause before the first step.
+            last: Called once in the thread when it is stopped, after the last step, to finish what
+                is left over; not if a step ended it.
+            stopping: As of `BackgroundThread`.
+            wake: As of `BackgroundThread`.
+            on_error: As of `BackgroundThread`; called for each step that raised.
+        """
+        assert retry_ms > 0, name
+        super().__init__(name, self._repeat, stopping=stopping, wake=wake, on_error=on_error)
+        self._step = step
+        self._clock = clock
+        self._retry_ms = retry_ms
+        self._first_ms = first_ms
+        self._last = last
+        self._pause_ms: float | None = None
+
+    def _repeat(self) -> None:
+        pause_ms: float | None = self._first_ms
+        # Asked before each wait: a step may clear the signal, and with it one that `stop` set.
+        while pause_ms is not None and not self.stopping.is_set():
+            if pause_ms > 0:
+                self._clock.wait(self.wake, pause_ms)
+            # Before the flag is looked at: the signal of a `stop` that comes after this stays.
+            self.wake.clear()
+            if self.stopping.is_set():
+                break
+            self._pause_ms = self._retry_ms
+            self._attempt(self._take_step)
+            pause_ms = self._pause_ms
+        if self._last is not None and pause_ms is not None:
+            self._last()
+
+    def _take_step(self) -> None:
+        self._pause_ms = self._step()
+        self.error = None
