@@ -40,6 +40,7 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
+from shardline.datasource.background import PeriodicThread
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage, ShardError
 from shardline.datasource.maintenance.compact import compact
@@ -203,7 +204,7 @@ class Maintainer:
     observer: Callable[[str, RoundResult, float], None] | None = None
     _memories: dict[str, CollectionMemory] = field(default_factory=dict)
     _stop: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
+    _thread: PeriodicThread | None = None
 
     def start(self) -> None:
         """Start the thread.
@@ -218,19 +219,27 @@ class Maintainer:
                 hint="stop it first, or make another one",
             )
         self._stop.clear()
-        self._thread = threading.Thread(target=self._run, name="maintenance", daemon=True)
+        self._thread = PeriodicThread(
+            "maintenance",
+            self._run_round,
+            self.client.clock,
+            first_ms=self.period_ms * self.client.ids.jitter(),
+            retry_ms=self.period_ms,
+        )
         self._thread.start()
 
     def stop(self) -> None:
         """End the thread and wait for it; it finishes the shard that it is working on."""
         self.cancel()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.stop()
         self._thread = None
 
     def cancel(self) -> None:
         """End a running round after the shard that it is working on; does not wait."""
         self._stop.set()
+        if self._thread is not None:
+            self._thread.cancel()
 
     def __enter__(self) -> Self:
         """Start the thread."""
@@ -250,7 +259,7 @@ class Maintainer:
         """Run one round on every shard, in the calling thread; return the results by shard.
 
         A shard that cannot be maintained, because it does not exist or its store does not answer,
-        is logged and left out.
+        or whatever else it meets, is logged and left out.
         """
         done: dict[str, RoundResult] = {}
         try:
@@ -264,7 +273,7 @@ class Maintainer:
                 break
             try:
                 done[name] = self._one(name)
-            except ShardError:
+            except Exception:  # noqa: BLE001 - also a bug met on one is no reason to leave others
                 context = {"shard": name}
                 _log.warning("shard not maintained", exc_info=True, extra={"context": context})
         return done
@@ -287,11 +296,9 @@ class Maintainer:
             self.observer(name, done, self.client.clock.elapsed_ms() - began_ms)
         return done
 
-    def _run(self) -> None:
-        pause_ms = self.period_ms * self.client.ids.jitter()
-        while not self.client.clock.wait(self._stop, pause_ms):
-            self.round()
-            pause_ms = self.pause_ms()
+    def _run_round(self) -> float:
+        self.round()
+        return self.pause_ms()
 
     def pause_ms(self) -> float:
         """Milliseconds to wait before the next round; random, drawn anew at each call."""

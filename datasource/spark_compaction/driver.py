@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from shardline.datasource.background import PeriodicThread
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Corrupt, InvalidUsage, ShardError
 from shardline.datasource.filters.predicates import ColumnKnowledge
@@ -207,32 +208,32 @@ class _SparkMerge:
         self, count: int, claim: MergeClaim, where: str, superseded: threading.Event
     ) -> Iterator[None]:
         """Renew the claim and report the job's progress for as long as the block runs."""
-        stop = threading.Event()
+        told = 0
 
-        def watch() -> None:
-            told = 0
-            while not self._machine.clock.wait(stop, _LOOK_MS):
-                try:
-                    if not superseded.is_set():
-                        claim.keep()
-                except Superseded:
-                    superseded.set()
-                if superseded.is_set():
-                    # Repeated each time: cancelling has no effect on a job that is not submitted
-                    # yet, and this thread may be faster than the one that submits it.
-                    self._context.cancelJobGroup(claim.name)
-                    continue
-                if (done := self._completed(claim.name)) > told:
-                    told = done
-                    self._report(f"{where}: {done} of {count} tasks are done")
+        def watch() -> float:
+            nonlocal told
+            try:
+                if not superseded.is_set():
+                    claim.keep()
+            except Superseded:
+                superseded.set()
+            if superseded.is_set():
+                # Repeated each time: cancelling has no effect on a job that is not submitted yet,
+                # and this thread may be faster than the one that submits it.
+                self._context.cancelJobGroup(claim.name)
+            elif (done := self._completed(claim.name)) > told:
+                told = done
+                self._report(f"{where}: {done} of {count} tasks are done")
+            return _LOOK_MS
 
-        thread = threading.Thread(target=watch, name="merge-watch", daemon=True)
+        # A look that fails (Spark's status of a job that has just ended) must not end the renewals.
+        clock = self._machine.clock
+        thread = PeriodicThread("merge-watch", watch, clock, first_ms=_LOOK_MS, retry_ms=_LOOK_MS)
         thread.start()
         try:
             yield
         finally:
-            stop.set()
-            thread.join()
+            thread.stop()
 
     def _completed(self, group: str) -> int:
         tracker = self._context.statusTracker()

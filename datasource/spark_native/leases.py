@@ -9,16 +9,23 @@ nothing, and its leases expire.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from shardline.datasource.background import PeriodicThread
 from shardline.datasource.clock import Clock, SystemClock
-from shardline.datasource.errors import LeaseExpired, ShardError
+from shardline.datasource.errors import LeaseExpired
 from shardline.datasource.lease import Lease
 
 __all__ = ["LEASE_KEEPER", "LeaseKeeper", "LeaseUser"]
+
+_log = logging.getLogger(__name__)
+
+_RETRY_MS: Final = 1000.0
+"""Pause after a step that met something unforeseen."""
 
 
 class LeaseUser(Protocol):
@@ -48,8 +55,8 @@ class LeaseKeeper:
         self._lock = threading.Lock()
         self._kept: dict[str, _KeptLease] = {}
         self._planning = 0
-        self._wake = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._beaten_ms = 0.0
+        self._thread: PeriodicThread | None = None
 
     @contextlib.contextmanager
     def planning(self) -> Iterator[None]:
@@ -66,10 +73,14 @@ class LeaseKeeper:
         """Renew `lease` until these and all other readers of it have ended."""
         with self._lock:
             self._kept.setdefault(lease.reader, _KeptLease(lease)).lives.extend(lives)
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._run, name="native-leases", daemon=True)
+            if self._thread is None or not self._thread.is_running:
+                self._beaten_ms = self._clock.elapsed_ms()
+                self._thread = PeriodicThread(
+                    "native-leases", self._step, self._clock, retry_ms=_RETRY_MS
+                )
                 self._thread.start()
-        self._wake.set()
+            thread = self._thread
+        thread.wake.set()
 
     def beat(self) -> None:
         """Renew the leases that have readers, release the others."""
@@ -86,8 +97,10 @@ class LeaseKeeper:
                 # A read that misses a part will report it; until then nothing is lost.
                 with self._lock:
                     self._kept.pop(kept.lease.reader, None)
-            except ShardError:
-                continue  # The store did not answer. Several beats fit into one lease.
+            except Exception:  # noqa: BLE001 - the others are renewed, and this one is again
+                # The store did not answer, mostly. Several beats fit into one lease.
+                context = {"shard": kept.lease.machine.name, "lease": kept.lease.reader}
+                _log.warning("lease not renewed", exc_info=True, extra={"context": context})
 
     def _ended(self) -> list[_KeptLease]:
         with self._lock:
@@ -102,25 +115,22 @@ class LeaseKeeper:
                 del self._kept[kept.lease.reader]
         return ended
 
-    def _run(self) -> None:
-        beaten_ms = self._clock.elapsed_ms()
-        while True:
-            # Before the leases are looked at: one that comes after this must cause another look.
-            self._wake.clear()
-            with self._lock:
-                if not self._kept:
-                    self._thread = None
-                    return
-                pause_ms = min(kept.lease.lease_ms for kept in self._kept.values()) / 4
-            left_ms = beaten_ms + pause_ms - self._clock.elapsed_ms()
-            if left_ms > 0:
-                # Woken by every new lease, which may be a shorter one. By the clock, and not by
-                # this wait having lasted to its end: a driver that plans reads all the time would
-                # wake it each time before that, and no lease would ever be renewed.
-                self._clock.wait(self._wake, left_ms)
-                continue
-            self.beat()
-            beaten_ms = self._clock.elapsed_ms()
+    def _step(self) -> float | None:
+        with self._lock:
+            if not self._kept:
+                # Under the lock: a lease that comes after this gets a thread of its own.
+                self._thread = None
+                return None
+            pause_ms = min(kept.lease.lease_ms for kept in self._kept.values()) / 4
+        left_ms = self._beaten_ms + pause_ms - self._clock.elapsed_ms()
+        if left_ms > 0:
+            # Woken by every new lease, which may be a shorter one. By the clock, and not by this
+            # pause having lasted to its end: a driver that plans reads all the time would end it
+            # each time before that, and no lease would ever be renewed.
+            return left_ms
+        self.beat()
+        self._beaten_ms = self._clock.elapsed_ms()
+        return 0.0
 
 
 LEASE_KEEPER: Final = LeaseKeeper(SystemClock())

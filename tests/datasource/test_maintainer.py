@@ -15,11 +15,17 @@ from typing_extensions import override
 import shardline.datasource.maintenance.compact
 from shardline.datasource import maintainer as maintenance
 from shardline.datasource.errors import Determinate, InvalidUsage, ShardError
-from shardline.datasource.maintainer import CollectionMemory, Maintainer, collection_due, maintain
+from shardline.datasource.maintainer import (
+    CollectionMemory,
+    Maintainer,
+    RoundResult,
+    collection_due,
+    maintain,
+)
 from shardline.datasource.maintenance.retention import set_retention
 from shardline.datasource.parts.merge_parts import merge_work_bytes
 from support.models.merging import SHARD, contents, expected, filled, next_merge, sizes
-from support.models.shards import SETTINGS, TINY, Crash, Mortal, World, dangling, table
+from support.models.shards import SETTINGS, TINY, Crash, Mortal, World, dangling, schema_of, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -378,3 +384,45 @@ def test_shards_that_cannot_be_listed_are_tried_again(
     down.clear()
     down.append(False)
     assert keeper.round()[SHARD].merges == 1
+
+
+def test_no_error_ends_the_thread(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither of the store nor of the program: shards would silently be maintained no more."""
+    filled(world.client(QUIET), 4)
+    listed = list[str]()
+
+    class Broken(Mortal):
+        @override
+        def directories(self) -> list[str]:
+            listed.append("once more")
+            if len(listed) == 1:
+                raise RuntimeError("no more threads")
+            return super().directories()
+
+    client = world.client(QUIET, Broken(world.objects()))
+    client.clock = clock = TickingClock(world, rounds=2)
+    with Maintainer(client, period_ms=1000):
+        assert clock.ended.wait(60)
+    assert sizes(world.client()) == [8]
+    assert clock.paused[1] == 1000
+    (record,) = [r for r in caplog.records if r.name.endswith("background")]
+    assert record.__dict__["context"] == {"thread": "maintenance"}
+
+
+def test_an_error_met_on_one_shard_leaves_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever it is: it is logged, and the shards after it have their round."""
+    client = world.client(QUIET)
+    for name in ("a", "b", "c"):
+        client.create(name, schema_of())
+    one = Maintainer._one
+
+    def broken(self: Maintainer, name: str) -> RoundResult:
+        if name == "b":
+            raise RuntimeError(name)
+        return one(self, name)
+
+    monkeypatch.setattr(Maintainer, "_one", broken)
+    assert set(Maintainer(client).round()) == {"a", "c"}
+    assert [r.__dict__["context"] for r in caplog.records] == [{"shard": "b"}]

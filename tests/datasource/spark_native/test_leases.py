@@ -5,7 +5,10 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
+
+from typing_extensions import override
 
 from shardline.datasource.spark_native.leases import LeaseKeeper
 
@@ -66,9 +69,40 @@ def test_reads_that_are_planned_all_the_time_keep_no_lease_from_being_renewed() 
     keeper.keep(lease, Frame(clock))
     thread = keeper._thread
     assert thread is not None
-    thread.join(60)
+    assert thread.join(60_000)
     times = [0.0, *lease.renewed]
     gaps = [after - before for before, after in pairwise(times)]
     assert len(gaps) > 15
     assert max(gaps) <= LEASE_MS / 2
     assert lease.released
+
+
+def test_a_renewal_that_fails_keeps_no_other_lease_from_being_renewed() -> None:
+    """Whatever the error is, and it is tried again with the next ones."""
+    clock = BusyClock(rounds=20)
+    keeper = LeaseKeeper(clock)
+    broken: Any = Broken(clock)
+    lease: Any = CountedLease(clock, "r2")
+    with keeper.planning():
+        keeper.keep(broken, Frame(clock))
+        keeper.keep(lease, Frame(clock))
+        thread = keeper._thread
+    assert thread is not None
+    assert thread.join(60_000)
+    assert thread.error is None
+    assert len(lease.renewed) > 3
+    assert lease.renewed == broken.renewed
+    assert lease.released
+    assert broken.released
+
+
+@dataclass
+class Broken(CountedLease):
+    """A lease that no renewal reaches."""
+
+    machine: Any = field(default_factory=lambda: SimpleNamespace(name="orders"))
+
+    @override
+    def renew(self) -> None:
+        super().renew()
+        raise RuntimeError("a bug, or no more memory")
