@@ -34,8 +34,8 @@ class StorageController(Controller[StorageCommand, StorageResponse]):
     """Sends the desired sources and sinks, over one connection at a time.
 
     Attributes:
-        statuses: The newest status of each object.
-        uppers: The newest upper of each object; None for the empty frontier.
+        statuses: The newest status of each object; none of one that was dropped.
+        uppers: The newest upper of each object, likewise; None for the empty frontier.
     """
 
     def __init__(
@@ -103,7 +103,9 @@ class StorageController(Controller[StorageCommand, StorageResponse]):
             case FrontierUpper(name, upper):
                 self.uppers[name] = upper
             case DroppedId(name):
+                # The last response about it. Kept, they would grow with every object that ever was.
                 self.uppers.pop(name, None)
+                self.statuses.pop(name, None)
             case StagedBatches() | StatisticsUpdates():
                 # The runtime shows statistics itself; oneshot ingestions are not asked for here.
                 pass

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -38,6 +39,10 @@ _RECHECK_MS: Final = 500
 
 _CHECKS_AT_ONCE: Final = 4
 """Parts that are checked side by side; each is streamed, so this bounds requests, not memory."""
+
+
+_GOOD_MAX: Final = 10_000
+"""Good parts that are remembered: a megabyte or two of keys, the parts of many micro-batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +83,15 @@ class Freezer:
     who: str
     timeout_ms: int | None
     frozen: Frozen | None = None
-    _good: set[str] = field(default_factory=set)
+    _good: OrderedDict[str, None] = field(default_factory=OrderedDict)
     _bad: dict[str, str] = field(default_factory=dict)
     _looked_ms: float = float("-inf")
 
     def find_unreadable(self, planned: Iterable[PlannedPart]) -> dict[str, str]:
         """Check parts; the reasons, by key, why some of them cannot be read now.
 
-        Good parts are checked once per run, bad ones again after a pause.
+        Good parts are checked once per run, or once more if very many others came in between; bad
+        ones again after a pause.
         """
         # Inline parts are in the state: there is no blob that could be missing.
         blobs = {p.part.key: p.part for p in planned if p.part.inline is None}
@@ -103,6 +109,7 @@ class Freezer:
             if due:
                 self._looked_ms = self.clock.elapsed_ms()
             self._check(todo)
+        self._forget_oldest(blobs.keys())
         return {key: self._bad[key] for key in blobs if key in self._bad}
 
     def record_frozen(self, bad: dict[str, str]) -> None:
@@ -150,13 +157,26 @@ class Freezer:
             self.clock.wait(threading.Event(), _RECHECK_MS)
         self.move()
 
+    def _forget_oldest(self, used: Collection[str]) -> None:
+        """Forget good parts that were asked about longest ago: a run may last for years.
+
+        A range is asked about when its end is chosen, and once more or more often when it is
+        planned, with the next one in between at most. So nothing that is forgotten is checked
+        again, unless a query stands or fails over and over.
+        """
+        for key in used:
+            if key in self._good:
+                self._good.move_to_end(key)
+        while len(self._good) > max(_GOOD_MAX, 2 * len(used)):
+            self._good.popitem(last=False)
+
     def _check(self, parts: Sequence[Part]) -> None:
         with ThreadPoolExecutor(min(_CHECKS_AT_ONCE, len(parts))) as pool:
             for part, error in zip(parts, pool.map(self.verify, parts), strict=True):
                 # Good parts are not checked again in this run: blobs never change, and checking
                 # them at each look would read a backlog over and over.
                 if error is None:
-                    self._good.add(part.key)
+                    self._good[part.key] = None
                     self._bad.pop(part.key, None)
                 else:
                     self._bad[part.key] = error.detail

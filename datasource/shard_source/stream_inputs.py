@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Final
 
 from shardline.datasource.client import ShardClient, process_name
 from shardline.datasource.errors import Determinate
@@ -32,6 +33,9 @@ from shardline.datasource.shard_source.offsets import (
 from shardline.datasource.shard_source.options import SourceOptions
 
 __all__ = ["Input", "StreamInputs", "in_snapshot", "time_needed"]
+
+_LOOKS_AT_ONCE: Final = 16
+"""Shards that are looked at side by side: each costs a request of the store, and no processor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,7 @@ class StreamInputs:
             )
             for name in options.inputs
         ]
-        self._pool = ThreadPoolExecutor(16, "look")
+        self._pool: ThreadPoolExecutor | None = None
         self._pinned: tuple[tuple[int, ...], list[SnapshotUnit]] | None = None
         self._confirmed = self._given_up = False
 
@@ -81,7 +85,9 @@ class StreamInputs:
     def look(self) -> list[ShardState]:
         """Read all shards' states, none older than this call."""
         names = [each.name for each in self._inputs]
-        self.states = self._client.readable(*names, pool=self._pool if len(names) > 1 else None)
+        if len(names) > 1 and self._pool is None:
+            self._pool = ThreadPoolExecutor(_LOOKS_AT_ONCE, "look")
+        self.states = self._client.readable(*names, pool=self._pool)
         return self.states
 
     def check_shards(self, offset: ShardOffset, states: Sequence[ShardState]) -> None:
@@ -144,7 +150,11 @@ class StreamInputs:
             self._given_up = True
 
     def release(self) -> None:
-        """Give the leases up; the since holds stay for the next run."""
+        """Give the leases and the threads up; the since holds stay for the next run."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            # Not waited for: no answer of a store is needed any more.
+            pool.shutdown(wait=False)
         for each in self._inputs:
             each.holds.release()
 

@@ -263,4 +263,7 @@ class _InTurn:
     def __exit__(self, *_: object) -> None:
         pass
 
+    def shutdown(self, *, wait: bool) -> None:
+        """Nothing is under way."""
+
     map = staticmethod(map)

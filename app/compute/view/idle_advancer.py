@@ -19,8 +19,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
+from shardline.datasource.background import PeriodicThread
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import Clock
 from shardline.datasource.errors import ShardError
@@ -33,7 +34,10 @@ _log = logging.getLogger(__name__)
 _THREADS: Final = 8
 """Most looks and appends under way at once: an object store takes 50 ms for each."""
 
-_advancers: WeakKeyDictionary[ShardClient, IdleAdvancer] = WeakKeyDictionary()
+_advancers: WeakKeyDictionary[ShardClient, ref[IdleAdvancer]] = WeakKeyDictionary()
+"""The advancer of each client. Both are held weakly: an advancer refers to its client, so that one
+that were held here would keep its own key, and both for ever. The views of a runtime hold it."""
+
 _registry = threading.Lock()
 
 
@@ -55,11 +59,13 @@ class IdleFollower(Protocol):
 
 
 def get_advancer(client: ShardClient, clock: Clock, interval_ms: int) -> IdleAdvancer:
-    """The advancer of a runtime, made at its first use; a runtime is identified by its client."""
+    """The advancer of a runtime, which is identified by its client; the caller keeps it alive."""
     with _registry:
-        found = _advancers.get(client)
+        known = _advancers.get(client)
+        found = None if known is None else known()
         if found is None:
-            found = _advancers[client] = IdleAdvancer(client, clock, interval_ms)
+            found = IdleAdvancer(client, clock, interval_ms)
+            _advancers[client] = ref(found)
         return found
 
 
@@ -73,20 +79,15 @@ class IdleAdvancer:
         self._interval_ms = interval_ms
         self._lock = threading.Lock()
         self._followers: list[IdleFollower] = []
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: PeriodicThread | None = None
 
     def add(self, follower: IdleFollower) -> None:
         """Follow the inputs of `follower` from now on."""
         with self._lock:
             self._followers.append(follower)
             if len(self._followers) == 1:
-                # A new event for each thread: the one before may not have seen its own yet, and
-                # must end all the same.
-                self._ended = threading.Event()
-                self._thread = threading.Thread(
-                    target=self._run, args=(self._ended,), name="advancer", daemon=True
-                )
+                # A new one each time: the one before may still be at its last round.
+                self._thread = self._made_thread()
                 self._thread.start()
 
     def remove(self, follower: IdleFollower) -> None:
@@ -94,21 +95,31 @@ class IdleAdvancer:
         with self._lock:
             if follower in self._followers:
                 self._followers.remove(follower)
-            if not self._followers:
-                self._ended.set()
+            if not self._followers and self._thread is not None:
+                self._thread.cancel()
 
     def join(self) -> None:
         """Wait until the thread of the last follower has ended."""
         if self._thread is not None:
             self._thread.join()
 
-    def _run(self, ended: threading.Event) -> None:
-        with ThreadPoolExecutor(_THREADS, "advancer") as pool:
-            while not self._clock.wait(ended, self._interval_ms):
-                try:
-                    self.round(pool)
-                except Exception:  # noqa: BLE001 - all views stand on this thread
-                    _log.exception("a round of the advancer failed")
+    def _made_thread(self) -> PeriodicThread:
+        pool = ThreadPoolExecutor(_THREADS, "advancer")
+        interval_ms = self._interval_ms
+
+        def step() -> float:
+            self.round(pool)
+            return interval_ms
+
+        # All views stand on this thread: a round that fails is logged, and the next one is taken.
+        return PeriodicThread(
+            "advancer",
+            step,
+            self._clock,
+            first_ms=interval_ms,
+            retry_ms=interval_ms,
+            last=pool.shutdown,
+        )
 
     def round(self, pool: ThreadPoolExecutor) -> None:
         """Look at each input once, and call every follower."""

@@ -474,14 +474,14 @@ def test_sources_and_sinks_are_run_changed_and_dropped() -> None:
 
 
 def test_what_is_heard_of_storage_is_kept() -> None:
-    """The newest status and upper of each object; a dropped one has no upper."""
+    """The newest status and upper of each object; a dropped one has neither."""
     with storage() as (controller, made):
         connection = made.next()
         running = StatusUpdate(id="a", status="running", at_ms=1)
         stalled = StatusUpdate(id="a", status="stalled", at_ms=2, error="e", hints=("h",))
         for response in (
             running, FrontierUpper("a", 5), FrontierUpper("a", 6), FrontierUpper("b", 1),
-            DroppedId("b"), stalled,
+            StatusUpdate(id="b", status="dropped", at_ms=2), DroppedId("b"), stalled,
         ):  # fmt: skip
             connection.responses.put(response)
         wait_until("the status is heard", lambda: controller.statuses.get("a") == stalled, 10)

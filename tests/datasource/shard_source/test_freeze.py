@@ -11,6 +11,7 @@ from shardline.datasource.errors import Corrupt, MissingBlob
 from shardline.datasource.frontier import EMPTY, Frontier
 from shardline.datasource.shard.batch import Part
 from shardline.datasource.shard.plan import PlannedPart, TimeFilter
+from shardline.datasource.shard_source import freeze
 from shardline.datasource.shard_source.descs import parts_with_news, stop_before
 from shardline.datasource.shard_source.freeze import Freezer
 from support.fakes.clock import ManualClock
@@ -330,3 +331,30 @@ def test_new_parts_do_not_keep_a_restored_one_from_being_found() -> None:
         looks.append(set(look(number)))
     assert looks[0] == {"a"}, "it is not checked at each look"
     assert looks[-1] == set()
+
+
+def test_a_run_remembers_good_parts_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the ranges under way are not checked again; the oldest ones are forgotten."""
+    monkeypatch.setattr(freeze, "_GOOD_MAX", 10)
+    checked = list[str]()
+
+    def verify(part: Part) -> None:
+        checked.append(part.key)
+
+    freezer = Freezer(verify, lambda _: None, ManualClock(), "a stream", None)
+
+    def look(number: int, count: int = 4) -> None:
+        keys = ["in every range", *(f"{number}-{n}" for n in range(1, count))]
+        parts = [Part(key, 1, 1, 0) for key in keys]
+        planned = [PlannedPart(part, TimeFilter(None, None), ordered=True) for part in parts]
+        assert freezer.find_unreadable(planned) == {}
+
+    for number in range(100):
+        look(number)
+        look(number + 1)
+        look(number)
+    assert len(checked) == len(set(checked)) == 101 * 3 + 1
+    assert len(freezer._good) <= 10
+    look(1000, 30)
+    look(1000, 30)
+    assert len(checked) == 101 * 3 + 30, "a range that is larger than the bound is kept whole"

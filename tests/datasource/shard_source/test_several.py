@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from shardline.datasource.frontier import Frontier
 from support.fakes.engine import Checkpoint, Query, options_of
 from support.models.shards import World, schema_of, updates
 from support.spark.streams import BLOBS, Row, churn, fill, lose_leases
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from shardline.datasource.client import ShardClient
@@ -127,3 +129,20 @@ def test_several_snapshots_are_read_in_pieces(world: World) -> None:
             found[name][row["id"], row["v"]] += diff
     assert len(checkpoint.offsets) > 4
     assert {name: +rows for name, rows in found.items()} == contents
+
+
+def test_a_run_that_is_stopped_leaves_no_thread(world: World) -> None:
+    """Looks at several shards have threads of their own, which end with the run."""
+    client = world.client(BLOBS)
+    put(client, "left", 0, 10, (1, "l", 3, 1))
+    put(client, "right", 0, 10, (1, "r", 2, 1))
+    before = set(threading.enumerate())
+    query = Query(client, Checkpoint(), options_of(**BOTH))
+    query.drain()
+    mine = [one for one in set(threading.enumerate()) - before if one.name.startswith("look")]
+    assert mine
+    query.run.release()
+    wait_until("they have ended", lambda: not any(one.is_alive() for one in mine), 30)
+    query.drain()
+    assert any(one.name.startswith("look") for one in threading.enumerate())
+    query.run.release()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -12,6 +14,7 @@ import pytest
 from shardline.app.compute.view.idle_advancer import IdleAdvancer, get_advancer
 from support.fakes.clock import ManualClock
 from support.models.shards import World, schema_of
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from shardline.datasource.shard.state import ShardState
@@ -77,3 +80,23 @@ def test_a_runtime_has_one(world: World) -> None:
     first = get_advancer(client, ManualClock(), 1000)
     assert get_advancer(client, ManualClock(), 1000) is first
     assert get_advancer(other, ManualClock(), 1000) is not first
+
+
+def test_an_advancer_goes_with_its_runtime(world: World) -> None:
+    """It and the client, with all states that this has cached, are freed with the last view."""
+    client = world.client()
+    advancer = get_advancer(client, ManualClock(), 1000)
+    follower = Seen("a")
+    advancer.add(follower)
+    assert follower.came.wait(30)
+    advancer.remove(follower)
+    advancer.join()
+    wait_until("its threads have ended", lambda: not threads_of_advancers(), 30)
+    left = [weakref.ref(client), weakref.ref(advancer)]
+    del client, advancer
+    gc.collect()
+    assert [one() for one in left] == [None, None]
+
+
+def threads_of_advancers() -> list[str]:
+    return [one.name for one in threading.enumerate() if one.name.startswith("advancer")]
