@@ -61,6 +61,7 @@ from shardline.app.lane.process_state import PhaseChange
 from shardline.app.lane.state import LaneState
 from shardline.app.protocol.compute import PeekStrategy
 from shardline.app.protocol.redaction import redact_description, redact_option
+from shardline.datasource.background import BackgroundThread
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import Clock
 from shardline.datasource.maintainer import RoundResult
@@ -126,9 +127,7 @@ class RuntimeFeeds:
         """
         self._sessions.append(session)
         # In a thread: seconds of statements that no start should wait for.
-        threading.Thread(
-            target=self._register, args=(session,), name="introspection-register", daemon=True
-        ).start()
+        BackgroundThread("introspection-register", partial(self._register, session)).start()
 
     def _register(self, session: SparkSession) -> None:
         try:

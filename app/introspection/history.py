@@ -14,7 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Final, TypeAlias
@@ -25,15 +25,14 @@ import pyarrow as pa
 from shardline.app.introspection.events import Remembered
 from shardline.app.introspection.facts import Facts
 from shardline.app.introspection.sink import Sink
+from shardline.datasource.background import PeriodicThread
 from shardline.datasource.client import ShardClient
-from shardline.datasource.errors import Fenced, ShardError
+from shardline.datasource.errors import Fenced
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.commands.append import Appended
 from shardline.datasource.types.schema import DIFF, ShardSchema
 
 __all__ = ["HISTORY_SHARD", "HistoryKeeper"]
-
-_log = logging.getLogger(__name__)
 
 HISTORY_SHARD: Final = "_introspection"
 
@@ -41,7 +40,7 @@ _COLUMNS: Final = pa.schema(
     [("relation", pa.string()), ("at_ms", pa.int64()), ("row", pa.string())]
 )
 _INTERVAL_MS: Final = 60_000
-_STOP_S: Final = 10.0
+_STOP_MS: Final = 10_000.0
 
 _Entry: TypeAlias = tuple[str, int, str]
 """A row of the shard."""
@@ -75,8 +74,16 @@ class HistoryKeeper:
         self._interval_ms = interval_ms
         self._held: set[_Entry] = set()
         self._upper: Frontier | None = None
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="introspection-history", daemon=True)
+        self._loaded = False
+        self._thread = PeriodicThread(
+            "introspection-history",
+            self._round,
+            client.clock,
+            retry_ms=interval_ms,
+            last=self._last_round,
+            # It is not known what the shard has: the next round loads it.
+            on_error=lambda _: self._forget_upper(),
+        )
 
     def start(self) -> None:
         """Load the rows of earlier runs, then store new ones every interval; call once."""
@@ -84,9 +91,7 @@ class HistoryKeeper:
 
     def stop(self) -> None:
         """Make a last round and end."""
-        self._ended.set()
-        if self._thread.is_alive():
-            self._thread.join(_STOP_S)
+        self._thread.stop(_STOP_MS)
 
     def load(self) -> None:
         """Put the rows of the shard into the sink, if the shard exists."""
@@ -157,20 +162,20 @@ class HistoryKeeper:
         self._upper = upper if isinstance(outcome, Appended) else None
         self._held = wanted
 
-    def _run(self) -> None:
-        self._round(self.load)
-        while not self._client.clock.wait(self._ended, self._interval_ms):
-            self._round(self.flush)
-        self._round(self.flush)
-
-    def _round(self, act: Callable[[], None]) -> None:
+    def _round(self) -> float | None:
+        loaded, self._loaded = self._loaded, True
         try:
-            act()
+            self.flush() if loaded else self.load()
         except Fenced:
-            self._ended.set()
-        except ShardError:
-            self._upper = None
-            _log.warning("histories could not be kept this time", exc_info=True)
+            return None
+        return self._interval_ms
+
+    def _last_round(self) -> None:
+        with contextlib.suppress(Fenced):
+            self.flush()
+
+    def _forget_upper(self) -> None:
+        self._upper = None
 
 
 def _entries(facts: Facts, _now_ms: int) -> set[_Entry]:

@@ -25,7 +25,6 @@ import shutil
 import socket
 import socketserver
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -39,6 +38,7 @@ from typing_extensions import override
 from shardline.app.introspection.registry import sql_type
 from shardline.app.introspection.relation import Relation
 from shardline.app.introspection.store import Relations
+from shardline.datasource.background import BackgroundThread
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,10 +60,7 @@ class LiveTables:
         self._relations = relations
         self._folder = Path(tempfile.mkdtemp(prefix="shardline-"))
         self._server = _Server(self._folder / "socket", relations)
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, name="introspection-tables", daemon=True
-        )
-        self._thread.start()
+        BackgroundThread("introspection-tables", self._server.serve_forever).start()
 
     def __enter__(self) -> Self:
         """Itself."""

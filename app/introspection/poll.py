@@ -15,7 +15,6 @@ Invariants:
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
 from typing import Final
 
@@ -25,6 +24,7 @@ from shardline.app.introspection.events import Polled, ShardGone, ShardSeen
 from shardline.app.introspection.facts import Facts
 from shardline.app.introspection.sink import Sink
 from shardline.app.protocol.objects import SourceDescription, ViewDescription, errors_shard
+from shardline.datasource.background import PeriodicThread
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import ShardError
 from shardline.datasource.inspect.report import DroppedPart, dropped_parts, report_shard
@@ -47,7 +47,7 @@ _LIST_TICKS: Final = 30
 _REPLAY_MAX: Final = 100
 """Most records read to find the parts that only leases keep; each may cost a request."""
 
-_STOP_S: Final = 10.0
+_STOP_MS: Final = 10_000.0
 
 
 class ShardPoller:
@@ -66,8 +66,10 @@ class ShardPoller:
         self._shards: deque[str] = deque()
         self._seen: set[str] = set()
         self._tick = 0
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="introspection-poll", daemon=True)
+        # Monitoring survives any answer of a store: a step that fails is tried again.
+        self._thread = PeriodicThread(
+            "introspection-poll", self._round, client.clock, first_ms=_TICK_MS, retry_ms=_TICK_MS
+        )
 
     def start(self) -> None:
         """Begin to read, once a second; call once."""
@@ -75,9 +77,7 @@ class ShardPoller:
 
     def stop(self) -> None:
         """End, and wait for a read under way."""
-        self._ended.set()
-        if self._thread.is_alive():
-            self._thread.join(_STOP_S)
+        self._thread.stop(_STOP_MS)
 
     def step(self) -> None:
         """Do the reads of one tick."""
@@ -92,13 +92,9 @@ class ShardPoller:
             self._inspect(self._shards[0])
             self._shards.rotate(-1)
 
-    def _run(self) -> None:
-        while not self._client.clock.wait(self._ended, _TICK_MS):
-            try:
-                self.step()
-            except Exception:  # noqa: BLE001 - it is logged, and the next tick tries again
-                # Monitoring must survive any answer of a store.
-                _log.exception("shards could not be looked at")
+    def _round(self) -> float:
+        self.step()
+        return _TICK_MS
 
     def _look(self, name: str) -> None:
         state = self._state(name)

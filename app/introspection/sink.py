@@ -33,6 +33,7 @@ from shardline.app.introspection.inbox import Inbox
 from shardline.app.introspection.relation import MS, NUMBER, REAL, Column, Metric, Relation, Row
 from shardline.app.introspection.verdicts.gather import backlog_size
 from shardline.app.introspection.verdicts.noted import note_verdicts
+from shardline.datasource.background import PeriodicThread
 from shardline.datasource.clock import Clock
 
 __all__ = ["TICK_MS", "Sink", "listener_relation"]
@@ -43,7 +44,7 @@ T = TypeVar("T")
 
 TICK_MS: Final = 1000
 _MINUTE_MS: Final = 60_000
-_STOP_S: Final = 5.0
+_STOP_MS: Final = 5_000.0
 _SLICE: Final = 256
 """Events applied under the lock at once, before readers have their turn."""
 
@@ -67,23 +68,27 @@ class Sink:
         self.clock = clock
         self._facts = Facts()
         self._lock = threading.Lock()
-        self._ended = threading.Event()
         self._minute = clock.now_ms() // _MINUTE_MS
         self._ticked_ms = float("-inf")
-        self._thread: threading.Thread | None = None
+        self._thread: PeriodicThread | None = None
 
     def start(self) -> None:
         """Begin to apply events, or go on."""
-        self._ended.clear()
-        self._thread = threading.Thread(target=self._run, name="introspection", daemon=True)
+        self._thread = PeriodicThread(
+            "introspection",
+            self._round,
+            self.clock,
+            first_ms=TICK_MS,
+            retry_ms=TICK_MS,
+            wake=self.inbox.arrived,
+            last=self.step,
+        )
         self._thread.start()
 
     def stop(self) -> None:
         """Apply the events that wait, and end."""
-        self._ended.set()
-        self.inbox.arrived.set()
         if self._thread is not None:
-            self._thread.join(_STOP_S)
+            self._thread.stop(_STOP_MS)
 
     def put(self, event: Event) -> None:
         """Take an event; returns at once and never raises."""
@@ -110,11 +115,9 @@ class Sink:
             with self._lock:
                 self._tick(self.clock.now_ms())
 
-    def _run(self) -> None:
-        while not self._ended.is_set():
-            self.clock.wait(self.inbox.arrived, TICK_MS)
-            self.step()
+    def _round(self) -> float:
         self.step()
+        return TICK_MS
 
     def _apply(self, put_ms: float, event: Event) -> None:
         received = self._facts.received

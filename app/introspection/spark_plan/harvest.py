@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -37,6 +36,7 @@ from shardline.app.introspection.spark_plan.matching import Work, match_executio
 from shardline.app.introspection.spark_plan.operators import OperatorPlan
 from shardline.app.introspection.spark_plan.status_store import Execution, StatusStore
 from shardline.app.protocol.objects import Description
+from shardline.datasource.background import PeriodicThread
 
 __all__ = ["Harvester"]
 
@@ -61,7 +61,7 @@ _REREAD_MAX: Final = 64
 """An execution that is running is read again with the new ones until so many are newer; then by
 itself: one that never ends must not make every read a long one."""
 
-_STOP_S: Final = 5.0
+_STOP_MS: Final = 5_000.0
 
 _DESCRIBED: Final = re.compile(r"runId = (\S+)\s+batch = (\d+)")
 
@@ -93,9 +93,9 @@ class Harvester:
         self._found: OrderedDict[_Key, dict[int, Execution]] = OrderedDict()
         self._next = 0
         self._going: set[int] = set()
-        self._came = threading.Event()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="introspection-plans", daemon=True)
+        self._thread = PeriodicThread(
+            "introspection-plans", self._round, sink.clock, first_ms=_REST_MS, retry_ms=_REST_MS
+        )
 
     def start(self) -> None:
         """Begin to read; call once."""
@@ -103,10 +103,7 @@ class Harvester:
 
     def stop(self) -> None:
         """End; micro-batches that wait for a read are left out."""
-        self._ended.set()
-        self._came.set()
-        if self._thread.is_alive():
-            self._thread.join(_STOP_S)
+        self._thread.stop(_STOP_MS)
 
     def ask(self, event: Event) -> None:
         """Ask for the plans of a micro-batch, if the event is the end of one."""
@@ -116,11 +113,12 @@ class Harvester:
             self._sink.inbox.missed()
             return
         self._asked.append(_Request(event))
-        self._came.set()
+        self._thread.wake.set()
 
     def step(self) -> None:
         """Read all micro-batches that were asked for."""
-        self._came.clear()
+        # Before the read: of what is asked for during it, the store may not have all yet.
+        self._thread.wake.clear()
         self._read_executions()
         for _ in range(len(self._asked)):
             asked = self._asked.popleft()
@@ -132,19 +130,20 @@ class Harvester:
             else:
                 self._sink.inbox.missed()
         if self._asked:
-            self._came.set()
+            self._thread.wake.set()
 
-    def _run(self) -> None:
-        clock = self._sink.clock
-        while not self._ended.is_set():
-            clock.wait(self._came, _REST_MS)
-            if clock.wait(self._ended, _PAUSE_MS):
-                return
-            try:
-                self.step()
-            except Exception:  # noqa: BLE001 - the JVM may be gone; else the next one is looked at
-                if not self._ended.is_set():
-                    _log.warning("Spark's status store could not be read", exc_info=True)
+    def _round(self) -> float | None:
+        stopping = self._thread.stopping
+        if self._sink.clock.wait(stopping, _PAUSE_MS):
+            return None
+        try:
+            self.step()
+        except Exception:
+            # The JVM ends together with the application: that is no error.
+            if stopping.is_set():
+                return None
+            raise
+        return _REST_MS
 
     # --- the store -------------------------------------------------------------------------------
 

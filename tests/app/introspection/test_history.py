@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -11,9 +13,14 @@ from shardline.app.introspection.history import HISTORY_SHARD, HistoryKeeper
 from shardline.app.introspection.poll import ShardPoller
 from shardline.app.protocol.objects import errors_shard
 from shardline.datasource.client import ShardClient
-from shardline.datasource.errors import Fenced, InvalidUsage
+from shardline.datasource.errors import Determinate, Fenced, InvalidUsage
 from shardline.datasource.types.schema import ShardSchema
 from support.fakes.introspection import DELAYS, FLIGHTS, World
+from support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from shardline.datasource.clock import Clock
+    from shardline.datasource.read import ReadHandle
 
 SCHEMA = ShardSchema.from_arrow(pa.schema([("a", pa.int64())]))
 
@@ -188,3 +195,67 @@ def test_a_shard_that_is_not_there_yet_is_passed_over(place: Place) -> None:
     assert place.world.rows("frontiers") == []
     with pytest.raises(InvalidUsage):
         place.client.state("flights")
+
+
+class Woken:
+    """A clock on which every pause lasts until somebody ends it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.now_ms, self.elapsed_ms = clock.now_ms, clock.elapsed_ms
+        self._pauses: Counter[threading.Event] = Counter()
+
+    def wait(self, signal: threading.Event, timeout_ms: float) -> bool:
+        del timeout_ms
+        self._pauses[signal] += 1
+        return signal.wait(30)
+
+    def pauses(self, keeper: HistoryKeeper) -> int:
+        """How many pauses there were between its rounds."""
+        return self._pauses[keeper._thread.wake]
+
+
+def test_the_thread_survives_errors_and_keeps_all_at_its_end(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What earlier processes kept is loaded once the store answers, and what is new is added."""
+    place.world.run(DELAYS)
+    place.keeper.flush()
+    place.open()
+    place.client.clock = clock = Woken(place.world.clock)
+    reader, failures = place.client.reader, [RuntimeError("a bug"), Determinate("no answer")]
+
+    def failing(*args: Any, **options: Any) -> ReadHandle:
+        if failures:
+            raise failures.pop()
+        return reader(*args, **options)
+
+    monkeypatch.setattr(place.client, "reader", failing)
+    keeper = place.make_keeper()
+    keeper.start()
+    for rounds in (1, 2, 3):
+        wait_until("a round is over", lambda rounds=rounds: clock.pauses(keeper) == rounds, 30)  # type: ignore[misc]
+        keeper._thread.wake.set()
+    wait_until("they are loaded", lambda: clock.pauses(keeper) == 4, 30)
+    assert [r.levelname for r in caplog.records] == ["WARNING", "ERROR"]
+    place.world.tell()
+    assert len(place.world.rows("status_history")) == place.kept() == 2
+    place.world.clock.advance(1000)
+    place.world.run(DELAYS, epoch=2)
+    keeper.stop()
+    assert place.kept() == 4
+
+
+def test_the_thread_ends_after_a_take_over(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """That is no error, also at the end of the runtime."""
+    place.fenced = True
+    place.world.run(DELAYS)
+    place.client.clock = clock = Woken(place.world.clock)
+    keepers = [place.make_keeper(), place.make_keeper()]
+    for keeper in keepers:
+        keeper.start()
+    wait_until("both have loaded", lambda: all(clock.pauses(one) for one in keepers), 30)
+    keepers[0]._thread.wake.set()
+    wait_until("it has ended", lambda: not keepers[0]._thread.is_running, 30)
+    keepers[1].stop()
+    assert place.kept() == 0
+    assert caplog.records == []

@@ -92,7 +92,7 @@ def test_an_advancer_goes_with_its_runtime(world: World) -> None:
     advancer.remove(follower)
     advancer.join()
     wait_until("its threads have ended", lambda: not threads_of_advancers(), 30)
-    left = [weakref.ref(client), weakref.ref(advancer)]
+    left: list[weakref.ref[object]] = [weakref.ref(client), weakref.ref(advancer)]
     del client, advancer
     gc.collect()
     assert [one() for one in left] == [None, None]
