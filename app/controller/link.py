@@ -25,6 +25,7 @@ from typing import Final, Generic, TypeVar
 
 from shardline.app.transport.client import Client
 from shardline.app.transport.session import CloseCode
+from shardline.datasource.background import PeriodicThread
 from shardline.datasource.clock import Clock
 from shardline.datasource.errors import Determinate, ShardError
 
@@ -85,8 +86,8 @@ class Link(Generic[K, S]):
         self._replaced = False
         self._open: Client[K, S] | None = None
         self._ready = threading.Event()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"{name}-link", daemon=True)
+        self._thread = PeriodicThread(f"{name}-link", self._run, clock, retry_ms=_RECONNECT_MS)
+        self._stop = self._thread.stopping
 
     @property
     def replaced(self) -> bool:
@@ -108,12 +109,11 @@ class Link(Generic[K, S]):
 
     def stop(self) -> None:
         """Close the connection; objects run on."""
-        self._stop.set()
+        self._thread.cancel()
         with self.lock:
             if self._open is not None:
                 self._open.close()
-        if self._thread.is_alive():
-            self._thread.join(_CLOSE_MS / 1000)
+        self._thread.join(_CLOSE_MS)
 
     def send(self, command: K) -> None:
         """Send `command` if there is a connection; otherwise the next opening contains it."""
@@ -136,14 +136,13 @@ class Link(Generic[K, S]):
                 hint="is the application running? its log says what it does",
             )
 
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            try:
-                if not self._serve():
-                    return
-            except (ShardError, OSError):
-                _log.info("no connection", exc_info=True, extra={"context": self._context()})
-            self._clock.wait(self._stop, _RECONNECT_MS)
+    def _run(self) -> float | None:
+        try:
+            again = self._serve()
+        except (ShardError, OSError):
+            _log.info("no connection", exc_info=True, extra={"context": self._context()})
+            again = True
+        return _RECONNECT_MS if again else None
 
     def _serve(self) -> bool:
         """Keep one connection from beginning to end; True if another one is to be made."""

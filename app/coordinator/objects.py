@@ -37,6 +37,7 @@ from shardline.app.protocol.objects import (
     progress_shard,
 )
 from shardline.app.runtime.runtime import Runtime
+from shardline.datasource.background import PeriodicThread
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import Clock
 from shardline.datasource.errors import Determinate, InvalidUsage, unknown_name
@@ -110,9 +111,13 @@ class Objects:
         self._swept = False
         self._wanted: CheckedProject | None = None
         self._asked: dict[str, ObjectDescription] = {}
-        self._ending = threading.Event()
         self._starter = ObjectCreator(client, compute, storage, beginnings)
-        self._thread = threading.Thread(target=self._run, name="object-creation", daemon=True)
+        # Without this thread nothing that waits would ever be created: a look that fails is logged,
+        # and another one is taken.
+        self._thread = PeriodicThread(
+            "object-creation", self._look, self._clock, retry_ms=_RETRY_MS, wake=wakes.creation
+        )
+        self._ending = self._thread.stopping
 
     def start(self) -> None:
         """Begin to create what waits."""
@@ -120,7 +125,8 @@ class Objects:
 
     def stop(self) -> None:
         """Create nothing more; what runs runs on."""
-        self._ending.set()
+        self._thread.cancel()
+        # After the flag: a drop that waits for the lane looks at it when it is woken.
         self._wakes.end()
         self._thread.join()
 
@@ -298,23 +304,8 @@ class Objects:
 
     # -- the thread ------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        pause_ms = _IDLE_MS
-        while not self._ending.is_set():
-            try:
-                pause_ms = self._look()
-            except Exception:  # noqa: BLE001 - see below
-                # Without this thread nothing that waits would ever be created.
-                _log.exception("a look at what waits failed")
-                pause_ms = _RETRY_MS
-            # Asked again: a look clears the signal, and with it one that the end set just before.
-            if not self._ending.is_set():
-                self._clock.wait(self._wakes.creation, pause_ms)
-
     def _look(self) -> float:
         """Try what waits again; how long to wait for a signal before the next look."""
-        # Before the look: what happens while it goes on must cause another one.
-        self._wakes.creation.clear()
         with self._lock:
             self._wakes.await_inputs(self._starter.awaited())
             self._starter.again()

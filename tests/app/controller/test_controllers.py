@@ -11,6 +11,7 @@ import pytest
 from typing_extensions import override
 
 from shardline.app.controller.compute import ComputeController, Hold
+from shardline.app.controller.link import Link
 from shardline.app.controller.storage import StorageController
 from shardline.app.controller.subscription import Subscription
 from shardline.app.protocol.compute import (
@@ -487,3 +488,20 @@ def test_what_is_heard_of_storage_is_kept() -> None:
         wait_until("the status is heard", lambda: controller.statuses.get("a") == stalled, 10)
         assert controller.statuses == {"a": stalled}
         assert controller.uppers == {"a": 6}
+
+
+def test_a_connection_that_cannot_be_made_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever the reason: without its link a controller would be cut off for ever."""
+    made, errors = Connections(), [RuntimeError("a bug"), ConnectionError("nobody there")]
+
+    def connect() -> FakeConnection:
+        if errors:
+            raise errors.pop()
+        return made()
+
+    link = Link(connect, list, lambda _: None, Hasty(), "a")
+    link.start()
+    made.next()
+    link.stop()
+    found = [r.__dict__["context"] for r in caplog.records if r.levelname == "ERROR"]
+    assert found == [{"thread": "a-link"}]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -59,23 +58,3 @@ def test_a_drop_ends_when_the_lane_says_so(site: Site) -> None:
         application.apply(project(source("t")))
         site.wait("the source is in order", lambda: "t" in application.running())
         assert application.drop(["t"])[-1] == "t"
-
-
-def test_an_end_right_before_a_look_is_not_lost(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The look clears the signal; the thread ends all the same, and does not wait for an hour."""
-    made = site.application()._objects
-    look = made._look
-
-    def ended_before() -> float:
-        made._ending.set()
-        made._wakes.end()
-        return look()
-
-    def wait(*_: object) -> bool:
-        raise AssertionError("it waits after the end")
-
-    monkeypatch.setattr(made, "_look", ended_before)
-    monkeypatch.setattr(made, "_clock", SimpleNamespace(wait=wait))
-    made._run()
