@@ -77,6 +77,11 @@ class BackgroundThread:
         self._thread = make(**options)
 
     @property
+    def was_started(self) -> bool:
+        """True from its start on, also after its end."""
+        return self._thread.ident is not None
+
+    @property
     def is_running(self) -> bool:
         """True from its start to its end."""
         return self._thread.is_alive()
@@ -105,7 +110,7 @@ class BackgroundThread:
 
     def join(self, timeout_ms: float | None = None) -> bool:
         """Wait until the thread has ended, as `stop` does, without asking it to."""
-        if self._thread.ident is None:
+        if not self.was_started:
             return True
         # Not by a thread for itself: it would wait for its own end.
         if self._thread is not threading.current_thread():

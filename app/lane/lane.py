@@ -70,6 +70,7 @@ from shardline.app.lane.settings import LANE_KNOBS, LaneSettings
 from shardline.app.lane.state import LaneObject, LaneState, would_change
 from shardline.app.protocol.objects import Description
 from shardline.app.settings.live import with_live_values
+from shardline.datasource.background import BackgroundThread
 from shardline.datasource.clock import Clock, IdGenerator
 from shardline.datasource.errors import Determinate, Fenced, Indeterminate, InvalidUsage, ShardError
 
@@ -156,9 +157,10 @@ class Lane:
         self._notified_to = journal.state.next_index
         self._applied_settings: dict[str, str] = {}
         self._lost: ShardError | None = None
-        self._stopping = threading.Event()
         self._rested = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lane", daemon=True)
+        # A loop of its own: after `stop` it goes on until all that runs has stopped.
+        self._thread = BackgroundThread("lane", self._run, wake=self._inbox.wake)
+        self._stopping = self._thread.stopping
 
     # -- for everybody -----------------------------------------------------------------------
 
@@ -244,10 +246,9 @@ class Lane:
         Returns:
             True if everything has stopped; what has not by `timeout_ms` ends with the process.
         """
-        self._stopping.set()
-        self._inbox.wake.set()
+        self._thread.cancel()
         rested = True
-        if self._thread.ident is not None:
+        if self._thread.was_started:
             rested = self._clock.wait(self._rested, timeout_ms)
         # Not before the rest: it gives up the holder's lease, and the next runtime would start the
         # same objects while ours still work. (The fence would hold; the work would be wasted.)

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -66,6 +65,7 @@ from shardline.app.storage.one_shot import Oneshots
 from shardline.app.storage.worker import StorageEffects, StorageWorker
 from shardline.app.transport.endpoint import Endpoint
 from shardline.app.transport.session import Received, Reconcile
+from shardline.datasource.background import PeriodicThread
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import Clock, IdGenerator
 from shardline.datasource.errors import InvalidUsage, ShardError, unknown_name
@@ -83,7 +83,7 @@ _OBSERVATIONS_MAX: Final = 100_000
 
 _STATISTICS_MS: Final = 1000.0
 _STOP_MS: Final = 60_000.0
-_JOIN_S: Final = 10.0
+_JOIN_MS: Final = 10_000.0
 
 _News: TypeAlias = Observation | StagedBatches
 
@@ -136,7 +136,12 @@ class Runtime(Observer):
         self._options = options
         self._observing = observing
         self._watcher = watcher or RuntimeWatcher()
-        self._wake = threading.Event()
+        # A round that fails is logged, and the next one is taken: without the loop nothing could be
+        # asked for, or even dropped.
+        self._thread = PeriodicThread(
+            "runtime", self._round, clock, first_ms=_STATISTICS_MS, retry_ms=_STATISTICS_MS
+        )
+        self._wake = self._thread.wake
         self._phases: queue.SimpleQueue[PhaseChange] = queue.SimpleQueue()
         self._news: queue.Queue[_News] = queue.Queue(_OBSERVATIONS_MAX)
         self._overrun = 0
@@ -184,8 +189,6 @@ class Runtime(Observer):
         )
         self._oneshots = Oneshots(self._objects.hosts["storage"], self._put)
         self._counted_ms = float("-inf")
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="runtime", daemon=True)
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -204,10 +207,7 @@ class Runtime(Observer):
         self._peeks.stop()
         self._oneshots.stop()
         rested = self.lane.stop(_STOP_MS)
-        self._stopping.set()
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(_JOIN_S)
+        self._thread.stop(_JOIN_MS)
         if self._observing is not None:
             self._observing.stop()
         return rested
@@ -256,18 +256,11 @@ class Runtime(Observer):
 
     # -- the loop ------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            self._clock.wait(self._wake, _STATISTICS_MS)
-            try:
-                self._step()
-            except Exception:  # noqa: BLE001 - see below
-                # It must go on: without it nothing could be asked for, or even dropped.
-                _log.exception("a round of the runtime failed")
+    def _round(self) -> float:
+        self._step()
+        return _STATISTICS_MS
 
     def _step(self) -> None:
-        # Before anything is taken: what arrives during this round causes another one.
-        self._wake.clear()
         self._apply_changed_settings()
         if self._follows and self._journal.role == "holder":
             self._follows = False  # what was refused can be recorded from here on
