@@ -53,6 +53,7 @@ from shardline.app.settings.live import (
     parse_positive_ms,
     parse_size_bytes,
 )
+from shardline.datasource.background import BackgroundThread
 from shardline.datasource.clock import Clock
 from shardline.datasource.errors import InvalidUsage, ShardError
 from shardline.datasource.frontier import Frontier
@@ -267,10 +268,8 @@ class RunningIndex:
         self._shard = shard
         self._indexes = indexes
         self._settings = settings
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, name=f"index-{incarnation.query_name}", daemon=True
-        )
+        self._thread = BackgroundThread(f"index-{incarnation.query_name}", self._run)
+        self._stopped = self._thread.stopping
 
     def start(self) -> None:
         """Start the thread."""
@@ -278,8 +277,7 @@ class RunningIndex:
 
     def stop(self) -> None:
         """End it and free its memory; may be repeated."""
-        self._stopped.set()
-        self._thread.join()
+        self._thread.stop()
 
     def tune(self, settings: IndexSettings) -> None:
         """Apply changed settings, from the next step on."""

@@ -62,6 +62,7 @@ from shardline.app.settings.live import (
     parse_positive_ms,
     parse_size_bytes,
 )
+from shardline.datasource.background import BackgroundThread
 from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
 from shardline.datasource.frontier import Frontier
 
@@ -183,13 +184,10 @@ class RunningSubscription:
         self._feed = feed
         self._on = on
         self._settings = settings
-        self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._unacknowledged: list[int | None] = []
-        self._room = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, name=f"subscribe-{incarnation.query_name}", daemon=True
-        )
+        self._thread = BackgroundThread(f"subscribe-{incarnation.query_name}", self._run)
+        self._stopped, self._room = self._thread.stopping, self._thread.wake
 
     def start(self) -> None:
         """Start the thread."""
@@ -197,10 +195,7 @@ class RunningSubscription:
 
     def stop(self) -> None:
         """End it; sends `SubscribeDropped` if its last batch has not been sent. May be repeated."""
-        # The flag first: the thread that `_room` wakes looks at it.
-        self._stopped.set()
-        self._room.set()
-        self._thread.join()
+        self._thread.stop()
 
     def tune(self, settings: SubscribeSettings) -> None:
         """Apply changed settings, from the next batch on."""

@@ -10,8 +10,6 @@ Invariants:
 
 from __future__ import annotations
 
-import threading
-
 from pyspark import InheritableThread
 
 from shardline.app.compute.errors import failure_report
@@ -20,6 +18,7 @@ from shardline.app.execution.host import Host, Incarnation
 from shardline.app.execution.observations import Ended, Started
 from shardline.app.execution.stopped import Stopped
 from shardline.app.protocol.objects import ViewDescription
+from shardline.datasource.background import BackgroundThread
 from shardline.datasource.spark_native.time_interval import Interval
 
 __all__ = ["RunningConstantView", "run_constant"]
@@ -43,19 +42,17 @@ class RunningConstantView:
         """Start its thread."""
         self._host = host
         self._incarnation = incarnation
-        self._stopping = threading.Event()
+        self._thread = BackgroundThread(incarnation.query_name, self._run, make=InheritableThread)
         self._view = View(host, incarnation, description, self._gate)
         # Its own, as a streaming query would have: the shared one may hold temporary views of the
         # same names.
         self._session = host.spark.newSession()
-        self._thread = InheritableThread(target=self._run, name=incarnation.query_name, daemon=True)
         host.report(Started(id=incarnation.id, epoch=incarnation.epoch))
         self._thread.start()
 
     def stop(self) -> None:
         """End it, and wait until nothing of it commits any more; may be repeated."""
-        self._stopping.set()
-        self._thread.join()
+        self._thread.stop()
 
     def _run(self) -> None:
         me, host = self._incarnation, self._host
@@ -79,5 +76,5 @@ class RunningConstantView:
         self._host.check_fence()
 
     def _gate_stop(self) -> None:
-        if self._stopping.is_set():
+        if self._thread.stopping.is_set():
             raise Stopped
