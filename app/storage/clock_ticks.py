@@ -26,8 +26,10 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Literal, TypeAlias
 
+from shardline.datasource.background import PeriodicThread
 from shardline.datasource.clock import Clock
 
 __all__ = ["TickOutcome", "ticking"]
@@ -42,6 +44,9 @@ _AGAIN_MS: Final = 50
 
 TickOutcome: TypeAlias = Literal["done", "again"]
 """Again: the tick could not be made yet, and may be in a moment."""
+
+_RETRY_MS: Final = 1000.0
+"""Pause after a round that met something unforeseen."""
 
 
 @dataclass(slots=True, eq=False)
@@ -74,39 +79,46 @@ class _Ticker:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._all: list[_TickedSource] = []
-        self._changed = threading.Event()
-        self._runs = False
+        self._thread: PeriodicThread | None = None
 
     def add(self, ticking: _TickedSource) -> None:
         with self._lock:
             self._all.append(ticking)
-            if not self._runs:
-                self._runs = True
-                threading.Thread(target=self._run, name="ticks of sources", daemon=True).start()
-            self._changed.set()
+            if self._thread is None:
+                pool = ThreadPoolExecutor(_THREADS, "tick")
+                self._thread = PeriodicThread(
+                    "ticks of sources",
+                    partial(self._round, pool),
+                    ticking.clock,
+                    retry_ms=_RETRY_MS,
+                )
+                self._thread.start()
+            self._thread.wake.set()
 
     def wake(self) -> None:
         """Look again at what is due."""
-        self._changed.set()
+        with self._lock:
+            if self._thread is not None:
+                self._thread.wake.set()
 
     def remove(self, ticking: _TickedSource) -> None:
         ticking.ended = True
         with self._lock:
             if ticking in self._all:
                 self._all.remove(ticking)
-            self._changed.set()
+            if self._thread is not None:
+                self._thread.wake.set()
 
-    def _run(self) -> None:
-        with ThreadPoolExecutor(_THREADS, "tick") as pool:
-            while True:
-                with self._lock:
-                    everybody = list(self._all)
-                    if not everybody:
-                        self._runs = False
-                        return
-                    self._changed.clear()
-                pause_ms = min(self._visit(pool, each) for each in everybody)
-                everybody[0].clock.wait(self._changed, pause_ms)
+    def _round(self, pool: ThreadPoolExecutor) -> float | None:
+        with self._lock:
+            everybody = list(self._all)
+            if not everybody:
+                # Under the lock: a source that comes after this gets another thread.
+                self._thread = None
+        if not everybody:
+            pool.shutdown()
+            return None
+        return min(self._visit(pool, each) for each in everybody)
 
     @staticmethod
     def _visit(pool: ThreadPoolExecutor, ticking: _TickedSource) -> int:

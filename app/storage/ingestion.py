@@ -55,6 +55,7 @@ from shardline.app.storage.reclock import Origin, Remap
 from shardline.app.storage.reporting import SourceReports
 from shardline.app.storage.resume import Checkpoint, reconcile_checkpoint
 from shardline.app.storage.source_look import SourceLook
+from shardline.datasource.background import BackgroundThread
 from shardline.datasource.errors import Determinate, Fenced, ShardError
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class Ingestion:
     def start(self) -> None:
         """Start the thread that leads it."""
         name = f"ingestion {self._incarnation.query_name}"
-        threading.Thread(target=self._run_incarnation, name=name, daemon=True).start()
+        BackgroundThread(name, self._run_incarnation).start()
 
     def stop(self) -> None:
         """End it; when this returns nothing of it is committed any more."""
@@ -286,7 +287,7 @@ class Ingestion:
             except Exception:  # noqa: BLE001 - it has failed, or its JVM is gone: it has ended
                 _log.info("a query that was stopped had ended", exc_info=True)
 
-        threading.Thread(target=end, name=f"stop {query.name}", daemon=True).start()
+        BackgroundThread(f"stop {query.name}", end).start()
 
     # -- micro-batches and ticks ------------------------------------------------------------------
 

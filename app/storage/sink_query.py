@@ -85,6 +85,7 @@ from shardline.app.storage.sinks.target import (
     interval_ms,
     options_of,
 )
+from shardline.datasource.background import BackgroundThread
 from shardline.datasource.errors import Determinate, Fenced, InvalidUsage, ShardError
 from shardline.datasource.frontier import EMPTY, Frontier
 from shardline.datasource.read import latest_readable
@@ -165,7 +166,11 @@ class _SinkRun:
         self._incarnation = incarnation
         self._sink = sink
         self._checkpoint: Path = incarnation.checkpoint(host.checkpoints)
-        self._stopping = threading.Event()
+        # Spark finds Python sources by the session of the thread, and the pool by its properties.
+        self._thread = BackgroundThread(
+            f"sink-{sink.name}", self._run, make=partial(InheritableThread, session=host.spark)
+        )
+        self._stopping = self._thread.stopping
         self._commit_lock = threading.Lock()
         self._begun_ms = host.clock.elapsed_ms()
         self._hydrated = False
@@ -173,10 +178,6 @@ class _SinkRun:
         self._progress: SinkProgress | None = None
         self._target: Target | None = None
         self._error: BaseException | None = None
-        # Spark finds Python sources by the session of the thread, and the pool by its properties.
-        self._thread = InheritableThread(
-            target=self._run, name=f"sink-{sink.name}", daemon=True, session=host.spark
-        )
 
     def start(self) -> None:
         """Begin, in a thread of its own."""
