@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from shardline.app.demo.place import Place
+from shardline.datasource.background import BackgroundThread
 from shardline.datasource.clock import Clock
 
 __all__ = ["Day", "Feed", "land", "landed", "split"]
@@ -85,14 +85,12 @@ class Feed:
         self._place = place
         self._pause_ms = 1000.0 / days_per_second
         self._clock = clock
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
+        self._thread = BackgroundThread("feed", self._run)
         there = set(landed(place))
         self.days = tuple(days)
         self._todo = [day for day in days if day.name not in there]
         self.landed_days = len(self.days) - len(self._todo)
         self.landed_rows = sum(day.rows for day in self.days if day.name in there)
-        self.error: OSError | None = None
 
     @property
     def finished(self) -> bool:
@@ -105,31 +103,26 @@ class Feed:
 
     def stop(self) -> None:
         """Stop landing, and wait for the file under way."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.stop()
 
     def wait(self, timeout_ms: float) -> bool:
         """Wait until every day has arrived; False after `timeout_ms`, or when landing failed.
 
         Raises:
-            OSError: A file could not be written.
+            Exception: As it was raised by the thread, such as an `OSError`.
         """
-        self._thread.join(timeout_ms / 1000)
-        if self.error is not None:
-            raise self.error
+        self._thread.join(timeout_ms)
+        if self._thread.error is not None:
+            raise self._thread.error
         return self.finished
 
     def _run(self) -> None:
-        try:
-            for day in self._todo:
-                if self._stop.is_set():
-                    return
-                land(day, self._place)
-                self.landed_rows += day.rows
-                self.landed_days += 1
-                _log.debug("landed", extra={"context": {"day": day.name, "rows": day.rows}})
-                self._clock.wait(self._stop, self._pause_ms)
-        except OSError as error:
-            _log.exception("cannot land a file")
-            self.error = error
+        stopping = self._thread.stopping
+        for day in self._todo:
+            if stopping.is_set():
+                return
+            land(day, self._place)
+            self.landed_rows += day.rows
+            self.landed_days += 1
+            _log.debug("landed", extra={"context": {"day": day.name, "rows": day.rows}})
+            self._clock.wait(stopping, self._pause_ms)

@@ -10,7 +10,6 @@ The statuses are those of `./spark-submit.sh status`.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Self, TypeAlias
@@ -23,6 +22,7 @@ from shardline.app.cli.status import ObjectStatus, SystemStatus, fetch_status, s
 from shardline.app.demo.data import FLIGHTS
 from shardline.app.demo.feed import Feed
 from shardline.app.storage.errors import live_count
+from shardline.datasource.background import BackgroundThread
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import Clock
 from shardline.datasource.errors import ShardError
@@ -136,8 +136,8 @@ class ProgressDisplay:
         self._clock = clock
         self._standing = standing
         self._interval_ms = interval_ms
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+        self._thread = BackgroundThread("progress", self._run)
+        self._stop = self._thread.stopping
         self._before: DemoProgress | None = None
         self._now: DemoProgress | None = None
         self._started_ms = clock.elapsed_ms()
@@ -149,8 +149,7 @@ class ProgressDisplay:
 
     def __exit__(self, *_: object) -> None:
         """Stop, after showing the last progress."""
-        self._stop.set()
-        self._thread.join()
+        self._thread.stop()
 
     def _run(self) -> None:
         if not self._console.is_terminal:

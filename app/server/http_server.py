@@ -10,13 +10,14 @@ a line in the log of a thread that has ended.
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import uvicorn
 
+from shardline.datasource.background import BackgroundThread
 from shardline.datasource.errors import InvalidUsage
 
 if TYPE_CHECKING:
@@ -47,9 +48,8 @@ class RunningServer:
         self._socket = listening
         host, self.port = listening.getsockname()[:2]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
-        self._thread = threading.Thread(
-            target=self._server.run, args=([listening],), name="http", daemon=True
-        )
+        # Ended by the server's own flag.
+        self._thread = BackgroundThread("http", partial(self._server.run, [listening]))
         self._thread.start()
 
     def __enter__(self) -> Self:
@@ -68,7 +68,7 @@ class RunningServer:
     def close(self) -> None:
         """Take no more requests, wait up to 10 s for those under way, and end."""
         self._server.should_exit = True
-        self._thread.join(2 * _GRACE_S)
+        self._thread.join(2 * _GRACE_S * 1000)
         self._socket.close()
 
 
