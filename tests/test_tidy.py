@@ -286,6 +286,22 @@ def test_retired_names_stay_retired() -> None:
     assert found == {}
 
 
+OWN_THREADS: Final = {
+    "app/compute/peek/peek.py": "a pool, whose threads end when no query waits",
+    "app/lane/effects.py": "a pool that does not keep the process if one of its threads hangs",
+    "datasource/background.py": "makes all others",
+    "datasource/stores/probe.py": "begun and joined by one function, which raises what they met",
+}
+"""Modules that make threads themselves, and why."""
+
+
+def test_threads_are_made_in_one_way() -> None:
+    """By `datasource/background.py`, where no error ends one in silence."""
+    makes = re.compile(r"\b(Inheritable)?Thread\(|\bTimer\(|threading\.Thread\b")
+    made = {name_of(path) for path in product() if makes.search(path.read_text(encoding="utf-8"))}
+    assert made == OWN_THREADS.keys()
+
+
 def test_no_module_is_dead() -> None:
     """Every installed module is imported by another one, or is where a program starts."""
     imported = {name for path in product() for name in imports_of(path)}
