@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from typing_extensions import override
 
-from shardline.app.compute.peek.answer import Relations
 from shardline.app.compute.peek.peek import PeekServer
 from shardline.app.compute.worker import ComputeEffects, ComputeWorker
 from shardline.app.execution.observations import Observation, Progress
@@ -176,19 +175,24 @@ class Runtime(Observer):
         objects = self.lane.state.objects
         self._compute_worker = ComputeWorker(objects)
         self._storage_worker = StorageWorker(objects, clock.now_ms())
-        relations: Relations = _no_relations if observing is None else observing.relations.relation
-        peeks = options.bounds.peeks
-        self._peeks = PeekServer(
-            self._objects.hosts["compute"],
-            self,
-            relations,
-            bind,
-            settings=peeks,
-            decided=(lambda *_: None) if observing is None else observing.decided,
-            find_blockage=(lambda _: None) if observing is None else observing.find_blockage,
-        )
+        self._peeks = self._make_peeks()
         self._oneshots = Oneshots(self._objects.hosts["storage"], self._put)
         self._counted_ms = float("-inf")
+
+    def _make_peeks(self) -> PeekServer:
+        observing, host = self._observing, self._objects.hosts["compute"]
+        peeks = self._options.bounds.peeks
+        if observing is None:
+            return PeekServer(host, self, _no_relations, bind, settings=peeks)
+        return PeekServer(
+            host,
+            self,
+            observing.relations.relation,
+            bind,
+            settings=peeks,
+            decided=observing.decided,
+            find_blockage=observing.find_blockage,
+        )
 
     # -- life ------------------------------------------------------------------------------------
 
