@@ -41,6 +41,9 @@ from shardline.datasource.shard_source.stream_inputs import StreamInputs, time_n
 
 __all__ = ["EndChooser"]
 
+_LEAP_SHARE: Final = 10
+"""An upper that has leapt is followed after this part of the interval."""
+
 _STARTS_MAX: Final = 16
 """How often in a row a start may find that history went on under it."""
 
@@ -179,7 +182,7 @@ class EndChooser:
         planned = parts_with_news(states, lower, near)
         if planned:
             end = self._readable_end(states, lower, next_frontier(planned, near, limits))
-        elif self._is_progress_due(upper):
+        elif self._is_progress_due(lower, upper):
             end = upper
         else:
             return start
@@ -193,11 +196,22 @@ class EndChooser:
         limits += [self._target] if self._target is not None else []
         return meet(limits)
 
-    def _is_progress_due(self, upper: Frontier) -> bool:
+    def _is_progress_due(self, lower: int, upper: Frontier) -> bool:
+        """True if the offset is to follow the upper from `lower` though there is nothing to read.
+
+        Once in an interval, which is cheap. But an upper that has leapt over more than an interval
+        belongs to a writer that is back, as a view is that has just hydrated: who waits for this
+        query would wait for the rest of the interval without a reason. A tenth of it stays, for
+        uppers that always move in leaps.
+        """
+        if upper.time is None:
+            return True  # a finished shard is news by itself
+        if self._target is not None:
+            return False  # a run to a fixed target ends without progress
         quiet_ms = self._clock.elapsed_ms() - self._quiet_since_ms
         interval_ms = self._options.progress_interval_ms
-        # A finished shard is news by itself. A run to a fixed target ends without progress.
-        return upper.is_empty or (self._target is None and quiet_ms >= interval_ms)
+        leapt = upper.time - lower > interval_ms
+        return quiet_ms >= (interval_ms / _LEAP_SHARE if leapt else interval_ms)
 
     # -- freezing ----------------------------------------------------------------------------
 

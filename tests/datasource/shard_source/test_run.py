@@ -182,6 +182,34 @@ def test_an_idle_query_makes_no_micro_batch(world: World) -> None:
     assert sum(moving) == 6
 
 
+def test_an_upper_that_has_leapt_is_followed_at_once(world: World) -> None:
+    """The writer was away, and is back without news: nobody waits for `progressInterval`.
+
+    A leap is of more than the interval, by the times of the shard.
+    """
+    client = world.client(BLOBS)
+    fill(client)
+    checkpoint = Checkpoint()
+    query = Query(client, checkpoint, options_of(progressInterval="10s"))
+    query.drain()
+    begun = checkpoint.frontier()
+
+    def leap(ms: int) -> int:
+        upper = client.state("in").upper.time
+        assert upper is not None
+        client.writer("in").compare_and_append(None, Frontier(upper), Frontier(upper + ms))
+        return upper + ms
+
+    leap(9_000)
+    world.clock.advance(1_100)
+    assert not query.step(), "an idle writer: once in an interval is enough"
+    upper = leap(9_000)
+    assert query.step()
+    assert checkpoint.frontier() == upper != begun
+    leap(20_000)
+    assert not query.step(), "uppers that always leap do not make a micro-batch each"
+
+
 # --- refusals -------------------------------------------------------------------------------------
 
 
