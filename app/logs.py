@@ -7,26 +7,43 @@ One reader for Spark's log and ours: `spark.read.schema(pyspark.logger.SPARK_LOG
 `msg` is constant text; what varies is in `context`, passed as `extra={"context": {…}}`. An
 exception is under `exception`: its class, its message with those of its causes, and its stack
 trace: method, file and line of each frame. ERROR means that someone must look.
+
+The file is renamed to `log.jsonl.1` (and that one to `log.jsonl.2`, and so on) when it has grown to
+its size or when a day (UTC) is over, and the oldest goes: a log that only grows fills the disk of
+an application that runs for months. Several processes may write to one log, as two commands on one
+folder do: the first that finds it due renames it under a lock, the others notice and follow.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
+import logging.handlers
+import os
 import traceback
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import IO, Final
 
 from typing_extensions import override
 
 from shardline.datasource.errors import InvalidUsage
 
-__all__ = ["JsonLines", "add_log_file", "start_log"]
+__all__ = ["LOG_FILES", "LOG_SIZE", "JsonLines", "LogFile", "add_log_file", "log_hint", "start_log"]
 
 _CAUSES = 10
 """Longest chain of causes in a message."""
 
 _OURS = "shardline"
+
+LOG_SIZE: Final = 16 << 20
+"""Size in bytes at which a log file is renamed, unless settings say otherwise."""
+
+LOG_FILES: Final = 10
+"""Number of renamed files that are kept, unless settings say otherwise."""
+
+_DAY_S: Final = 86_400
 
 
 class JsonLines(logging.Formatter):
@@ -71,15 +88,98 @@ def _message(error: BaseException) -> str:
     return "\n".join(said)
 
 
-def add_log_file(file: Path, level: str) -> logging.Handler:
+class LogFile(logging.handlers.WatchedFileHandler):
+    """A file of the log, renamed when it is large or of an earlier day.
+
+    The base class follows a file that another process has renamed.
+    """
+
+    def __init__(self, file: Path, *, size: int = LOG_SIZE, files: int = LOG_FILES) -> None:
+        """Open the file; its folder is there.
+
+        Args:
+            file: The file that is written.
+            size: Bytes at which it is renamed.
+            files: How many renamed ones are kept.
+        """
+        super().__init__(file, encoding="utf-8")
+        self._size = size
+        self._files = files
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self.write_line(self.format(record), record.created)
+        except Exception:  # noqa: BLE001 - as every handler of the standard library
+            self.handleError(record)
+
+    def write_line(self, line: str, at_s: float) -> None:
+        """Write a line that is JSON already.
+
+        Args:
+            line: Without a line break.
+            at_s: The time now, in s since the epoch.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        # Reentrant, and held already when a logger calls.
+        self.acquire()
+        try:
+            if self._is_due(self._current(), at_s):
+                self._rename(self._current())
+            self._current().write(f"{line}\n")
+            self.flush()
+        finally:
+            self.release()
+
+    def _current(self) -> IO[str]:
+        """The file of the log's name; the one that was open may have been renamed."""
+        self.reopenIfNeeded()
+        assert self.stream is not None, "it is opened at once"
+        return self.stream
+
+    def _is_due(self, stream: IO[str], at_s: float) -> bool:
+        """True if the file is full, or was last written on an earlier day."""
+        found = os.fstat(stream.fileno())
+        is_old = found.st_mtime // _DAY_S < at_s // _DAY_S
+        return found.st_size > 0 and (is_old or found.st_size >= self._size)
+
+    def _rename(self, stream: IO[str]) -> None:
+        """Rename the file and the earlier ones, unless another process has just done so."""
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        path = Path(self.baseFilename)
+        # Whoever has waited for the lock holds a file that is renamed by now, and must not rename
+        # the new one.
+        if not path.exists() or not os.path.samestat(path.stat(), os.fstat(stream.fileno())):
+            return
+        for number in range(self._files, 0, -1):
+            earlier = path if number == 1 else path.with_name(f"{path.name}.{number - 1}")
+            if earlier.exists():
+                earlier.replace(path.with_name(f"{path.name}.{number}"))
+
+
+def log_hint() -> str:
+    """Advice to read the log, which is named if this process has started one."""
+    for handler in logging.getLogger(_OURS).handlers:
+        if isinstance(handler, LogFile):
+            return f"the log has all of it: {handler.baseFilename}"
+    return "the log has all of it"
+
+
+def add_log_file(
+    file: Path, level: str, *, size: int = LOG_SIZE, files: int = LOG_FILES
+) -> LogFile:
     """Append this project's log to `file`; returns the handler, which the caller closes.
 
     Args:
         file: The file; its folder is made if need be.
         level: Least level that is written, by its name in the standard library.
+        size: Bytes at which it is renamed.
+        files: How many renamed ones are kept.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(file, encoding="utf-8")
+    handler = LogFile(file, size=size, files=files)
     handler.setFormatter(JsonLines())
     logger = logging.getLogger(_OURS)
     logger.setLevel(level)
@@ -89,10 +189,12 @@ def add_log_file(file: Path, level: str) -> logging.Handler:
     return handler
 
 
-def start_log(file: str, folder: Path, level: str) -> logging.Handler:
+def start_log(
+    file: str, folder: Path, level: str, *, size: int = LOG_SIZE, files: int = LOG_FILES
+) -> LogFile:
     """Start the log in `file`, or if that is empty in `log.jsonl` of the job's folder.
 
-    Makes the folder.
+    Makes the folder. `size` and `files` are those of `add_log_file`.
 
     Raises:
         InvalidUsage: `FOLDER_NOT_WRITABLE`: the log cannot be written.
@@ -100,7 +202,7 @@ def start_log(file: str, folder: Path, level: str) -> logging.Handler:
     path = Path(file) if file else folder / "log.jsonl"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return add_log_file(path, level)
+        return add_log_file(path, level, size=size, files=files)
     except OSError as error:
         raise InvalidUsage(
             f"the log '{path}' cannot be written: {error.strerror}",

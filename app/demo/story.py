@@ -41,6 +41,7 @@ from shardline.app.demo.progress import (
     read_progress,
     settled_time,
 )
+from shardline.app.logs import log_hint
 from shardline.app.protocol.compute import SubscribeDropped
 from shardline.app.protocol.objects import SourceDescription
 from shardline.app.server.application_server import serve_application
@@ -267,7 +268,7 @@ def _until(
             raise Determinate(
                 f"'{failing.name}' is {failing.verdict}: {failing.because}",
                 code="OBJECT_FAILED",
-                hint=failing.to_do or "the log has all of it",
+                hint=failing.to_do or log_hint(),
             )
         if cast.application.lost is not None:
             raise cast.application.lost

@@ -43,7 +43,7 @@ from shardline.app.execution.error_texts import (
 from shardline.app.protocol.redaction import redact_option
 from shardline.datasource.errors import InvalidUsage, ShardError
 
-__all__ = ["LOGGED_HINT", "Cause", "find_cause", "whole_text"]
+__all__ = ["LOGGED_HINT", "Cause", "find_cause", "whole_text", "without_run_ids"]
 
 LOGGED_HINT: Final = "the log has all of it"
 """Hint for an error about which nothing better is known."""
@@ -401,7 +401,9 @@ _VARYING: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str
     (re.compile(r"/(?:_temporary|\.staging-\d+|\.spark-staging-[\w-]+)(?:/[^\s'\",;:)]*)?"), ""),
     (re.compile(r"\b(tmp|temp|blockmgr-|spark-)(?:[a-z0-9_]{8}|[0-9a-f]{8}-[0-9a-f-]{27})\b"),
      r"\1…"),
-    (re.compile(r"\[id = [\w-]+, runId = [\w-]+\]"), ""),
+    (re.compile(r"\s*\[(?:id|queryId) = [\w-]+, (?:runId|run) = [\w-]+\]"), ""),
+    (re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"), "…"),
+    (re.compile(r"@[0-9a-f]{5,16}\b"), ""),
     (re.compile(r"\bcalling (?:o\d+|z:[\w.]+)\.(?=\w)"), "calling "),
     (re.compile(r"\b(task|stage|attempt|TID) \d+(?:\.\d+)?"), r"\1 …"),
     (re.compile(r"\battempt_\d+_\w+"), "attempt…"),
@@ -409,11 +411,19 @@ _VARYING: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str
 """What differs between two attempts, and what stands in its place."""
 
 
-def _cleaned(cause: Cause) -> Cause:
-    said = " ".join(cause.said.split())
+def without_run_ids(text: str) -> str:
+    """The text without what differs from one attempt to the next though the error is the same.
+
+    That is: ids of queries and runs, numbers of stages and tasks, addresses of objects, names of
+    temporary files.
+    """
     for pattern, place in _VARYING:
-        said = pattern.sub(place, said)
-    said = redact_option("", said)
+        text = pattern.sub(place, text)
+    return text
+
+
+def _cleaned(cause: Cause) -> Cause:
+    said = redact_option("", without_run_ids(" ".join(cause.said.split())))
     if len(said) > _LENGTH_MAX:
         said = said[: _LENGTH_MAX - 1] + "…"
     return Cause(cause.code, said, redact_option("", cause.hint), cause.is_usage)

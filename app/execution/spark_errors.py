@@ -19,7 +19,8 @@ import re
 import sys
 from typing import Final
 
-from shardline.app.execution.causes import find_cause, whole_text
+from shardline.app.execution.causes import LOGGED_HINT, find_cause, whole_text
+from shardline.app.logs import log_hint
 from shardline.datasource.errors import Corrupt, MissingBlob, ShardError
 
 __all__ = [
@@ -101,7 +102,7 @@ def _sentence(error: BaseException) -> tuple[int, str]:
 def describe_failure(error: BaseException) -> tuple[str, str]:
     """Return one sentence for `error`, and a hint what to do about it, which may be empty."""
     cause = find_cause(error)
-    return cause.sentence, cause.hint
+    return cause.sentence, _named(cause.hint)
 
 
 def error_sentence(error: BaseException, code: str) -> str:
@@ -121,4 +122,9 @@ def error_line(error: BaseException) -> str:
 
 
 def _with_hint(sentence: str, hint: str) -> str:
-    return f"{sentence} — hint: {hint}" if hint else sentence
+    return f"{sentence} — hint: {_named(hint)}" if hint else sentence
+
+
+def _named(hint: str) -> str:
+    """The hint; one that refers to the log names its file."""
+    return log_hint() if hint == LOGGED_HINT else hint

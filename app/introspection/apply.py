@@ -22,6 +22,7 @@ from typing import Final, TypeAlias, assert_never
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from shardline.app.execution.causes import without_run_ids
 from shardline.app.execution.observations import (
     Ended,
     Failed,
@@ -113,9 +114,12 @@ def apply(facts: Facts, event: Event, now_ms: int) -> None:
 
 
 def note_status(facts: Facts, found: ObjectFacts, now_ms: int) -> None:
-    """Note an object's present status, and add it to the history if it has changed."""
+    """Note an object's present status, and add it to the history if it has changed.
+
+    An error that comes again with another run's ids is the same one: a retry is no news.
+    """
     condition = _condition(found)
-    if condition == found.condition and found.condition_ms:
+    if found.condition_ms and _without_run_ids(condition) == _without_run_ids(found.condition):
         return
     # Never two at one time: ordered by time they are in the order in which they came.
     changed_ms = max(_changed_ms(found, now_ms), found.condition_ms + 1)
@@ -432,6 +436,15 @@ def _healthy(found: ObjectFacts) -> Condition:
                     status, health.error, (health.hint,) if health.hint else (), spaces
                 )
     return Condition("running", namespaced=spaces)
+
+
+def _without_run_ids(condition: Condition) -> Condition:
+    return Condition(
+        condition.status,
+        without_run_ids(condition.error),
+        condition.hints,
+        tuple((space, without_run_ids(error)) for space, error in condition.namespaced),
+    )
 
 
 def _changed_ms(found: ObjectFacts, now_ms: int) -> int:

@@ -276,8 +276,10 @@ def _json(value: object) -> Response:
     return Response(encoded, media_type="application/json")
 
 
-async def _failed(_request: Request, error: Exception) -> Response:
+async def _failed(request: Request, error: Exception) -> Response:
     assert isinstance(error, ShardError), error
+    context = {"path": request.url.path, "code": error.code, "error": error.detail}
+    _log.info("a request was refused", extra={"context": context})
     if error.code == "TIMEOUT":
         status = 504
     elif error.code in {"UNKNOWN_RELATION", "UNKNOWN_OBJECT", "UNKNOWN_ACTION"}:

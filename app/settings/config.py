@@ -167,10 +167,14 @@ class LogSettings(_Section, frozen=True):
     Attributes:
         level: Least level that is written.
         file: The file; empty for `log.jsonl` in the job's own folder.
+        max_size: Size at which the file is renamed; so it is when a day is over.
+        files: How many renamed files are kept.
     """
 
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     file: str = ""
+    max_size: Size = Size("16m")
+    files: Annotated[int, Meta(ge=1, le=1000)] = 10
 
 
 class Settings(_Section, frozen=True):

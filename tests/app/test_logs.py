@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shardline.app.logs import add_log_file, start_log
+from shardline.app.logs import LogFile, add_log_file, log_hint, start_log
 from shardline.datasource.errors import InvalidUsage
 
 
@@ -104,3 +105,85 @@ def test_a_folder_that_cannot_be_written_is_told_with_what_to_do(tmp_path: Path)
     with pytest.raises(InvalidUsage, match="FOLDER_NOT_WRITABLE") as refused:
         start_log("", tmp_path / "in the way" / "job", "INFO")
     assert "--data" in str(refused.value)
+
+
+def record(number: int, at_s: float) -> logging.LogRecord:
+    """A record of a known time."""
+    made = logging.LogRecord("shardline.jobs", logging.INFO, "", 0, f"line {number}", None, None)
+    made.created = at_s
+    return made
+
+
+def messages(file: Path) -> list[str]:
+    return [line["msg"] for line in lines(file)] if file.exists() else []
+
+
+def test_a_file_is_renamed_when_it_is_full(tmp_path: Path) -> None:
+    """Every line is in one of the files, in order; of more than are kept, the oldest goes."""
+    path = tmp_path / "log.jsonl"
+    log = add_log_file(path, "INFO", size=250, files=2)
+    try:
+        for number in range(12):
+            logging.getLogger("shardline.jobs").info("line %d", number)
+    finally:
+        end(log)
+    names = sorted(found.name for found in tmp_path.iterdir())
+    assert names == ["log.jsonl", "log.jsonl.1", "log.jsonl.2"]
+    found = [messages(path.with_name(name)) for name in reversed(names)]
+    kept = [line for file in found for line in file]
+    assert kept == [f"line {number}" for number in range(12 - len(kept), 12)]
+    assert all(file.stat().st_size < 250 + 150 for file in tmp_path.iterdir())
+    assert len(kept) > 6
+
+
+def test_a_file_is_renamed_when_its_day_is_over(tmp_path: Path) -> None:
+    """A day is one of UTC, and counts from the last line: a quiet day makes no file."""
+    path = tmp_path / "log.jsonl"
+    log = LogFile(path)
+    day_s = 86_400
+    try:
+        for number, at_s in enumerate((100 * day_s, 101 * day_s - 1, 101 * day_s, 105 * day_s)):
+            log.emit(record(number, at_s))
+            os.utime(path, (at_s, at_s))
+    finally:
+        log.close()
+    assert path.read_text().splitlines() == ["line 3"]
+    assert path.with_name("log.jsonl.1").read_text().splitlines() == ["line 2"]
+    assert path.with_name("log.jsonl.2").read_text().splitlines() == ["line 0", "line 1"]
+
+
+def test_two_processes_on_one_log_lose_no_line(tmp_path: Path) -> None:
+    """Whoever finds it full renames it once; the other follows to the new file."""
+    path = tmp_path / "log.jsonl"
+    one, other = LogFile(path, size=200, files=50), LogFile(path, size=200, files=50)
+    try:
+        for number in range(0, 100, 2):
+            one.emit(record(number, 10.0))
+            other.emit(record(number + 1, 10.0))
+            os.utime(path, (10.0, 10.0))
+    finally:
+        one.close()
+        other.close()
+    found = [line for file in tmp_path.iterdir() for line in file.read_text().splitlines()]
+    assert sorted(found) == sorted(f"line {number}" for number in range(100))
+    assert all(file.stat().st_size >= 200 for file in tmp_path.iterdir() if file != path)
+
+
+def test_one_that_comes_late_to_a_full_file_does_not_rename_the_new_one(tmp_path: Path) -> None:
+    """The file that it holds open is renamed already when it has the lock."""
+    path = tmp_path / "log.jsonl"
+    late = LogFile(path, size=10, files=5)
+    late.emit(record(0, 10.0))
+    held = late.stream
+    assert held is not None
+    path.rename(path.with_name("log.jsonl.1"))
+    path.write_text("new\n")
+    late._rename(held)
+    assert path.read_text() == "new\n"
+    assert not path.with_name("log.jsonl.2").exists()
+    late.close()
+
+
+def test_a_hint_names_the_log(file: Path) -> None:
+    """Whoever is told to read the log is told which one."""
+    assert log_hint() == f"the log has all of it: {file}"

@@ -151,6 +151,7 @@ class PeekTask:
         number: Distinguishes it from another run of the same peek, for a later connection.
         cancelled: Set once the answer is not needed any more.
         strategy: Its strategy; "" while that is not decided.
+        error: The error that ended it; None if there was none.
     """
 
     peek: Peek
@@ -158,6 +159,7 @@ class PeekTask:
     number: int = 0
     cancelled: threading.Event = field(default_factory=threading.Event)
     strategy: PeekStrategy | Literal[""] = ""
+    error: BaseException | None = None
 
     @property
     def group(self) -> str:

@@ -283,7 +283,7 @@ class PeekServer:
             if task.cancelled.is_set():
                 # Jobs that were cancelled end as errors of Spark, which nobody has asked about.
                 return PeekResponse(uuid=uuid, cancelled=True)
-            _log.info("a query failed", exc_info=error, extra={"context": {"peek": uuid}})
+            task.error = error
             return PeekResponse(uuid=uuid, error=error_sentence(error, "QUERY_FAILED"))
 
 
@@ -294,7 +294,7 @@ def _bucket(took_ms: float) -> int:
 
 
 def _log_outcome(task: PeekTask, response: PeekResponse, took_ms: float) -> None:
-    """Log the outcome of a peek."""
+    """Log the outcome of a peek; one that failed as a failure, with all of its error."""
     context = {
         "peek": task.peek.uuid,
         "objects": list(task.peek.inputs),
@@ -303,6 +303,10 @@ def _log_outcome(task: PeekTask, response: PeekResponse, took_ms: float) -> None
         "took_ms": round(took_ms, 3),
         "bytes": len(response.rows or b""),
         "error": response.error,
-        "cancelled": response.cancelled,
     }
-    _log.info("a query was answered", extra={"context": context})
+    if response.cancelled:
+        _log.info("a query was cancelled", extra={"context": context})
+    elif response.error:
+        _log.warning("a query failed", exc_info=task.error, extra={"context": context})
+    else:
+        _log.info("a query was answered", extra={"context": context})

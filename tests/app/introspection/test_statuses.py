@@ -99,6 +99,33 @@ def test_what_the_storage_worker_says_of_a_status_is_so(world: World) -> None:
     assert world.rows("sink_statuses") == []
 
 
+def test_a_retry_that_fails_alike_is_no_change(world: World) -> None:
+    """Another run's ids, tasks and addresses make no new row; another error does."""
+
+    def stall(run: str, task: str, error: str = "no such file") -> None:
+        said = (
+            f"Query flights [id = 3b5c8a5e-1111-4b5f-9f6e-0d1a2b3c4d5e, runId = {run}] failed: "
+            f"task {task} (TID {task[-1]}), reader@{run[:8]}: {error}"
+        )
+        world.tell(
+            StatusUpdate(
+                id="flights", status="stalled", at_ms=world.clock.now_ms(), error=said, hints=(),
+                namespaced={"decode": said},
+            )
+        )  # fmt: skip
+        world.clock.advance(1000)
+
+    world.run(FLIGHTS)
+    stall("00000000-aaaa-4bbb-8ccc-dddddddddddd", "0.0 in stage 3.0")
+    stall("11111111-aaaa-4bbb-8ccc-dddddddddddd", "0.3 in stage 17.0")
+    rows = world.rows("source_status_history")
+    assert [row["status"] for row in rows] == ["created", "running", "stalled"]
+    stall("22222222-aaaa-4bbb-8ccc-dddddddddddd", "0.0 in stage 3.0", "disk full")
+    rows = world.rows("source_status_history")
+    assert [row["status"] for row in rows] == ["created", "running", "stalled", "stalled"]
+    assert str(rows[-1]["error"]).endswith("disk full")
+
+
 def test_statistics_are_null_where_nothing_is_known(world: World) -> None:
     """Missing is not zero."""
     world.run(FLIGHTS)

@@ -149,6 +149,20 @@ def test_unknown_objects_are_told(place: Place) -> None:
     peeks.stop()
 
 
+def test_the_log_says_how_a_query_has_ended(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """One line for each: answered, or failed, which is a warning and has the error."""
+    caplog.set_level("INFO", logger="shardline.app.compute.peek")
+    peeks = peeks_of(place, settle_ms=10)
+    answer(place, peeks, peek("a", 5))
+    answer(place, peeks, peek("b", 500))
+    peeks.stop()
+    ended = {r.context["peek"]: r for r in caplog.records if hasattr(r, "context")}
+    assert [r.getMessage() for r in ended.values()] == ["a query was answered", "a query failed"]
+    assert ended["b"].levelname == "WARNING"
+    assert ended["b"].exc_info is not None
+    assert "was not settled at 500" in str(ended["b"].exc_info[1])
+
+
 @pytest.mark.parametrize(("as_of", "live"), [(5, False), (6, True), (7, True), (8, False)])
 def test_live_errors_of_any_input_are_the_answer(place: Place, as_of: int, live: bool) -> None:
     """An error of what an object is made of fails peeks for as long as it is live."""
