@@ -415,6 +415,30 @@ submit() {
   exec "$SPARK_HOME/bin/spark-submit" ${spark[@]+"${spark[@]}"} "$@" ${job[@]+"${job[@]}"}
 }
 
+# Starts a command whose process starts the JVM itself: it speaks at once, its terminal is its own,
+# and what the JVM writes goes to its log. $@: the command. What only spark-submit can do (cluster
+# mode, options without a value) is left to that.
+start_command() {
+  local option
+  for option in ${spark[@]+"${spark[@]}"}; do
+    case $option in
+      --deploy-mode | --deploy-mode=* | --kill | --kill=* | --status | --status=*) submit_command "$1" ;;
+    esac
+    ! listed "$option" "${spark_flags[@]}" || submit_command "$1"
+  done
+  prepare_spark
+  use_archive
+  # -P: what lies in the working directory is nothing to import.
+  exec "$python" -P -m shardline ${spark[@]+"${spark[@]}"} "$1" ${job[@]+"${job[@]}"}
+}
+
+submit_command() {
+  case $1 in
+    plan) submit "$root/jobs/run.py" --plan ;;
+    *) submit "$root/jobs/$1.py" ;;
+  esac
+}
+
 no_spark_options() {
   ((${#spark[@]} == 0)) || say "'$command' starts no Spark of its own: ${spark[*]} not used"
 }
@@ -499,14 +523,12 @@ main() {
   clean_pythonpath
   [[ $command == package ]] || use_environment
   case $command in
-    run) submit "$root/jobs/run.py" ;;
+    demo | plan | run) start_command "$command" ;;
     bench)
       use_test_tools
       submit "$root/tests/bench/__main__.py"
       ;;
     compact) submit "$root/jobs/compact.py" ;;
-    demo) submit "$root/jobs/demo.py" ;;
-    plan) submit "$root/jobs/run.py" --plan ;;
     *.py) submit "$command" ;;
     admin | drop | inspect | maintain | set | sql | status | subscribe)
       no_spark_options

@@ -18,11 +18,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from shardline.app.cli.stderr_capture import StderrCapture
 from shardline.app.cli.storage_options import add_option_argument, storage_options
-from shardline.app.cli.terminal import open_console
+from shardline.app.cli.terminal import LOG_HELP, open_console, open_log
 from shardline.app.execution.spark_errors import print_job_error
-from shardline.app.logs import start_log
 from shardline.app.settings.config import load
+from shardline.datasource.clock import SystemClock
 from shardline.installation import PROGRAM
 
 __all__ = ["main"]
@@ -34,11 +35,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = open_console()
     try:
         settings = load(given.config, _overrides(given))
-        start_log(settings.log.file, settings.demo.data, settings.log.level)
-        # Imported after the settings were checked: Spark takes a second, and a wrong setting none.
-        from shardline.app.demo.story import run_demo  # noqa: PLC0415
+        log = open_log(settings)
+        with StderrCapture(log, SystemClock()) as capture:
+            # Imported after the settings were checked: Spark takes a second, and a wrong setting
+            # none.
+            from shardline.app.demo.story import run_demo  # noqa: PLC0415
 
-        return 0 if run_demo(settings, console, fresh=given.fresh, stay=given.stay) else 1
+            holds = run_demo(settings, console, capture, fresh=given.fresh, stay=given.stay)
+            return 0 if holds else 1
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - whatever it was, a newcomer gets a sentence
         return print_job_error(error)
 
@@ -56,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         prog=f"{PROGRAM} demo",
         description="The main job: a year of flights as a stream, and views that keep up with "
         "it. Every setting is explained in conf/app.toml.",
+        epilog=LOG_HELP,
     )
     parser.add_argument("--location", help="folder or URL of the shards; default: in the folder")
     parser.add_argument("--data", type=Path, help="folder for everything else; default: data/")

@@ -16,23 +16,31 @@ project or the location cannot be used; 130: stopped by Ctrl-C.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from shardline.app.cli.start_progress import StartProgress
+from shardline.app.cli.stderr_capture import StderrCapture
 from shardline.app.cli.storage_options import add_option_argument, storage_options
-from shardline.app.cli.terminal import open_console
+from shardline.app.cli.tables import local_time
+from shardline.app.cli.terminal import LOG_HELP, open_console, open_log
+from shardline.app.cli.verdict_lines import VerdictLines, describe_change, read_conditions
 from shardline.app.execution.spark_errors import print_job_error
-from shardline.app.logs import start_log
 from shardline.app.settings.config import Settings, load
 from shardline.app.settings.durations import parse_duration_ms
+from shardline.datasource.clock import SystemClock
 from shardline.datasource.errors import InvalidUsage
 from shardline.installation import PROGRAM
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+
+    from shardline.app.coordinator.application import Application
+    from shardline.datasource.clock import Clock
 
 __all__ = ["main"]
 
@@ -45,13 +53,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = open_console()
     try:
         settings = load(given.config, _overrides(given))
-        start_log(settings.log.file, settings.demo.data, settings.log.level)
+        log = open_log(settings)
         if given.plan or not (given.take_over or given.read_only):
             plan = _ask(given, settings)
             if plan is not None:
                 console.print(plan)
                 return 0
-        return _plan(given, settings, console) if given.plan else _serve(given, settings, console)
+        # Before anything is imported that writes to stderr when it pleases.
+        with StderrCapture(log, SystemClock()) as capture:
+            run = _plan if given.plan else _serve
+            return run(given, settings, console, capture)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - whatever it was, a newcomer gets a sentence
         return print_job_error(error)
 
@@ -80,62 +91,83 @@ def _ask(given: argparse.Namespace, settings: Settings) -> RenderableType | None
     return plan_view(plan_from_json(answer["plan"]))
 
 
-def _plan(given: argparse.Namespace, settings: Settings, console: Console) -> int:
-    from shardline.app.cli.explain_plan import plan_view  # noqa: PLC0415
-    from shardline.app.coordinator.application import planned  # noqa: PLC0415 - Spark takes a second to import
-    from shardline.app.project.project import Project  # noqa: PLC0415
-    from shardline.app.project.variables import parse_variables  # noqa: PLC0415
-    from shardline.app.spark_session import open_session  # noqa: PLC0415
-    from shardline.datasource.client import ShardClient  # noqa: PLC0415
+def _plan(
+    given: argparse.Namespace, settings: Settings, console: Console, capture: StderrCapture
+) -> int:
+    with StartProgress(console) as progress, contextlib.ExitStack() as open_:
+        progress.step("starting Spark")
+        from shardline.app.cli.explain_plan import plan_view  # noqa: PLC0415
+        from shardline.app.coordinator.application import planned  # noqa: PLC0415 - Spark takes a second to import
+        from shardline.app.project.project import Project  # noqa: PLC0415
+        from shardline.app.project.variables import parse_variables  # noqa: PLC0415
+        from shardline.app.spark_session import open_session  # noqa: PLC0415
+        from shardline.datasource.client import ShardClient  # noqa: PLC0415
 
-    project = Project.load(given.project, parse_variables(given.set))
-    client = ShardClient.open(settings.demo.url, settings.storage)
-    spark = open_session("shardline plan")
-    spark.sparkContext.setLogLevel("FATAL")
-    try:
-        console.print(plan_view(planned(client, settings.runtime, project.check(spark))))
-    finally:
-        spark.stop()
+        project = Project.load(given.project, parse_variables(given.set))
+        client = ShardClient.open(settings.demo.url, settings.storage)
+        spark = capture.start_spark(lambda: open_session("shardline plan"))
+        open_.callback(spark.stop)
+        progress.step("checking the project")
+        plan = planned(client, settings.runtime, project.check(spark))
+    console.print(plan_view(plan))
     return 0
 
 
-def _serve(given: argparse.Namespace, settings: Settings, console: Console) -> int:
-    from shardline.app.cli.explain_plan import plan_view  # noqa: PLC0415
-    from shardline.app.coordinator.application import Application  # noqa: PLC0415 - as above
-    from shardline.app.project.project import Project  # noqa: PLC0415
-    from shardline.app.project.variables import parse_variables  # noqa: PLC0415
-    from shardline.app.server.application_server import serve_application  # noqa: PLC0415
-    from shardline.app.spark_session import open_session  # noqa: PLC0415
-    from shardline.datasource.client import ShardClient  # noqa: PLC0415
+def _serve(
+    given: argparse.Namespace, settings: Settings, console: Console, capture: StderrCapture
+) -> int:
+    with contextlib.ExitStack() as open_:
+        with StartProgress(console) as progress:
+            progress.step("starting Spark")
+            from shardline.app.cli.explain_plan import plan_summary  # noqa: PLC0415
+            from shardline.app.coordinator.application import Application  # noqa: PLC0415 - as above
+            from shardline.app.project.project import Project  # noqa: PLC0415
+            from shardline.app.project.variables import parse_variables  # noqa: PLC0415
+            from shardline.app.server.application_server import serve_application  # noqa: PLC0415
+            from shardline.app.spark_session import open_session  # noqa: PLC0415
+            from shardline.datasource.client import ShardClient  # noqa: PLC0415
 
-    project = Project.load(given.project, parse_variables(given.set))
-    client = ShardClient.open(settings.demo.url, settings.storage)
-    spark = open_session("shardline")
-    spark.sparkContext.setLogLevel("FATAL")
-    try:
-        resolved = project.check(spark)
-        application = Application(
-            spark,
-            client,
-            settings.runtime,
-            data=settings.demo.data,
-            storage=settings.storage,
-            take_over=given.take_over,
-            read_only=given.read_only,
-        )
-        with (
-            application,
-            serve_application(application, settings.runtime, settings.demo.data) as where,
-        ):
-            console.print(plan_view(application.apply(resolved)))
-            console.print(f"\nrunning; {where.url}; Ctrl-C stops it")
-            never = threading.Event()
-            while application.lost is None:
-                client.clock.wait(never, _LOOK_MS)
-            console.print(f"stopped: {application.lost}")
-            return 0
-    finally:
-        spark.stop()
+            project = Project.load(given.project, parse_variables(given.set))
+            client = ShardClient.open(settings.demo.url, settings.storage)
+            spark = capture.start_spark(lambda: open_session("shardline"))
+            open_.callback(spark.stop)
+            progress.step("checking the project")
+            resolved = project.check(spark)
+            progress.step("starting the runtime")
+            application = Application(
+                spark,
+                client,
+                settings.runtime,
+                data=settings.demo.data,
+                storage=settings.storage,
+                take_over=given.take_over,
+                read_only=given.read_only,
+            )
+            open_.enter_context(application)
+            where = open_.enter_context(
+                serve_application(application, settings.runtime, settings.demo.data)
+            )
+            progress.step("starting the objects")
+            plan = application.apply(resolved)
+        console.print(f"{plan_summary(plan)}; log: {capture.log_file}", soft_wrap=True)
+        console.print(f"running; {where.url}; Ctrl-C stops it", soft_wrap=True)
+        _follow(application, client.clock, console)
+        console.print(f"stopped: {application.lost}", markup=False)
+    return 0
+
+
+def _follow(application: Application, clock: Clock, console: Console) -> None:
+    """Print a line for each object that becomes bad or well, until another runtime takes over."""
+
+    def print_line(line: str) -> None:
+        console.print(f"{local_time(clock.now_ms())}  {line}", markup=False, soft_wrap=True)
+
+    lines = VerdictLines(describe_change, print_line)
+    never = threading.Event()
+    while application.lost is None:
+        if application.observing is not None:
+            lines.show(read_conditions(application.observing.relations, clock.now_ms()))
+        clock.wait(never, _LOOK_MS)
 
 
 def _overrides(given: argparse.Namespace) -> dict[str, Mapping[str, object]]:
@@ -153,7 +185,9 @@ def _overrides(given: argparse.Namespace) -> dict[str, Mapping[str, object]]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"{PROGRAM} run", description="Run a project.")
+    parser = argparse.ArgumentParser(
+        prog=f"{PROGRAM} run", description="Run a project.", epilog=LOG_HELP
+    )
     parser.add_argument("project", type=Path, help="folder of SQL files")
     parser.add_argument("--plan", action="store_true", help="only show what would change")
     parser.add_argument("--set", action="append", default=[], help="NAME=VALUE for ${NAME}")

@@ -21,7 +21,16 @@ from rich.text import Text
 
 from shardline.datasource.inspect.report import HolderReport, LocationReport, ShardReport
 
-__all__ = ["age", "location_view", "moment", "plain_table", "shard_view", "size", "utc"]
+__all__ = [
+    "age",
+    "local_time",
+    "location_view",
+    "moment",
+    "plain_table",
+    "shard_view",
+    "size",
+    "utc",
+]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -34,6 +43,11 @@ def utc(ms: int) -> str:
     if not 0 <= ms <= _YEAR_9999_MS:
         return ""
     return (_EPOCH + timedelta(milliseconds=ms)).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+def local_time(ms: int) -> str:
+    """A time in ms as the time of day in this machine's zone: `14:03:22`."""
+    return datetime.fromtimestamp(ms / 1000, UTC).astimezone().strftime("%H:%M:%S")
 
 
 def moment(ms: int | None, none: str = "none") -> str:

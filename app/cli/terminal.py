@@ -3,6 +3,9 @@
 `spark-submit` reads the output of its Python process and prints it itself, so that process never
 has a terminal of its own, and would never show colours or live tables. So the parent's standard
 output decides.
+
+The terminal is for what a person must read; everything else is in the log, which `open_log` opens
+where the settings say.
 """
 
 from __future__ import annotations
@@ -11,10 +14,32 @@ import os
 import sys
 from io import TextIOWrapper
 from pathlib import Path
+from typing import Final
 
 from rich.console import Console
 
-__all__ = ["open_console"]
+from shardline.app.logs import LogFile, start_log
+from shardline.app.settings.config import Settings
+from shardline.app.settings.live import parse_size_bytes
+
+__all__ = ["LOG_HELP", "open_console", "open_log"]
+
+LOG_HELP: Final = (
+    "Warnings and errors, Spark's too, are in the log: log.jsonl in the folder of --data, or where "
+    "conf/app.toml, [log] says. The terminal shows the start, and objects that fail or recover."
+)
+"""The end of the help of jobs that have a log."""
+
+
+def open_log(settings: Settings) -> LogFile:
+    """Start the log where the settings say, and return it.
+
+    Raises:
+        InvalidUsage: `FOLDER_NOT_WRITABLE`: the log cannot be written.
+    """
+    log = settings.log
+    size = parse_size_bytes(log.max_size)
+    return start_log(log.file, settings.demo.data, log.level, size=size, files=log.files)
 
 
 def open_console() -> Console:

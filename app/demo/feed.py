@@ -12,6 +12,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from shardline.app.demo.place import Place
 from shardline.datasource.background import BackgroundThread
@@ -20,6 +21,9 @@ from shardline.datasource.clock import Clock
 __all__ = ["Day", "Feed", "land", "landed", "split"]
 
 _log = logging.getLogger(__name__)
+
+_FIRST_PAUSE_MS: Final = 1000.0
+"""Between two days that arrive while the objects start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,12 @@ def land(day: Day, place: Place) -> bool:
 
 
 class Feed:
-    """A thread that lands days at a steady pace. Start it once; `stop` ends it early."""
+    """A thread that lands days, a few at first and then at a steady pace.
+
+    The first ones arrive while the objects start, one a second and at most half of them: something
+    moves right away, and there is something to follow once the views are up. Start it once;
+    `go_on` sets the pace, `stop` ends it early.
+    """
 
     def __init__(
         self, days: Sequence[Day], place: Place, days_per_second: float, clock: Clock
@@ -86,6 +95,7 @@ class Feed:
         self._pause_ms = 1000.0 / days_per_second
         self._clock = clock
         self._thread = BackgroundThread("feed", self._run)
+        self._going_on = self._thread.wake
         there = set(landed(place))
         self.days = tuple(days)
         self._todo = [day for day in days if day.name not in there]
@@ -97,9 +107,18 @@ class Feed:
         """True if every day has arrived."""
         return self.landed_days == len(self.days)
 
+    @property
+    def rows(self) -> int:
+        """Number of flights of all days."""
+        return sum(day.rows for day in self.days)
+
     def start(self) -> None:
-        """Start landing."""
+        """Start landing the first days."""
         self._thread.start()
+
+    def go_on(self) -> None:
+        """Land the others, at the pace; idempotent."""
+        self._going_on.set()
 
     def stop(self) -> None:
         """Stop landing, and wait for the file under way."""
@@ -117,12 +136,20 @@ class Feed:
         return self.finished
 
     def _run(self) -> None:
-        stopping = self._thread.stopping
-        for day in self._todo:
-            if stopping.is_set():
+        for number, day in enumerate(self._todo):
+            if 2 * number >= len(self._todo):
+                # Also set by the end of the thread, so this wait has one.
+                self._going_on.wait()
+            if self._thread.stopping.is_set():
                 return
             land(day, self._place)
             self.landed_rows += day.rows
             self.landed_days += 1
             _log.debug("landed", extra={"context": {"day": day.name, "rows": day.rows}})
-            self._clock.wait(stopping, self._pause_ms)
+            self._pause()
+
+    def _pause(self) -> None:
+        if self._going_on.is_set():
+            self._clock.wait(self._thread.stopping, self._pause_ms)
+        else:
+            self._clock.wait(self._going_on, max(self._pause_ms, _FIRST_PAUSE_MS))

@@ -16,9 +16,12 @@ from typing import Final, Self, TypeAlias
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
 from shardline.app.cli.status import ObjectStatus, SystemStatus, fetch_status, status_table
+from shardline.app.cli.tables import age
 from shardline.app.demo.data import FLIGHTS
 from shardline.app.demo.feed import Feed
 from shardline.app.storage.errors import live_count
@@ -45,6 +48,8 @@ Objects: TypeAlias = tuple[ObjectStatus, ...]
 
 _FAILED: Final = frozenset({"stalled", "frozen", "unreadable"})
 
+_BAR_WIDTH: Final = 40
+
 _PATIENCE_MS: Final = 60_000.0
 """How long an object may be in need of attention before the job gives up: transient failures heal
 by themselves within a few restarts."""
@@ -57,7 +62,7 @@ class DemoProgress:
     Attributes:
         at_ms: When, by a clock that never goes back.
         days: Number of days that have arrived, of `days_total`.
-        rows: Number of flights in the shard.
+        rows: Number of flights in the shard, of `rows_total`.
         seen: The status of all objects.
     """
 
@@ -65,6 +70,7 @@ class DemoProgress:
     days: int
     days_total: int
     rows: int
+    rows_total: int
     seen: SystemStatus
 
     @property
@@ -90,7 +96,8 @@ def read_progress(
     """
     rows = live_count(client.state(FLIGHTS)) if client.exists(FLIGHTS) else 0
     seen = fetch_status(url, token, clock.now_ms())
-    return DemoProgress(clock.elapsed_ms(), feed.landed_days, len(feed.days), rows, seen)
+    days = feed.landed_days, len(feed.days)
+    return DemoProgress(clock.elapsed_ms(), *days, rows, feed.rows, seen)
 
 
 def last_arrival_ms(client: ShardClient, feed: Feed, tables: Iterable[str]) -> int | None:
@@ -158,7 +165,7 @@ class ProgressDisplay:
             return
         with Live(console=self._console, auto_refresh=False) as live:
             while self._look():
-                live.update(self.table(), refresh=True)
+                live.update(self.view(), refresh=True)
 
     def _look(self) -> bool:
         """Wait for the interval, then read the progress; False once stopped."""
@@ -185,17 +192,21 @@ class ProgressDisplay:
         parts += [f"{o.name} {o.verdict}" for o in now.objects if o not in good]
         return " | ".join(parts)
 
-    def table(self) -> RenderableType:
-        """The newest progress as a table."""
+    def view(self) -> RenderableType:
+        """The newest progress as a bar with an end, above the table of objects."""
         now = self._now
         assert now is not None
         before = None if self._before is None else self._before.seen
-        head = (
-            f"{self._elapsed_s(now)} s: day {now.days} of {now.days_total} has arrived, "
-            f"{now.rows:,} flights are in"
-        )
         table = status_table(now.seen, width=self._console.width, before=before)
-        return Group(Text(head, style="bold"), table)
+        good = sum(one.tone in ("good", "idle") for one in now.objects)
+        bars = Table.grid(padding=(0, 2))
+        bars.add_row(
+            "days arrived", _bar(now.days, now.days_total), _count(now.days, now.days_total)
+        )
+        bars.add_row("flights in", _bar(now.rows, now.rows_total), _count(now.rows, now.rows_total))
+        whole = max(len(now.objects), 1)
+        bars.add_row("objects fresh", _bar(good, whole), _count(good, len(now.objects)))
+        return Group(Text(f"after {age(self._elapsed_s(now) * 1000)}"), bars, Text(), table)
 
     def _elapsed_s(self, now: DemoProgress) -> int:
         return int((now.at_ms - self._started_ms) / 1000)
@@ -203,6 +214,14 @@ class ProgressDisplay:
     @staticmethod
     def _rate(before: DemoProgress, now: DemoProgress) -> int:
         return int((now.rows - before.rows) * 1000 / max(now.at_ms - before.at_ms, 1.0))
+
+
+def _bar(done: int, whole: int) -> ProgressBar:
+    return ProgressBar(total=max(whole, 1), completed=done, width=_BAR_WIDTH)
+
+
+def _count(done: int, whole: int) -> str:
+    return f"{done:,} of {whole:,}"
 
 
 class FailureWatch:

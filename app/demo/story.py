@@ -23,6 +23,7 @@ from rich.text import Text
 
 from shardline.app.cli.explain_plan import plan_view
 from shardline.app.cli.result_table import result_table
+from shardline.app.cli.start_progress import StartProgress
 from shardline.app.cli.status import fetch_status, status_view
 from shardline.app.cli.tables import age, plain_table, utc
 from shardline.app.compute.peek.results import from_ipc
@@ -56,6 +57,7 @@ from shardline.installation import CONF, PROGRAM, folder_of_paths
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from shardline.app.cli.stderr_capture import StderrCapture
     from shardline.app.project.project import CheckedProject
 
 __all__ = ["run_demo"]
@@ -108,12 +110,15 @@ class _Context:
         return result
 
 
-def run_demo(settings: Settings, console: Console, *, fresh: bool, stay: bool) -> bool:
+def run_demo(
+    settings: Settings, console: Console, capture: StderrCapture, *, fresh: bool, stay: bool
+) -> bool:
     """Run the job: True if the shards agree with plain Spark over the raw files.
 
     Args:
         settings: All settings.
         console: Takes the story.
+        capture: Of this process.
         fresh: True to drop what earlier runs have made.
         stay: True to go on running after the check, until Ctrl-C.
 
@@ -132,20 +137,23 @@ def run_demo(settings: Settings, console: Console, *, fresh: bool, stay: bool) -
         # Before the JVM starts: an error of the location then takes a second, and not ten.
         client = ShardClient.open(demo.url, settings.storage)
         place = Place(demo.data, client.location.id)
-        _introduce(settings, console, client, place)
-        unpack(place.source)
-        spark = open_session("shardline main job")
-        # If the JVM is gone, that is the error to report, and not that it cannot be stopped.
-        open_.callback(partial(_stop, spark))
-        # Errors are printed in a sentence, and are in the log in full: Spark's stack traces on the
-        # terminal would hide both.
-        spark.sparkContext.setLogLevel("FATAL")
-        resolved = load_project(place).check(spark)
-        application = open_.enter_context(
-            Application(spark, client, settings.runtime, data=demo.data, storage=settings.storage)
-        )
-        refuse_other_project(application, resolved)
-        where = open_.enter_context(serve_application(application, settings.runtime, demo.data))
+        _introduce(settings, console, client, place, capture)
+        with StartProgress(console) as progress:
+            unpack(place.source)
+            progress.step("starting Spark")
+            spark = capture.start_spark(lambda: open_session("shardline main job"))
+            # If the JVM is gone, that is the error to report, and not that it cannot be stopped.
+            open_.callback(partial(_stop, spark))
+            progress.step("checking the project")
+            resolved = load_project(place).check(spark)
+            progress.step("starting the runtime")
+            application = open_.enter_context(
+                Application(
+                    spark, client, settings.runtime, data=demo.data, storage=settings.storage
+                )
+            )
+            refuse_other_project(application, resolved)
+            where = open_.enter_context(serve_application(application, settings.runtime, demo.data))
         cast = _Context(
             settings, console, clock, spark, client, place, resolved, application, where
         )
@@ -160,7 +168,13 @@ def _stop(spark: SparkSession) -> None:
         spark.stop()
 
 
-def _introduce(settings: Settings, console: Console, client: ShardClient, place: Place) -> None:
+def _introduce(
+    settings: Settings,
+    console: Console,
+    client: ShardClient,
+    place: Place,
+    capture: StderrCapture,
+) -> None:
     console.print(Text("Shardline's main job: flights from New York, 2013, as a stream", "bold"))
     console.print(
         Text(
@@ -170,7 +184,8 @@ def _introduce(settings: Settings, console: Console, client: ShardClient, place:
         )
     )
     console.print(Text(f"shards       {client.location.url}"))
-    console.print(Text(f"other files  {place.data} (daily files, checkpoints, log)"))
+    console.print(Text(f"other files  {place.data} (daily files, checkpoints)"))
+    console.print(Text(f"log          {capture.log_file}"))
     console.print(Text(f"days         {settings.demo.days} of 365"))
 
 
@@ -228,9 +243,11 @@ def _stream(cast: _Context) -> int:
         read_progress, cast.client, cast.where.url, cast.where.token, feed, cast.clock
     )
     with ProgressDisplay(cast.console, cast.clock, standing, interval_ms):
-        _until(cast, standing, lambda objects: _all_run(objects) or None)
+        # Before the objects run: the first flights are in while the views start.
         feed.start()
         try:
+            _until(cast, standing, lambda objects: _all_run(objects) or None)
+            feed.go_on()
             at = _catch_up(cast, feed, standing)
         finally:
             feed.stop()

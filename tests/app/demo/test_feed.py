@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
+import threading
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
 from shardline.app.demo.data import FLIGHTS, unpack
 from shardline.app.demo.feed import Day, Feed, land, landed, split
 from shardline.app.demo.place import Place
 from shardline.datasource.clock import SystemClock
+from support.waiting import wait_until
 
 
 @pytest.fixture
@@ -28,6 +31,14 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("source")
     unpack(folder)
     return folder
+
+
+class Still(SystemClock):
+    """A clock whose waits are over at once."""
+
+    @override
+    def wait(self, signal: threading.Event, timeout_ms: float) -> bool:
+        return signal.is_set()
 
 
 DAYS = [Day(f"2013-01-0{n}", b"h\n" + b"x\n" * n, n) for n in (1, 2, 3)]
@@ -89,9 +100,22 @@ def test_the_feed_goes_on_where_it_stopped(place: Place) -> None:
     feed = Feed(DAYS, place, 1000.0, SystemClock())
     assert (feed.landed_days, feed.landed_rows, feed.finished) == (1, 1, False)
     feed.start()
+    feed.go_on()
     assert feed.wait(30_000) is True
     assert landed(place) == [day.name for day in DAYS]
     assert (feed.landed_days, feed.landed_rows) == (3, 6)
+
+
+def test_the_first_days_arrive_while_objects_start(place: Place) -> None:
+    """Half of them at most, so that there is something to follow; then the others, at the pace."""
+    feed = Feed(DAYS, place, 1000.0, Still())
+    feed.start()
+    wait_until("the first days are there", lambda: feed.landed_days == 2, 30)
+    assert feed.wait(1) is False
+    assert landed(place) == ["2013-01-01", "2013-01-02"]
+    feed.go_on()
+    assert feed.wait(30_000) is True
+    assert (feed.landed_days, feed.landed_rows, feed.rows) == (3, 6, 6)
 
 
 def test_a_stopped_feed_lands_no_more(place: Place) -> None:

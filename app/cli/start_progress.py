@@ -1,0 +1,63 @@
+"""The progress of a start names the step under way and how long the start has taken so far.
+
+A JVM, a project that Spark checks and a runtime take from ten seconds to a minute before there is
+anything to ask. On a terminal the steps pass on one line that goes away in the end; elsewhere each
+is a line.
+
+    with StartProgress(console) as progress:
+        progress.step("starting Spark")
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Final, Self
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+__all__ = ["StartProgress"]
+
+_REFRESHES_PER_S: Final = 4.0
+
+
+class StartProgress:
+    """The step under way of a start. Use it as a context manager."""
+
+    def __init__(self, console: Console) -> None:
+        """Prepare to show steps on `console`."""
+        self._console = console
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            refresh_per_second=_REFRESHES_PER_S,
+            # What is written meanwhile is somebody's result or an error: it must stay.
+            redirect_stdout=False,
+            redirect_stderr=False,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task("starting", total=None)
+
+    def __enter__(self) -> Self:
+        """Begin to show."""
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Clear the line."""
+        self._progress.stop()
+
+    def step(self, words: str) -> None:
+        """Show that a step has begun, such as `checking the project`."""
+        if self._console.is_terminal:
+            self._progress.update(self._task, description=words)
+        else:
+            self._console.print(f"{words} …", markup=False)
