@@ -32,6 +32,7 @@ from shardline.app.cli.status import (
     status_view,
     watch_status,
 )
+from shardline.app.cli.subscription_lines import SubscriptionLines
 from shardline.app.cli.terminal import open_console
 from shardline.app.compute.peek.results import as_csv, as_json
 from shardline.app.introspection.verdicts.situation import VERDICTS
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             case "sql":
                 _sql(where, given, console)
             case "subscribe":
-                _subscribe(where, " ".join(given.object))
+                _subscribe(where, given, console)
             case "status":
                 return _status(where, given, console)
             case "set":
@@ -96,10 +97,16 @@ def _sql(where: ApplicationAddress, given: argparse.Namespace, console: Console)
             print(as_csv(table), end="")
 
 
-def _subscribe(where: ApplicationAddress, text: str) -> None:
+def _subscribe(where: ApplicationAddress, given: argparse.Namespace, console: Console) -> None:
+    text = " ".join(given.object)
     query = text if re.match(r"\s*subscribe\b", text, re.IGNORECASE) else f"SUBSCRIBE {text}"
+    chosen = given.format or ("table" if console.is_terminal else "json")
+    lines = SubscriptionLines(lambda line: print(line, flush=True))
     for batch in follow_subscription(where, query):
-        print(json.dumps(batch, ensure_ascii=False), flush=True)
+        if chosen == "table":
+            lines.show(batch)
+        else:
+            print(json.dumps(batch, ensure_ascii=False), flush=True)
 
 
 def _status(where: ApplicationAddress, given: argparse.Namespace, console: Console) -> int:
@@ -137,8 +144,11 @@ def _parser() -> argparse.ArgumentParser:
     sql.add_argument("query", help="SELECT … [AS OF t], over objects and introspection.<relation>")
     sql.add_argument("--format", choices=("table", "json", "csv"), default="table")
     sql.add_argument("--timeout", default="60s", help="how long to wait; default: 60s")
-    subscribe = verbs.add_parser("subscribe", parents=[common], help="follow changes, as JSON")
+    subscribe = verbs.add_parser("subscribe", parents=[common], help="follow changes")
     subscribe.add_argument("object", nargs="+", help="NAME [WITHOUT SNAPSHOT] [AS OF t] [UP TO t]")
+    subscribe.add_argument(
+        "--format", choices=("table", "json"), help="default: table on a terminal, else JSON lines"
+    )
     status = verbs.add_parser(
         "status",
         parents=[common],

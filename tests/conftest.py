@@ -18,6 +18,7 @@ GROUPS = {
     "tests/submit/": "submit",
     "tests/spark/test_main_job.py": "main-job",
     "tests/spark/test_run.py": "main-job",
+    "tests/spark/test_terminal.py": "main-job",
     "tests/spark/test_relations.py": "relations",
     "tests/spark/test_connect.py": "connect",
 }

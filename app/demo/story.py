@@ -319,7 +319,7 @@ def _look_back(cast: _Context, at: int) -> None:
         "4. Now, and then",
         f"The same as it was at {utc(earlier)} UTC, half of the changes ago.",
     )
-    cast.ask(f"{_RANKING}\nAS OF {earlier}")
+    cast.ask(f"{_RANKING}\nAS OF '{utc(earlier)}'")
     _show_changes(cast, changes)
 
 
@@ -357,9 +357,10 @@ def _show_changes(cast: _Context, changes: pa.Table) -> None:
     )
     shown = changes.filter(pc.equal(changes["carrier"], busiest))
     shown = shown.sort_by([("_ts", "ascending"), ("_diff", "ascending")])
-    columns = ["carrier", "_ts", "_diff", "flights", "cancelled", "arr_delay_sum"]
     last = shown.slice(max(shown.num_rows - _SHOWN_CHANGES, 0))
-    cast.console.print(result_table(last.select(columns)))
+    times = pa.array([utc(time) for time in last["_ts"].to_pylist()])
+    columns = ["carrier", "_diff", "flights", "cancelled", "arr_delay_sum"]
+    cast.console.print(result_table(last.select(columns).add_column(1, "_ts, UTC", times)))
 
 
 def _show_index(cast: _Context) -> None:

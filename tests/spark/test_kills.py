@@ -156,7 +156,8 @@ def test_a_project_survives_the_loss_of_executors(tmp_path: Path) -> None:
     ]  # fmt: skip
     options = ["--master", "local-cluster[2,1,1024]", "--conf", "spark.executor.memory=512m"]
     with running_job(tmp_path, *arguments, options=options) as job:
-        jvm = job.process.pid
+        job.wait_for_line("^checking the project")
+        jvm = job.jvm()
 
         def strike(moment: str, happened: Callable[[], bool], count: int = 1) -> None:
             job.wait_for(moment, happened)

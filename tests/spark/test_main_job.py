@@ -71,17 +71,17 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         job.kill(whom)
         told.killed.append(f"{whom} {when}")
 
-    with running_job(folder, *first, script="demo.py") as job:
+    with running_job(folder, *first, command="demo") as job:
         job.wait_for_line(SOME_IN)
         told.interrupted = job.interrupt(), job.said
-    with running_job(folder, *first, script="demo.py") as job:
+    with running_job(folder, *first, command="demo") as job:
         view = chance.choice(["delays_by_carrier", "carrier_ranking"])
         before = told.upper(view)
         job.wait_for(f"{view} goes on", lambda: told.upper(view) > before)
         kill(job, f"when {view} had begun")
-    with running_job(folder, *last, script="demo.py") as job:
+    with running_job(folder, *last, command="demo") as job:
         told.finished = job.finish(), job.said
-    with running_job(folder, *last, script="demo.py") as job:
+    with running_job(folder, *last, command="demo") as job:
         told.again = job.finish(), job.said
     return told
 

@@ -1,4 +1,4 @@
-"""A job as a real process: started by spark-submit, watched, interrupted and killed."""
+"""A job as a real process: started as a command, watched, interrupted and killed."""
 
 from __future__ import annotations
 
@@ -31,11 +31,10 @@ _JAVA: Final = f"{BRIEF} -Duser.timezone=UTC"
 
 @dataclass(frozen=True, slots=True)
 class RunningJob:
-    """A job; `process` is its JVM, which runs Python as a child."""
+    """A job; `process` is its Python, which has started the JVM as a child."""
 
     process: subprocess.Popen[str]
     output: Path
-    script: str = "run.py"
 
     @property
     def said(self) -> str:
@@ -66,14 +65,17 @@ class RunningJob:
         return status
 
     def kill(self, whom: str) -> None:
-        """SIGKILL to the JVM, to Python, or to all; returns when the JVM is gone."""
+        """SIGKILL to the JVM, to Python, or to all; returns when Python is gone.
+
+        One whose JVM is killed ends by itself.
+        """
         match whom:
             case "all":
                 kill_all_of(self.process)
             case "jvm":
-                self.process.kill()
+                os.kill(self.jvm(), signal.SIGKILL)
             case "python":
-                os.kill(self._python(), signal.SIGKILL)
+                self.process.kill()
             case _:
                 raise AssertionError(whom)
         self.process.wait(60)
@@ -83,30 +85,29 @@ class RunningJob:
         os.killpg(self.process.pid, signal.SIGINT)
         return self.finish()
 
-    def _python(self) -> int:
-        """The driver's Python, a child of the JVM."""
+    def jvm(self) -> int:
+        """The JVM, a child of Python."""
         for status in Path("/proc").glob("[0-9]*/stat"):
             try:
                 parent = int(status.read_text().rpartition(")")[2].split()[1])
                 command = (status.parent / "cmdline").read_bytes()
             except OSError:
                 continue
-            if parent == self.process.pid and f"jobs/{self.script}".encode() in command:
+            if parent == self.process.pid and b"org.apache.spark.deploy.SparkSubmit" in command:
                 return int(status.parent.name)
-        raise AssertionError(f"no Python under {self.process.pid}:\n{self.said}")
+        raise AssertionError(f"no JVM under {self.process.pid}:\n{self.said}")
 
 
 @contextmanager
 def running_job(
-    folder: Path, *arguments: str, script: str = "run.py", options: Sequence[str] = ()
+    folder: Path, *arguments: str, command: str = "run", options: Sequence[str] = ()
 ) -> Iterator[RunningJob]:
     """Start a job in `folder`, where what it prints is kept; it is gone after the block.
 
     Args:
-        options: Of spark-submit.
+        command: Its name.
+        options: Of Spark.
     """
-    import pyspark
-
     number = len(list(folder.glob("run-*.txt")))
     output = folder / f"run-{number}.txt"
     environment = {
@@ -116,17 +117,16 @@ def running_job(
         "SPARK_CONF_DIR": str(ROOT / "conf"),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
     with output.open("wb") as out:
         process = subprocess.Popen(
             [
-                str(submit),
+                *(sys.executable, "-P", "-m", "shardline"),
                 "--driver-java-options",
                 _JAVA,
                 "--conf",
                 f"spark.executor.extraJavaOptions={BRIEF}",
                 *options,
-                str(ROOT / "jobs" / script),
+                command,
                 *arguments,
             ],
             cwd=folder,
@@ -138,6 +138,6 @@ def running_job(
             text=True,
         )
     try:
-        yield RunningJob(process, output, script)
+        yield RunningJob(process, output)
     finally:
         kill_all_of(process)
