@@ -1,6 +1,6 @@
 """Show a persist location: its shards, their state, parts, readers and holds.
 
-    ./spark-submit.sh inspect LOCATION [SHARD] [--json] [--parts] [--usage] [--option NAME=VALUE …]
+    ./spark-submit.sh inspect LOCATION [SHARD] [--all] [--json] [--parts] [--usage] [--option …]
 
 Reads only, takes no lease and starts no JVM. Status 0: everything was readable; 1: some shard of
 the location was not; 2: the request failed, for the reason on stderr.
@@ -13,11 +13,11 @@ import sys
 from collections.abc import Sequence
 
 import msgspec
-from rich.console import Console
 
 from shardline.app.cli.admin.usages import shard_usage_view, usage_view
 from shardline.app.cli.storage_options import add_option_argument, storage_options
 from shardline.app.cli.tables import location_view, shard_view
+from shardline.app.cli.terminal import open_console
 from shardline.datasource.clock import Clock, SystemClock, SystemIds
 from shardline.datasource.errors import ShardError
 from shardline.datasource.inspect.inspection import inspect_location, inspect_shard
@@ -55,7 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.json:
         _write(report, usage)
     else:
-        _show(report, usage, one=given.shard is not None or given.parts)
+        one = given.shard is not None or given.parts
+        _show(report, usage, one=one, helpers=given.all)
     return 1 if report.problems else 0
 
 
@@ -81,10 +82,10 @@ def _write(report: LocationReport, usage: Usage | None) -> None:
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(fields), indent=2).decode() + "\n")
 
 
-def _show(report: LocationReport, usage: Usage | None, *, one: bool) -> None:
-    console = Console(highlight=False)
+def _show(report: LocationReport, usage: Usage | None, *, one: bool, helpers: bool) -> None:
+    console = open_console()
     if not one:
-        console.print(location_view(report))
+        console.print(location_view(report, helpers=helpers))
     for position, shard in enumerate(report.shards if one else ()):
         if position:
             console.print()
@@ -108,6 +109,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("location", help="file:///path, a plain path, s3://bucket/prefix, …")
     parser.add_argument("shard", nargs="?", help="one shard in full; without it one line for each")
+    parser.add_argument(
+        "--all", action="store_true", help="also what the runtime keeps beside its objects"
+    )
     parser.add_argument("--json", action="store_true", help="JSON with stable names")
     parser.add_argument("--parts", action="store_true", help="list every part")
     parser.add_argument(

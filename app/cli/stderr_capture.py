@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import sys
 import threading
 from collections import deque
@@ -45,6 +46,10 @@ __all__ = ["StderrCapture", "log_lines"]
 
 _STDERR: Final = 2
 _CHUNK: Final = 1 << 16
+_RECORD_MAX: Final = 1 << 20
+_PAUSE_S: Final = 0.05
+"""What comes without such a pause belongs together."""
+
 _LAST: Final = 20
 """Lines of a start that has failed that are shown."""
 
@@ -155,6 +160,9 @@ class StderrCapture:
         left = b""
         while True:
             chunk = left + os.read(self._read, _CHUNK)
+            # A traceback comes in several pieces, and is to be one record.
+            while not chunk.endswith(self._mark) and len(chunk) < _RECORD_MAX and self._has_more():
+                chunk += os.read(self._read, _CHUNK)
             whole, _, left = chunk.rpartition(b"\n")
             marks = f"{whole.decode(errors='replace')}\n".count(self._mark.decode())
             text = whole.decode(errors="replace").replace(self._mark.decode().rstrip("\n"), "")
@@ -163,6 +171,9 @@ class StderrCapture:
                 with self._passed:
                     self._marks += marks
                     self._passed.notify_all()
+
+    def _has_more(self) -> bool:
+        return bool(select.select([self._read], [], [], _PAUSE_S)[0])
 
     def _take(self, text: str) -> None:
         at_s = self._clock.now_ms() / 1000

@@ -10,7 +10,7 @@ imported, so commands that only print start fast.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from datetime import UTC, datetime, timedelta
 
 from rich.console import Group, RenderableType
@@ -23,6 +23,7 @@ from shardline.datasource.inspect.report import HolderReport, LocationReport, Sh
 
 __all__ = [
     "age",
+    "is_helper",
     "local_time",
     "location_view",
     "moment",
@@ -36,6 +37,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _STEP = 1024
 _YEAR_9999_MS = 253_402_300_799_999
+_DAY_MS = 86_400_000
+"""Times below are none of the clock: of tests, or positions in an order, as those of the lane."""
+
+_HELPERS = ("_progress", "_errors")
 
 
 def utc(ms: int) -> str:
@@ -54,7 +59,7 @@ def moment(ms: int | None, none: str = "none") -> str:
     """A time on two lines: the number, and the UTC date-time; `none` for the empty frontier."""
     if ms is None:
         return none
-    shown = utc(ms) if ms else ""
+    shown = utc(ms) if ms >= _DAY_MS else ""
     return f"{ms}\n{shown}" if shown else str(ms)
 
 
@@ -98,14 +103,28 @@ def plain_table(*columns: str, right: Iterable[str] = (), title: str | None = No
     return table
 
 
-def location_view(report: LocationReport) -> RenderableType:
-    """All shards of a location, one line each."""
-    many = "1 shard" if len(report.shards) == 1 else f"{len(report.shards)} shards"
+def is_helper(name: str, names: Container[str]) -> bool:
+    """True if a shard is one that the runtime keeps beside the object of another one of `names`.
+
+    Those that begin with `_` belong to the runtime itself.
+    """
+    beside = next((name.removesuffix(end) for end in _HELPERS if name.endswith(end)), None)
+    return name.startswith("_") or (beside is not None and beside in names)
+
+
+def location_view(report: LocationReport, *, helpers: bool = True) -> RenderableType:
+    """All shards of a location, one line each; without `helpers` their number instead."""
+    names = {shard.name for shard in report.shards}
+    shards = [one for one in report.shards if helpers or not is_helper(one.name, names)]
+    left = len(report.shards) - len(shards)
+    many = "1 shard" if len(shards) == 1 else f"{len(shards)} shards"
+    if left:
+        many += f" and {left} that the runtime keeps for itself (--all shows them)"
     head = Text(f"{report.location}\n{many}, looked at {utc(report.at_ms)} UTC\n")
     numbers = ("rows", "parts", "size", "holders")
     table = plain_table("shard", *numbers, "since", "upper", right=numbers)
     table.columns[0].overflow = "fold"
-    for shard in report.shards:
+    for shard in shards:
         if shard.dropped:
             table.add_row(escape(shard.name), *[""] * 4, "dropped", "")
             continue
@@ -176,7 +195,7 @@ def _facts(shard: ShardReport, at_ms: int) -> Table:
 def _one_line(ms: int | None, none: str = "none") -> str:
     if ms is None:
         return none
-    return f"{ms}  {utc(ms)} UTC" if ms and utc(ms) else str(ms)
+    return f"{ms}  {utc(ms)} UTC" if ms >= _DAY_MS and utc(ms) else str(ms)
 
 
 def _retention(retain_ms: int | None) -> str:

@@ -24,6 +24,8 @@ from shardline.app.settings.live import parse_size_bytes
 
 __all__ = ["LOG_HELP", "open_console", "open_log"]
 
+_PIPE_COLUMNS: Final = 200
+
 LOG_HELP: Final = (
     "Warnings and errors, Spark's too, are in the log: log.jsonl in the folder of --data, or where "
     "conf/app.toml, [log] says. The terminal shows the start, and objects that fail or recover."
@@ -43,7 +45,10 @@ def open_log(settings: Settings) -> LogFile:
 
 
 def open_console() -> Console:
-    """Open a console on standard output: as wide as the terminal, or 80 if there is none."""
+    """Open a console on standard output: as wide as the terminal.
+
+    Without a terminal it is so wide that nothing is cut, as who reads a pipe cannot widen it.
+    """
     if isinstance(sys.stdout, TextIOWrapper):
         # Into a pipe, Python would otherwise write blocks, and lines would come late.
         sys.stdout.reconfigure(line_buffering=True)
@@ -51,7 +56,7 @@ def open_console() -> Console:
         return Console(highlight=False)
     columns = _parent_columns()
     if columns is None:
-        return Console(highlight=False, force_terminal=False, width=80)
+        return Console(highlight=False, force_terminal=False, width=_PIPE_COLUMNS)
     return Console(highlight=False, force_terminal=True, width=columns)
 
 

@@ -42,10 +42,8 @@ from shardline.datasource.frontier import Frontier
 
 __all__ = ["Reads"]
 
-_SENTENCE: Final = re.compile(
-    r"\[(?P<code>[A-Z][A-Z_0-9.]*)\] (?P<detail>.*?)(?: — hint: (?P<hint>.*))?", re.DOTALL
-)
-"""The text of an error, as `ShardError` writes it."""
+_CODED: Final = re.compile(r"\[([A-Z][A-Z0-9_.]*)\] (.*?)(?: — hint: (.*))?", re.DOTALL)
+"""An error of the runtime as text: code, sentence, hint."""
 
 
 class Reads:
@@ -123,7 +121,7 @@ class Reads:
             cancelled=cancelled,
         )
         if response.rows is None:
-            raise _error_of(response.error)
+            raise _query_error(response.error or "the query was cancelled")
         return from_ipc(response.rows)
 
     def subscribe(self, text: str) -> Subscription:
@@ -194,14 +192,14 @@ class Reads:
         return [state.upper for state in self._client.readable(*sources)] if sources else []
 
 
+def _query_error(text: str) -> Determinate:
+    """The error of a query, with the code and the hint that its text has."""
+    found = _CODED.fullmatch(text)
+    if found is None:
+        return Determinate(text, code="QUERY_FAILED")
+    return Determinate(found[2], code=found[1], hint=found[3] or "")
+
+
 def _objects(selected: SelectRequest) -> list[str]:
     """The objects of a query that have times; introspection relations only have a present."""
     return [name for name in selected.inputs if not name.startswith(f"{DATABASE}.")]
-
-
-def _error_of(sentence: str) -> Determinate:
-    """The error that a response has in one sentence; without one it was cancelled."""
-    found = _SENTENCE.fullmatch(sentence)
-    if found is None:
-        return Determinate(sentence or "the query was cancelled", code="QUERY_FAILED")
-    return Determinate(found["detail"], code=found["code"], hint=found["hint"] or "")

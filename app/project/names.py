@@ -78,6 +78,13 @@ def _invalid_names(one: WrittenObject) -> Iterator[Problem]:
             f"the name '{name}' belongs to the runtime itself",
             f"names do not start with _ and are not '{INTROSPECTION}'",
         )
+    elif "." in name:
+        yield one.problem(
+            "name",
+            "INVALID_NAME",
+            f"'{name}' cannot name an object: it has several parts",
+            f"names have one part, such as {name.replace('.', '_')}: there are no schemas",
+        )
     elif _NAME.fullmatch(name) is None:
         yield one.problem(
             "name",

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
+from shardline.app.protocol.redaction import redact_text
 from shardline.datasource.errors import InvalidUsage, nearest_name
 
 __all__ = ["InvalidProject", "Place", "Problem", "Script", "TextProblem", "did_you_mean"]
@@ -46,10 +47,10 @@ class Place:
         return f"{self.file}:{self.line}:{self.column}"
 
     def shown(self) -> str:
-        """The line and, on the next one, a caret under the column; tabs stay tabs."""
-        before = self.text[: self.column - 1]
+        """The line without secrets and, on the next one, a caret under the column; tabs stay."""
+        before = redact_text(self.text[: self.column - 1])
         indent = "".join("\t" if character == "\t" else " " for character in before)
-        return f"{self.text.rstrip()}\n{indent}^"
+        return f"{redact_text(self.text).rstrip()}\n{indent}^"
 
 
 @dataclass(frozen=True, slots=True)

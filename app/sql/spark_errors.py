@@ -40,6 +40,7 @@ _HINTS: Final = {
     "DATATYPE_MISMATCH": "cast one side to the type of the other",
     "MISSING_GROUP_BY": "add GROUP BY with the columns that are not aggregated",
     "NUM_COLUMNS_MISMATCH": "give both sides the same columns",
+    "PATH_NOT_FOUND": "make the folder or file, or correct the path",
     "PARSE_SYNTAX_ERROR": "this is not Spark's SQL",
     "UNRESOLVED_ROUTINE": "no function has this name; register those of your own in this session",
     "UNSUPPORTED_DATATYPE": "types are those of Spark's SQL, such as INT, STRING, DECIMAL(10, 2)",
@@ -79,14 +80,14 @@ def read_spark_error(error: Exception, text: str) -> SparkProblem:
     message = _SUGGESTED.sub("", rest[: _end_of(rest)]).strip().rstrip(".")
     if message[1:2].islower():
         message = message[:1].lower() + message[1:]
-    hint = _suggestion(error) or _HINTS.get(code.split(".")[0]) or _known_hint(error, code)
+    hint = _suggestion(error) or _HINTS.get(code.split(".")[0]) or _known_hint(error)
     return SparkProblem(code, message, hint, _offset(error, whole, text))
 
 
-def _known_hint(error: Exception, code: str) -> str:
-    """The hint for this condition while something runs; its name if none is known."""
+def _known_hint(error: Exception) -> str:
+    """The hint for this condition while something runs; "" if none is known."""
     hint = find_cause(error).hint
-    return hint if hint != LOGGED_HINT else f"Spark's condition is {code}"
+    return "" if hint == LOGGED_HINT else hint
 
 
 def _end_of(message: str) -> int:
@@ -97,6 +98,9 @@ def _end_of(message: str) -> int:
 def _suggestion(error: Exception) -> str:
     """A hint with the nearest of the names that Spark proposes, or with all of them."""
     parameters: dict[str, str] = getattr(error, "getMessageParameters", dict)() or {}
+    if "routineName" in parameters:
+        function = nearest_name(_last_part(parameters["routineName"]), _functions())
+        return f"did you mean {function}?" if function else ""
     proposed = re.findall(r"(?:`[^`]*`\.?)+", parameters.get("proposal", ""))
     if not proposed:
         return ""
@@ -107,6 +111,17 @@ def _suggestion(error: Exception) -> str:
         if near
         else ("known: " + ", ".join(proposed).replace("`", ""))
     )
+
+
+def _last_part(name: str) -> str:
+    return name.replace("`", "").rsplit(".", 1)[-1].lower()
+
+
+def _functions() -> list[str]:
+    """Names of Spark's functions, as far as Python has them."""
+    from pyspark.sql.functions import builtin  # noqa: PLC0415 - whoever has such an error has it
+
+    return [name for name in dir(builtin) if name.islower() and not name.startswith("_")]
 
 
 def _offset(error: Exception, whole: str, text: str) -> int | None:

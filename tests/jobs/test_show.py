@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from rich.console import Console
 
 from shardline.datasource.client import ShardClient
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.settings import ShardSettings
 from shardline.datasource.types.schema import ShardSchema
+from shardline.jobs import show
 from shardline.jobs.show import main
 
 if TYPE_CHECKING:
@@ -64,9 +66,10 @@ def test_a_location_is_one_line_per_shard(url: str, capsys: pytest.CaptureFixtur
 
 
 def test_a_shard_tells_everything_in_80_columns(
-    url: str, capsys: pytest.CaptureFixture[str]
+    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The view of one shard names its schema, key, comment, holder and writer."""
+    monkeypatch.setattr(show, "open_console", lambda: Console(highlight=False, width=80))
     assert main([url, "flights", "--parts"]) == 0
     out = capsys.readouterr().out
     for said in (
@@ -75,6 +78,24 @@ def test_a_shard_tells_everything_in_80_columns(
     ):  # fmt: skip
         assert said in out
     assert all(len(line) <= 80 for line in out.splitlines())
+
+
+def test_shards_of_the_runtime_are_shown_when_asked_for(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is kept beside an object, or begins with _; one of a user's own name is his own."""
+    client = ShardClient.open(url)
+    for name in ("_lane", "flights_progress", "flights_errors", "my_errors"):
+        client.create(name, ShardSchema.from_arrow(SCHEMA))
+
+    def names(*arguments: str) -> set[str]:
+        assert main([url, *arguments]) == 0
+        out = capsys.readouterr().out
+        assert ("3 that the runtime keeps for itself (--all shows them)" in out) == (not arguments)
+        return {line.split()[0] for line in out.splitlines()[3:] if line[:1].strip()}
+
+    assert names() == {"shard", "flights", "my_errors", "old"}
+    assert names("--all") - names() == {"_lane", "flights_progress", "flights_errors"}
 
 
 def test_json_has_the_numbers(url: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,5 +32,6 @@ def test_a_time_is_the_number_and_the_date() -> None:
     """The number is what options take; a time that no calendar reaches is the number alone."""
     assert moment(1_795_000_000_123) == "1795000000123\n2026-11-18 11:06:40.123"
     assert moment(0) == "0"
+    assert moment(4_711) == "4711", "a position in an order is no time of 1970"
     assert moment(2**63 - 2) == "9223372036854775806"
     assert moment(None, "finished") == "finished"

@@ -21,7 +21,7 @@ class Suggesting(Exception):
     [
         (
             ValueError("[NO_GOOD.AT_ALL] Cannot do it. SQLSTATE: 42000; line 2 pos 5;\n'Plan [x]"),
-            SparkProblem("NO_GOOD.AT_ALL", "cannot do it", "Spark's condition is NO_GOOD.AT_ALL", 14),  # noqa: E501
+            SparkProblem("NO_GOOD.AT_ALL", "cannot do it", "", 14),
         ),
         (
             ValueError(
@@ -36,7 +36,7 @@ class Suggesting(Exception):
         ),
         (
             ValueError("UNION is odd\nand more"),
-            SparkProblem("SPARK", "UNION is odd", "Spark's condition is SPARK", None),
+            SparkProblem("SPARK", "UNION is odd", "", None),
         ),
         (
             Suggesting("[X] No `t`.`dely`. Did you mean one of the following? [`t`.`a`]."),
@@ -56,7 +56,7 @@ class Suggesting(Exception):
             SparkProblem(
                 "PATH_NOT_FOUND",
                 "path does not exist: file:/x",
-                "make the folder, or correct the path",
+                "make the folder or file, or correct the path",
                 None,
             ),
         ),
