@@ -18,8 +18,18 @@ from shardline.installation import CONF
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
-__all__ = ["open_session"]
+__all__ = ["open_session", "settings_within"]
+
+
+def settings_within(folder: Path) -> dict[str, str]:
+    """Settings by which a session makes no folder outside of `folder`.
+
+    By default Spark makes its warehouse in the working directory, or in one of another name beside
+    it if there is a character that URLs escape, such as a space.
+    """
+    return {"spark.sql.warehouse.dir": str(folder / "warehouse")}
 
 
 def open_session(name: str, settings: Mapping[str, str] | None = None) -> SparkSession:

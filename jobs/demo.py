@@ -20,7 +20,7 @@ from typing import Any
 
 from shardline.app.cli.stderr_capture import StderrCapture
 from shardline.app.cli.storage_options import add_option_argument, storage_options
-from shardline.app.cli.terminal import LOG_HELP, open_console, open_log
+from shardline.app.cli.terminal import LOG_HELP, exit_on_sigterm, open_console, open_log
 from shardline.app.execution.spark_errors import print_job_error
 from shardline.app.settings.config import load
 from shardline.datasource.clock import SystemClock
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         settings = load(given.config, _overrides(given))
         log = open_log(settings)
-        with StderrCapture(log, SystemClock()) as capture:
+        with exit_on_sigterm(), StderrCapture(log, SystemClock()) as capture:
             # Imported after the settings were checked: Spark takes a second, and a wrong setting
             # none.
             from shardline.app.demo.story import run_demo  # noqa: PLC0415

@@ -27,7 +27,7 @@ from shardline.app.cli.start_progress import StartProgress
 from shardline.app.cli.stderr_capture import StderrCapture
 from shardline.app.cli.storage_options import add_option_argument, storage_options
 from shardline.app.cli.tables import local_time
-from shardline.app.cli.terminal import LOG_HELP, open_console, open_log
+from shardline.app.cli.terminal import LOG_HELP, exit_on_sigterm, open_console, open_log
 from shardline.app.cli.verdict_lines import VerdictLines, describe_change, read_conditions
 from shardline.app.execution.spark_errors import print_job_error
 from shardline.app.settings.config import Settings, load
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 console.print(plan)
                 return 0
         # Before anything is imported that writes to stderr when it pleases.
-        with StderrCapture(log, SystemClock()) as capture:
+        with exit_on_sigterm(), StderrCapture(log, SystemClock()) as capture:
             run = _plan if given.plan else _serve
             return run(given, settings, console, capture)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - whatever it was, a newcomer gets a sentence
@@ -100,12 +100,13 @@ def _plan(
         from shardline.app.coordinator.application import planned  # noqa: PLC0415 - Spark takes a second to import
         from shardline.app.project.project import Project  # noqa: PLC0415
         from shardline.app.project.variables import parse_variables  # noqa: PLC0415
-        from shardline.app.spark_session import open_session  # noqa: PLC0415
+        from shardline.app.spark_session import open_session, settings_within  # noqa: PLC0415
         from shardline.datasource.client import ShardClient  # noqa: PLC0415
 
         project = Project.load(given.project, parse_variables(given.set))
         client = ShardClient.open(settings.demo.url, settings.storage)
-        spark = capture.start_spark(lambda: open_session("shardline plan"))
+        within = settings_within(settings.demo.data)
+        spark = capture.start_spark(lambda: open_session("shardline plan", within))
         open_.callback(spark.stop)
         progress.step("checking the project")
         plan = planned(client, settings.runtime, project.check(spark))
@@ -124,12 +125,13 @@ def _serve(
             from shardline.app.project.project import Project  # noqa: PLC0415
             from shardline.app.project.variables import parse_variables  # noqa: PLC0415
             from shardline.app.server.application_server import serve_application  # noqa: PLC0415
-            from shardline.app.spark_session import open_session  # noqa: PLC0415
+            from shardline.app.spark_session import open_session, settings_within  # noqa: PLC0415
             from shardline.datasource.client import ShardClient  # noqa: PLC0415
 
             project = Project.load(given.project, parse_variables(given.set))
             client = ShardClient.open(settings.demo.url, settings.storage)
-            spark = capture.start_spark(lambda: open_session("shardline"))
+            within = settings_within(settings.demo.data)
+            spark = capture.start_spark(lambda: open_session("shardline", within))
             open_.callback(spark.stop)
             progress.step("checking the project")
             resolved = project.check(spark)

@@ -29,7 +29,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from shardline.app.logs import log_hint
 from shardline.datasource.errors import Determinate
@@ -131,6 +131,7 @@ class StderrCapture:
             # sentence, and its stack traces on the terminal would hide that.
             spark.sparkContext.setLogLevel("FATAL")
         else:
+            _leave_sigterm_to_us(spark)
             threading.Thread(target=self._watch, args=(jvm,), name="jvm", daemon=True).start()
         return spark
 
@@ -182,6 +183,16 @@ class StderrCapture:
             # A disk that is full: nobody can be told, and whoever writes must not be held up.
             with suppress(OSError):
                 self._log.write_line(line, at_s)
+
+
+def _leave_sigterm_to_us(spark: SparkSession) -> None:
+    """Let the JVM ignore SIGTERM, which supervisors send to every process of a service.
+
+    It ends when this process does, and not in the middle of an orderly stop.
+    """
+    jvm: Any = spark._jvm  # noqa: SLF001 - PySpark has no other door to the JVM
+    signals = jvm.sun.misc
+    signals.Signal.handle(signals.Signal("TERM"), signals.SignalHandler.SIG_IGN)
 
 
 def log_lines(text: str, at_s: float) -> list[str]:

@@ -11,7 +11,10 @@ where the settings say.
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Final
@@ -22,15 +25,33 @@ from shardline.app.logs import LogFile, start_log
 from shardline.app.settings.config import Settings
 from shardline.app.settings.live import parse_size_bytes
 
-__all__ = ["LOG_HELP", "open_console", "open_log"]
+__all__ = ["LOG_HELP", "exit_on_sigterm", "open_console", "open_log"]
 
 _PIPE_COLUMNS: Final = 200
+_TERMINATED: Final = 128 + signal.SIGTERM
 
 LOG_HELP: Final = (
     "Warnings and errors, Spark's too, are in the log: log.jsonl in the folder of --data, or where "
     "conf/app.toml, [log] says. The terminal shows the start, and objects that fail or recover."
 )
 """The end of the help of jobs that have a log."""
+
+
+@contextmanager
+def exit_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM end this process in order within the block, with status 143.
+
+    By default it ends at once: everything is durable, but others find it dead and not gone.
+    """
+
+    def stop(*_: object) -> None:
+        raise SystemExit(_TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def open_log(settings: Settings) -> LogFile:

@@ -24,6 +24,7 @@ from shardline.app.cli.status import ObjectStatus, SystemStatus, fetch_status, s
 from shardline.app.cli.tables import age
 from shardline.app.demo.data import FLIGHTS
 from shardline.app.demo.feed import Feed
+from shardline.app.server.discovery import ApplicationAddress
 from shardline.app.storage.errors import live_count
 from shardline.datasource.background import BackgroundThread
 from shardline.datasource.client import ShardClient
@@ -63,6 +64,7 @@ class DemoProgress:
         at_ms: When, by a clock that never goes back.
         days: Number of days that have arrived, of `days_total`.
         rows: Number of flights in the shard, of `rows_total`.
+        objects_total: Number of objects of the project.
         seen: The status of all objects.
     """
 
@@ -71,6 +73,7 @@ class DemoProgress:
     days_total: int
     rows: int
     rows_total: int
+    objects_total: int
     seen: SystemStatus
 
     @property
@@ -80,24 +83,24 @@ class DemoProgress:
 
 
 def read_progress(
-    client: ShardClient, url: str, token: str, feed: Feed, clock: Clock
+    client: ShardClient, where: ApplicationAddress, feed: Feed, objects_total: int, clock: Clock
 ) -> DemoProgress:
     """Read the present progress.
 
     Args:
         client: Of the location.
-        url: Of the application.
-        token: Of the application.
+        where: The application.
         feed: Lands the days.
+        objects_total: Number of objects of the project.
         clock: Of the process.
 
     Raises:
         ShardError: The location or the application does not answer.
     """
     rows = live_count(client.state(FLIGHTS)) if client.exists(FLIGHTS) else 0
-    seen = fetch_status(url, token, clock.now_ms())
+    seen = fetch_status(where.url, where.token, clock.now_ms())
     days = feed.landed_days, len(feed.days)
-    return DemoProgress(clock.elapsed_ms(), *days, rows, feed.rows, seen)
+    return DemoProgress(clock.elapsed_ms(), *days, rows, feed.rows, objects_total, seen)
 
 
 def last_arrival_ms(client: ShardClient, feed: Feed, tables: Iterable[str]) -> int | None:
@@ -188,7 +191,7 @@ class ProgressDisplay:
             flights += f" ({self._rate(self._before, now):,}/s)"
         parts = [f"{self._elapsed_s(now):4} s  day {now.days}/{now.days_total}", flights]
         good = [one for one in now.objects if one.tone in ("good", "idle")]
-        parts.append(f"{len(good)} of {len(now.objects)} objects fresh")
+        parts.append(f"{len(good)} of {now.objects_total} objects fresh")
         parts += [f"{o.name} {o.verdict}" for o in now.objects if o not in good]
         return " | ".join(parts)
 
@@ -200,12 +203,13 @@ class ProgressDisplay:
         table = status_table(now.seen, width=self._console.width, before=before)
         good = sum(one.tone in ("good", "idle") for one in now.objects)
         bars = Table.grid(padding=(0, 2))
-        bars.add_row(
-            "days arrived", _bar(now.days, now.days_total), _count(now.days, now.days_total)
-        )
-        bars.add_row("flights in", _bar(now.rows, now.rows_total), _count(now.rows, now.rows_total))
-        whole = max(len(now.objects), 1)
-        bars.add_row("objects fresh", _bar(good, whole), _count(good, len(now.objects)))
+        for what, done, whole in (
+            ("days arrived", now.days, now.days_total),
+            ("flights in", now.rows, now.rows_total),
+            ("objects fresh", good, now.objects_total),
+        ):
+            bar = ProgressBar(total=max(whole, 1), completed=done, width=_BAR_WIDTH)
+            bars.add_row(what, bar, f"{done:,} of {whole:,}")
         return Group(Text(f"after {age(self._elapsed_s(now) * 1000)}"), bars, Text(), table)
 
     def _elapsed_s(self, now: DemoProgress) -> int:
@@ -214,14 +218,6 @@ class ProgressDisplay:
     @staticmethod
     def _rate(before: DemoProgress, now: DemoProgress) -> int:
         return int((now.rows - before.rows) * 1000 / max(now.at_ms - before.at_ms, 1.0))
-
-
-def _bar(done: int, whole: int) -> ProgressBar:
-    return ProgressBar(total=max(whole, 1), completed=done, width=_BAR_WIDTH)
-
-
-def _count(done: int, whole: int) -> str:
-    return f"{done:,} of {whole:,}"
 
 
 class FailureWatch:

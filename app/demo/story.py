@@ -48,7 +48,7 @@ from shardline.app.protocol.objects import SourceDescription
 from shardline.app.server.application_server import serve_application
 from shardline.app.server.discovery import ApplicationAddress
 from shardline.app.settings.config import Settings
-from shardline.app.spark_session import open_session
+from shardline.app.spark_session import open_session, settings_within
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import Clock, SystemClock
 from shardline.datasource.errors import Determinate, InvalidUsage
@@ -141,7 +141,8 @@ def run_demo(
         with StartProgress(console) as progress:
             unpack(place.source)
             progress.step("starting Spark")
-            spark = capture.start_spark(lambda: open_session("shardline main job"))
+            within = settings_within(demo.data)
+            spark = capture.start_spark(lambda: open_session("shardline main job", within))
             # If the JVM is gone, that is the error to report, and not that it cannot be stopped.
             open_.callback(partial(_stop, spark))
             progress.step("checking the project")
@@ -239,9 +240,8 @@ def _stream(cast: _Context) -> int:
         cast.console.print(Text(f"  {PROGRAM} {command}{data}"), soft_wrap=True)
     interval_ms = _PROGRESS_TERMINAL_MS if cast.console.is_terminal else _PROGRESS_MS
     started_ms = cast.clock.elapsed_ms()
-    standing = partial(
-        read_progress, cast.client, cast.where.url, cast.where.token, feed, cast.clock
-    )
+    whole = len(cast.resolved.descriptions)
+    standing = partial(read_progress, cast.client, cast.where, feed, whole, cast.clock)
     with ProgressDisplay(cast.console, cast.clock, standing, interval_ms):
         # Before the objects run: the first flights are in while the views start.
         feed.start()
