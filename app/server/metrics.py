@@ -54,6 +54,10 @@ class RelationCollector(Collector):
 
     @override
     def collect(self) -> Iterator[Metric]:
+        # A family without samples would be a name with a type and nothing to look at.
+        return (family for family in self._families() if family.samples)
+
+    def _families(self) -> Iterator[Metric]:
         rows = self._relations.rows
         kinds = {str(row["id"]): str(row["type"]) for row in rows("objects")}
         yield _state("status", _STATUSES, rows("objects"), "id")

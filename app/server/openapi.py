@@ -15,6 +15,8 @@ from shardline.app.introspection.relation import Relation
 __all__ = ["openapi"]
 
 _TEXT: Final = {"type": "string"}
+_OBJECT: Final = {"type": "object"}
+_OBJECTS: Final = {"type": "array", "items": _OBJECT}
 _QUERY: Final = {"query": _TEXT}
 _ERROR: Final = {
     "type": "object",
@@ -25,6 +27,29 @@ _ERROR: Final = {
             "required": ["code", "message", "hint"],
             "properties": {name: {"type": "string"} for name in ("code", "message", "hint")},
         }
+    },
+}
+
+
+def _answer(**fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of an answer that has these fields."""
+    return {"type": "object", "required": list(fields), "properties": fields}
+
+
+_STATUS: Final = _answer(status=_TEXT)
+_RESULT: Final = _answer(
+    columns={"type": "array", "items": _answer(name=_TEXT, type=_TEXT)},
+    rows={"type": "array", "items": {"type": "array", "items": {}}},
+)
+_TIME: Final = {"type": ["integer", "null"], "description": "ms since the epoch; null: the end"}
+_INTERVAL: Final = {
+    "type": "object",
+    "properties": {
+        "lower": _TIME,
+        "upper": _TIME,
+        "updates": {**_OBJECTS, "description": "rows, with their _ts and _diff"},
+        "error": {**_TEXT, "description": "what has ended it"},
+        "dropped_at": {**_TIME, "description": "ended by the application before this time"},
     },
 }
 
@@ -55,49 +80,60 @@ def _paths() -> dict[str, Any]:
     """All paths that an application may serve, besides its relations."""
     name = [_parameter("name", "path")]
     return {
-        "/api/v1/openapi.json": {"get": _get("This description")},
-        "/api/v1/relations": {"get": _get("Names, columns and meanings of all relations")},
-        "/api/v1/objects": {"get": _get("All objects, with their status")},
+        "/api/v1/openapi.json": {"get": _get("This description", _OBJECT)},
+        "/api/v1/relations": {
+            "get": _get("Names, columns and meanings of all relations", _answer(relations=_OBJECTS))
+        },
+        "/api/v1/objects": {
+            "get": _get("All objects, with their status", _answer(objects=_OBJECTS))
+        },
         "/api/v1/objects/{name}": {
             "get": {
-                **_get("One object: its rows of every relation that is about objects"),
+                **_get(
+                    "One object: its rows of every relation that is about objects",
+                    {**_OBJECT, "additionalProperties": _OBJECTS},
+                ),
                 "parameters": name,
             }
         },
-        "/api/v1/sql": {"post": _post("Run a query once", _QUERY)},
+        "/api/v1/sql": {"post": _post("Run a query once", _QUERY, _RESULT)},
         "/api/v1/subscribe": {
             "post": _post(
                 "Follow an object: a line of JSON for each interval, until the client leaves",
                 _QUERY,
-                "application/x-ndjson",
+                _INTERVAL,
+                content="application/x-ndjson",
             )
         },
         "/api/v1/project": {
             "post": _post(
                 "Make a project run, or, with dry_run, only say what that would do",
                 {"files": {"type": "object", "additionalProperties": _TEXT}},
+                _answer(plan=_OBJECT),
                 optional={"dry_run": {"type": "boolean", "default": False}},
             )
         },
         "/api/v1/actions/{name}": {
             "post": {
-                **_post("Run an action, such as compaction of a shard", {"target": _TEXT}),
+                **_post(
+                    "Run an action, such as compaction of a shard",
+                    {"target": _TEXT},
+                    _answer(result={"description": "what the action returns"}),
+                ),
                 "parameters": name,
             }
         },
         "/v1/compute": {"get": _socket("The compute controller of a runtime elsewhere")},
         "/v1/storage": {"get": _socket("The storage controller of a runtime elsewhere")},
-        "/metrics": {"get": _get("The same numbers for Prometheus", "text/plain")},
-        "/healthz": {"get": _get("Whether the process answers")},
-        "/readyz": {"get": _get("Whether the application can serve queries")},
+        "/metrics": {"get": _get("The same numbers for Prometheus", _TEXT, "text/plain")},
+        "/healthz": {"get": _get("Whether the process answers", _STATUS)},
+        "/readyz": {"get": _get("Whether the application can serve queries", _STATUS)},
     }
 
 
 def _relation(relation: Relation) -> dict[str, Any]:
     rows = {"type": "array", "items": {"$ref": f"#/components/schemas/{relation.name}"}}
-    described = _get(
-        f"{relation.comment}.", schema={"type": "object", "properties": {"rows": rows}}
-    )
+    described = _get(f"{relation.comment}.", _answer(rows=rows))
     if relation.object:
         described["parameters"] = [_parameter("object", "query")]
     return described
@@ -124,12 +160,12 @@ def _type(kind: pa.DataType) -> dict[str, Any]:
 
 
 def _get(
-    summary: str, content: str = "application/json", schema: Mapping[str, Any] | None = None
+    summary: str, schema: Mapping[str, Any], content: str = "application/json"
 ) -> dict[str, Any]:
     return {
         "summary": summary,
         "responses": {
-            "200": {"description": "the answer", "content": {content: {"schema": schema or {}}}},
+            "200": {"description": "the answer", "content": {content: {"schema": schema}}},
             "default": _failure(),
         },
     }
@@ -138,6 +174,8 @@ def _get(
 def _post(
     summary: str,
     fields: Mapping[str, Any],
+    answer: Mapping[str, Any],
+    *,
     content: str = "application/json",
     optional: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -148,7 +186,7 @@ def _post(
         "properties": {**fields, **(optional or {})},
     }
     return {
-        **_get(summary, content),
+        **_get(summary, answer, content),
         "security": [{"token": []}],
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
     }

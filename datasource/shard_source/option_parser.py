@@ -36,6 +36,20 @@ _PLACE: Final = ("location", "shard", "path")
 _IGNORED: Final = frozenset({"checkpointlocation", "queryname", "timezone"})
 """Options of Spark, which it passes along. `timeZone` is read where a date-time is parsed."""
 
+_ELSEWHERE: Final = {
+    "versionasof": "they have times and no versions: timestampAsOf",
+    "startingversion": "they have times and no versions: startingTimestamp",
+    "endingversion": "they have times and no versions: endingTimestamp",
+    "startingoffsets": "startingTimestamp, and snapshot=exclude to begin with what changes",
+    "ignoredeletes": "readChangeFeed=true, which has deletes as rows with _diff -1",
+    "ignorechanges": "readChangeFeed=true, which has changes as pairs of rows",
+    "skipchangecommits": "readChangeFeed=true, and filter by _diff > 0",
+    "overwriteschema": "mergeSchema=true adds columns; drop and create the shard for another one",
+    "partitionoverwritemode": "mode overwrite writes the difference, whatever it replaces",
+    "replacewhere": "mode overwrite writes the difference: give it the whole contents",
+}
+"""Options of other formats for the same purpose, in lower case: what to use here."""
+
 _UNITS: Final = {
     **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1),
     **dict.fromkeys(("s", "second", "seconds"), 1000),
@@ -66,6 +80,12 @@ class OptionReader:
         names = (*_PLACE, *known, *self._settings)
         accepted = {name.lower() for name in names} | _IGNORED
         for name in self._values:
+            if name not in accepted and name in _ELSEWHERE:
+                raise InvalidUsage(
+                    f"shards have no option '{name}'",
+                    code="UNKNOWN_OPTION",
+                    hint=_ELSEWHERE[name],
+                )
             if name not in accepted and "." not in name:
                 raise unknown_name("option", name, names)
 

@@ -127,6 +127,21 @@ def test_values_that_mean_nothing_are_refused(name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "here"),
+    [
+        ("versionAsOf", "timestampAsOf"),
+        ("startingVersion", "startingTimestamp"),
+        ("skipChangeCommits", "readChangeFeed"),
+    ],
+)
+def test_options_of_other_formats_are_told_by_their_name_here(name: str, here: str) -> None:
+    """A name that only looks alike is no help to who comes from another format."""
+    with pytest.raises(InvalidUsage, match=f"(?i)UNKNOWN_OPTION.*'{name}'.*{here}") as refused:
+        parse_source({**PLACE, name: "1"})
+    assert "did you mean" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
     ("name", "near"),
     [("timestampAsOff", "timestampAsOf"), ("partBufferByte", "partBufferBytes"), ("keys", "key")],
 )
