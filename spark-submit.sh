@@ -335,9 +335,11 @@ SHIM
 
 # A PYTHONPATH often names the PySpark of another installation, which would win over ours; the
 # rest of it is the user's own.
-clean_pythonpath() {
+clean_python_variables() {
   local entry kept=() entries=()
-  unset PYTHONHOME
+  # A set-up compiles nothing, so what is imported first must be kept: otherwise each of the many
+  # helper processes of Spark compiles all that it imports, 2.5 s of CPU instead of 0.8.
+  unset PYTHONHOME PYTHONDONTWRITEBYTECODE
   [[ -n ${PYTHONPATH:-} ]] || return 0
   IFS=: read -r -a entries <<<"$PYTHONPATH"
   for entry in ${entries[@]+"${entries[@]}"}; do
@@ -520,7 +522,7 @@ main() {
       ;;
     *) unknown_command "$command" ;;
   esac
-  clean_pythonpath
+  clean_python_variables
   [[ $command == package ]] || use_environment
   case $command in
     demo | plan | run) start_command "$command" ;;

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from support.processes.checkout import Checkout, SetupStory
 
 pytestmark = [pytest.mark.submit, pytest.mark.slow, pytest.mark.xdist_group("submit")]
@@ -46,6 +45,15 @@ def test_the_environment_holds_the_project(ready: Checkout, tmp_path: Path) -> N
     seen = ready.run("python", "-c", code, cwd=tmp_path)
     expected = ready.root / "src/shardline/datasource/errors.py"
     assert seen.stdout.strip() == str(expected), seen.stderr
+
+
+def test_what_is_compiled_is_kept(ready: Checkout, tmp_path: Path) -> None:
+    """Whatever the shell says: set-up compiles nothing, and processes start all the time."""
+    code = "import sys, shardline.extras as e; print(sys.dont_write_bytecode, e.__cached__)"
+    seen = ready.run("python", "-c", code, cwd=tmp_path, env={"PYTHONDONTWRITEBYTECODE": "1"})
+    refused, _, kept = seen.stdout.strip().partition(" ")
+    assert refused == "False", seen.stderr
+    assert Path(kept).is_file()
 
 
 def test_the_packages_are_those_of_the_lock(ready: Checkout) -> None:
