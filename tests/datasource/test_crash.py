@@ -10,7 +10,9 @@ import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -178,10 +180,13 @@ def break_everywhere(
     delivery: Delivery,
     lasts: int | None,
 ) -> int:
-    """Break the deed at each of its operations in turn; how many there were."""
+    """Break the deed at each of its operations in turn; how many there were.
+
+    Args:
+        make: Makes a world that is prepared for the deed.
+    """
     for at in itertools.count():
         world = make()
-        prepare(world, deed)
         store = Mortal(world.objects(), at, effect, lasts=lasts)
         attempt(world, deed, store)
         if delivery == "before":
@@ -220,7 +225,10 @@ def test_broken_anywhere_a_repeated_deed_is_done_once(
     name: str, effect: Effect, delivery: Delivery, lasts: int | None
 ) -> None:
     """In memory: for every operation of every command and every kind of fault."""
-    assert break_everywhere(World, DEEDS[name], effect, delivery, lasts) >= 2
+    deed = DEEDS[name]
+    with closing(World()) as prepared:
+        prepare(prepared, deed)
+        assert break_everywhere(prepared.copy, deed, effect, delivery, lasts) >= 2
 
 
 @pytest.mark.exhaustive
@@ -229,9 +237,10 @@ def test_broken_anywhere_a_repeated_deed_is_done_once(
 def test_an_outage_of_any_length_leaves_nothing_dangling(name: str, effect: Effect) -> None:
     """What was written with an unknown outcome is not cleaned up once the store is back."""
     deed = DEEDS[name]
+    prepared = World()
+    prepare(prepared, deed)
     for lasts in range(1, 30):
-        world = World()
-        prepare(world, deed)
+        world = prepared.copy()
         commit = operations_of(world, deed).index("create orders/log/")
         store = Mortal(world.objects(), commit, effect, lasts=lasts)
         attempt(world, deed, store)
@@ -255,13 +264,15 @@ def operations_of(world: World, deed: Deed) -> list[str]:
 
 
 @pytest.fixture
-def folders(tmp_path: Path) -> Callable[[], World]:
+def folders(tmp_path: Path) -> Callable[[Deed], World]:
     """Makes worlds on disk, each in a folder of its own."""
     numbers = itertools.count()
 
-    def make() -> World:
+    def make(deed: Deed) -> World:
         root = tmp_path / str(next(numbers))
-        return World(objects=lambda world: FileObjects(str(root), world.ids))
+        world = World(objects=lambda world: FileObjects(str(root), world.ids))
+        prepare(world, deed)
+        return world
 
     return make
 
@@ -269,9 +280,12 @@ def folders(tmp_path: Path) -> Callable[[], World]:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("effect", ["none", "done", "late"])
 @pytest.mark.parametrize("name", ["append", "overwrite"])
-def test_killed_anywhere_on_disk(name: str, effect: Effect, folders: Callable[[], World]) -> None:
+def test_killed_anywhere_on_disk(
+    name: str, effect: Effect, folders: Callable[[Deed], World]
+) -> None:
     """The same on disk, for the commands that write blobs."""
-    assert break_everywhere(folders, DEEDS[name], effect, "after", None) >= 2
+    deed = DEEDS[name]
+    assert break_everywhere(partial(folders, deed), deed, effect, "after", None) >= 2
 
 
 @pytest.mark.exhaustive
@@ -280,9 +294,10 @@ def test_killed_anywhere_on_disk(name: str, effect: Effect, folders: Callable[[]
 def test_two_faults_in_a_row_never_lose_or_repeat_an_append(effect: Effect, second: int) -> None:
     """The first process fails at any operation, and so does the one that repeats its work."""
     deed = DEEDS["append"]
+    prepared = World()
+    prepare(prepared, deed)
     for at in range(12):
-        world = World()
-        prepare(world, deed)
+        world = prepared.copy()
         stores = [Mortal(world.objects(), at, effect), Mortal(world.objects(), second, "late")]
         for store in stores:
             attempt(world, deed, store)

@@ -65,8 +65,17 @@ WAYS = {
 }
 
 
-def run(engine: Engine, way: Way, number: int, tasks: list[Rows]) -> None:
-    engine.micro_batch(number, *map(way.task, tasks), overwrite=way.overwrite)
+MICRO_BATCHES: dict[str, dict[int, list[pa.Table]]] = {
+    name: {
+        number: [way.task(some) for some in tasks] for number, tasks in ((0, FIRST), (1, SECOND))
+    }
+    for name, way in WAYS.items()
+}
+"""What the tasks of each micro-batch are given, made once for the many attempts at it."""
+
+
+def run(engine: Engine, name: str, number: int) -> None:
+    engine.micro_batch(number, *MICRO_BATCHES[name][number], overwrite=WAYS[name].overwrite)
 
 
 @pytest.mark.exhaustive
@@ -78,16 +87,23 @@ def test_a_micro_batch_broken_anywhere_lands_once(
 ) -> None:
     """Whatever operation fails, and however, the replay leaves the contents as if nothing had."""
     way = WAYS[name]
+    with engine(way.kind, way.options) as spark:
+        run(spark, name, 0)
+        break_everywhere(spark.world, name, effect, lasts)
+
+
+def break_everywhere(begun: World, name: str, effect: Effect, lasts: int | None) -> None:
+    """Break the second micro-batch at each of its operations in turn."""
+    way = WAYS[name]
     for at in itertools.count():
-        world = World()
+        world = begun.copy()
         with engine(way.kind, way.options, world) as spark:
-            run(spark, way, 0, FIRST)
             store = Mortal(world.objects(), at, effect, lasts=lasts)
-            attempt_broken(spark, store, way)
+            attempt_broken(spark, store, name)
             store.deliver()
             for _ in range(2):
                 spark.process()
-                run(spark, way, 1, SECOND)
+                run(spark, name, 1)
 
             client = world.client(TINY)
             assert dangling(client.machine(SHARD)) == [], store.failed
@@ -98,10 +114,10 @@ def test_a_micro_batch_broken_anywhere_lands_once(
         assert at < 300, store.failed
 
 
-def attempt_broken(spark: Engine, store: Mortal, way: Way) -> None:
+def attempt_broken(spark: Engine, store: Mortal, name: str) -> None:
     try:
         spark.process(store)
-        run(spark, way, 1, SECOND)
+        run(spark, name, 1)
     except (Crash, ShardError):
         assert store.failed, "refused without a fault"
 
@@ -111,10 +127,10 @@ def test_a_replay_reads_and_leaves_nothing(name: str) -> None:
     """What has been committed is known before any work is done; the replay's parts are deleted."""
     way = WAYS[name]
     with engine(way.kind, way.options) as spark:
-        run(spark, way, 0, FIRST)
-        run(spark, way, 1, SECOND)
+        run(spark, name, 0)
+        run(spark, name, 1)
         before = spark.client.state(SHARD)
-        tasks = [way.task(some) for some in SECOND]
+        tasks = MICRO_BATCHES[name][1]
         messages = spark.stage(spark.writer(overwrite=way.overwrite), *tasks)
         spark.process()
         spark.writer(overwrite=way.overwrite).commit(messages, 1)
@@ -128,9 +144,9 @@ def test_two_drivers_interleaved(name: str) -> None:
     """Two drivers of one query stage the same micro-batch; whoever commits second adds nothing."""
     way = WAYS[name]
     with engine(way.kind, way.options) as spark:
-        run(spark, way, 0, FIRST)
+        run(spark, name, 0)
         writers = [spark.writer(overwrite=way.overwrite) for _ in range(2)]
-        tasks = [way.task(some) for some in SECOND]
+        tasks = MICRO_BATCHES[name][1]
         messages = [spark.stage(writer, *tasks) for writer in writers]
         for writer, staged in zip(writers, messages, strict=True):
             writer.commit(staged, 1)
@@ -145,9 +161,9 @@ def test_a_task_that_ran_twice_counts_once(name: str) -> None:
     """Of several attempts of a task, retried or speculative, only what its message says is used."""
     way = WAYS[name]
     with engine(way.kind, way.options) as spark:
-        run(spark, way, 0, FIRST)
+        run(spark, name, 0)
         writer = spark.writer(overwrite=way.overwrite)
-        tasks = [way.task(some) for some in SECOND]
+        tasks = MICRO_BATCHES[name][1]
         spark.stage(writer, *tasks)
         writer.commit(spark.stage(writer, *tasks), 1)
 
@@ -161,7 +177,7 @@ def test_an_aborted_attempt_can_never_be_committed(name: str) -> None:
     way = WAYS[name]
     with engine(way.kind, way.options) as spark:
         writer = spark.writer(overwrite=way.overwrite)
-        messages = spark.stage(writer, *map(way.task, FIRST))
+        messages = spark.stage(writer, *MICRO_BATCHES[name][0])
         spark.writer(overwrite=way.overwrite).abort([messages[0], None], 0)
 
         with pytest.raises(ShardError, match=r"ABANDONED|MISSING_BLOB"):
@@ -176,7 +192,7 @@ def test_an_abort_after_a_commit_deletes_nothing(name: str) -> None:
     way = WAYS[name]
     with engine(way.kind, way.options) as spark:
         writer = spark.writer(overwrite=way.overwrite)
-        messages = spark.stage(writer, *map(way.task, FIRST))
+        messages = spark.stage(writer, *MICRO_BATCHES[name][0])
         writer.commit(messages, 0)
         writer.abort(messages, 0)
 

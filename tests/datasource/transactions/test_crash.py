@@ -168,9 +168,10 @@ def finished(world: World, deed: str, expected: Counter[Any]) -> None:
 def test_killed_anywhere_and_repeated(deed: str, effect: Effect) -> None:
     """The process dies; another one looks, and does the same again."""
     act, expected, _ = DEEDS[deed]
+    prepared = World()
+    prepare(prepared.client(BLOBS))
     for at in itertools.count():
-        world = World()
-        prepare(world.client(BLOBS))
+        world = prepared.copy()
         mortal = Mortal(world.objects(), at, effect)
         try:
             act(world.client(BLOBS, mortal))
@@ -191,9 +192,10 @@ def test_killed_anywhere_and_repeated(deed: str, effect: Effect) -> None:
 def test_failed_anywhere_and_repeated(deed: str, effect: Effect) -> None:
     """The store reports an error, once; the same process repeats what was not acknowledged."""
     act, expected, _ = DEEDS[deed]
+    prepared = World()
+    prepare(prepared.client(BLOBS))
     for at in itertools.count():
-        world = World()
-        prepare(world.client(BLOBS))
+        world = prepared.copy()
         mortal = Mortal(world.objects(), at, effect, lasts=1)
         client = world.client(BLOBS, Mortal(world.objects()))
         try:

@@ -95,6 +95,7 @@ class World:
     def __init__(self, seed: int = 0, objects: Callable[[World], Objects] | None = None) -> None:
         self.clock = HeldClock()
         self.ids = SeededIds(seed)
+        self._seed = seed
         self._name = f"world-{next(_numbers)}"
         self._open = objects
         self.objects().put(_MARKER, _marker())
@@ -115,6 +116,18 @@ class World:
             grace_ms=_GRACE_MS,
         )
         return ShardClient(location, settings, self.clock, self.ids)
+
+    def copy(self) -> World:
+        """A world of its own, in memory as this one, that begins as this one is now."""
+        here = self.objects()
+        assert isinstance(here, MemoryObjects), "only what is in memory is copied"
+        # Other tokens follow, so that none is drawn a second time.
+        made = World(self._seed + 1)
+        made.clock = HeldClock(self.clock.now_ms())
+        there = made.objects()
+        assert isinstance(there, MemoryObjects)
+        there._store.objects.update(here._store.objects)
+        return made
 
     def close(self) -> None:
         """Forget what is stored."""
