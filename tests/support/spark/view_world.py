@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 from collections import Counter
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
@@ -62,7 +63,7 @@ class World:
         """Inputs in a location in `folder` that change at `times`, some of `TIMES`."""
         self.bench = bench = Bench(spark, str(folder / "lake"), folder / "checkpoints")
         self.session = spark.newSession()
-        self._plain = spark.newSession()
+        self._plain: list[_Plain] = []
         self._times = times
         draw = random.Random(7)
         makers: dict[str, Callable[[random.Random], Row]] = {
@@ -123,10 +124,18 @@ class World:
 
     def by_spark(self, query: str, time: int) -> Counter[Row]:
         """What Spark makes of the model's rows at `time`, as plain tables without a history."""
-        for name, found in self.inputs.items():
-            self._plain.createDataFrame(_table(found, time)).createOrReplaceTempView(name)
-        rows = plain_rows(self._plain.sql(query).toArrow())
-        return Counter(comparable(row) for row in rows)
+        there = {name: found.at(time) for name, found in self.inputs.items()}
+        plain = next((one for one in self._plain if one.rows == there), None)
+        if plain is None:
+            plain = _Plain(there, self.bench.spark.newSession())
+            self._plain.append(plain)
+            for name, found in self.inputs.items():
+                frame = plain.session.createDataFrame(_table(found, time))
+                frame.createOrReplaceTempView(name)
+        if query not in plain.answers:
+            rows = plain_rows(plain.session.sql(query).toArrow())
+            plain.answers[query] = Counter(comparable(row) for row in rows)
+        return plain.answers[query]
 
     def close(self) -> None:
         """End DuckDB's part."""
@@ -139,6 +148,15 @@ class World:
             connection.register(f"{name}_rows", _table(found, time))
             connection.table(f"{name}_rows").create(name)
         return connection
+
+
+@dataclass
+class _Plain:
+    """Plain tables of some rows, which several times have: made once, and each query asked once."""
+
+    rows: dict[str, list[Row]]
+    session: SparkSession
+    answers: dict[str, Counter[Row]] = field(default_factory=dict)
 
 
 def _table(found: Input, time: int) -> pa.Table:
