@@ -28,6 +28,11 @@ from shardline.app.project.columns import (
     names_of,
     spell_key,
 )
+from shardline.app.project.source_problems import (
+    invalid_option,
+    unreachable_problem,
+    value_problem,
+)
 from shardline.app.project.statements import ObjectDescription, WrittenObject
 from shardline.app.protocol.objects import (
     IndexDescription,
@@ -40,6 +45,7 @@ from shardline.app.sql.catalyst import (
     NondeterministicExpression,
     QueryPlan,
     RefusedBySpark,
+    SourceColumns,
 )
 from shardline.app.sql.compare_plans import compare_plans
 from shardline.app.sql.determinism import find_clock_literal, find_nondeterminism
@@ -52,6 +58,7 @@ from shardline.app.storage.formats import (
     KNOWN_FORMATS,
     OWN_SINKS,
     Use,
+    invalid_values,
     missing_option,
     package_of,
     unknown_options,
@@ -70,11 +77,13 @@ class AnalysedObject:
         description: Its complete description, with columns, strategy and the compact query.
         schema: Columns of its contents in JSON; "" for objects without contents.
         ddl: The same in DDL.
+        unreachable: Why a source cannot be opened where it is now; None if it can.
     """
 
     description: ObjectDescription
     schema: str = ""
     ddl: str = ""
+    unreachable: Problem | None = None
 
 
 @dataclass(slots=True)
@@ -156,6 +165,12 @@ def _check_sink(catalyst: Catalyst, one: WrittenObject, sink: SinkDescription) -
 
 def _check_options(one: WrittenObject, name: str, options: Mapping[str, str], use: Use) -> None:
     unknown = unknown_options(name, options, use)
+    if not unknown and use == "source":
+        wrong = invalid_values(name, options)
+        if wrong:
+            raise _ObjectRefused(
+                *(value_problem(one, option, options[option], hint) for option, hint in wrong)
+            )
     if unknown:
         raise _ObjectRefused(
             *(
@@ -172,30 +187,33 @@ def _check_options(one: WrittenObject, name: str, options: Mapping[str, str], us
 
 def _source(catalyst: Catalyst, one: WrittenObject, source: SourceDescription) -> AnalysedObject:
     _check_options(one, source.format, source.options, "source")
-    needed = missing_option(source.format, source.options)
+    if package_of(source.format) is not None and not catalyst.writes(source.format):
+        raise _ObjectRefused(_unknown_format(one, source.format))
+    needed = missing_option(source.format, source.options, "source")
     if needed is not None:
         what = f"option '{needed[0]}' of source '{one.name}' is missing"
         raise _ObjectRefused(one.problem("OPTIONS", "MISSING_OPTION", what, needed[1]))
-    if package_of(source.format) is not None and not catalyst.writes(source.format):
-        raise _ObjectRefused(_unknown_format(one, source.format))
-    read, told = _read_columns(catalyst, one, source)
+    read = _read_columns(catalyst, one, source)
     try:
-        schema = contents_columns(source, read)
+        schema = contents_columns(source, read.schema)
     except InvalidUsage as error:
         raise _ObjectRefused(one.problem("columns", error.code, error.detail, error.hint)) from None
     flaw = find_columns_problem(schema, names_of(schema))
     if flaw is not None:
         raise _ObjectRefused(one.problem("columns", *flaw))
     catalyst.add(one.name, schema)
-    kept = catalyst.ddl(read) if told else ""
+    kept = catalyst.ddl(read.schema) if read.told else ""
     description = replace(source, schema=kept, key=_key(one, schema))
-    return AnalysedObject(description, schema, catalyst.ddl(schema))
+    unreachable = None
+    if read.unreachable is not None:
+        unreachable = unreachable_problem(one, source, read.unreachable)
+    return AnalysedObject(description, schema, catalyst.ddl(schema), unreachable)
 
 
 def _read_columns(
     catalyst: Catalyst, one: WrittenObject, source: SourceDescription
-) -> tuple[str, bool]:
-    """Columns of the rows that a source reads, and True if its format must be given them."""
+) -> SourceColumns:
+    """Columns of the rows that a source reads."""
     # Loading the generators takes time that projects without them need not spend.
     from shardline.app.storage.generators import FORMATS, schema_of  # noqa: PLC0415
 
@@ -207,13 +225,18 @@ def _read_columns(
             raise _ObjectRefused(
                 one.problem("SCHEMA", "INVALID_SCHEMA", problem, "leave out SCHEMA")
             )
-        return catalyst.columns(schema_of(source.format.lower(), source.options)), False
+        made = catalyst.columns(schema_of(source.format.lower(), source.options))
+        return SourceColumns(made, told=False)
     except InvalidUsage as error:
         raise _ObjectRefused(one.problem("OPTIONS", error.code, error.detail, error.hint)) from None
     except RefusedBySpark as refused:
         said = refused.said
         if said.code == "DATA_SOURCE_NOT_FOUND":
             raise _ObjectRefused(_unknown_format(one, source.format)) from None
+        if refused.option:
+            raise _ObjectRefused(invalid_option(one, source, refused.option, said)) from None
+        if said.code == "PATH_NOT_FOUND":
+            raise _ObjectRefused(unreachable_problem(one, source, said)) from None
         piece = "format" if said.offset is None else "columns"
         raise _ObjectRefused(
             one.problem(piece, said.code, said.message, said.hint, said.offset or 0)

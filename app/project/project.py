@@ -75,12 +75,15 @@ class CheckedProject:
         places: Place of each object in the texts.
         schemas: Columns of the contents of sources and views, in Spark's DDL.
         comments: Comments of the objects that have one.
+        unreachable: Sources that cannot be opened where they are now: no folder, no answer. One
+            that runs already waits for it; one that is new or changed is refused.
     """
 
     descriptions: dict[str, ObjectDescription]
     places: dict[str, Place] = field(default_factory=dict)
     schemas: dict[str, str] = field(default_factory=dict)
     comments: dict[str, str] = field(default_factory=dict)
+    unreachable: dict[str, Problem] = field(default_factory=dict)
 
 
 class Project:
@@ -229,6 +232,11 @@ class Project:
             places={one.name: one.place() for one in ordered},
             schemas={n: found.ddl for n, found in analysis.objects.items() if found.ddl},
             comments={one.name: one.comment for one in ordered if one.comment},
+            unreachable={
+                name: found.unreachable
+                for name, found in analysis.objects.items()
+                if found.unreachable is not None
+            },
         )
 
     def _add(self, reading: ParsedStatements) -> Project:

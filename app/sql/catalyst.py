@@ -32,6 +32,7 @@ from pyspark.logger import PySparkLogger
 
 from shardline.app.sql.determinism import has_computed_times, is_clock_text
 from shardline.app.sql.plan_tree import Node, plan_tree
+from shardline.app.sql.source_options import InvalidOption, SourceOptions
 from shardline.app.sql.spark_errors import SparkProblem, read_spark_error
 from shardline.datasource.clock import IdGenerator
 from shardline.datasource.types.schema import DIFF, TS
@@ -39,7 +40,13 @@ from shardline.datasource.types.schema import DIFF, TS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Catalyst", "NondeterministicExpression", "QueryPlan", "RefusedBySpark"]
+__all__ = [
+    "Catalyst",
+    "NondeterministicExpression",
+    "QueryPlan",
+    "RefusedBySpark",
+    "SourceColumns",
+]
 
 _GUESSING: Final = frozenset({"csv", "json", "xml"})
 """Formats whose columns Spark would guess from the files that happen to be there."""
@@ -56,11 +63,13 @@ class RefusedBySpark(Exception):
 
     Attributes:
         said: Spark's error.
+        option: The option of a source whose value it is about; "" for none.
     """
 
-    def __init__(self, said: SparkProblem) -> None:
+    def __init__(self, said: SparkProblem, option: str = "") -> None:
         super().__init__(said.message)
         self.said = said
+        self.option = option
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +103,21 @@ class QueryPlan:
     tree: Node
     culprit: NondeterministicExpression | None
     special: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceColumns:
+    """The columns of the rows that a source reads.
+
+    Attributes:
+        schema: The columns, in Spark's JSON.
+        told: True if they must be given to the format when it is read.
+        unreachable: Why the source cannot be opened where it is now; None if it can.
+    """
+
+    schema: str
+    told: bool
+    unreachable: SparkProblem | None = None
 
 
 class Catalyst:
@@ -180,36 +204,37 @@ class Catalyst:
         special = _special_text(plan) if has_computed_times(tree) else ""
         return QueryPlan(str(plan.schema().json()), tree, self._culprit(plan), special)
 
-    def reads(self, name: str, options: Mapping[str, str], ddl: str) -> tuple[str, bool]:
-        """The columns of a format's rows, in Spark's JSON.
+    def reads(self, name: str, options: Mapping[str, str], ddl: str) -> SourceColumns:
+        """The columns of a format's rows.
 
         Args:
             name: Name of the format.
             options: Its options.
             ddl: Columns that the user has written; "" for none.
 
-        Returns:
-            The columns, and True if they must be given to the format when it is read.
-
         Raises:
-            Refused: There is no such format, or its columns cannot be found out.
+            Refused: There is no such format, it does not take these columns or a value of an
+                option, or its columns cannot be found out.
         """
+        check = SourceOptions(self._spark)
+        invalid = check.find_invalid(name, options)
+        if invalid is not None:
+            raise RefusedBySpark(invalid.problem, invalid.option)
         reader = self._spark.readStream.format(name).options(**options)
         if ddl:
             given = self.columns(ddl)
-            self._check_takes(name, options, ddl)
-            return given, True
+            return SourceColumns(given, True, _not_there(check.open_stream(name, options, ddl)))
         if name.lower() in _GUESSING:
             what = f"format '{name}' has no columns of its own"
             raise RefusedBySpark(SparkProblem("NO_SCHEMA", what, self._guess(name, options), None))
-        try:
-            with _refusing(""):
-                return str(reader.load().schema.json()), False
-        except RefusedBySpark as refused:
-            if "schema must be specified" not in refused.said.message:
-                raise
+        refused = check.open_stream(name, options, "")
+        if refused is None:
+            return SourceColumns(str(reader.load().schema.json()), told=False)
+        if "schema must be specified" not in refused.problem.message:
+            raise RefusedBySpark(refused.problem, refused.option)
         with _refusing(""):
-            return str(self._spark.read.format(name).options(**options).load().schema.json()), True
+            read = self._spark.read.format(name).options(**options).load()
+        return SourceColumns(str(read.schema.json()), told=True)
 
     def _guess(self, name: str, options: Mapping[str, str]) -> str:
         """A hint for the columns of files: Spark's guess from those that are there."""
@@ -233,22 +258,6 @@ class Catalyst:
         except (PySparkException, Py4JJavaError):
             return False
         return True
-
-    def _check_takes(self, name: str, options: Mapping[str, str], ddl: str) -> None:
-        """Refuse columns for a format that has its own, or that does not exist.
-
-        Other errors are left for the start of the source: its data may come later.
-        """
-        try:
-            with _refusing(""):
-                self._spark.readStream.format(name).options(**options).schema(ddl).load()
-        except RefusedBySpark as refused:
-            said = refused.said
-            if "user-specified schema" in said.message:
-                hint = "leave out SCHEMA: the format has columns of its own"
-                raise RefusedBySpark(SparkProblem(said.code, said.message, hint, None)) from None
-            if said.code == "DATA_SOURCE_NOT_FOUND":
-                raise
 
     def _culprit(self, plan: Any) -> NondeterministicExpression | None:
         current = self._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
@@ -315,6 +324,24 @@ def _is_plan(node: Any) -> bool:
 def _each(sequence: Any) -> Iterator[Any]:
     for index in range(sequence.size()):
         yield sequence.apply(index)
+
+
+def _not_there(found: InvalidOption | None) -> SparkProblem | None:
+    """The problem of a source that cannot be opened at its place; None if it can be.
+
+    Raises:
+        RefusedBySpark: The source would not work at any place: its format has columns of its own,
+            does not exist, or refuses an option.
+    """
+    if found is None:
+        return None
+    said = found.problem
+    if "user-specified schema" in said.message:
+        hint = "leave out SCHEMA: the format has columns of its own"
+        raise RefusedBySpark(SparkProblem(said.code, said.message, hint, None))
+    if found.option or said.code == "DATA_SOURCE_NOT_FOUND":
+        raise RefusedBySpark(said, found.option)
+    return said
 
 
 @contextlib.contextmanager

@@ -2,7 +2,8 @@
 
     spelt("PARQUET")                                    parquet
     unknown_options("csv", {"haeder": "true"}, "source") [("haeder", "did you mean 'header'?")]
-    missing_option("xml", {})                           ("rowTag", "the name of the element …")
+    missing_option("xml", {}, "sink")                   ("rowTag", "the name of the element …")
+    invalid_values("csv", {"mode": "IGNORE"})           [("mode", "one of PERMISSIVE, …")]
     package_of("kafka")                                  a class of it, and where it is
 
 Spark ignores an option that it does not know: a `haeder` of a CSV file would be a row of data for
@@ -30,6 +31,7 @@ __all__ = [
     "OWN_SINKS",
     "Use",
     "canonical_format",
+    "invalid_values",
     "missing_option",
     "package_of",
     "unknown_options",
@@ -118,6 +120,14 @@ _READ_FILES: Final = (
 _WRITE_FILES: Final = ("maxRecordsPerFile", "partitionBy", "path")
 
 _OTHER_SOURCES: Final[Mapping[str, tuple[str, ...]]] = {
+    "kafka": (
+        "assign", "endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", "failOnDataLoss",
+        "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "groupIdPrefix", "includeHeaders",
+        "kafkaConsumer.pollTimeoutMs", "maxOffsetsPerTrigger", "maxRecordsPerPartition",
+        "maxTriggerDelay", "minOffsetsPerTrigger", "minPartitions", "startingOffsets",
+        "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "startingTimestamp",
+        "subscribe", "subscribePattern",
+    ),
     "rate": ("numPartitions", "rampUpTime", "rowsPerSecond"),
     "rate-micro-batch": (
         "advanceMillisPerBatch", "numPartitions", "rowsPerBatch", "startTimestamp",
@@ -131,7 +141,32 @@ _OF_ENVELOPES: Final = ("deleteColumn", "orderingColumn")
 _OF_SINKS: Final = ("interval",)
 """Options of every sink."""
 
-_NEEDED: Final = {"xml": ("rowTag", "the name of the element that is a row")}
+_ROW: Final = (("rowTag",), "the name of the element that is a row")
+_FOLDER: Final = (("path",), "the folder that its files come into")
+
+_NEEDED: Final[Mapping[Use, Mapping[str, tuple[tuple[tuple[str, ...], str], ...]]]] = {
+    "source": {
+        **dict.fromkeys((*FILES, "binaryFile"), (_FOLDER,)),
+        "xml": (_FOLDER, _ROW),
+        "kafka": (
+            (("kafka.bootstrap.servers",), "the brokers: 'host:9092,…'"),
+            (("subscribe", "subscribePattern", "assign"), "the topics: subscribe 'one,two'"),
+        ),
+    },
+    "sink": {"xml": (_ROW,)},
+}
+"""Options of which a format needs one each, with a hint."""
+
+_REBASE: Final = ("EXCEPTION", "CORRECTED", "LEGACY")
+
+_VALUES: Final[Mapping[str, tuple[str, ...]]] = {
+    "mode": ("PERMISSIVE", "DROPMALFORMED", "FAILFAST"),
+    "wholetext": ("true", "false"),
+    "datetimerebasemode": _REBASE,
+    "int96rebasemode": _REBASE,
+}
+"""Values of options that Spark looks at when rows are read, or replaces by another with a warning:
+its parser does not refuse them."""
 
 _LISTED: Final = 12
 """A hint lists no more names than this."""
@@ -165,12 +200,25 @@ def unknown_options(name: str, options: Iterable[str], use: Use) -> list[tuple[s
     return [(option, _hint(option, known)) for option in wrong]
 
 
-def missing_option(name: str, options: Iterable[str]) -> tuple[str, str] | None:
+def missing_option(name: str, options: Iterable[str], use: Use) -> tuple[str, str] | None:
     """A required option that is missing, with a hint; None if nothing is missing."""
-    needed = _NEEDED.get(canonical_format(name))
-    if needed is None or needed[0].lower() in {option.lower() for option in options}:
-        return None
-    return needed
+    given = {option.lower() for option in options}
+    for alternatives, hint in _NEEDED[use].get(canonical_format(name), ()):
+        if given.isdisjoint(option.lower() for option in alternatives):
+            return alternatives[0], hint
+    return None
+
+
+def invalid_values(name: str, options: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Options with a value that Spark's own parser would let pass, each with a hint."""
+    if canonical_format(name) not in FILES:
+        return []
+    return [
+        (option, f"one of {', '.join(allowed)}")
+        for option, value in options.items()
+        if (allowed := _VALUES.get(option.lower()))
+        and value.strip().lower() not in {one.lower() for one in allowed}
+    ]
 
 
 def _hint(option: str, known: tuple[str, ...]) -> str:

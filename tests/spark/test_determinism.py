@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-TABLES = "CREATE SOURCE t USING csv SCHEMA (a INT NOT NULL, s STRING, ts TIMESTAMP);"
+TABLES = (
+    "CREATE SOURCE t USING csv OPTIONS (path 'x') SCHEMA (a INT NOT NULL, s STRING, ts TIMESTAMP);"
+)
 
 
 def check(spark: SparkSession, text: str) -> CheckedProject:

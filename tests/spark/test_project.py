@@ -108,7 +108,8 @@ def test_sources_without_columns_have_those_of_their_format(
         f"CREATE SOURCE files USING parquet OPTIONS (path '{tmp_path / 'p'}');"
         "CREATE SOURCE changes USING json OPTIONS (path 'x') ENVELOPE DEBEZIUM KEY (id)"
         "  SCHEMA (before STRUCT<id: INT>, after STRUCT<id: INT, v: STRING>, op STRING);"
-        "CREATE SOURCE sums USING csv SCHEMA (v INT, _diff BIGINT) ENVELOPE DIFF;",
+        "CREATE SOURCE sums USING csv OPTIONS (path 'x') SCHEMA (v INT, _diff BIGINT)"
+        "  ENVELOPE DIFF;",
     )
     assert resolved.schemas["bids"].startswith("auction BIGINT,bidder BIGINT,price BIGINT")
     assert resolved.schemas["ticks"] == "timestamp TIMESTAMP,value BIGINT"
@@ -221,14 +222,14 @@ def test_sources_and_sinks_that_cannot_be(spark: SparkSession) -> None:
     found = refused(
         spark,
         "CREATE SOURCE a USING parqet SCHEMA (a INT);\n"
-        "CREATE SOURCE b USING csv;\n"
+        "CREATE SOURCE b USING csv OPTIONS (path 'p');\n"
         "CREATE SOURCE c USING rate SCHEMA (a INT);\n"
-        "CREATE SOURCE d USING csv SCHEMA (a INT,\n  b FOO);\n"
+        "CREATE SOURCE d USING csv SCHEMA (a INT,\n  b FOO) OPTIONS (path 'p');\n"
         "CREATE SOURCE e USING nexmark OPTIONS (tabel 'bid');\n"
-        "CREATE SOURCE f USING csv SCHEMA (a INT, A INT);\n"
-        "CREATE SOURCE g USING csv SCHEMA (a INT) ENVELOPE UPSERT KEY (b);\n"
-        "CREATE SOURCE h USING csv SCHEMA (after INT) ENVELOPE DEBEZIUM;\n"
-        "CREATE SOURCE i USING csv SCHEMA (a INT);\n"
+        "CREATE SOURCE f USING csv SCHEMA (a INT, A INT) OPTIONS (path 'p');\n"
+        "CREATE SOURCE g USING csv SCHEMA (a INT) ENVELOPE UPSERT KEY (b)\n OPTIONS (path 'p');\n"
+        "CREATE SOURCE h USING csv SCHEMA (after INT) ENVELOPE DEBEZIUM\n OPTIONS (path 'p');\n"
+        "CREATE SOURCE i USING csv SCHEMA (a INT) OPTIONS (path 'p');\n"
         "CREATE INDEX ON i (aa);\n"
         "CREATE SINK k FROM i USING shrad;\n",
     )
@@ -240,12 +241,88 @@ def test_sources_and_sinks_that_cannot_be(spark: SparkSession) -> None:
         "6:31: unknown option 'tabel'",
         "7:35: there are two columns 'A'",
         "8:63: key 'b' is no column",
-        "9:35: a change event of 'h' has no column 'after' that is a struct",
-        "11:20: key 'aa' is no column",
-        "12:28: there is no format 'shrad'",
+        "10:35: a change event of 'h' has no column 'after' that is a struct",
+        "13:20: key 'aa' is no column",
+        "14:28: there is no format 'shrad'",
     ]
     assert "did you mean 'parquet'?" in found[0]
     assert "did you mean 'shard'?" in found[-1]
+
+
+def test_values_of_options_are_checked_by_what_reads_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Before anything starts, at the option that is to blame, and never with a secret's value."""
+    path = f"path '{tmp_path}'"
+    refusals = {
+        f"csv OPTIONS ({path}, maxFilesPerTrigger 'many')": (
+            "option 'maxFilesPerTrigger' cannot be 'many'", "must be a positive integer",
+        ),
+        f"csv OPTIONS (header 'yes', {path}, sep ';')": (
+            "option 'header' cannot be 'yes'", "can be true or false",
+        ),
+        f"csv OPTIONS ({path}, mode 'IGNORE')": (
+            "option 'mode' cannot be 'IGNORE'", "one of PERMISSIVE, DROPMALFORMED, FAILFAST",
+        ),
+        f"csv OPTIONS ({path}, modifiedBefore 'x')": (
+            "option 'modifiedBefore' cannot be 'x'", "not allowed in file stream sources",
+        ),
+        f"json OPTIONS ({path}, multiLine '7')": (
+            "option 'multiLine' cannot be '7'", "see Spark's page on the format 'json'",
+        ),
+        f"xml OPTIONS ({path}, rowTag 'r', excludeAttribute 'x')": (
+            "option 'excludeAttribute' cannot be 'x'", "can be true or false",
+        ),
+        f"parquet OPTIONS ({path}, mergeSchema 'x', maxFileAge '1d')": (
+            "option 'mergeSchema' cannot be 'x'", "format 'parquet'",
+        ),
+        f"csv OPTIONS ({path}, maxFileAge 'x', maxCachedFiles 'x')": (
+            "option 'maxFileAge' cannot be 'x'", "Time must be specified",
+        ),
+        "csv": ("option 'path' of source 's9' is missing", "the folder that its files come into"),
+    }  # fmt: skip
+    others = {
+        "rate OPTIONS (rowsPerSecond 'x')": ("option 'rowsPerSecond' cannot be 'x'", ""),
+        "counter OPTIONS (rate 'x')": ("option 'rate' cannot be 'x'", "events per second"),
+        f"shard OPTIONS (location '{tmp_path}', shard 't', maxFilesPerTrigger 'many')": (
+            "option 'maxFilesPerTrigger' cannot be 'many'", "a whole number of at least 1",
+        ),
+    }  # fmt: skip
+    text = [f"CREATE SOURCE s{n} USING {one} SCHEMA (a INT);" for n, one in enumerate(refusals, 1)]
+    text += [f"CREATE SOURCE o{n} USING {one};" for n, one in enumerate(others)]
+    found = refused(spark, "\n".join(text))
+    expected = [*refusals.values(), *others.values()]
+    assert len(found) == len(expected), "\n".join(found)
+    for number, (problem, (what, hint)) in enumerate(zip(found, expected, strict=True), 1):
+        assert problem.startswith(f"p.sql:{number}:")
+        said, _, advice = problem.partition(" | ")
+        assert said.endswith(what)
+        assert hint in advice
+
+
+def test_a_source_whose_folder_is_not_there_is_told_apart(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """It is no mistake of the text: one that runs waits for it, so the plan decides."""
+    nowhere = tmp_path / "nowhere"
+    resolved = check(
+        spark,
+        f"CREATE SOURCE a USING csv OPTIONS (path '{tmp_path}') SCHEMA (a INT);"
+        f"CREATE SOURCE b USING csv OPTIONS (path '{nowhere}') SCHEMA (a INT);"
+        "CREATE SOURCE c USING json OPTIONS (path 'no where') SCHEMA (a INT);",
+    )
+    told = {name: (p.message, p.hint) for name, p in resolved.unreachable.items()}
+    advice = "create the folder, or correct the path"
+    assert told == {
+        "b": (f"source 'b' reads '{nowhere}', which is not there", advice),
+        "c": (
+            "source 'c' reads 'no where', which is not there",
+            f"{advice}: it counts from '{Path.cwd()}'",
+        ),
+    }
+    place = resolved.unreachable["b"].place
+    assert place is not None
+    assert place.text[place.column - 1 :].startswith(f"path '{nowhere}'")
 
 
 def test_options_are_those_of_the_format(spark: SparkSession) -> None:
@@ -254,7 +331,8 @@ def test_options_are_those_of_the_format(spark: SparkSession) -> None:
         spark,
         "CREATE SOURCE a USING csv OPTIONS (path 'p',\n  haeder 'true', sepp ';') SCHEMA (a INT);\n"
         "CREATE SOURCE b USING kafka OPTIONS (subscribe 't');\n"
-        "CREATE SOURCE i USING CSV OPTIONS (fs.own.key 'x', HEADER 'true') SCHEMA (a INT);\n"
+        "CREATE SOURCE i USING CSV OPTIONS (fs.own.key 'x', path 'p', HEADER 'true')\n"
+        "  SCHEMA (a INT);\n"
         "CREATE SINK c FROM i USING parquet OPTIONS (path 'o', partitonBy 'a');\n"
         "CREATE SINK d FROM i USING delta OPTIONS (path 'o');\n"
         "CREATE SINK e FROM i USING csv OPTIONS (path 'o') ENVELOPE DEBEZIUM;\n"
@@ -266,18 +344,18 @@ def test_options_are_those_of_the_format(spark: SparkSession) -> None:
         ("2:3: format 'csv' has no option 'haeder'", "did you mean 'header'?"),
         ("2:18: format 'csv' has no option 'sepp'", "did you mean 'sep'?"),
         ("3:23: format 'kafka' is not on the class path", f"start with --packages {kafka}"),
-        ("5:55: format 'parquet' has no option 'partitonBy'", "did you mean 'partitionBy'?"),
+        ("6:55: format 'parquet' has no option 'partitonBy'", "did you mean 'partitionBy'?"),
         (
-            "6:28: format 'delta' is not on the class path",
+            "7:28: format 'delta' is not on the class path",
             "start with --packages io.delta:delta-spark_2.13",
         ),
         (
-            "7:51: csv has no columns for rows inside of rows, as before and after are",
+            "8:51: csv has no columns for rows inside of rows, as before and after are",
             "write json, or use the envelope diff or upsert",
         ),
-        ("8:13: option 'path' of sink 'f' is missing", "the folder to write to"),
+        ("9:13: option 'path' of sink 'f' is missing", "the folder to write to"),
         (
-            "9:13: option 'function' of sink 'g' is missing",
+            "10:13: option 'function' of sink 'g' is missing",
             "the name that the function was registered with",
         ),
     ]
@@ -397,7 +475,7 @@ def test_the_strategy_is_linear_just_where_results_add_up(
     assert adds_up == (strategy == "linear")
     resolved = check(
         spark,
-        "CREATE SOURCE t USING csv SCHEMA (a INT, s STRING, m ARRAY<INT>);"
+        "CREATE SOURCE t USING csv OPTIONS (path 'x') SCHEMA (a INT, s STRING, m ARRAY<INT>);"
         f"CREATE MATERIALIZED VIEW v AS {query}",
     )
     view = resolved.descriptions["v"]

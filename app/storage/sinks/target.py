@@ -127,7 +127,7 @@ def check_sink(sink: SinkDescription) -> None:
             code="MISSING_OPTION",
             hint="the folder to write to",
         )
-    needed = missing_option(sink.format, options)
+    needed = missing_option(sink.format, options, "sink")
     if needed is not None:
         raise InvalidUsage(
             f"option '{needed[0]}' of sink '{sink.name}' is missing",

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from shardline.app.protocol.objects import Envelope, SinkDescription
-from shardline.app.storage.formats import Use, canonical_format, package_of, unknown_options
+from shardline.app.storage.formats import (
+    Use,
+    canonical_format,
+    invalid_values,
+    missing_option,
+    package_of,
+    unknown_options,
+)
 from shardline.app.storage.sink_query import check_sink
 from shardline.datasource.errors import InvalidUsage
 
@@ -29,6 +36,7 @@ def test_formats_are_spelt_as_ours_are() -> None:
         ("csv", "source", "maxFilePerTrigger", "did you mean 'maxFilesPerTrigger'?"),
         ("json", "source", "orderingColumns", "did you mean 'orderingColumn'?"),
         ("rate", "source", "rowPerSecond", "did you mean 'rowsPerSecond'?"),
+        ("kafka", "source", "maxOffsetPerTrigger", "did you mean 'maxOffsetsPerTrigger'?"),
         ("socket", "source", "zzz", "known names: deleteColumn, host, includeTimestamp, "),
         ("parquet", "source", "zzz", "see Spark's page on the format"),
         ("parquet", "sink", "partitonBy", "did you mean 'partitionBy'?"),
@@ -51,6 +59,7 @@ def test_unknown_options_have_the_nearest_name(name: str, use: Use, option: str,
         ("csv", "source", "fs.s3a.endpoint"),
         ("parquet", "sink", "parquet.encryption.footer.key"),
         ("kafka", "source", "subscribe"),
+        ("kafka", "source", "kafka.own.thing"),
         ("org.own.Format", "source", "anything"),
         ("org.own.Format", "sink", "anything"),
         ("parquet", "sink", "Interval"),
@@ -80,6 +89,36 @@ def test_sinks_that_cannot_work(
     sink = SinkDescription(name="out", on="in", format=format_, envelope=envelope, options=options)
     with pytest.raises(InvalidUsage, match=message):
         check_sink(sink)
+
+
+@pytest.mark.parametrize(
+    ("name", "use", "options", "missing"),
+    [
+        ("csv", "source", ["header"], "path"),
+        ("CSV", "source", ["PATH"], ""),
+        ("xml", "source", ["path"], "rowTag"),
+        ("xml", "sink", ["path"], "rowTag"),
+        ("binaryFile", "source", [], "path"),
+        ("kafka", "source", ["subscribe"], "kafka.bootstrap.servers"),
+        ("kafka", "source", ["kafka.bootstrap.servers"], "subscribe"),
+        ("kafka", "source", ["kafka.bootstrap.servers", "subscribepattern"], ""),
+        ("org.own.Format", "source", [], ""),
+        ("rate", "source", [], ""),
+    ],
+)
+def test_what_a_format_needs_is_missed(
+    name: str, use: Use, options: list[str], missing: str
+) -> None:
+    """The first option without which nothing can be read, in any case of its letters."""
+    found = missing_option(name, options, use)
+    assert (found or ("", ""))[0] == missing
+
+
+def test_values_that_spark_would_replace_are_refused() -> None:
+    """Its parser takes an unknown mode for PERMISSIVE, and a rebase mode is read with the rows."""
+    given = {"Mode": "ignore", "wholetext": "TRUE", "int96RebaseMode": "x", "sep": "x"}
+    assert [option for option, _ in invalid_values("csv", given)] == ["Mode", "int96RebaseMode"]
+    assert invalid_values("org.own.Format", given) == []
 
 
 def test_packages_are_named() -> None:

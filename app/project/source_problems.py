@@ -1,0 +1,77 @@
+"""Problems of a source's options are worded here: the option, its value, and what to write instead.
+
+A message of Spark's parsers names the option or its value, seldom both, and never what to do.
+
+    invalid_option(one, source, "maxFilesPerTrigger", said)    an option has a wrong value
+    unreachable_problem(one, source, said)                     nothing can be read at its place
+
+Invariants:
+    A value that may be a secret is not shown.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from shardline.app.project.statements import WrittenObject
+from shardline.app.protocol.objects import SourceDescription
+from shardline.app.protocol.redaction import redact_option
+from shardline.app.sql.problems import Problem
+from shardline.app.sql.spark_errors import SparkProblem
+
+__all__ = ["invalid_option", "unreachable_problem", "value_problem"]
+
+_BARE: Final = "for input string"
+"""What Java says of a text that is no number, and Scala of one that is no boolean."""
+
+
+def value_problem(one: WrittenObject, option: str, value: str, hint: str) -> Problem:
+    """The problem of an option with a wrong value."""
+    shown = redact_option(option, value)
+    what = f"option '{option}' cannot be '{shown}'"
+    return one.problem(f"option {option.lower()}", "INVALID_OPTION", what, hint)
+
+
+def invalid_option(
+    one: WrittenObject, source: SourceDescription, option: str, said: SparkProblem
+) -> Problem:
+    """The problem of an option whose value a format refuses.
+
+    Args:
+        one: The source as it is written.
+        source: Its description.
+        option: Name of the option, as it is written.
+        said: The error of the format.
+    """
+    place = f"option {option.lower()}"
+    if said.code in {"INVALID_OPTION", "UNKNOWN_OPTION", "MISSING_OPTION"}:
+        return one.problem(place, said.code, said.message, said.hint)
+    hint = f"see Spark's page on the format '{source.format}'"
+    if not said.message.lower().startswith(_BARE):
+        hint = f"{said.message[:1].lower()}{said.message[1:]}"
+    return value_problem(one, option, source.options[option], hint)
+
+
+def unreachable_problem(
+    one: WrittenObject, source: SourceDescription, said: SparkProblem
+) -> Problem:
+    """The problem of a source whose data cannot be opened where they should be.
+
+    Args:
+        one: The source as it is written.
+        source: Its description.
+        said: The error of the format.
+    """
+    paths = [value for name, value in source.options.items() if name.lower() == "path"]
+    if said.code != "PATH_NOT_FOUND" or not paths:
+        ours = "" if said.hint.startswith("Spark's condition") else said.hint
+        hint = ours or "the source would stall with this: correct its options, or what it reads"
+        what = f"source '{one.name}' cannot be opened: {said.message}"
+        return one.problem("OPTIONS", said.code, what, hint)
+    path = paths[0]
+    hint = "create the folder, or correct the path"
+    if "://" not in path and not Path(path).is_absolute():
+        hint += f": it counts from '{Path.cwd()}'"
+    what = f"source '{one.name}' reads '{path}', which is not there"
+    return one.problem("option path", "PATH_NOT_FOUND", what, hint)
