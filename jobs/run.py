@@ -9,8 +9,11 @@ them). While it runs it answers `sql`, `subscribe` and `status`. If an applicati
 and location runs already, the project is sent to that one, which plans or applies it and goes on;
 this process ends.
 
+What would drop history, or the objects of another project, is shown and refused, by `plan` too,
+unless `--allow-replace` or `--adopt` says that it is meant.
+
 Status 0: planned or changed, or another runtime took over in an orderly way; 1: it failed; 2: the
-project or the location cannot be used; 130: stopped by Ctrl-C.
+project or the location cannot be used, or the change was refused; 130: stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -37,14 +40,19 @@ from shardline.datasource.errors import InvalidUsage
 from shardline.installation import PROGRAM
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
 
     from shardline.app.coordinator.application import Application
+    from shardline.app.project.permission import Permissions
+    from shardline.app.project.plan import Plan
     from shardline.datasource.clock import Clock
 
 __all__ = ["main"]
 
 _LOOK_MS: Final = 500.0
+
+_REFUSALS: Final = frozenset({"OTHER_PROJECT", "REPLACEMENT_REFUSED"})
+"""Codes of plans that need a permission, which is an option of this command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,10 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = load(given.config, _overrides(given))
         log = open_log(settings)
         if given.plan or not (given.take_over or given.read_only):
-            plan = _ask(given, settings)
-            if plan is not None:
-                console.print(plan)
-                return 0
+            status = _ask(given, settings, console)
+            if status is not None:
+                return status
         # Before anything is imported that writes to stderr when it pleases.
         with exit_on_sigterm(), StderrCapture(log, SystemClock()) as capture:
             run = _plan if given.plan else _serve
@@ -67,9 +74,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return print_job_error(error)
 
 
-def _ask(given: argparse.Namespace, settings: Settings) -> RenderableType | None:
-    """Send the project to the running application; returns its plan, None if none runs."""
+def _ask(given: argparse.Namespace, settings: Settings, console: Console) -> int | None:
+    """Send the project to the running application; returns the status, None if none runs."""
     from shardline.app.cli.explain_plan import plan_view  # noqa: PLC0415
+    from shardline.app.project.identity import read_identity  # noqa: PLC0415
     from shardline.app.project.plan import plan_from_json  # noqa: PLC0415
     from shardline.app.project.project import read_texts  # noqa: PLC0415
     from shardline.app.project.variables import parse_variables  # noqa: PLC0415
@@ -78,17 +86,38 @@ def _ask(given: argparse.Namespace, settings: Settings) -> RenderableType | None
     from shardline.datasource.client import ShardClient  # noqa: PLC0415
 
     files = read_texts(given.project, parse_variables(given.set))
+    identity, allowed = read_identity(given.project), _permissions(given)
+
+    def send(*, dry_run: bool) -> Plan:
+        answer = send_project(
+            where,
+            files,
+            identity=identity,
+            dry_run=dry_run,
+            allowed=allowed,
+            timeout_ms=float(parse_duration_ms(settings.runtime.query_timeout)),
+        )
+        return plan_from_json(answer["plan"])
+
     try:
         where = find(settings.demo.data)
         if where.location != ShardClient.open(settings.demo.url, settings.storage).location.id:
             return None
-        timeout_ms = float(parse_duration_ms(settings.runtime.query_timeout))
-        answer = send_project(where, files, dry_run=given.plan, timeout_ms=timeout_ms)
+        if given.plan:
+            return _show_plan(send(dry_run=True), allowed, console)
+        try:
+            plan = send(dry_run=False)
+        except InvalidUsage as error:
+            if error.code not in _REFUSALS:
+                raise
+            # It has changed nothing, and the reason is in the difference: show that as well.
+            return _show_plan(send(dry_run=True), allowed, console)
     except InvalidUsage as error:
         if error.code == "NOT_RUNNING":
             return None
         raise
-    return plan_view(plan_from_json(answer["plan"]))
+    console.print(plan_view(plan))
+    return 0
 
 
 def _plan(
@@ -96,8 +125,7 @@ def _plan(
 ) -> int:
     with StartProgress(console) as progress, contextlib.ExitStack() as open_:
         progress.step("starting Spark")
-        from shardline.app.cli.explain_plan import plan_view  # noqa: PLC0415
-        from shardline.app.coordinator.application import planned  # noqa: PLC0415 - Spark takes a second to import
+        from shardline.app.coordinator.planning import planned  # noqa: PLC0415 - Spark takes a second to import
         from shardline.app.project.project import Project  # noqa: PLC0415
         from shardline.app.project.variables import parse_variables  # noqa: PLC0415
         from shardline.app.spark_session import open_session, settings_within  # noqa: PLC0415
@@ -110,8 +138,23 @@ def _plan(
         open_.callback(spark.stop)
         progress.step("checking the project")
         plan = planned(client, settings.runtime, project.check(spark))
+    return _show_plan(plan, _permissions(given), console)
+
+
+def _show_plan(plan: Plan, allowed: Permissions, console: Console) -> int:
+    """Print a plan and, if it needs a permission that is not given, the error; the exit status."""
+    from shardline.app.cli.explain_plan import plan_view  # noqa: PLC0415
+    from shardline.app.project.permission import find_refusal  # noqa: PLC0415
+
     console.print(plan_view(plan))
-    return 0
+    refusal = find_refusal(plan, allowed)
+    return 0 if refusal is None else print_job_error(refusal)
+
+
+def _permissions(given: argparse.Namespace) -> Permissions:
+    from shardline.app.project.permission import Permissions  # noqa: PLC0415
+
+    return Permissions(replace=given.allow_replace, adopt=given.adopt)
 
 
 def _serve(
@@ -122,6 +165,8 @@ def _serve(
             progress.step("starting Spark")
             from shardline.app.cli.explain_plan import plan_summary  # noqa: PLC0415
             from shardline.app.coordinator.application import Application  # noqa: PLC0415 - as above
+            from shardline.app.coordinator.planning import planned  # noqa: PLC0415
+            from shardline.app.project.permission import find_refusal  # noqa: PLC0415
             from shardline.app.project.project import Project  # noqa: PLC0415
             from shardline.app.project.variables import parse_variables  # noqa: PLC0415
             from shardline.app.server.application_server import serve_application  # noqa: PLC0415
@@ -130,11 +175,18 @@ def _serve(
 
             project = Project.load(given.project, parse_variables(given.set))
             client = ShardClient.open(settings.demo.url, settings.storage)
+            allowed = _permissions(given)
             within = settings_within(settings.demo.data)
             spark = capture.start_spark(lambda: open_session("shardline", within))
             open_.callback(spark.stop)
             progress.step("checking the project")
             resolved = project.check(spark)
+            # Before the location is taken: a start that is refused must not run anything, not even
+            # what the last one has left running.
+            plan = planned(client, settings.runtime, resolved)
+            if find_refusal(plan, allowed) is not None:
+                progress.stop()
+                return _show_plan(plan, allowed, console)
             progress.step("starting the runtime")
             application = Application(
                 spark,
@@ -150,7 +202,7 @@ def _serve(
                 serve_application(application, settings.runtime, settings.demo.data)
             )
             progress.step("starting the objects")
-            plan = application.apply(resolved)
+            plan = application.apply(resolved, allowed)
         console.print(f"{plan_summary(plan)}; log: {capture.log_file}", soft_wrap=True)
         console.print(f"running; {where.url}; Ctrl-C stops it", soft_wrap=True)
         _follow(application, client.clock, console)
@@ -208,6 +260,16 @@ def _parser() -> argparse.ArgumentParser:
         "--no-unified-runtime",
         action="store_true",
         help="a session each for compute and storage: to see what one is good for",
+    )
+    parser.add_argument(
+        "--allow-replace",
+        action="store_true",
+        help="drop shards that the project cannot keep, with their history, and make them anew",
+    )
+    parser.add_argument(
+        "--adopt",
+        action="store_true",
+        help="the objects of the project that runs there are this project's from now on",
     )
     parser.add_argument("--config", type=Path, help="settings file; default: conf/app.toml")
     add_option_argument(parser)

@@ -16,8 +16,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from shardline.app.cli.tables import plain_table
+from shardline.app.cli.tables import plain_table, utc
 from shardline.app.project.plan import Plan, Step, StepKind
+from shardline.app.project.replacement import Replacement
 from shardline.app.project.statements import ObjectDescription, kind_of
 from shardline.app.protocol.objects import (
     IndexDescription,
@@ -39,26 +40,60 @@ def plan_summary(plan: Plan) -> str:
     """The numbers of steps by kind, in one line."""
     counts = {act: sum(step.act == act for step in plan.steps) for act in _SIGNS}
     parts = [f"{count} to {act}" for act, count in counts.items() if count]
+    if plan.replaced:
+        parts.append(f"{len(plan.replaced)} of them to replace")
     parts.append(f"{len(plan.unchanged)} unchanged")
     return ", ".join(parts)
 
 
 def plan_view(plan: Plan) -> RenderableType:
     """Lay out a plan: its steps, the objects that they affect, and the strategy of each view."""
-    views: list[RenderableType] = [Text(plan_summary(plan), style="bold")]
+    views: list[RenderableType] = []
+    if plan.owner:
+        views += [Text(f"the project {plan.owner} runs here", style="bold red"), Text()]
+    views.append(Text(plan_summary(plan), style="bold"))
     for step in plan.steps:
         views += [Text(), _step(step)]
+    if plan.replaced:
+        views += [Text(), Text("replaced: the shard is dropped and made anew", style="bold red")]
+        views += [_indented(line) for one in plan.replaced for line in _replacement(one)]
+    if plan.stopped:
+        views += [Text(), Text("stop for good, as their input is replaced", style="bold red")]
+        views += [_indented(f"{one.name}, of {one.on}: {one.hint}") for one in plan.stopped]
     followers = [name for name in plan.affected if name in plan.unchanged]
     if followers:
         views += [Text(), Text("follow what changes above them", style="bold")]
         views += [
-            Padding(Text(f"{name}: reads {', '.join(plan.affected[name])}"), (0, 0, 0, 2))
-            for name in followers
+            _indented(f"{name}: reads {', '.join(plan.affected[name])}") for name in followers
         ]
     kept = [d for d in plan.wanted.values() if isinstance(d, ViewDescription)]
     if kept:
         views += [Text(), _strategies(kept)]
     return Group(*views)
+
+
+def _replacement(one: Replacement) -> list[str]:
+    """The reason, and what is lost."""
+    lost = "nothing was written yet, so nothing is lost"
+    if one.loses_history:
+        rows = "1 row" if one.rows == 1 else f"{one.rows:,} rows"
+        lost = f"lost: {rows}, and their history {_span(one.since, one.upper)}"
+    return [f"{one.name}: {one.why}", f"  {lost}"]
+
+
+def _span(since: int | None, upper: int | None) -> str:
+    """The times at which a shard can be read, the upper left out."""
+    start = "from its beginning" if not since else f"from {_time(since)}"
+    end = "to its end" if upper is None else f"to {_time(upper)}"
+    return f"{start} {end}"
+
+
+def _time(ms: int) -> str:
+    return f"{utc(ms)} UTC" if utc(ms) else str(ms)
+
+
+def _indented(text: str) -> Padding:
+    return Padding(Text(text, overflow="fold"), (0, 0, 0, 2))
 
 
 def _step(step: Step) -> RenderableType:

@@ -53,6 +53,10 @@ class StartProgress:
         trace: TracebackType | None,
     ) -> None:
         """Clear the line."""
+        self.stop()
+
+    def stop(self) -> None:
+        """Clear the line before the end, for what is to be printed without it; idempotent."""
         self._progress.stop()
 
     def step(self, words: str) -> None:

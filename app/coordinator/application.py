@@ -24,7 +24,6 @@ import pyarrow as pa
 from shardline.app.controller.compute import ComputeController
 from shardline.app.controller.storage import StorageController
 from shardline.app.controller.subscription import Subscription
-from shardline.app.coordinator.desired_state import desired_objects, live_objects
 from shardline.app.coordinator.objects import Objects, read_only_error
 from shardline.app.coordinator.reads import Reads
 from shardline.app.coordinator.start_holds import StartHolds
@@ -32,10 +31,12 @@ from shardline.app.coordinator.wakes import Wakes
 from shardline.app.introspection.feeds import RuntimeFeeds
 from shardline.app.lane.commands import Kind
 from shardline.app.lane.holder import describe_process
-from shardline.app.lane.log import LANE_SHARD, LaneLog, read_lane
+from shardline.app.lane.log import LaneLog
 from shardline.app.lane.order_protocol import Takeover
-from shardline.app.project.plan import Plan, make_plan
+from shardline.app.project.permission import Permissions
+from shardline.app.project.plan import Plan
 from shardline.app.project.project import CheckedProject, Project
+from shardline.app.protocol.project_identity import ProjectIdentity
 from shardline.app.runtime.runtime import Runtime
 from shardline.app.runtime.settings import (
     RuntimeOptions,
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
 
     from shardline.app.project.statements import ObjectDescription
 
-__all__ = ["Application", "planned"]
+__all__ = ["Application"]
 
 _log = logging.getLogger(__name__)
 
@@ -304,35 +305,55 @@ class Application:
         return self._objects.running()
 
     def plan(self, resolved: CheckedProject) -> Plan:
-        """The steps that `apply` would take."""
+        """The steps that `apply` would take, also if it would refuse them.
+
+        Raises:
+            InvalidProject: A source that is new or changed cannot be opened where it is.
+        """
         return self._objects.plan(resolved)
 
-    def apply(self, resolved: CheckedProject) -> Plan:
+    def apply(self, resolved: CheckedProject, allowed: Permissions | None = None) -> Plan:
         """Make the project run: what is new is created, what differs changed, the rest dropped.
 
         What cannot be created now is tried again: see `waiting`. A runtime that follows another
         one runs what that one runs; the project it starts with takes effect with `allow_writes`.
 
+        Args:
+            resolved: The project.
+            allowed: What it may lose; None for nothing.
+
         Raises:
-            InvalidUsage: A shard of one of the names is there and cannot be this object's; or
-                `READ_ONLY_RUNTIME`: this runtime follows another one, which runs something else.
+            InvalidProject: As of `plan`.
+            InvalidUsage: `REPLACEMENT_REFUSED`, `OTHER_PROJECT`: it needs a permission that it does
+                not have, and has changed nothing. Or a shard of one of the names is there and
+                cannot be this object's; or `READ_ONLY_RUNTIME`: this runtime follows another one,
+                which runs something else.
             ShardError: Another runtime has taken over, or another controller.
         """
-        return self._objects.apply(resolved)
+        return self._objects.apply(resolved, allowed or Permissions())
 
-    def change(self, files: Mapping[str, str], *, dry_run: bool) -> Plan:
+    def change(
+        self,
+        files: Mapping[str, str],
+        *,
+        dry_run: bool,
+        identity: ProjectIdentity | None = None,
+        allowed: Permissions | None = None,
+    ) -> Plan:
         """Make a project run that is given as text, or only say what that would do.
 
         Args:
             files: The project's texts by file name, variables put in.
             dry_run: Whether to change nothing.
+            identity: Which project it is; None for no claim.
+            allowed: As of `apply`.
 
         Raises:
             InvalidProject: Something is wrong; every problem that was found is in it.
             InvalidUsage: As of `apply`.
         """
-        resolved = Project.parse(files).check(self._spark, self._ids)
-        return self.plan(resolved) if dry_run else self.apply(resolved)
+        resolved = Project.parse(files, identity).check(self._spark, self._ids)
+        return self.plan(resolved) if dry_run else self.apply(resolved, allowed)
 
     def drop(self, names: Sequence[str]) -> list[str]:
         """Drop objects and their shards for good; those that read them must be among them.
@@ -382,9 +403,3 @@ class Application:
     def token(self) -> str:
         """A fresh secret."""
         return self._ids.token().hex()
-
-
-def planned(client: ShardClient, settings: RuntimeSettings, resolved: CheckedProject) -> Plan:
-    """The plan of a project for a location, made from its lane by another process."""
-    running = live_objects(read_lane(client)[0]) if client.exists(LANE_SHARD) else {}
-    return make_plan(desired_objects(resolved, parse_duration_ms(settings.retain_history)), running)

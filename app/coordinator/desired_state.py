@@ -19,9 +19,10 @@ from shardline.app.protocol.objects import (
     ViewDescription,
     inputs_of,
 )
+from shardline.app.protocol.project_identity import is_same_project
 from shardline.datasource.errors import InvalidUsage
 
-__all__ = ["desired_objects", "live_objects", "refuse_if_read"]
+__all__ = ["desired_objects", "live_objects", "other_owner", "refuse_if_read"]
 
 
 def live_objects(state: LaneState) -> dict[str, ObjectDescription]:
@@ -43,6 +44,16 @@ def desired_objects(resolved: CheckedProject, retain_ms: int) -> dict[str, Objec
             case _:
                 found[name] = description
     return found
+
+
+def other_owner(state: LaneState, resolved: CheckedProject) -> str:
+    """The project whose objects a lane keeps running, if it is another one; "" if it is not.
+
+    Without a record, of which earlier versions made none, and without objects there is no owner.
+    """
+    if state.project is None or resolved.identity is None or not live_objects(state):
+        return ""
+    return "" if is_same_project(state.project, resolved.identity) else str(state.project)
 
 
 def refuse_if_read(names: Collection[str], wanted: Mapping[str, ObjectDescription]) -> None:

@@ -24,11 +24,14 @@ from shardline.app.controller.compute import ComputeController
 from shardline.app.controller.storage import StorageController
 from shardline.app.coordinator.desired_state import desired_objects, live_objects, refuse_if_read
 from shardline.app.coordinator.object_creation import ObjectCreator
+from shardline.app.coordinator.planning import plan_project
 from shardline.app.coordinator.start_holds import StartHolds
 from shardline.app.coordinator.wakes import Wakes
 from shardline.app.execution.object_shards import create_object_shard
 from shardline.app.introspection.events import UncreatedObject
-from shardline.app.project.plan import Plan, make_plan
+from shardline.app.lane.commands import UseProject
+from shardline.app.project.permission import Permissions, find_refusal
+from shardline.app.project.plan import Plan
 from shardline.app.project.project import CheckedProject
 from shardline.app.protocol.objects import (
     SourceDescription,
@@ -109,8 +112,9 @@ class Objects:
         self._lock = threading.Lock()
         self._connected = False
         self._swept = False
-        self._wanted: CheckedProject | None = None
+        self._wanted: tuple[CheckedProject, Permissions] | None = None
         self._asked: dict[str, ObjectDescription] = {}
+        self._replacing: dict[str, SourceDescription] = {}
         self._starter = ObjectCreator(client, compute, storage, beginnings)
         # Without this thread nothing that waits would ever be created: a look that fails is logged,
         # and another one is taken.
@@ -137,7 +141,8 @@ class Objects:
     def waiting(self) -> dict[str, str]:
         """Objects that are not created yet, with the reason; "" while an input has not begun."""
         with self._lock:
-            return self._starter.waiting()
+            waiting = self._starter.waiting()
+            return waiting | dict.fromkeys(self._replacing, "its former shard is being dropped")
 
     def check_in_charge(self) -> None:
         """Make sure that what is asked for here has an effect.
@@ -154,13 +159,13 @@ class Objects:
 
     def plan(self, resolved: CheckedProject) -> Plan:
         """The steps that `apply` would take."""
-        return make_plan(desired_objects(resolved, self._retain_ms), self.running())
+        return plan_project(self._client, resolved, self._runtime.lane.state, self._retain_ms)
 
-    def apply(self, resolved: CheckedProject) -> Plan:
+    def apply(self, resolved: CheckedProject, allowed: Permissions) -> Plan:
         """Make the project run; see `Application.apply`."""
         with self._lock:
             self.check_in_charge()
-            return self._apply(resolved)
+            return self._apply(resolved, allowed)
 
     def drop(self, names: Sequence[str]) -> list[str]:
         """Drop objects and their shards for good; see `Application.drop`."""
@@ -213,28 +218,37 @@ class Objects:
             )
             self.follows = False
             then()
-            self._apply(self._wanted)
+            self._apply(*self._wanted)
 
     # -- steps, under the lock -------------------------------------------------------------------
 
-    def _apply(self, resolved: CheckedProject) -> Plan:
+    def _apply(self, resolved: CheckedProject, allowed: Permissions) -> Plan:
+        plan = self.plan(resolved)
+        refusal = find_refusal(plan, allowed)
+        if refusal is not None:
+            raise refusal
         wanted = desired_objects(resolved, self._retain_ms)
-        plan = make_plan(wanted, self.running())
         if self.follows:
             if plan.steps and self._connected:
                 raise read_only_error("it decides what runs")
             if plan.steps:
                 _log.warning("what the project changes waits until this runtime may write")
             wanted = self.running()
-        for description in () if self.follows else wanted.values():
+        else:
+            # Before anything is dropped: once it is, the objects are no longer the other project's.
+            self._record_project(resolved)
+            self._replacing = _sources_to_replace(plan)
+        kept = {name: one for name, one in wanted.items() if name not in self._replacing}
+        for description in () if self.follows else kept.values():
             if isinstance(description, SourceDescription | ViewDescription):
                 create_object_shard(self._client, description, resolved.schemas[description.name])
-        self._wanted = resolved
+        self._wanted = (resolved, allowed)
         self._asked = dict(wanted)
-        self._starter.keep(wanted)
+        # A source that is replaced is left out here, which stops it: see `_replace`.
+        self._starter.keep(kept)
         before = self.running()
-        self._starter.run(wanted.values())
-        self._starter.release_former_inputs(before, wanted)
+        self._starter.run(kept.values())
+        self._starter.release_former_inputs(before, kept)
         self._connect()
         self._report_uncreated()
         # What waits now is to be looked at by the thread, which may be asleep for a minute.
@@ -253,6 +267,32 @@ class Objects:
         if found != self._observed:
             self._observed = found
             self._observer(found)
+
+    def _record_project(self, resolved: CheckedProject) -> None:
+        """Record whose objects run, if that is known and not recorded yet."""
+        lane, identity = self._runtime.lane, resolved.identity
+        if identity is not None and lane.state.project != identity:
+            lane.submit("project", UseProject(identity))
+
+    def _replace(self) -> None:
+        """Make the shards of replaced sources anew, each once nothing writes the old one.
+
+        Not before: an ingestion that still runs would bind offsets of its own in the new one.
+        A crash in between leaves a source that does not run, and the next plan says what of it
+        is still there.
+        """
+        for name, source in list(self._replacing.items()):
+            if name in self._runtime.lane.state.objects or self._wanted is None:
+                continue
+            try:
+                self._drop_shards(name)
+                create_object_shard(self._client, source, self._wanted[0].schemas[name])
+            except Exception:  # noqa: BLE001 - any error of one must not keep back the others
+                context = {"id": name}
+                _log.warning("not replaced yet", exc_info=True, extra={"context": context})
+            else:
+                del self._replacing[name]
+                self._starter.run([source])
 
     def _connect(self) -> None:
         """Let the controllers connect, which drops what they do not name."""
@@ -311,6 +351,7 @@ class Objects:
             self._starter.again()
             if self._wanted is not None:
                 self._connect()
+            self._replace()
             self._wakes.await_inputs(self._starter.awaited())
             self._report_uncreated()
             pause_ms = self._pause_ms()
@@ -322,9 +363,15 @@ class Objects:
 
     def _pause_ms(self) -> float:
         waiting = self._starter.waiting()
-        if any(waiting.values()) or self._starter.has_left():
+        if self._replacing or any(waiting.values()) or self._starter.has_left():
             return _RETRY_MS
         return _UNREPORTED_MS if waiting else _IDLE_MS
+
+
+def _sources_to_replace(plan: Plan) -> dict[str, SourceDescription]:
+    """The sources that need a new shard. A view makes its own: it alone writes it."""
+    found = (plan.wanted[one.name] for one in plan.replaced)
+    return {one.name: one for one in found if isinstance(one, SourceDescription)}
 
 
 def read_only_error(why: str) -> InvalidUsage:

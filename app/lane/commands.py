@@ -23,6 +23,7 @@ from shardline.app.protocol.objects import (
     SourceDescription,
     SubscribeDescription,
 )
+from shardline.app.protocol.project_identity import ProjectIdentity
 
 __all__ = [
     "KINDS",
@@ -40,6 +41,7 @@ __all__ = [
     "Submission",
     "SuspendAndRestart",
     "UpdateConfiguration",
+    "UseProject",
     "command_kind",
     "is_transient",
     "kind_of",
@@ -165,6 +167,12 @@ class UpdateConfiguration(msgspec.Struct, frozen=True, tag="update_configuration
     settings: dict[str, str]
 
 
+class UseProject(msgspec.Struct, frozen=True, tag="use_project"):
+    """The objects are those of this project from here on: another one must not drop them."""
+
+    project: ProjectIdentity
+
+
 LaneCommand: TypeAlias = (
     Opened
     | HolderLease
@@ -174,6 +182,7 @@ LaneCommand: TypeAlias = (
     | SuspendAndRestart
     | AllowWrites
     | UpdateConfiguration
+    | UseProject
 )
 
 

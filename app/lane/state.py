@@ -44,10 +44,12 @@ from shardline.app.lane.commands import (
     Submission,
     SuspendAndRestart,
     UpdateConfiguration,
+    UseProject,
     is_transient,
     kind_of,
 )
 from shardline.app.protocol.objects import Description
+from shardline.app.protocol.project_identity import ProjectIdentity
 
 __all__ = [
     "EMPTY_STATE",
@@ -110,6 +112,7 @@ class LaneState(msgspec.Struct, frozen=True, kw_only=True):
         next_operator: Next number of an operator.
         writes: Kinds whose objects may write, sorted.
         settings: Values of `UpdateConfiguration`, by name.
+        project: The project whose objects these are; None if nobody has said.
         objects: By name, in the order of their creation.
         producers: Last sequence of each producer, the least recently used one first.
     """
@@ -123,6 +126,7 @@ class LaneState(msgspec.Struct, frozen=True, kw_only=True):
     next_operator: int = 1
     writes: tuple[Kind, ...] = ()
     settings: dict[str, str] = {}
+    project: ProjectIdentity | None = None
     objects: dict[str, LaneObject] = {}
     producers: dict[str, int] = {}
 
@@ -171,6 +175,8 @@ def _changed(state: LaneState, command: LaneCommand, index: int) -> LaneState:
             changed = msgspec.structs.replace(state, writes=kinds)
         case UpdateConfiguration(settings):
             changed = msgspec.structs.replace(state, settings={**state.settings, **settings})
+        case UseProject(project):
+            changed = msgspec.structs.replace(state, project=project)
         case _:
             assert_never(command)
     return changed

@@ -23,6 +23,13 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from shardline.app.project.replacement import (
+    ExistingShard,
+    Replacement,
+    StoppedSink,
+    find_replacements,
+    find_stopped_sinks,
+)
 from shardline.app.project.statements import ObjectDescription, kind_of
 from shardline.app.protocol.graph import Graph
 from shardline.app.protocol.objects import (
@@ -89,12 +96,18 @@ class Plan:
         unchanged: Names of objects that stay as they are, inputs first.
         affected: For each object that runs and has changed inputs, direct or indirect: their names.
         wanted: All objects that are to exist, inputs first.
+        replaced: Objects of these steps whose shard is dropped and made anew.
+        stopped: Sinks that this stops for good.
+        owner: The other project whose objects run, for a sentence; "" if this one's do, or none.
     """
 
     steps: tuple[Step, ...]
     unchanged: tuple[str, ...]
     affected: dict[str, tuple[str, ...]]
     wanted: dict[str, ObjectDescription]
+    replaced: tuple[Replacement, ...] = ()
+    stopped: tuple[StoppedSink, ...] = ()
+    owner: str = ""
 
     @property
     def empty(self) -> bool:
@@ -102,14 +115,24 @@ class Plan:
         return not self.steps
 
 
-def make_plan(wanted: Mapping[str, ObjectDescription], running: Mapping[str, Description]) -> Plan:
+def make_plan(
+    wanted: Mapping[str, ObjectDescription],
+    running: Mapping[str, Description],
+    *,
+    columns: Mapping[str, str] | None = None,
+    shards: Mapping[str, ExistingShard] | None = None,
+) -> Plan:
     """The plan that turns `running` into `wanted`.
 
     Args:
         wanted: Descriptions by name, as of `Project.check`.
         running: Descriptions by name, in any order.
+        columns: Columns of wanted contents by name, in Spark's JSON.
+        shards: The shards of wanted objects that are there, by name.
     """
-    there = {n: d for n, d in running.items() if not isinstance(d, SubscribeDescription)}
+    there: dict[str, ObjectDescription] = {
+        n: d for n, d in running.items() if not isinstance(d, SubscribeDescription)
+    }
     gone = _names_to_drop(wanted, there)
     graph = _graph(there)
     drops = [name for name in reversed(_order(there)) if name in gone]
@@ -126,11 +149,16 @@ def make_plan(wanted: Mapping[str, ObjectDescription], running: Mapping[str, Des
             steps.append(Step("change", wanted[name], changes))
     steps += [Step("drop", there[name]) for name in late]
     touched = {step.name for step in steps}
+    made = [step.description for step in steps if step.act != "drop"]
+    replaced = find_replacements(made, columns or {}, shards or {})
+    names = {one.name for one in replaced}
     return Plan(
         steps=tuple(steps),
         unchanged=tuple(name for name in order if name not in touched),
         affected=_affected(wanted, there),
         wanted={name: wanted[name] for name in order},
+        replaced=replaced,
+        stopped=find_stopped_sinks(wanted.values(), there, names, shards or {}),
     )
 
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shardline.app.project.identity import read_identity
 from shardline.app.project.names import check_names
 from shardline.app.project.python_objects import make_index, make_sink, make_source, make_view
 from shardline.app.project.statements import (
@@ -34,6 +35,7 @@ from shardline.app.project.statements import (
 from shardline.app.project.variables import substitute_variables
 from shardline.app.protocol.graph import Graph
 from shardline.app.protocol.objects import Envelope
+from shardline.app.protocol.project_identity import ProjectIdentity
 from shardline.app.sql.problems import InvalidProject, Place, Problem, Script
 from shardline.datasource.clock import IdGenerator, SystemIds
 from shardline.datasource.errors import InvalidUsage
@@ -75,6 +77,8 @@ class CheckedProject:
         places: Place of each object in the texts.
         schemas: Columns of the contents of sources and views, in Spark's DDL.
         comments: Comments of the objects that have one.
+        columns: The same in Spark's JSON.
+        identity: The project that this is; None if nobody has said.
         unreachable: Sources that cannot be opened where they are now: no folder, no answer. One
             that runs already waits for it; one that is new or changed is refused.
     """
@@ -83,28 +87,41 @@ class CheckedProject:
     places: dict[str, Place] = field(default_factory=dict)
     schemas: dict[str, str] = field(default_factory=dict)
     comments: dict[str, str] = field(default_factory=dict)
+    columns: dict[str, str] = field(default_factory=dict)
+    identity: ProjectIdentity | None = None
     unreachable: dict[str, Problem] = field(default_factory=dict)
 
 
 class Project:
     """A set of objects that are to exist; its methods add to it and return it."""
 
-    def __init__(self) -> None:
+    def __init__(self, identity: ProjectIdentity | None = None) -> None:
+        """An empty project.
+
+        Args:
+            identity: Which project this is, for a location that runs another one; None for no
+                claim, which is never refused.
+        """
         self._reading = ParsedStatements()
+        self._identity = identity
 
     @classmethod
     def load(cls, folder: Path, variables: Mapping[str, str] | None = None) -> Project:
-        """Read every `*.sql` file below `folder`; see `read_texts`."""
-        return cls.parse(read_texts(folder, variables or {}))
+        """Read every `*.sql` file below `folder`, and its settings.
+
+        See `read_texts` and `read_identity`.
+        """
+        return cls.parse(read_texts(folder, variables or {}), read_identity(folder))
 
     @classmethod
-    def parse(cls, texts: Mapping[str, str]) -> Project:
+    def parse(cls, texts: Mapping[str, str], identity: ProjectIdentity | None = None) -> Project:
         """Read the objects that texts create; problems are kept for `check`.
 
         Args:
             texts: Texts by the file name for errors.
+            identity: As of `Project`.
         """
-        project = cls()
+        project = cls(identity)
         for file, text in texts.items():
             project._add(read_statements(Script(file, text)))
         return project
@@ -232,6 +249,8 @@ class Project:
             places={one.name: one.place() for one in ordered},
             schemas={n: found.ddl for n, found in analysis.objects.items() if found.ddl},
             comments={one.name: one.comment for one in ordered if one.comment},
+            columns={n: found.schema for n, found in analysis.objects.items() if found.schema},
+            identity=self._identity,
             unreachable={
                 name: found.unreachable
                 for name, found in analysis.objects.items()

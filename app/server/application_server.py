@@ -31,9 +31,11 @@ from starlette.routing import BaseRoute, Route
 from shardline.app.compute.peek.results import as_json, from_ipc
 from shardline.app.controller.subscription import Subscription, is_last
 from shardline.app.coordinator.application import Application
+from shardline.app.project.permission import Permissions
 from shardline.app.project.plan import plan_json
 from shardline.app.protocol.codec import COMPUTE, STORAGE
 from shardline.app.protocol.compute import SubscribeDropped, SubscribeResponse
+from shardline.app.protocol.project_identity import ProjectIdentity
 from shardline.app.server.access import Access
 from shardline.app.server.api import Query, Services, create_app, read_body
 from shardline.app.server.discovery import ApplicationAddress, announce, withdraw
@@ -163,10 +165,13 @@ def _subscribe(application: Application) -> Callable[[Request], Awaitable[Respon
 
 
 class _Texts(msgspec.Struct, forbid_unknown_fields=True):
-    """A project: its texts by file name, variables put in."""
+    """A project: its texts by file name, variables put in, which it is, and what it may lose."""
 
     files: dict[str, str]
     dry_run: bool = False
+    project: ProjectIdentity | None = None
+    allow_replace: bool = False
+    adopt: bool = False
 
 
 def _project(application: Application) -> Callable[[Request], Awaitable[Response]]:
@@ -177,7 +182,13 @@ def _project(application: Application) -> Callable[[Request], Awaitable[Response
 
     async def project(request: Request) -> Response:
         sent = await read_body(request, _Texts, _PROJECT_MAX)
-        change = partial(application.change, sent.files, dry_run=sent.dry_run)
+        change = partial(
+            application.change,
+            sent.files,
+            dry_run=sent.dry_run,
+            identity=sent.project,
+            allowed=Permissions(replace=sent.allow_replace, adopt=sent.adopt),
+        )
         plan = await run_in_threadpool(change)
         return JSONResponse({"plan": plan_json(plan)})
 

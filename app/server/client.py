@@ -19,9 +19,12 @@ from typing import Any, Final
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
+import msgspec
 import pyarrow as pa
 
 from shardline.app.compute.peek.results import from_ipc
+from shardline.app.project.permission import Permissions
+from shardline.app.protocol.project_identity import ProjectIdentity
 from shardline.app.server.api import ARROW
 from shardline.app.server.discovery import ApplicationAddress
 from shardline.datasource.errors import Determinate, InvalidUsage
@@ -70,14 +73,22 @@ def run_action(
 
 
 def send_project(
-    where: ApplicationAddress, files: Mapping[str, str], *, dry_run: bool, timeout_ms: float
+    where: ApplicationAddress,
+    files: Mapping[str, str],
+    *,
+    identity: ProjectIdentity | None = None,
+    dry_run: bool,
+    allowed: Permissions | None = None,
+    timeout_ms: float,
 ) -> Mapping[str, Any]:
     """Apply a project, or only plan it.
 
     Args:
         where: The application.
         files: The project's texts by file name, with variables replaced.
+        identity: Which project it is; None for no claim.
         dry_run: Plan only; change nothing.
+        allowed: What it may lose; None for nothing.
         timeout_ms: How long to wait; a project is applied to its end all the same.
 
     Returns:
@@ -88,7 +99,14 @@ def send_project(
             there.
         Determinate: There was no answer in time, or it failed.
     """
-    body = {"files": dict(files), "dry_run": dry_run}
+    allowed = allowed or Permissions()
+    body = {
+        "files": dict(files),
+        "dry_run": dry_run,
+        "project": None if identity is None else msgspec.to_builtins(identity),
+        "allow_replace": allowed.replace,
+        "adopt": allowed.adopt,
+    }
     with _post(where, "project", body, timeout_ms) as response:
         answer: Mapping[str, Any] = json.loads(response.read())
         return answer

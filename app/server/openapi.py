@@ -110,7 +110,17 @@ def _paths() -> dict[str, Any]:
                 "Make a project run, or, with dry_run, only say what that would do",
                 {"files": {"type": "object", "additionalProperties": _TEXT}},
                 _answer(plan=_OBJECT),
-                optional={"dry_run": {"type": "boolean", "default": False}},
+                optional={
+                    **{
+                        name: {"type": "boolean", "default": False}
+                        for name in ("dry_run", "allow_replace", "adopt")
+                    },
+                    "project": {
+                        "type": ["object", "null"],
+                        "properties": {"name": _TEXT, "folder": _TEXT},
+                        "additionalProperties": False,
+                    },
+                },
             )
         },
         "/api/v1/actions/{name}": {

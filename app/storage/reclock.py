@@ -51,6 +51,7 @@ __all__ = [
     "Remap",
     "SourceFile",
     "next_time",
+    "read_origin",
 ]
 
 EMPTY_SNAPSHOT: Final = -1
@@ -129,6 +130,14 @@ class BoundOffsets:
 def next_time(upper: int, now_ms: int, interval_ms: int) -> int:
     """The least multiple of `interval_ms` that is neither before `upper` nor before `now_ms`."""
     return -(-max(upper, now_ms) // interval_ms) * interval_ms
+
+
+def read_origin(client: ShardClient, source: str) -> Origin | None:
+    """The origin of a source's offsets; None if it was never started."""
+    name = progress_shard(source)
+    if not client.exists(name):
+        return None
+    return msgspec.json.decode(client.state(name).comment, type=Origin)
 
 
 @dataclass(frozen=True, slots=True)

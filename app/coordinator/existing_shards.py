@@ -1,0 +1,64 @@
+"""Reads what a plan needs to know of the shards that the objects of a project would have.
+
+A plan is pure; this is the I/O before it: a state of each shard that a step is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shardline.app.project.replacement import ExistingShard
+from shardline.app.project.statements import ObjectDescription
+from shardline.app.protocol.objects import (
+    SinkDescription,
+    SourceDescription,
+    ViewDescription,
+    progress_shard,
+)
+from shardline.app.storage.reclock import read_origin
+from shardline.datasource.client import ShardClient
+from shardline.datasource.read import current_schema
+
+__all__ = ["read_existing_shards"]
+
+
+def read_existing_shards(
+    client: ShardClient,
+    wanted: Mapping[str, ObjectDescription],
+    running: Mapping[str, ObjectDescription],
+) -> dict[str, ExistingShard]:
+    """The shards that are there of all objects that differ from those that run, by name.
+
+    And, once there is one of a source or view, the shards of the sinks.
+    """
+    differ = [one for one in wanted.values() if running.get(one.name) != one]
+    contents = [one for one in differ if isinstance(one, SourceDescription | ViewDescription)]
+    found = {one.name: shard for one in contents if (shard := _existing(client, one))}
+    # Only if something can be replaced at all: a store is asked once for each sink.
+    for sink in wanted.values() if found else ():
+        name = progress_shard(sink.name)
+        if isinstance(sink, SinkDescription) and sink.on in found and client.exists(name):
+            found[name] = _shard(client, name)
+    return found
+
+
+def _existing(
+    client: ShardClient, one: SourceDescription | ViewDescription
+) -> ExistingShard | None:
+    if not client.exists(one.name):
+        return None
+    # Of whatever has filled it: a view may have taken the name of a source.
+    origin = read_origin(client, one.name) if isinstance(one, SourceDescription) else None
+    return _shard(client, one.name, "" if origin is None else origin.format)
+
+
+def _shard(client: ShardClient, name: str, source_format: str = "") -> ExistingShard:
+    state = client.state(name)
+    return ExistingShard(
+        schema=current_schema(state),
+        key=state.key,
+        since=state.since.time,
+        upper=state.upper.time,
+        rows=sum(part.diff_sum for batch in state.trace.batches for part in batch.parts),
+        source_format=source_format,
+    )

@@ -1,0 +1,168 @@
+"""What needs a permission: to replace a shard, and to take over another project's objects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from shardline.app.coordinator.planning import planned
+from shardline.app.lane.log import read_lane
+from shardline.app.project.identity import read_identity
+from shardline.app.project.permission import Permissions
+from shardline.app.project.project import CheckedProject
+from shardline.app.protocol.project_identity import ProjectIdentity, is_same_project
+from shardline.app.settings.config import RuntimeSettings
+from shardline.datasource.errors import InvalidUsage
+from support.fakes.sites import Site, index, project, source
+
+FLIGHTS = ProjectIdentity(folder="/data/flights")
+TAXIS = ProjectIdentity(name="taxis", folder="/data/taxis")
+FIRST = [((1, "a"), 1, 1)]
+REPLACE = Permissions(replace=True)
+ADOPT = Permissions(adopt=True)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    found = Site(tmp_path, monkeypatch)
+    found.put(FIRST, 10)
+    yield found
+    found.place.close()
+
+
+def of(identity: ProjectIdentity | None, *objects: object) -> CheckedProject:
+    return replace(project(*objects), identity=identity)  # type: ignore[arg-type]
+
+
+# -- whose objects run -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (("", "/a"), ("", "/a"), True),
+        (("", "/a"), ("", "/b"), False),
+        (("x", "/a"), ("x", "/b"), True),
+        (("x", "/a"), ("y", "/a"), False),
+        (("x", "/a"), ("", "/a"), True),
+        (("x", "/a"), ("", "/b"), False),
+    ],
+)
+def test_a_project_is_known_by_its_name_or_its_folder(
+    one: tuple[str, str], other: tuple[str, str], same: bool
+) -> None:
+    """A name stays when a folder is moved or cloned; one that is given later changes nothing."""
+    first, second = (ProjectIdentity(name=n, folder=f) for n, f in (one, other))
+    assert is_same_project(first, second) is same
+    assert is_same_project(second, first) is same
+
+
+def test_the_settings_of_a_project_name_it(tmp_path: Path) -> None:
+    """Without them it is its folder; a mistake in them is no other project."""
+    assert read_identity(tmp_path) == ProjectIdentity(folder=str(tmp_path))
+    file = tmp_path / "project.toml"
+    file.write_text('name = "taxis"')
+    assert read_identity(tmp_path) == ProjectIdentity(name="taxis", folder=str(tmp_path))
+    for text, said in (
+        ('nmae = "taxis"', "did you mean 'name'"),
+        ("name = 7", "is 7"),
+        ("name = taxis", "SETTINGS_UNREADABLE"),
+    ):
+        file.write_text(text)
+        with pytest.raises(InvalidUsage, match=said):
+            read_identity(tmp_path)
+
+
+def test_another_project_is_refused_until_it_adopts(site: Site) -> None:
+    """By `plan` and `apply`, here and after a restart; nothing is dropped before, all is after."""
+    with site.application() as application:
+        application.apply(of(FLIGHTS, source(), index()))
+        site.wait("all is there", lambda: len(application.running()) == 2)
+        taxis = of(TAXIS, source("u"))
+        plan = application.plan(taxis)
+        assert plan.owner == "of /data/flights"
+        assert [step.act for step in plan.steps] == ["drop", "drop", "create"]
+        with pytest.raises(InvalidUsage, match=r"OTHER_PROJECT.*of /data/flights runs here.*adopt"):
+            application.apply(taxis, REPLACE)
+        assert application.plan(of(FLIGHTS, source(), index())).empty
+        assert application.plan(of(None, source(), index())).owner == "", "it claims nothing"
+    with site.application() as application:
+        assert set(application.running()) == {"t", "i"}
+        assert planned(site.client(), RuntimeSettings(), taxis).owner == "of /data/flights"
+        with pytest.raises(InvalidUsage, match="OTHER_PROJECT"):
+            application.apply(taxis)
+        application.apply(taxis, ADOPT)
+        site.wait("they are gone", lambda: set(application.running()) == {"u"})
+        assert read_lane(site.client())[0].project == TAXIS
+        moved = ProjectIdentity(name="taxis", folder="/elsewhere")
+        application.apply(of(moved, source("u")))
+        assert read_lane(site.client())[0].project == moved
+        with pytest.raises(InvalidUsage, match="'taxis' of /elsewhere runs here"):
+            application.apply(of(FLIGHTS, source()))
+
+
+def test_a_location_without_a_record_is_adopted(site: Site) -> None:
+    """An earlier version made none; and where nothing runs, nothing can be taken from anybody."""
+    with site.application() as application:
+        application.apply(of(None, source()))
+        site.wait("it is there", lambda: set(application.running()) == {"t"})
+    with site.application() as application:
+        application.apply(of(FLIGHTS, source()))
+        assert read_lane(site.client())[0].project == FLIGHTS
+        application.apply(of(FLIGHTS))
+        site.wait("it is gone", lambda: not application.running())
+        application.apply(of(TAXIS, source()))
+        assert read_lane(site.client())[0].project == TAXIS
+
+
+# -- shards that are replaced ----------------------------------------------------------------------
+
+
+def columns(kind: str) -> dict[str, str]:
+    fields = [
+        {"name": "k", "type": kind, "nullable": True, "metadata": {}},
+        {"name": "s", "type": "string", "nullable": True, "metadata": {}},
+    ]
+    return {"t": json.dumps({"type": "struct", "fields": fields})}
+
+
+@pytest.mark.parametrize("runs", ["before", "at the start"])
+def test_a_source_is_replaced_only_if_that_is_allowed(site: Site, runs: str) -> None:
+    """The old one is stopped, its shard is another one, and it runs again; all else runs on."""
+    first = of(FLIGHTS, source(), source("u"), index())
+    changed = replace(
+        of(FLIGHTS, source(path="q"), source("u"), index()), columns=columns("decimal(10,2)")
+    )
+    site.put([((2, "b"), 3, 1)], 10, "u")
+    old = site.client().state("t").shard
+    with site.application() as application:
+        application.apply(first)
+        site.wait("all is there", lambda: len(application.running()) == 3)
+        with pytest.raises(InvalidUsage, match=r"REPLACEMENT_REFUSED.*history of 't'"):
+            application.apply(changed, ADOPT)
+        assert site.client().state("t").shard == old
+        assert application.running()["t"] == source().__class__(
+            name="t", format="none", retain_ms=3_600_000
+        )
+        if runs == "before":
+            application.apply(changed, REPLACE)
+            _check_replaced(site, application, old)
+    if runs == "at the start":
+        with site.application() as application:
+            application.apply(changed, REPLACE)
+            _check_replaced(site, application, old)
+
+
+def _check_replaced(site: Site, application: object, old: str) -> None:
+    running = application.running  # type: ignore[attr-defined]
+    site.wait("it runs anew", lambda: getattr(running().get("t"), "options", 0) == {"path": "q"})
+    state = site.client().state("t")
+    assert state.shard != old
+    assert state.upper.time == 0, "nothing of the old one is in it"
+    assert site.client().state("u").upper.time == 10
+    assert application.waiting().get("t") is None  # type: ignore[attr-defined]
+    assert set(running()) == {"t", "u", "i"}
