@@ -5,10 +5,12 @@
     ./spark-submit.sh subscribe carrier_ranking
     ./spark-submit.sh status
     ./spark-submit.sh set index_limit=1g
-    ./spark-submit.sh drop very_late
+    ./spark-submit.sh drop very_late --commit
 
-Status 0: answered; 1: it failed, or `status` shows something that needs a person; 2: the request is
-invalid, or no application runs; 130: Ctrl-C.
+`drop` shows what goes for good, and does it with `--commit`.
+
+Status 0: answered; 1: it failed, `status` shows something that needs a person, or `drop` has only
+shown what there is to drop; 2: the request is invalid, or no application runs; 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import Final
 
 from rich.console import Console
 
+from shardline.app.cli.explain_drop import drop_view
 from shardline.app.cli.result_table import result_table
 from shardline.app.cli.status import (
     SystemStatus,
@@ -36,7 +39,13 @@ from shardline.app.cli.subscription_lines import SubscriptionLines
 from shardline.app.cli.terminal import open_console
 from shardline.app.compute.peek.results import as_csv, as_json
 from shardline.app.introspection.verdicts.situation import VERDICTS
-from shardline.app.server.client import follow_subscription, run_action, run_query
+from shardline.app.project.dropping import drop_plan_from_json
+from shardline.app.server.client import (
+    drop_objects,
+    follow_subscription,
+    run_action,
+    run_query,
+)
 from shardline.app.server.discovery import ApplicationAddress, find
 from shardline.app.settings.config import load
 from shardline.app.settings.durations import parse_duration_ms
@@ -67,9 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     run_action(where, "configure", setting)
                     console.print(f"{setting}, until the next start", markup=False)
             case "drop":
-                for name in given.names:
-                    dropped = run_action(where, "drop", name)
-                    console.print(f"dropped {name}; shards: {', '.join(dropped) or 'none'}")
+                return _drop(where, given, console)
     except KeyboardInterrupt:
         return 130
     except ShardError as error:
@@ -107,6 +114,17 @@ def _subscribe(where: ApplicationAddress, given: argparse.Namespace, console: Co
             lines.show(batch)
         else:
             print(json.dumps(batch, ensure_ascii=False), flush=True)
+
+
+def _drop(where: ApplicationAddress, given: argparse.Namespace, console: Console) -> int:
+    """Show what a drop deletes and, if that was asked for, do it; the exit status."""
+    answer = drop_objects(where, given.names, commit=given.commit)
+    console.print(drop_view(drop_plan_from_json(answer["plan"])))
+    if not given.commit:
+        console.print("\nnothing was dropped; with --commit it is")
+        return 1
+    console.print(f"\ndropped; shards: {', '.join(answer['dropped']) or 'none'}", markup=False)
+    return 0
 
 
 def _status(where: ApplicationAddress, given: argparse.Namespace, console: Console) -> int:
@@ -171,8 +189,13 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument("--json", action="store_true", help="JSON with stable names")
     change = verbs.add_parser("set", parents=[common], help="change settings until the next start")
     change.add_argument("settings", nargs="+", help="NAME=VALUE, as marked (live) in conf/app.toml")
-    drop = verbs.add_parser("drop", parents=[common], help="drop objects and their shards")
-    drop.add_argument("names", nargs="+")
+    drop = verbs.add_parser(
+        "drop",
+        parents=[common],
+        help="say what a drop of objects deletes for good and, with --commit, do it",
+    )
+    drop.add_argument("names", nargs="+", help="objects; those that read them among them")
+    drop.add_argument("--commit", action="store_true", help="do it, and not only say so")
     return parser
 
 

@@ -33,6 +33,7 @@ from shardline.app.lane.commands import Kind
 from shardline.app.lane.holder import describe_process
 from shardline.app.lane.log import LaneLog
 from shardline.app.lane.order_protocol import Takeover
+from shardline.app.project.dropping import DropPlan
 from shardline.app.project.permission import Permissions
 from shardline.app.project.plan import Plan
 from shardline.app.project.project import CheckedProject, Project
@@ -354,6 +355,14 @@ class Application:
         """
         resolved = Project.parse(files, identity).check(self._spark, self._ids)
         return self.plan(resolved) if dry_run else self.apply(resolved, allowed)
+
+    def plan_drop(self, names: Sequence[str]) -> DropPlan:
+        """What `drop` would delete.
+
+        Raises:
+            InvalidUsage: There is no such object, or another one reads it.
+        """
+        return self._objects.plan_drop(names)
 
     def drop(self, names: Sequence[str]) -> list[str]:
         """Drop objects and their shards for good; those that read them must be among them.

@@ -5,10 +5,11 @@ A plan is pure; this is the I/O before it: a state of each shard that a step is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from shardline.app.project.dropping import DroppedObject, DroppedShard, DropPlan, owned_shards
 from shardline.app.project.replacement import ExistingShard
-from shardline.app.project.statements import ObjectDescription
+from shardline.app.project.statements import ObjectDescription, kind_of
 from shardline.app.protocol.objects import (
     SinkDescription,
     SourceDescription,
@@ -18,8 +19,9 @@ from shardline.app.protocol.objects import (
 from shardline.app.storage.reclock import read_origin
 from shardline.datasource.client import ShardClient
 from shardline.datasource.read import current_schema
+from shardline.datasource.shard.state import ShardState
 
-__all__ = ["read_existing_shards"]
+__all__ = ["read_drop_plan", "read_existing_shards"]
 
 
 def read_existing_shards(
@@ -59,6 +61,47 @@ def _shard(client: ShardClient, name: str, source_format: str = "") -> ExistingS
         key=state.key,
         since=state.since.time,
         upper=state.upper.time,
-        rows=sum(part.diff_sum for batch in state.trace.batches for part in batch.parts),
+        rows=_rows(state),
         source_format=source_format,
     )
+
+
+def read_drop_plan(
+    client: ShardClient, names: Sequence[str], known: Mapping[str, ObjectDescription]
+) -> DropPlan:
+    """What the drop of these objects deletes; the shards that are there.
+
+    Args:
+        client: Of the location.
+        names: Names of the objects; one that is named twice goes once.
+        known: The objects that run, or wait, by name.
+    """
+    return DropPlan(
+        tuple(
+            DroppedObject(
+                name=name,
+                kind=kind_of(known[name]) if name in known else "",
+                shards=tuple(
+                    _dropped_shard(client, shard)
+                    for shard in owned_shards(name)
+                    if client.exists(shard)
+                ),
+            )
+            for name in dict.fromkeys(names)
+        )
+    )
+
+
+def _dropped_shard(client: ShardClient, name: str) -> DroppedShard:
+    state = client.state(name)
+    return DroppedShard(
+        name=name,
+        rows=_rows(state),
+        size_bytes=sum(batch.size_bytes for batch in state.trace.batches),
+        since=state.since.time,
+        upper=state.upper.time,
+    )
+
+
+def _rows(state: ShardState) -> int:
+    return sum(part.diff_sum for batch in state.trace.batches for part in batch.parts)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 from shardline.app.controller.compute import ComputeController
 from shardline.app.controller.storage import StorageController
 from shardline.app.coordinator.desired_state import desired_objects, live_objects, refuse_if_read
+from shardline.app.coordinator.existing_shards import read_drop_plan
 from shardline.app.coordinator.object_creation import ObjectCreator
 from shardline.app.coordinator.planning import plan_project
 from shardline.app.coordinator.start_holds import StartHolds
@@ -30,15 +31,11 @@ from shardline.app.coordinator.wakes import Wakes
 from shardline.app.execution.object_shards import create_object_shard
 from shardline.app.introspection.events import UncreatedObject
 from shardline.app.lane.commands import UseProject
+from shardline.app.project.dropping import DropPlan, find_droppable, owned_shards
 from shardline.app.project.permission import Permissions, find_refusal
 from shardline.app.project.plan import Plan
 from shardline.app.project.project import CheckedProject
-from shardline.app.protocol.objects import (
-    SourceDescription,
-    ViewDescription,
-    errors_shard,
-    progress_shard,
-)
+from shardline.app.protocol.objects import SourceDescription, ViewDescription
 from shardline.app.runtime.runtime import Runtime
 from shardline.datasource.background import PeriodicThread
 from shardline.datasource.client import ShardClient
@@ -167,26 +164,42 @@ class Objects:
             self.check_in_charge()
             return self._apply(resolved, allowed)
 
+    def plan_drop(self, names: Sequence[str]) -> DropPlan:
+        """What `drop` would delete; see `Application.plan_drop`."""
+        with self._lock:
+            self._check_droppable(names)
+            return read_drop_plan(self._client, names, self._known())
+
     def drop(self, names: Sequence[str]) -> list[str]:
         """Drop objects and their shards for good; see `Application.drop`."""
         with self._lock:
             self.check_in_charge()
             if self.follows:
                 raise read_only_error("it decides what is dropped")
-            running = self.running()
-            shards = set(self._client.shards())
-            for name in names:
-                if name not in running and name not in shards:
-                    raise unknown_name("object", name, [*running, *shards])
-            refuse_if_read(names, {**running, **self._starter.readers()})
-            if not self._connected and not running.keys().isdisjoint(names):
+            self._check_droppable(names)
+            if not self._connected and not self.running().keys().isdisjoint(names):
                 raise _nothing_applied_error()
+            for name in names:
+                self._replacing.pop(name, None)
             self._starter.drop(names)
             for name in names:
                 self._asked.pop(name, None)
             self._report_uncreated()
             self._wait_until_gone(names)
             return [shard for name in names for shard in self._drop_shards(name)]
+
+    def _known(self) -> dict[str, ObjectDescription]:
+        """The objects that run, wait to be created, or are being replaced, by name."""
+        return {**self.running(), **self._starter.readers(), **self._replacing}
+
+    def _check_droppable(self, names: Sequence[str]) -> None:
+        known = self._known()
+        shards = [name for name in self._client.shards() if self._client.exists(name)]
+        droppable = find_droppable(known, shards)
+        for name in names:
+            if name not in droppable:
+                raise unknown_name("object", name, droppable)
+        refuse_if_read(names, known)
 
     def allow_writes(self, taken_over: Callable[[], bool], then: Callable[[], None]) -> None:
         """Take the location over from the runtime that this one has followed; waits for that.
@@ -334,8 +347,7 @@ class Objects:
 
     def _drop_shards(self, name: str) -> list[str]:
         dropped = []
-        # The object's own goes last: while it is there the drop can be asked for again.
-        for shard in (errors_shard(name), progress_shard(name), name):
+        for shard in owned_shards(name):
             if self._client.exists(shard):
                 state = self._client.state(shard)
                 self._client.drop(shard, despite_holders=[*state.critical, *state.leased])

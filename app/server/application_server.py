@@ -5,7 +5,8 @@
 
 Besides the routes of `shardline.app.server.api` there are `POST /api/v1/subscribe`, a line of JSON
 for each interval for as long as the client listens; `POST /api/v1/project`, which applies a
-project, or, with `dry_run`, only plans it; the actions `drop`, `allow_writes` and `configure`
+project, or, with `dry_run`, only plans it; `POST /api/v1/drop`, which says what a drop deletes and,
+with `commit`, does it; the actions `drop`, `allow_writes` and `configure`
 (`NAME=VALUE`); and the two sockets by which controllers elsewhere may connect, `/v1/compute` and
 `/v1/storage`.
 """
@@ -31,6 +32,7 @@ from starlette.routing import BaseRoute, Route
 from shardline.app.compute.peek.results import as_json, from_ipc
 from shardline.app.controller.subscription import Subscription, is_last
 from shardline.app.coordinator.application import Application
+from shardline.app.project.dropping import drop_plan_json
 from shardline.app.project.permission import Permissions
 from shardline.app.project.plan import plan_json
 from shardline.app.protocol.codec import COMPUTE, STORAGE
@@ -111,6 +113,7 @@ def application_routes(application: Application, token: str) -> list[BaseRoute]:
     return [
         Route("/api/v1/subscribe", _subscribe(application), methods=["POST"]),
         Route("/api/v1/project", _project(application), methods=["POST"]),
+        Route("/api/v1/drop", _drop(application), methods=["POST"]),
         websocket_route("/v1/compute", compute, COMPUTE, _is(token)),
         websocket_route("/v1/storage", storage, STORAGE, _is(token)),
     ]
@@ -162,6 +165,29 @@ def _subscribe(application: Application) -> Callable[[Request], Awaitable[Respon
         return StreamingResponse(_lines(subscription), media_type="application/x-ndjson")
 
     return subscribe
+
+
+class _Drop(msgspec.Struct, forbid_unknown_fields=True):
+    """Objects to drop; without `commit` it is only said what that would delete."""
+
+    names: list[str]
+    commit: bool = False
+
+
+def _drop(application: Application) -> Callable[[Request], Awaitable[Response]]:
+    """Make the route by which a drop is shown and carried out."""
+
+    def drop(asked: _Drop) -> dict[str, object]:
+        # Before it, also with `commit`: afterwards nobody can say what there was.
+        plan = application.plan_drop(asked.names)
+        dropped = application.drop(asked.names) if asked.commit else []
+        return {"plan": drop_plan_json(plan), "dropped": dropped}
+
+    async def answer(request: Request) -> Response:
+        asked = await read_body(request, _Drop)
+        return JSONResponse(await run_in_threadpool(drop, asked))
+
+    return answer
 
 
 class _Texts(msgspec.Struct, forbid_unknown_fields=True):

@@ -3,7 +3,8 @@
     where = find(folder)
     table = ask_sql(where, "SELECT …", timeout_ms=60_000)
     for line in follow(where, "SUBSCRIBE delays"): …
-    act(where, "drop", "delays")
+    act(where, "configure", "index_limit=1g")
+    drop_plan_from_json(drop_objects(where, ["delays"], commit=False)["plan"])
     plan_from(send_project(where, files, dry_run=True, timeout_ms=60_000)["plan"])
 
 An error in an answer is raised here as the same error, with its code and hint.
@@ -12,7 +13,7 @@ An error in an answer is raised here as the same error, with its code and hint.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.client import HTTPResponse
 from typing import Any, Final
@@ -29,7 +30,14 @@ from shardline.app.server.api import ARROW
 from shardline.app.server.discovery import ApplicationAddress
 from shardline.datasource.errors import Determinate, InvalidUsage
 
-__all__ = ["follow_subscription", "get_json", "run_action", "run_query", "send_project"]
+__all__ = [
+    "drop_objects",
+    "follow_subscription",
+    "get_json",
+    "run_action",
+    "run_query",
+    "send_project",
+]
 
 _MORE_MS: Final = 5000.0
 """Added to each time-out: the application gives up first, and its answer has the reason."""
@@ -70,6 +78,24 @@ def run_action(
     """
     with _post(where, f"actions/{action}", {"target": target}, timeout_ms) as response:
         return json.loads(response.read())["result"]
+
+
+def drop_objects(
+    where: ApplicationAddress, names: Sequence[str], *, commit: bool, timeout_ms: float = 60_000
+) -> Mapping[str, Any]:
+    """Say what a drop deletes and, with `commit`, do it.
+
+    Returns:
+        In `plan` what goes, for `shardline.app.project.dropping.drop_plan_from_json`; in `dropped`
+        the shards that are gone.
+
+    Raises:
+        InvalidUsage: It cannot be done, or nothing answers there.
+        Determinate: There was no answer in time, or it failed.
+    """
+    with _post(where, "drop", {"names": list(names), "commit": commit}, timeout_ms) as response:
+        answer: Mapping[str, Any] = json.loads(response.read())
+        return answer
 
 
 def send_project(

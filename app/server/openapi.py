@@ -123,6 +123,13 @@ def _paths() -> dict[str, Any]:
                 },
             )
         },
+        "/api/v1/drop": {
+            "post": _post(
+                "Say what a drop of objects deletes for good and, with commit, do it",
+                {"names": {"type": "array", "items": _TEXT}},
+                optional={"commit": {"type": "boolean", "default": False}},
+            )
+        },
         "/api/v1/actions/{name}": {
             "post": {
                 **_post(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from shardline.app.server.discovery import ApplicationAddress
 from shardline.app.settings.config import RuntimeSettings
 from shardline.datasource.errors import InvalidUsage
 from shardline.jobs.ask import main
-from support.fakes.sites import Site, project
+from support.fakes.sites import Site, index, project, source
 
 
 @pytest.fixture
@@ -88,3 +88,86 @@ def test_a_stranger_changes_nothing(served: tuple[Application, ApplicationAddres
         run_action(
             ApplicationAddress(url=where.url, token="", pid=0), "configure", "index_limit=1g"
         )
+
+
+# -- drop ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Site, Application, Callable[..., int]]]:
+    """An application with a source, an index on it, and what a former project has left."""
+    site = Site(tmp_path, monkeypatch)
+    site.put([((1, "a"), 1, 1), ((2, "b"), 2, 1)], 60_000)
+    for left in ("old", "old_progress", "t_errors"):
+        site.put([], 5, left)
+    with (
+        site.application(introspection=True) as application,
+        serve_application(application, RuntimeSettings(), tmp_path),
+    ):
+        application.apply(project(source(), index()))
+        Site.wait("all is there", lambda: len(application.running()) == 2)
+        # It fails for want of Spark, and has its bindings before.
+        Site.wait("the source was started", lambda: site.client().exists("t_progress"))
+
+        def drop(*words: str) -> int:
+            return main(["drop", "--data", str(tmp_path), *words])
+
+        yield site, application, drop
+    site.place.close()
+
+
+@pytest.mark.server
+def test_a_drop_is_shown_first_and_done_when_asked(
+    running: tuple[Site, Application, Callable[..., int]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What goes, its rows and its history; status 1 until it is done, as of `admin`."""
+    site, application, drop = running
+    assert drop("t", "i") == 1
+    said = capsys.readouterr().out
+    for part in ("these 2 objects go for good", "source t", "t_errors", "index i", "none"):
+        assert part in said
+    assert [line.split()[1] for line in said.splitlines() if line.split()[:1] == ["t"]] == ["2"]
+    assert "1970-01-01 00:01:00" in said, "up to here it can be read"
+    assert "nothing was dropped; with --commit it is" in said
+    assert set(application.running()) == {"t", "i"}
+    assert site.client().exists("t")
+
+    assert drop("t", "i", "--commit") == 0
+    assert "dropped; shards: t_errors, t_progress, t" in capsys.readouterr().out
+    assert application.running() == {}
+    assert not site.client().exists("t")
+
+    assert drop("old", "--commit") == 0
+    said = capsys.readouterr().out
+    assert "old (runs no more)" in said
+    assert "shards: old_progress, old" in said
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("commit", [[], ["--commit"]])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("ole", "did you mean 'old'?"),
+        ("t_errors", "known names: i, old, t\n"),
+        ("old_progress", "unknown object 'old_progress'"),
+        ("_lane", "known names: i, old, t\n"),
+        ("t", "'i' reads 't'"),
+    ],
+)
+def test_only_objects_are_dropped(
+    running: tuple[Site, Application, Callable[..., int]],
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    said: str,
+    commit: list[str],
+) -> None:
+    """Each is known once; a shard that belongs to one, or to the runtime, is none."""
+    site, application, drop = running
+    before = [n for n in site.client().shards() if site.client().exists(n)]
+    assert drop(name, *commit) == 2
+    assert said in capsys.readouterr().err
+    assert [n for n in site.client().shards() if site.client().exists(n)] == before
+    assert application.lost is None
