@@ -18,8 +18,9 @@ __all__ = ["drop_view"]
 def drop_view(plan: DropPlan) -> RenderableType:
     """Lay out a plan: a line for each object, and one for each of its shards."""
     numbers = ("rows", "size")
-    table = plain_table("object", "shard", *numbers, "history", right=numbers)
-    table.columns[0].overflow = table.columns[1].overflow = "fold"
+    table = plain_table(
+        "object", "shard", *numbers, "history", right=numbers, fold=("object", "shard")
+    )
     for one in plan.objects:
         head = f"{one.kind} {one.name}" if one.kind else f"{one.name} (runs no more)"
         first = Text(head, style="bold red")

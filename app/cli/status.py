@@ -253,8 +253,7 @@ def status_table(
 ) -> RenderableType:
     """Lay out the table: a line for each object, and below it why it is not well."""
     rows = _columns(seen, width, before)
-    table = plain_table("object", "kind", "verdict", *rows, right=rows)
-    table.columns[0].overflow = "fold"
+    table = plain_table("object", "kind", "verdict", *rows, right=rows, fold=("object",))
     for position, one in enumerate(seen.objects):
         words = Text(one.verdict, style=_STYLES[one.tone])
         if one.ready_at is not None:

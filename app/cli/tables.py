@@ -2,6 +2,7 @@
 
     location_view(report)     one line per shard, then the shards that could not be read
     shard_view(shard, at)     all facts about one shard
+    plain_table, facts_table  the two forms of every table that is printed
     moment(ms), size(n)       times and sizes as they are written everywhere
 
 Times are shown as the number that options take and, below it, as UTC. Neither Spark nor a store is
@@ -10,7 +11,7 @@ imported, so commands that only print start fast.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 
 from rich.console import Group, RenderableType
@@ -23,6 +24,7 @@ from shardline.datasource.inspect.report import HolderReport, LocationReport, Sh
 
 __all__ = [
     "age",
+    "facts_table",
     "is_helper",
     "local_time",
     "location_view",
@@ -92,14 +94,40 @@ def age(ms: int) -> str:
     raise AssertionError(ms)
 
 
-def plain_table(*columns: str, right: Iterable[str] = (), title: str | None = None) -> Table:
-    """An empty table in the style of all output; columns named in `right` hold numbers."""
+def plain_table(
+    *columns: str,
+    right: Iterable[str] = (),
+    fold: Iterable[str] = (),
+    title: str | None = None,
+) -> Table:
+    """An empty table in the style of all output.
+
+    Args:
+        columns: Their heads.
+        right: Columns that hold numbers.
+        fold: Columns of names, which are folded where they do not fit, and never cut.
+        title: Above the table; None for none.
+    """
     table = Table(box=None, title=title, title_justify="left", title_style="bold", pad_edge=False)
-    numbers = set(right)
+    numbers, folded = set(right), set(fold)
     for column in columns:
         table.add_column(
-            column, justify="right" if column in numbers else "left", no_wrap=column in numbers
+            column,
+            justify="right" if column in numbers else "left",
+            no_wrap=column in numbers,
+            overflow="fold" if column in folded else "ellipsis",
         )
+    return table
+
+
+def facts_table(facts: Mapping[str, str]) -> Table:
+    """Facts by name, a line each; those without a text are left out."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, fact in facts.items():
+        if fact:
+            table.add_row(name, Text(fact))
     return table
 
 
@@ -122,8 +150,7 @@ def location_view(report: LocationReport, *, helpers: bool = True) -> Renderable
         many += f" and {left} that the runtime keeps for itself (--all shows them)"
     head = Text(f"{report.location}\n{many}, looked at {utc(report.at_ms)} UTC\n")
     numbers = ("rows", "parts", "size", "holders")
-    table = plain_table("shard", *numbers, "since", "upper", right=numbers)
-    table.columns[0].overflow = "fold"
+    table = plain_table("shard", *numbers, "since", "upper", right=numbers, fold=("shard",))
     for shard in shards:
         if shard.dropped:
             table.add_row(escape(shard.name), *[""] * 4, "dropped", "")
@@ -163,9 +190,6 @@ def shard_view(shard: ShardReport, at_ms: int) -> RenderableType:
 
 
 def _facts(shard: ShardReport, at_ms: int) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
     facts = {
         "shard": f"{shard.name}{'  (dropped)' if shard.dropped else ''}",
         "id": shard.id,
@@ -186,10 +210,7 @@ def _facts(shard: ShardReport, at_ms: int) -> Table:
         or "none yet",
         "state version": shard.version,
     }
-    for name, fact in facts.items():
-        if fact:
-            table.add_row(name, Text(fact))
-    return table
+    return facts_table(facts)
 
 
 def _one_line(ms: int | None, none: str = "none") -> str:
@@ -254,9 +275,14 @@ def _holder(shard: ShardReport, holder: HolderReport) -> RenderableType:
 
 def _writers(shard: ShardReport) -> Table:
     table = plain_table(
-        "writer", "last", "silent for", "remembered", right=("last",), title="writers"
+        "writer",
+        "last",
+        "silent for",
+        "remembered",
+        right=("last",),
+        title="writers",
+        fold=("writer",),
     )
-    table.columns[0].overflow = "fold"
     for writer in shard.writers:
         table.add_row(
             Text(writer.name),
@@ -269,8 +295,9 @@ def _writers(shard: ShardReport) -> Table:
 
 def _parts(shard: ShardReport) -> Table:
     numbers = ("updates", "size", "diffs")
-    table = plain_table("part, its times", *numbers, right=numbers, title="parts")
-    table.columns[0].overflow = "fold"
+    table = plain_table(
+        "part, its times", *numbers, right=numbers, title="parts", fold=("part, its times",)
+    )
     for part in shard.parts or ():
         place = "inside the state" if part.inline else part.key.rpartition("/")[2]
         table.add_row(

@@ -127,6 +127,7 @@ def _paths() -> dict[str, Any]:
             "post": _post(
                 "Say what a drop of objects deletes for good and, with commit, do it",
                 {"names": {"type": "array", "items": _TEXT}},
+                _answer(plan=_OBJECT, dropped={"type": "array", "items": _TEXT}),
                 optional={"commit": {"type": "boolean", "default": False}},
             )
         },

@@ -3,9 +3,10 @@
 Owns the verbs of `admin`, from the words of the command line to their exit status.
 
     command   the command line: verbs, options, exit statuses: start here
-    plans     the effect of each verb, as values, without any change: for dry runs and reports
-    acts      the verbs carried out
-    views     plans, outcomes and reports as text; usages: the use of bytes as text
+    verb      a verb that changes something: one class with its plan, its deed and how it is shown
+    readers, upkeep, lifetime   those verbs
+    plans     what they would do, as values: for dry runs and reports
+    views     what is found, as text; usages: the use of bytes as text
 
 May use `datasource` in all its rooms: it is a tool for shards, with or without an application.
 

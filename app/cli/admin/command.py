@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -18,10 +19,12 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from typing_extensions import override
 
-from shardline.app.cli.admin import acts
-from shardline.app.cli.admin.acts import Outcome
+from shardline.app.cli.admin.lifetime import Finalise, SetRetention
+from shardline.app.cli.admin.readers import ExpireReaders
+from shardline.app.cli.admin.upkeep import CollectGarbage, Compact, Sweep
 from shardline.app.cli.admin.usages import shard_usage_view, usage_view
-from shardline.app.cli.admin.views import fsck_view, holders_view, outcome_view
+from shardline.app.cli.admin.verb import ChangingVerb, carry_out, outcome_view
+from shardline.app.cli.admin.views import fsck_view, holders_view
 from shardline.app.cli.storage_options import add_option_argument, storage_options
 from shardline.app.settings.durations import parse_duration_ms
 from shardline.datasource.client import ShardClient
@@ -111,11 +114,6 @@ def _print(
         console.print(view())
 
 
-def _finish(given: CommandArguments, console: Console, outcome: Outcome) -> int:
-    _print(given, console, outcome, lambda: outcome_view(outcome))
-    return int(outcome.todo and not outcome.committed)
-
-
 # --- looking -------------------------------------------------------------------------------------
 
 
@@ -197,46 +195,40 @@ def _diff(given: CommandArguments, console: Console) -> int:
 # --- changing ------------------------------------------------------------------------------------
 
 
-def _expire(given: CommandArguments, console: Console) -> int:
-    outcome = acts.expire(_client(given), given.shard, given.reader, commit=given.commit)
-    return _finish(given, console, outcome)
+def _change(
+    verb_of: Callable[[CommandArguments], ChangingVerb[Any]], doing: str = ""
+) -> Callable[[CommandArguments, Console], int]:
+    """Make what carries out a verb that changes something.
+
+    Args:
+        verb_of: Makes the verb from the arguments.
+        doing: What takes long, for a line that moves; "" for nothing.
+    """
+
+    def run(given: CommandArguments, console: Console) -> int:
+        verb, client = verb_of(given), _client(given)
+        with _status(doing, given) if doing else nullcontext():
+            outcome = carry_out(verb, client, commit=given.commit)
+        _print(given, console, outcome, lambda: outcome_view(verb, outcome))
+        return int(outcome.todo and not outcome.committed)
+
+    return run
 
 
-def _compact(given: CommandArguments, console: Console) -> int:
-    client = _client(given)
-    with _status("merging", given):
-        outcome = acts.compact(client, given.shard, force=given.force, commit=given.commit)
-    return _finish(given, console, outcome)
-
-
-def _gc(given: CommandArguments, console: Console) -> int:
-    with _status("collecting", given):
-        outcome = acts.gc(_client(given), given.shard, commit=given.commit)
-    return _finish(given, console, outcome)
-
-
-def _sweep(given: CommandArguments, console: Console) -> int:
+def _sweep(given: CommandArguments) -> Sweep:
     if (given.shard is None) != given.orphans:
         raise InvalidUsage(
             "sweep takes one shard, or --orphans for directories that are no shard's",
             code="BAD_ARGUMENTS",
             hint="usage shows where leaked blobs are",
         )
-    with _status("sweeping", given):
-        outcome = acts.sweep(_client(given), given.shard, commit=given.commit)
-    return _finish(given, console, outcome)
+    return Sweep(given.shard)
 
 
-def _finalise(given: CommandArguments, console: Console) -> int:
-    outcome = acts.finalise(_client(given), given.shard, given.despite, commit=given.commit)
-    return _finish(given, console, outcome)
-
-
-def _retention(given: CommandArguments, console: Console) -> int:
+def _retention(given: CommandArguments) -> SetRetention:
     said = given.duration.strip().lower()
     retain_ms = None if said == "none" else parse_duration_ms(said, "none")
-    outcome = acts.retain(_client(given), given.shard, retain_ms, commit=given.commit)
-    return _finish(given, console, outcome)
+    return SetRetention(given.shard, retain_ms)
 
 
 def _status(doing: str, given: CommandArguments) -> Any:
@@ -292,7 +284,7 @@ VERBS: Final[Mapping[str, _Verb]] = {
         (_shard, lambda p: p.add_argument("seqno", type=int, help="number of the record")),
     ),
     "expire-reader": _Verb(
-        _expire,
+        _change(lambda given: ExpireReaders(given.shard, tuple(given.reader))),
         "forget leases and holds, whoever owns them",
         (
             _shard,
@@ -303,20 +295,25 @@ VERBS: Final[Mapping[str, _Verb]] = {
         changes=True,
     ),
     "compact": _Verb(
-        _compact,
+        _change(lambda given: Compact(given.shard, given.force), "merging"),
         "merge batches, invisibly to readers",
         (_shard, _flag("--force", "leave one batch, whatever it costs")),
         changes=True,
     ),
-    "gc": _Verb(_gc, "delete what nobody can ask for any more", (_shard,), changes=True),
+    "gc": _Verb(
+        _change(lambda given: CollectGarbage(given.shard), "collecting"),
+        "delete what nobody can ask for any more",
+        (_shard,),
+        changes=True,
+    ),
     "sweep": _Verb(
-        _sweep,
+        _change(_sweep, "sweeping"),
         "delete blobs older than 25 hours that nothing refers to: leavings of crashes",
         (_any_shard, _flag("--orphans", "in directories of shards whose log is lost")),
         changes=True,
     ),
     "set-retention": _Verb(
-        _retention,
+        _change(_retention),
         "how far back a shard stays readable, whoever reads it",
         (
             _shard,
@@ -327,7 +324,7 @@ VERBS: Final[Mapping[str, _Verb]] = {
         changes=True,
     ),
     "finalise": _Verb(
-        _finalise,
+        _change(lambda given: Finalise(given.shard, tuple(given.despite))),
         "drop a shard for good: its contents, readers and writers",
         (
             _shard,

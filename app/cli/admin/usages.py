@@ -25,8 +25,7 @@ __all__ = ["shard_usage_view", "usage_view"]
 def usage_view(usage: LocationUsage) -> RenderableType:
     """Lay out the bytes of a location by purpose, one line per shard."""
     names = ("now", "held", "garbage", "staged", "leaked", "not ours", "total")
-    table = plain_table("shard", *names, right=names)
-    table.columns[0].overflow = "fold"
+    table = plain_table("shard", *names, right=names, fold=("shard",))
     for shard in usage.shards:
         table.add_row(Text(shard.name), *(size(a.size_bytes) for a in _kinds(shard)))
     total = size(usage.total.size_bytes)
@@ -83,8 +82,14 @@ def shard_usage_view(usage: ShardUsage) -> RenderableType:
     views: list[RenderableType] = [table]
     keeping = [one for one in usage.holders if one.kept.count]
     if keeping:
-        kept = plain_table("kept by", "since seqno", "all", "alone", right=("since seqno", "all"))
-        kept.columns[0].overflow = "fold"
+        kept = plain_table(
+            "kept by",
+            "since seqno",
+            "all",
+            "alone",
+            right=("since seqno", "all"),
+            fold=("kept by",),
+        )
         for one in keeping:
             kept.add_row(
                 Text(f"{one.kind} {one.name}"),

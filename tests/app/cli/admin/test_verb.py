@@ -11,15 +11,19 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from shardline.app.cli.admin import acts
+from shardline.app.cli.admin.lifetime import Finalise, SetRetention
 from shardline.app.cli.admin.plans import (
     CompactPlan,
     ExpirePlan,
     FinalisePlan,
     GcPlan,
+    Outcome,
     RetentionPlan,
     SweepPlan,
 )
+from shardline.app.cli.admin.readers import ExpireReaders
+from shardline.app.cli.admin.upkeep import CollectGarbage, Compact, Sweep
+from shardline.app.cli.admin.verb import carry_out
 from shardline.datasource.errors import InvalidUsage, LeaseExpired
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.codec import CODE_VERSION
@@ -29,7 +33,6 @@ from support.faults.damage import Lake
 from support.models.shards import SETTINGS, World, rows, schema_of, table
 
 if TYPE_CHECKING:
-    from shardline.app.cli.admin.acts import Outcome
     from shardline.datasource.client import ShardClient
 
 _HOUR_MS = 3_600_000
@@ -72,14 +75,16 @@ def lease_of(client: ShardClient) -> str:
 Act = Callable[["ShardClient", bool], "Outcome"]
 
 EVERY: dict[str, Act] = {
-    "expire-reader": lambda c, commit: acts.expire(c, SHARD, ["report"], commit=commit),
-    "compact": lambda c, commit: acts.compact(c, SHARD, force=True, commit=commit),
-    "gc": lambda c, commit: acts.gc(c, SHARD, commit=commit),
-    "sweep": lambda c, commit: acts.sweep(c, SHARD, commit=commit),
-    "sweep --orphans": lambda c, commit: acts.sweep(c, None, commit=commit),
-    "set-retention": lambda c, commit: acts.retain(c, SHARD, 5, commit=commit),
-    "finalise": lambda c, commit: acts.finalise(
-        c, SHARD, [*c.state(SHARD).leased, *c.state(SHARD).critical], commit=commit
+    "expire-reader": lambda c, commit: carry_out(
+        ExpireReaders(SHARD, ("report",)), c, commit=commit
+    ),
+    "compact": lambda c, commit: carry_out(Compact(SHARD, True), c, commit=commit),
+    "gc": lambda c, commit: carry_out(CollectGarbage(SHARD), c, commit=commit),
+    "sweep": lambda c, commit: carry_out(Sweep(SHARD), c, commit=commit),
+    "sweep --orphans": lambda c, commit: carry_out(Sweep(None), c, commit=commit),
+    "set-retention": lambda c, commit: carry_out(SetRetention(SHARD, 5), c, commit=commit),
+    "finalise": lambda c, commit: carry_out(
+        Finalise(SHARD, (*c.state(SHARD).leased, *c.state(SHARD).critical)), c, commit=commit
     ),
 }
 """Every mutating verb, in a shard where it has something to do."""
@@ -88,7 +93,7 @@ EVERY: dict[str, Act] = {
 def prepared(busy: ShardClient, verb: str) -> None:
     """Make sure that there is something to do for `verb`."""
     if verb == "gc":
-        acts.expire(busy, SHARD, [lease_of(busy)], commit=True)
+        carry_out(ExpireReaders(SHARD, (lease_of(busy),)), busy, commit=True)
         busy.compact(SHARD, force=True)
     if verb == "sweep --orphans":
         busy.location.blob.set(f"lost/part/p{'0' * 32}.parquet", b"of a shard without a log")
@@ -137,7 +142,7 @@ def test_expiring_says_what_it_frees_and_what_it_breaks(busy: ShardClient, world
     before = sum(part.size_bytes for b in busy.state(SHARD).trace.batches for part in b.parts)
     busy.compact(SHARD, force=True)
     name = lease_of(busy)
-    outcome = acts.expire(busy, SHARD, [name], commit=False)
+    outcome = carry_out(ExpireReaders(SHARD, (name,)), busy, commit=False)
     plan = outcome.plan
     assert isinstance(plan, ExpirePlan)
     [reader] = plan.readers
@@ -146,8 +151,8 @@ def test_expiring_says_what_it_frees_and_what_it_breaks(busy: ShardClient, world
     assert "[LEASE_EXPIRED]" in reader.breaks
     assert plan.freed.size_bytes >= before, "the five parts, and the records before"
     assert plan.since_after == plan.since, "the hold still stands at the beginning"
-    acts.expire(busy, SHARD, [name], commit=True)
-    assert acts.gc(busy, SHARD, commit=False).todo
+    carry_out(ExpireReaders(SHARD, (name,)), busy, commit=True)
+    assert carry_out(CollectGarbage(SHARD), busy, commit=False).todo
     assert busy.collect_garbage(SHARD) == 5
     assert name not in busy.state(SHARD).leased
     assert world.clock.now_ms() > 0
@@ -156,11 +161,11 @@ def test_expiring_says_what_it_frees_and_what_it_breaks(busy: ShardClient, world
 def test_since_can_move_only_if_somebody_is_left_to_move_it(busy: ShardClient) -> None:
     """Expiring everybody leaves it where it is; a policy moves it."""
     name = lease_of(busy)
-    everybody = acts.expire(busy, SHARD, [name, "report"], commit=False).plan
+    everybody = carry_out(ExpireReaders(SHARD, (name, "report")), busy, commit=False).plan
     assert isinstance(everybody, ExpirePlan)
     assert everybody.since_after is None
     busy.set_retention(SHARD, 25)
-    with_policy = acts.expire(busy, SHARD, [name, "report"], commit=False).plan
+    with_policy = carry_out(ExpireReaders(SHARD, (name, "report")), busy, commit=False).plan
     assert isinstance(with_policy, ExpirePlan)
     upper = busy.state(SHARD).upper.time or 0
     assert with_policy.since_after == upper - 1 - 25
@@ -171,7 +176,7 @@ def test_an_expired_hold_gives_its_owner_the_error_that_was_named(busy: ShardCli
     hold = busy.hold(SHARD, "mine")
     reader = busy.reader(SHARD)
     names = ["mine", reader.lease.reader]
-    plan = acts.expire(busy, SHARD, names, commit=True).plan
+    plan = carry_out(ExpireReaders(SHARD, tuple(names)), busy, commit=True).plan
     assert isinstance(plan, ExpirePlan)
     said = {one.name: one.breaks for one in plan.readers}
     with pytest.raises(LeaseExpired) as lost_hold:
@@ -189,7 +194,7 @@ def test_a_pinned_hold_is_told_apart(busy: ShardClient) -> None:
     machine = busy.machine(SHARD)
     seqno = machine.state().seqno
     machine.apply(partial(pin_critical, reader="mine", epoch=hold.epoch, seqno=seqno))
-    plan = acts.expire(busy, SHARD, ["mine"], commit=False).plan
+    plan = carry_out(ExpireReaders(SHARD, ("mine",)), busy, commit=False).plan
     assert isinstance(plan, ExpirePlan)
     assert plan.readers[0].seqno == seqno
     assert "[SEQNO_GONE]" in plan.readers[0].breaks
@@ -198,7 +203,7 @@ def test_a_pinned_hold_is_told_apart(busy: ShardClient) -> None:
 def test_a_reader_that_is_none_is_refused_with_the_nearest(busy: ShardClient) -> None:
     """Also beside one that is there: all or none."""
     with pytest.raises(InvalidUsage, match=r"READER_NOT_FOUND.*did you mean 'report'"):
-        acts.expire(busy, SHARD, ["report", "reprot"], commit=True)
+        carry_out(ExpireReaders(SHARD, ("report", "reprot")), busy, commit=True)
     assert "report" in busy.state(SHARD).critical
 
 
@@ -209,15 +214,15 @@ def test_a_forced_merge_leaves_one_batch(busy: ShardClient) -> None:
     """The plan names all of them, and the contents stay."""
     with busy.reader(SHARD) as reader:
         before = rows(reader.snapshot())
-    plan = acts.compact(busy, SHARD, force=True, commit=False).plan
+    plan = carry_out(Compact(SHARD, True), busy, commit=False).plan
     assert isinstance(plan, CompactPlan)
     [step] = plan.merges
     assert (step.batches, step.parts, step.rows) == (5, 5, 300)
-    outcome = acts.compact(busy, SHARD, force=True, commit=True)
+    outcome = carry_out(Compact(SHARD, True), busy, commit=True)
     assert outcome.result == "1 merge; 1 batch now"
     with busy.reader(SHARD) as reader:
         assert rows(reader.snapshot()) == before
-    assert not acts.compact(busy, SHARD, force=True, commit=False).todo
+    assert not carry_out(Compact(SHARD, True), busy, commit=False).todo
 
 
 def test_merges_that_are_due_are_planned_as_they_are_made(world: World) -> None:
@@ -229,7 +234,7 @@ def test_merges_that_are_due_are_planned_as_they_are_made(world: World) -> None:
         some = big(number).slice(0, count)
         client.writer(SHARD, "loader").append_now(some, sequence=number)
     lazy = world.client(replace(SETTINGS, compact_factor=4, compact_inline_bytes=0))
-    plan = acts.compact(lazy, SHARD, force=False, commit=False).plan
+    plan = carry_out(Compact(SHARD, False), lazy, commit=False).plan
     assert isinstance(plan, CompactPlan)
     assert len(plan.merges) > 1
     merged = lazy.compact(SHARD)
@@ -239,11 +244,11 @@ def test_merges_that_are_due_are_planned_as_they_are_made(world: World) -> None:
 def test_garbage_is_what_collection_deletes(busy: ShardClient) -> None:
     """Held by the lease at first; then garbage; then gone."""
     busy.compact(SHARD, force=True)
-    held = acts.gc(busy, SHARD, commit=False)
+    held = carry_out(CollectGarbage(SHARD), busy, commit=False)
     assert isinstance(held.plan, GcPlan)
     assert held.plan.held.count >= 5
-    acts.expire(busy, SHARD, [lease_of(busy)], commit=True)
-    outcome = acts.gc(busy, SHARD, commit=True)
+    carry_out(ExpireReaders(SHARD, (lease_of(busy),)), busy, commit=True)
+    outcome = carry_out(CollectGarbage(SHARD), busy, commit=True)
     assert isinstance(outcome.plan, GcPlan)
     assert outcome.plan.garbage.count >= 5
     assert outcome.result.startswith("deleted 5 blobs")
@@ -252,12 +257,12 @@ def test_garbage_is_what_collection_deletes(busy: ShardClient) -> None:
 def test_a_sweep_takes_what_was_never_appended(busy: ShardClient) -> None:
     """Named in the plan by its key, and gone after the deed."""
     leaked = f"{SHARD}/part/p{'0' * 32}.parquet"
-    plan = acts.sweep(busy, SHARD, commit=False).plan
+    plan = carry_out(Sweep(SHARD), busy, commit=False).plan
     assert isinstance(plan, SweepPlan)
     assert (plan.keys, plan.parts.count) == ((leaked,), 1)
-    acts.sweep(busy, SHARD, commit=True)
+    carry_out(Sweep(SHARD), busy, commit=True)
     assert busy.location.blob.get(leaked) is None
-    assert not acts.sweep(busy, SHARD, commit=False).todo
+    assert not carry_out(Sweep(SHARD), busy, commit=False).todo
 
 
 # --- the shard -----------------------------------------------------------------------------------
@@ -266,27 +271,27 @@ def test_a_sweep_takes_what_was_never_appended(busy: ShardClient) -> None:
 def test_a_shard_that_is_read_is_not_dropped(busy: ShardClient) -> None:
     """The plan names who is in the way; named as `despite`, they are cut off."""
     name = lease_of(busy)
-    plan = acts.finalise(busy, SHARD, ["report"], commit=False).plan
+    plan = carry_out(Finalise(SHARD, ("report",)), busy, commit=False).plan
     assert isinstance(plan, FinalisePlan)
     assert (plan.in_the_way, plan.cut_off, plan.rows) == ((name,), ("report",), 300)
     with pytest.raises(InvalidUsage, match="SHARD_IN_USE"):
-        acts.finalise(busy, SHARD, ["report"], commit=True)
-    assert acts.finalise(busy, SHARD, ["report", name], commit=True).committed
+        carry_out(Finalise(SHARD, ("report",)), busy, commit=True)
+    assert carry_out(Finalise(SHARD, ("report", name)), busy, commit=True).committed
     assert not busy.exists(SHARD)
-    assert not acts.finalise(busy, SHARD, [], commit=False).todo
+    assert not carry_out(Finalise(SHARD, ()), busy, commit=False).todo
 
 
 def test_a_policy_says_how_far_history_goes(busy: ShardClient) -> None:
     """Where readers hold more, it stays; without them it moves."""
-    plan = acts.retain(busy, SHARD, 25, commit=False).plan
+    plan = carry_out(SetRetention(SHARD, 25), busy, commit=False).plan
     assert isinstance(plan, RetentionPlan)
     assert (plan.before_ms, plan.after_ms, plan.since, plan.since_after) == (None, 25, 0, 0)
-    acts.expire(busy, SHARD, ["report", lease_of(busy)], commit=True)
-    plan = acts.retain(busy, SHARD, 25, commit=True).plan
+    carry_out(ExpireReaders(SHARD, ("report", lease_of(busy))), busy, commit=True)
+    plan = carry_out(SetRetention(SHARD, 25), busy, commit=True).plan
     assert isinstance(plan, RetentionPlan)
     assert plan.since_after == (busy.state(SHARD).upper.time or 0) - 26
     assert busy.state(SHARD).retain_ms == 25
-    assert not acts.retain(busy, SHARD, 25, commit=False).todo
+    assert not carry_out(SetRetention(SHARD, 25), busy, commit=False).todo
 
 
 @pytest.fixture
@@ -308,11 +313,11 @@ def test_a_sweep_of_a_registered_shard_is_planned_without_a_record(
 ) -> None:
     """To delete, it writes into the transactions shard first; to plan, it only looks."""
     before = {e.key: world.objects().get(e.key) for e in world.objects().entries("")}
-    outcome = acts.sweep(registered, SHARD, commit=False)
+    outcome = carry_out(Sweep(SHARD), registered, commit=False)
     assert {e.key: world.objects().get(e.key) for e in world.objects().entries("")} == before
     assert isinstance(outcome.plan, SweepPlan)
     assert outcome.plan.parts.count == 1
-    assert acts.sweep(registered, SHARD, commit=True).result.startswith("deleted 1 blob ")
+    assert carry_out(Sweep(SHARD), registered, commit=True).result.startswith("deleted 1 blob ")
     with registered.reader(SHARD) as reader:
         assert reader.snapshot().num_rows == 60
 
@@ -320,13 +325,13 @@ def test_a_sweep_of_a_registered_shard_is_planned_without_a_record(
 def test_a_registered_shard_is_not_dropped(registered: ShardClient) -> None:
     """The plan says by whom it has to be forgotten first; a transactions shard is its own."""
     txns = registered.transactions().name
-    plan = acts.finalise(registered, SHARD, [], commit=False).plan
+    plan = carry_out(Finalise(SHARD, ()), registered, commit=False).plan
     assert isinstance(plan, FinalisePlan)
     assert plan.registered == txns
     with pytest.raises(InvalidUsage, match="SHARD_REGISTERED"):
-        acts.finalise(registered, SHARD, [], commit=True)
+        carry_out(Finalise(SHARD, ()), registered, commit=True)
     assert registered.exists(SHARD)
-    own = acts.finalise(registered, txns, [], commit=False).plan
+    own = carry_out(Finalise(txns, ()), registered, commit=False).plan
     assert isinstance(own, FinalisePlan)
     assert own.registered is None
 
@@ -339,4 +344,4 @@ def test_outcomes_survive_json(busy: ShardClient) -> None:
         assert set(said) == {
             "verb", "location", "shard", "todo", "committed", "result", "plan",
         }  # fmt: skip
-        assert msgspec.json.decode(text, type=acts.Outcome).plan is not None
+        assert msgspec.json.decode(text, type=Outcome).plan is not None

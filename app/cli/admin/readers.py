@@ -1,0 +1,166 @@
+"""The verb that gives up leases and holds, whoever owns them.
+
+carry_out(ExpireReaders("orders", ("stale",)), client, commit=True)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+from typing_extensions import override
+
+from shardline.app.cli.admin.plans import ExpiredReader, ExpirePlan
+from shardline.app.cli.admin.verb import (
+    ChangingVerb,
+    amount_text,
+    reachable_since,
+    read_state,
+    time_text,
+)
+from shardline.app.cli.tables import age, facts_table
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import InvalidUsage, nearest_name
+from shardline.datasource.inspect.report import report_shard
+from shardline.datasource.shard.commands.readers import expire_readers
+from shardline.datasource.shard.references import Amount
+from shardline.datasource.shard.state import (
+    CriticalReader,
+    LeasedReader,
+    ShardState,
+    seqno_since,
+)
+
+__all__ = ["ExpireReaders", "check_readers"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireReaders(ChangingVerb[ExpirePlan]):
+    """Readers of a shard are expired: their leases and holds are given up."""
+
+    name = "expire-reader"
+
+    shard: str
+    readers: tuple[str, ...]
+
+    @override
+    def plan(self, client: ShardClient) -> ExpirePlan:
+        """See `ChangingVerb`; a reader that does not exist is refused."""
+        state = read_state(client, self.shard)
+        known = check_readers(state, self.readers)
+        after = _without(state, self.readers)
+        reports = {one.name: one for one in report_shard(state, client.clock.now_ms()).holders}
+        return ExpirePlan(
+            readers=tuple(
+                ExpiredReader(
+                    name=name,
+                    kind=reports[name].kind,
+                    owner=reports[name].owner,
+                    since=reports[name].since,
+                    seqno=reports[name].seqno,
+                    silent_ms=reports[name].silent_ms,
+                    overdue=reports[name].overdue,
+                    breaks=_breaks(known[name]),
+                )
+                for name in dict.fromkeys(self.readers)
+            ),
+            since=state.since.time,
+            since_after=reachable_since(after),
+            freed=_freed(client, state, after),
+        )
+
+    @override
+    def has_work(self, plan: ExpirePlan) -> bool:
+        return True
+
+    @override
+    def do(self, client: ShardClient, plan: ExpirePlan) -> str:
+        expire = partial(expire_readers, readers=frozenset(self.readers))
+        gone = client.machine(self.shard).apply(expire)
+        return f"expired {len(gone)}: {', '.join(gone)}" if gone else "they were gone already"
+
+    @override
+    def show(self, plan: ExpirePlan) -> Iterable[RenderableType]:
+        for reader in plan.readers:
+            yield Text.assemble("expires ", (f"{reader.kind} ", "bold"), (reader.name, "cyan"))
+            facts = {
+                "owner": reader.owner,
+                "heard of": f"{age(reader.silent_ms)} ago{', overdue' if reader.overdue else ''}",
+                "holds since": time_text(reader.since, "nothing"),
+                "holds seqno": "none" if reader.seqno is None else f"{reader.seqno:,}",
+                "breaks": reader.breaks,
+            }
+            yield Padding(facts_table(facts), (0, 0, 0, 4), expand=False)
+        moves = "stays: no reader and no policy is left to move it"
+        if plan.since_after is not None:
+            moves = f"can move to {time_text(plan.since_after)}, at the next downgrade of a reader"
+            if plan.since_after == plan.since:
+                moves = "stays: others hold it as well"
+        freed = amount_text(plan.freed) if plan.freed.count else "no blobs"
+        yield facts_table(
+            {"since": f"{time_text(plan.since)}; {moves}", "frees": f"{freed}, for gc"}
+        )
+
+
+def check_readers(
+    state: ShardState, readers: Sequence[str]
+) -> dict[str, LeasedReader | CriticalReader]:
+    """The leases and holds of a shard by name, `readers` among them.
+
+    Raises:
+        InvalidUsage: There is no such reader.
+    """
+    known: dict[str, LeasedReader | CriticalReader] = {**state.leased, **state.critical}
+    for name in readers:
+        if name not in known:
+            near = nearest_name(name, known)
+            listed = ", ".join(f"'{one}'" for one in sorted(known)) or "none"
+            raise InvalidUsage(
+                f"shard '{state.name}' has no reader '{name}'",
+                code="READER_NOT_FOUND",
+                hint=f"did you mean '{near}'?" if near else f"its readers: {listed}",
+            )
+    return known
+
+
+def _without(state: ShardState, readers: Collection[str]) -> ShardState:
+    return msgspec.structs.replace(
+        state,
+        leased={name: one for name, one in state.leased.items() if name not in readers},
+        critical={name: one for name, one in state.critical.items() if name not in readers},
+    )
+
+
+def _breaks(reader: LeasedReader | CriticalReader) -> str:
+    if isinstance(reader, LeasedReader):
+        return (
+            "a read under it fails with [LEASE_EXPIRED] at its next look at the shard; started "
+            "again, a reader reads, and a query goes on from its checkpoint"
+        )
+    if not reader.confirmed:
+        return "nothing, if the query never wrote its first offset; otherwise as any hold"
+    pinned = ""
+    if reader.seqno is not None:
+        pinned = (
+            "; its first snapshot is not finished, and once its blobs are collected the query "
+            "fails with [SEQNO_GONE] and needs a new checkpoint"
+        )
+    return (
+        f"its owner fails with [HOLD_EXPIRED] at its next commit; started again while history at "
+        f"{reader.since} is there, it takes the hold again and misses nothing; after the since has "
+        f"moved on it fails for good and needs a new checkpoint{pinned}"
+    )
+
+
+def _freed(client: ShardClient, state: ShardState, after: ShardState) -> Amount:
+    """Blobs and records that only states need that nobody holds in `after`."""
+    held = client.usage(state.name)
+    first = seqno_since(after)
+    rest = [one.kept for one in held.holders if one.seqno == first]
+    kept = rest[0] if rest else Amount()
+    return Amount(held.held.count - kept.count, held.held.size_bytes - kept.size_bytes)
