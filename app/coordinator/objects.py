@@ -250,12 +250,12 @@ class Objects:
         else:
             # Before anything is dropped: once it is, the objects are no longer the other project's.
             self._record_project(resolved)
-            self._replacing = _sources_to_replace(plan)
-        kept = {name: one for name, one in wanted.items() if name not in self._replacing}
+        replacing = {} if self.follows else _sources_to_replace(plan)
+        kept = {name: one for name, one in wanted.items() if name not in replacing}
         for description in () if self.follows else kept.values():
             if isinstance(description, SourceDescription | ViewDescription):
                 create_object_shard(self._client, description, resolved.schemas[description.name])
-        self._wanted = (resolved, allowed)
+        self._wanted, self._replacing = (resolved, allowed), replacing
         self._asked = dict(wanted)
         # A source that is replaced is left out here, which stops it: see `_replace`.
         self._starter.keep(kept)
@@ -346,6 +346,9 @@ class Objects:
             )
 
     def _drop_shards(self, name: str) -> list[str]:
+        # A drop is a write: a runtime that was fenced would drop the shards of the one that has
+        # taken over.
+        self._runtime.lane.check_fence()
         dropped = []
         for shard in owned_shards(name):
             if self._client.exists(shard):

@@ -146,6 +146,8 @@ def run_demo(
             # If the JVM is gone, that is the error to report, and not that it cannot be stopped.
             open_.callback(partial(_stop, spark))
             progress.step("checking the project")
+            # Before the check: a source whose folder is not there would be refused.
+            place.make()
             resolved = load_project(place).check(spark)
             progress.step("starting the runtime")
             application = open_.enter_context(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from shardline.app.project.permission import Permissions
 from shardline.app.project.project import CheckedProject
 from shardline.app.protocol.project_identity import ProjectIdentity, is_same_project
 from shardline.app.settings.config import RuntimeSettings
-from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.errors import InvalidUsage, ShardError
 from support.fakes.sites import Site, index, project, source
 
 FLIGHTS = ProjectIdentity(folder="/data/flights")
@@ -166,3 +167,21 @@ def _check_replaced(site: Site, application: object, old: str) -> None:
     assert site.client().state("u").upper.time == 10
     assert application.waiting().get("t") is None  # type: ignore[attr-defined]
     assert set(running()) == {"t", "u", "i"}
+
+
+def test_a_runtime_that_was_fenced_replaces_nothing(site: Site) -> None:
+    """Its permission was for what it ran: the shard belongs to the one that has taken over."""
+    with site.application() as application:
+        application.apply(of(FLIGHTS, source()))
+        site.wait("it is there", lambda: "t" in application.running())
+        old = site.client().state("t").shard
+        changed = replace(of(FLIGHTS, source(path="q")), columns=columns("string"))
+        with site.application(take_over=True) as second:
+            second.apply(of(FLIGHTS, source()))
+            with pytest.raises(ShardError, match="FENCED"):
+                application._objects._drop_shards("t")
+            # It may not have heard of it yet, and then takes the project.
+            with suppress(ShardError):
+                application.apply(changed, REPLACE)
+            site.wait("it knows", lambda: application.lost is not None)
+            assert site.client().state("t").shard == old
