@@ -220,18 +220,17 @@ class Catalyst:
         invalid = check.find_invalid(name, options)
         if invalid is not None:
             raise RefusedBySpark(invalid.problem, invalid.option)
-        reader = self._spark.readStream.format(name).options(**options)
         if ddl:
             given = self.columns(ddl)
             return SourceColumns(given, True, _not_there(check.open_stream(name, options, ddl)))
         if name.lower() in _GUESSING:
             what = f"format '{name}' has no columns of its own"
             raise RefusedBySpark(SparkProblem("NO_SCHEMA", what, self._guess(name, options), None))
-        refused = check.open_stream(name, options, "")
-        if refused is None:
-            return SourceColumns(str(reader.load().schema.json()), told=False)
-        if "schema must be specified" not in refused.problem.message:
-            raise RefusedBySpark(refused.problem, refused.option)
+        own = check.open_stream(name, options, "")
+        if isinstance(own, str):
+            return SourceColumns(own, told=False)
+        if "schema must be specified" not in own.problem.message:
+            raise RefusedBySpark(own.problem, own.option)
         with _refusing(""):
             read = self._spark.read.format(name).options(**options).load()
         return SourceColumns(str(read.schema.json()), told=True)
@@ -326,14 +325,14 @@ def _each(sequence: Any) -> Iterator[Any]:
         yield sequence.apply(index)
 
 
-def _not_there(found: InvalidOption | None) -> SparkProblem | None:
+def _not_there(found: str | InvalidOption) -> SparkProblem | None:
     """The problem of a source that cannot be opened at its place; None if it can be.
 
     Raises:
         RefusedBySpark: The source would not work at any place: its format has columns of its own,
             does not exist, or refuses an option.
     """
-    if found is None:
+    if isinstance(found, str):
         return None
     said = found.problem
     if "user-specified schema" in said.message:

@@ -8,7 +8,7 @@ query, over no file:
     check.find_invalid("csv", {"path": "in", "maxFilesPerTrigger": "many"})
         InvalidOption("maxFilesPerTrigger", SparkProblem(…))
     check.open_stream("csv", {"path": "nowhere"}, "a INT")
-        SparkProblem("PATH_NOT_FOUND", …)
+        InvalidOption("", SparkProblem("PATH_NOT_FOUND", …))
 
 Spark's message often does not name the option (`For input string: "x"`). The one to blame is found
 by leaving out one after the other.
@@ -76,21 +76,23 @@ class SourceOptions:
                 return InvalidOption(_culprit(parse, options, problem), problem)
         return None
 
-    def open_stream(self, name: str, options: Mapping[str, str], ddl: str) -> InvalidOption | None:
-        """The error of opening a source as a stream, which Spark analyses and does not start.
+    def open_stream(self, name: str, options: Mapping[str, str], ddl: str) -> str | InvalidOption:
+        """Open a source as a stream, which Spark analyses and does not start.
 
         Returns:
-            None if it can be opened. `option` is "" if the place cannot be read: a folder that is
-            not there, a file system that does not answer.
+            The columns in Spark's JSON; or the error. Its `option` is "" if the place cannot be
+            read: a folder that is not there, a file system that does not answer.
         """
+        found = ""
 
         def open_it(given: Mapping[str, str]) -> None:
+            nonlocal found
             reader = self._spark.readStream.format(name).options(**given)
-            (reader.schema(ddl) if ddl else reader).load()
+            found = str((reader.schema(ddl) if ddl else reader).load().schema.json())
 
         problem = _refusal(open_it, options)
         if problem is None:
-            return None
+            return found
         if problem.code == "PATH_NOT_FOUND":
             return InvalidOption("", problem)
         return InvalidOption(_culprit(open_it, options, problem), problem)

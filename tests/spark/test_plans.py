@@ -1,0 +1,183 @@
+"""`plan`, `run` and `drop` as a user has them: what would be lost is said, refused, then done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+
+from shardline.app.lane.log import read_lane
+from shardline.datasource.client import ShardClient
+from shardline.jobs.ask import main as ask
+from shardline.jobs.run import main as run
+from support.processes.job import RunningJob, running_job
+from support.spark.projects import Place, rows
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("main-job")]
+
+SQL = """
+CREATE SOURCE orders USING csv OPTIONS (path '${in}/orders', header 'true')
+  SCHEMA (id INT, customer INT, price DECIMAL(10, 2));
+CREATE SOURCE customers USING csv OPTIONS (path '${in}/customers', header 'true')
+  SCHEMA (customer INT, name STRING) ENVELOPE UPSERT KEY (customer);
+CREATE MATERIALIZED VIEW large AS SELECT id, price FROM orders WHERE price > 50;
+CREATE MATERIALIZED VIEW spent AS SELECT customer, sum(price) AS total FROM orders GROUP BY ALL;
+CREATE SINK large_out FROM large USING parquet OPTIONS (path '${in}/out');
+"""
+WITHOUT_CENTS = SQL.replace("DECIMAL(10, 2)", "INT")
+MORE = """
+CREATE SOURCE more USING csv OPTIONS (path '${in}/more', maxFilesPerTrigger '%s') SCHEMA (a INT);
+"""
+OBJECTS = {"orders", "customers", "large", "spent", "large_out"}
+
+
+@dataclass
+class User:
+    """Somebody with two projects, one data folder, and a terminal."""
+
+    folder: Path
+    capsys: pytest.CaptureFixture[str]
+    replaced: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.place = Place(self.folder)
+        for name in ("project", "other"):
+            (self.folder / name).mkdir()
+        (self.folder / "other" / "all.sql").write_text("CREATE SOURCE ticks USING rate;")
+        self.data = ["--data", str(self.folder / "data")]
+        self.rest = [
+            *self.data, "--set", f"in={self.folder}", "--location", str(self.folder / "shards"),
+        ]  # fmt: skip
+        self.mine = [str(self.folder / "project"), *self.rest]
+        self.other = [str(self.folder / "other"), *self.rest]
+
+    @cached_property
+    def client(self) -> ShardClient:
+        return self.place.client()
+
+    def writes(self, text: str) -> None:
+        (self.folder / "project" / "all.sql").write_text(text)
+
+    def runs(self, status: int, *arguments: str) -> str:
+        """What `run` says, without line breaks."""
+        self.capsys.readouterr()
+        assert run(list(arguments)) == status
+        said = self.capsys.readouterr()
+        return " ".join((said.out + said.err).split())
+
+    def asks(self, status: int, *arguments: str) -> str:
+        """What another command says."""
+        self.capsys.readouterr()
+        assert ask([*arguments, *self.data]) == status
+        return self.capsys.readouterr().out
+
+    def holds(self, name: str, *wanted: tuple[object, ...]) -> bool:
+        client = self.client
+        if not client.exists(name) or not client.state(name).upper.time:
+            return False
+        with client.reader(name) as reader:
+            found = [tuple(map(str, row)) for row in rows(reader.snapshot())]
+        return found == [tuple(map(str, row)) for row in wanted]
+
+    def objects(self) -> set[str]:
+        return set(read_lane(self.client)[0].objects)
+
+    def shards(self) -> dict[str, str]:
+        return {name: self.client.state(name).shard for name in ("orders", "large", "spent")}
+
+
+@pytest.fixture
+def user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> User:
+    return User(tmp_path, capsys)
+
+
+def test_a_project_loses_nothing_that_was_not_agreed_to(user: User) -> None:
+    """A type that cannot be kept, another project, options that cannot work, and a drop.
+
+    Against the running application, and with none; what is agreed to then works.
+    """
+    user.writes(SQL)
+    with running_job(user.folder, *user.mine) as job:
+        job.wait_for("the view is right", lambda: user.holds("large", (2, "60.00"), (3, "70.00")))
+        progress = "large_out_progress"
+        job.wait_for(
+            "the sink has written",
+            lambda: user.client.exists(progress) and user.client.state(progress).upper.time != 0,
+        )
+        options_that_cannot_work_are_refused(user)
+        a_lossy_change_is_shown_and_refused(user)
+        another_project_is_shown_and_refused(user)
+        what_is_allowed_is_done(user, job)
+        a_drop_is_shown_and_done(user, job)
+        assert job.interrupt() == 130
+    # With nothing that runs, a process of its own says the same, and starts nothing.
+    with running_job(user.folder, *user.other) as job:
+        assert job.finish() == 2
+        assert "error: [OTHER_PROJECT]" in job.said
+        assert user.objects() == {"orders", "customers", "spent"}
+
+
+def options_that_cannot_work_are_refused(user: User) -> None:
+    """By the value, and then by the folder that is not there."""
+    user.writes(SQL + MORE % "many")
+    assert "option 'maxFilesPerTrigger' cannot be 'many'" in user.runs(2, "--plan", *user.mine)
+    user.writes(SQL + MORE % "1")
+    said = user.runs(2, "--plan", *user.mine)
+    assert f"source 'more' reads '{user.folder}/more', which is not there" in said
+    assert "create the folder" in said
+
+
+def a_lossy_change_is_shown_and_refused(user: User) -> None:
+    """By `plan` and by `run`: what is replaced, what is lost, which sink stops, what to do."""
+    before = user.shards()
+    user.writes(WITHOUT_CENTS)
+    for arguments in (["--plan", *user.mine], user.mine):
+        said = user.runs(2, *arguments)
+        assert "3 to change, 3 of them to replace, 2 unchanged" in said
+        for name, column in (("orders", "price"), ("large", "price"), ("spent", "total")):
+            assert f"{name}: column '{column}' cannot change from decimal(" in said
+        assert "lost: 3 rows, and their history from" in said
+        assert "large_out, of large: give it another path; or take it out" in said
+        assert "error: [REPLACEMENT_REFUSED]" in said
+    assert user.shards() == before
+
+
+def another_project_is_shown_and_refused(user: User) -> None:
+    """Its objects are not taken for removed."""
+    for arguments in (["--plan", *user.other], user.other):
+        said = user.runs(2, *arguments)
+        assert f"the project of {user.folder}/project runs here" in said
+        assert "error: [OTHER_PROJECT]" in said
+    assert user.objects() == OBJECTS
+
+
+def what_is_allowed_is_done(user: User, job: RunningJob) -> None:
+    """Shards are others, contents are right and go on, and the sink has stopped as announced."""
+    before = user.shards()
+    assert "3 of them to replace" in user.runs(0, "--plan", "--allow-replace", *user.mine)
+    assert user.shards() == before, "a plan does nothing"
+    user.runs(0, "--allow-replace", *user.mine)
+    job.wait_for("the view is right again", lambda: user.holds("large", (2, 60), (3, 70)))
+    job.wait_for("and so is the other", lambda: user.holds("spent", (1, 80), (2, 60)))
+    assert before.items().isdisjoint(user.shards().items())
+    user.place.put("orders", "b", "id,customer,price\n4,2,55\n")
+    job.wait_for("it goes on", lambda: user.holds("large", (2, 60), (3, 70), (4, 55)))
+    query = "SELECT details, error FROM introspection.sink_statuses WHERE name = 'large_out'"
+    stopped = "was dropped and made again"
+    job.wait_for(
+        "the sink says why", lambda: stopped in user.asks(0, "sql", query, "--format", "json")
+    )
+    assert "5 unchanged" in user.runs(0, "--plan", *user.mine)
+
+
+def a_drop_is_shown_and_done(user: User, job: RunningJob) -> None:
+    """Of what the project has left, and nothing before `--commit`."""
+    user.writes(WITHOUT_CENTS.replace(SQL[SQL.index("CREATE SINK") :], ""))
+    user.runs(0, *user.mine)
+    job.wait_for("the sink is gone", lambda: "large_out" not in user.objects())
+    assert "nothing was dropped" in user.asks(1, "drop", "large")
+    assert user.client.exists("large")
+    user.asks(0, "drop", "large", "--commit")
+    assert not user.client.exists("large")
