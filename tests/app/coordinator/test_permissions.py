@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from shardline.app.coordinator.objects import Objects
 from shardline.app.coordinator.planning import planned
 from shardline.app.lane.log import read_lane
 from shardline.app.project.identity import read_identity
@@ -132,8 +133,17 @@ def columns(kind: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("runs", ["before", "at the start"])
-def test_a_source_is_replaced_only_if_that_is_allowed(site: Site, runs: str) -> None:
-    """The old one is stopped, its shard is another one, and it runs again; all else runs on."""
+def test_a_source_is_replaced_only_if_that_is_allowed(
+    site: Site, runs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old one has stopped, its shard is another one, and it runs again; all else runs on."""
+    ran, drop = list[bool](), Objects._drop_shards
+
+    def drop_shards(self: Objects, name: str) -> list[str]:
+        ran.append(name in self._runtime.lane.state.objects)
+        return drop(self, name)
+
+    monkeypatch.setattr(Objects, "_drop_shards", drop_shards)
     first = of(FLIGHTS, source(), source("u"), index())
     changed = replace(
         of(FLIGHTS, source(path="q"), source("u"), index()), columns=columns("decimal(10,2)")
@@ -156,6 +166,7 @@ def test_a_source_is_replaced_only_if_that_is_allowed(site: Site, runs: str) -> 
         with site.application() as application:
             application.apply(changed, REPLACE)
             _check_replaced(site, application, old)
+    assert ran == [False], "nothing wrote it any more"
 
 
 def _check_replaced(site: Site, application: object, old: str) -> None:
