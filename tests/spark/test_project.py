@@ -277,7 +277,7 @@ def test_values_of_options_are_checked_by_what_reads_them(
             "option 'mergeSchema' cannot be 'x'", "format 'parquet'",
         ),
         f"csv OPTIONS ({path}, maxFileAge 'x', maxCachedFiles 'x')": (
-            "option 'maxFileAge' cannot be 'x'", "Time must be specified",
+            "option 'maxFileAge' cannot be 'x'", "time must be specified",
         ),
         "csv": ("option 'path' of source 's9' is missing", "the folder that its files come into"),
     }  # fmt: skip
