@@ -203,7 +203,11 @@ class ComputeWorker:
         return ComputeEffects(
             (
                 # Readers before what they read, and all drops before a name is made anew.
-                *(lane.DropDataflow(name) for name in reversed(there) if name not in same),
+                *(
+                    lane.DropDataflow(name, replaced=name in wanted)
+                    for name in reversed(there)
+                    if name not in same
+                ),
                 *(c for n in wanted if n not in same for c in self._lane_commands(Schedule(n))),
             )
         )
@@ -220,7 +224,8 @@ class ComputeWorker:
         self._reported[command.id] = _ControllerView(command.as_of)
         self._expect(command.id, held)
         replaced = before is not None and before.scheduled
-        return ComputeEffects((lane.DropDataflow(command.id),) if replaced else ())
+        drop = lane.DropDataflow(command.id, replaced=True)
+        return ComputeEffects((drop,) if replaced else ())
 
     def _on_drop(self, name: str, before: HeldDataflow | None) -> ComputeEffects:
         if before is None:
@@ -242,7 +247,8 @@ class ComputeWorker:
                     description=held.create.dataflow, as_of=self._history.as_of(name)
                 )
             case AllowCompaction(name, None):
-                yield lane.DropDataflow(name)
+                # During a reconciliation the history is that of the new commands already.
+                yield lane.DropDataflow(name, replaced=name in self._history.dataflows)
             case AllowWrites():
                 yield lane.AllowWrites("compute")
             case UpdateConfiguration(settings):

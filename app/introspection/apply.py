@@ -411,7 +411,7 @@ def _condition(found: ObjectFacts) -> Condition:
             return Condition("created")
         case "starting":
             return Condition("starting")
-        case "stopping" | "stopped":
+        case "stopping" | "stopped" | "paused":
             return Condition("paused")
         case "suspended":
             return _suspended(found)

@@ -57,10 +57,10 @@ __all__ = [
 Domain: TypeAlias = Literal["storage", "compute"]
 
 PhaseName: TypeAlias = Literal[
-    "created", "waiting", "starting", "running", "stopping", "suspended", "stopped"
+    "created", "waiting", "starting", "running", "stopping", "suspended", "paused", "stopped"
 ]
 """The phase of an object in the lane: `waiting` for a slot to hydrate in, `suspended` until it is
-started again after a failure, `stopped` for good or by a shutdown."""
+started again after a failure, `paused` until it is resumed, `stopped` for good or by a shutdown."""
 
 # --- the lane ----------------------------------------------------------------------------------
 

@@ -49,7 +49,10 @@ from shardline.app.lane.commands import (
     CreateDataflow,
     DropDataflow,
     LaneCommand,
+    PauseDataflow,
     Record,
+    RestartDataflow,
+    ResumeDataflow,
     SuspendAndRestart,
     UpdateConfiguration,
     command_kind,
@@ -85,6 +88,7 @@ _PATHS: dict[PeekStrategy, PeekPath] = {
 _PHASES: dict[LanePhase, PhaseName] = {
     "waiting": "waiting",
     "suspended": "suspended",
+    "paused": "paused",
     "starting": "starting",
     "running": "running",
     "hydrated": "running",
@@ -333,6 +337,8 @@ def _object_of(command: LaneCommand) -> str:
         case CreateDataflow():
             return command.id
         case DropDataflow(name) | Gone(name) | SuspendAndRestart(name):
+            return name
+        case PauseDataflow(name) | ResumeDataflow(name) | RestartDataflow(name):
             return name
         case _:
             return ""

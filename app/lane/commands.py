@@ -37,7 +37,10 @@ __all__ = [
     "Kind",
     "LaneCommand",
     "Opened",
+    "PauseDataflow",
     "Record",
+    "RestartDataflow",
+    "ResumeDataflow",
     "Submission",
     "SuspendAndRestart",
     "UpdateConfiguration",
@@ -120,9 +123,16 @@ class CreateDataflow(msgspec.Struct, frozen=True, kw_only=True, tag="create_data
 
 
 class DropDataflow(msgspec.Struct, frozen=True, tag="drop_dataflow"):
-    """Drop an object. The first of two phases: it is stopped, and nothing starts it."""
+    """Drop an object. The first of two phases: it is stopped, and nothing starts it.
+
+    Attributes:
+        id: The object's name.
+        replaced: True if another object of this name follows at once: then a pause of the name
+            stays.
+    """
 
     id: str
+    replaced: bool = False
 
 
 class Dropped(msgspec.Struct, frozen=True, tag="dropped"):
@@ -149,6 +159,28 @@ class SuspendAndRestart(msgspec.Struct, frozen=True, tag="suspend_and_restart"):
     id: str
     epoch: int
     reason: str
+
+
+class PauseDataflow(msgspec.Struct, frozen=True, tag="pause_dataflow"):
+    """Stop an object and start it no more until it is resumed; it keeps its ids and its holds."""
+
+    id: str
+
+
+class ResumeDataflow(msgspec.Struct, frozen=True, tag="resume_dataflow"):
+    """End the pause of an object: its next incarnation begins. Without effect on others."""
+
+    id: str
+
+
+class RestartDataflow(msgspec.Struct, frozen=True, tag="restart_dataflow"):
+    """End this incarnation of an object and begin the next one, without a pause in between.
+
+    A person has asked for it: `SuspendAndRestart` is the lane's own answer to a failure, and names
+    the epoch that has failed.
+    """
+
+    id: str
 
 
 class AllowWrites(msgspec.Struct, frozen=True, tag="allow_writes"):
@@ -180,6 +212,9 @@ LaneCommand: TypeAlias = (
     | DropDataflow
     | Dropped
     | SuspendAndRestart
+    | PauseDataflow
+    | ResumeDataflow
+    | RestartDataflow
     | AllowWrites
     | UpdateConfiguration
     | UseProject

@@ -290,7 +290,7 @@ class Lane:
             self._advance_order()
         # After the append and before the starts: a record of this round is in force for them.
         self._apply_recorded_settings()
-        self._process_state.want(self.state.objects)
+        self._process_state.want(self.state.objects, self.state.paused)
         self._allow_writes()
         # `_own_commands` is not empty if the append failed: a restart is not recorded yet. If the
         # next incarnation began now and this process died, the next holder would give the same
@@ -453,7 +453,7 @@ class Lane:
         self._journal.take_over("by-force", self._process_state.epochs())
         # In this order: `adopt` takes what runs for the epochs in the new state. Before `want` it
         # would take the former ones, and every object would be stopped and started anew.
-        self._process_state.want(self.state.objects)
+        self._process_state.want(self.state.objects, self.state.paused)
         self._process_state.adopt()
         _log.info("the lane was taken over", extra={"context": {"epoch": self.state.epoch}})
 

@@ -1,6 +1,6 @@
 """The process state compares the objects that should run with those that do, and picks effects.
 
-    fleet.want(state.objects)          the desired objects, by the order
+    fleet.want(state.objects, paused)  the desired objects, and which of them are not to run
     fleet.started(id, epoch, now_ms)   the outcome of an effect, or a report of what runs
     fleet.advance(now_ms)              the effects that are due now
 
@@ -17,7 +17,9 @@ Steps of an object in this process:
              forgetting --> idle                            the store did not answer: after a pause
                           running --> stopping --> ended    finished: there is nothing more to do
 
-An idle object that should run waits for the end of its pause, or for a free hydration slot.
+An idle object that should run waits for the end of its pause after a failure, or for a free
+hydration slot. One that a person has paused is stopped and stays idle until it is resumed. A start
+that a person has asked for (`LaneObject.asked`) does not wait out the pause after a failure.
 
 Invariants:
     At most one effect of an object is under way; so at most one incarnation of it runs.
@@ -26,12 +28,14 @@ Invariants:
     Completions and reports of another epoch than the present one have no effect.
     At most `hydration_concurrency` compute objects hydrate at a time, first come, first served;
     one that stops, or has taken longer than `hydration_patience_ms`, frees its slot.
+    While an object is paused nothing of it starts; what ran is stopped, and nothing of it is
+    removed.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -56,6 +60,7 @@ __all__ = [
 Phase: TypeAlias = Literal[
     "waiting",
     "suspended",
+    "paused",
     "starting",
     "running",
     "hydrated",
@@ -65,7 +70,7 @@ Phase: TypeAlias = Literal[
     "dropped",
 ]
 """The state of an object as observers see it: `waiting` for a hydration slot, `suspended` for the
-pause after a failure."""
+pause after a failure, `paused` until a person resumes it."""
 
 RestartOn: TypeAlias = Literal["lives", "definitions"]
 """What makes a running object start anew: each new epoch in the order ("lives", for the holder), or
@@ -156,6 +161,7 @@ class _Slot:
         ticket: Its place in the queue of starts; None while it is not in it.
         turn_until_ms: Until when it counts as hydrating, at most; None if it does not count.
         reported_phase: The phase that was reported last.
+        paused_as: Number of the dataflow that was reported as paused; None if none was.
     """
 
     kind: Kind
@@ -177,6 +183,7 @@ class _Slot:
     ticket: int | None = None
     turn_until_ms: int | None = None
     reported_phase: Phase | None = None
+    paused_as: int | None = None
 
 
 @dataclass(slots=True)
@@ -193,6 +200,7 @@ class ProcessState:
     jitter: Callable[[], float]
     following: RestartOn = "lives"
     _wanted: Mapping[str, LaneObject] = field(default_factory=dict)
+    _paused: Collection[str] = ()
     _slots: dict[str, _Slot] = field(default_factory=dict)
     _halted: bool = False
     _tickets: Iterator[int] = field(default_factory=itertools.count)
@@ -201,9 +209,14 @@ class ProcessState:
 
     # -- the desired objects -----------------------------------------------------------------
 
-    def want(self, objects: Mapping[str, LaneObject]) -> None:
-        """Set the desired objects, all of them; `advance` acts on it."""
-        self._wanted = objects
+    def want(self, objects: Mapping[str, LaneObject], paused: Collection[str] = ()) -> None:
+        """Set the desired objects, all of them; `advance` acts on it.
+
+        Args:
+            objects: By name.
+            paused: Names of those that are not to run until they are resumed.
+        """
+        self._wanted, self._paused = objects, paused
 
     def halt(self) -> None:
         """Stop all that runs, and start nothing any more; nothing is dropped. There is no way back.
@@ -370,7 +383,8 @@ class ProcessState:
             # None while the stop is under way, or the next round would hand out a second one.
             slot.stop_again_ms = None
             yield Stop(slot.incarnation)
-        over = self._halted or slot.failing or slot.finished or not self._is_present(slot, known)
+        over = self._halted or slot.failing or slot.finished or name in self._paused
+        over = over or not self._is_present(slot, known)
         # An object that is `starting` is not stopped: there is nothing to call `stop` on yet. When
         # its start is done, this is looked at again.
         if slot.step == "running" and over:
@@ -393,7 +407,7 @@ class ProcessState:
     def _due_cleanups(self, name: str, now_ms: int) -> Iterator[Effect]:
         """The clean-up of an object of which nothing runs; leads it back to `idle` if it may."""
         slot, known = self._slots[name], self._wanted.get(name)
-        if slot.step == "ended" and not self._is_present(slot, known):
+        if slot.step == "ended" and (name in self._paused or not self._is_present(slot, known)):
             slot.step, slot.finished = "idle", False
         # Created again before its `Dropped` was recorded, which then has no effect: nothing else
         # would lead it out of `gone`.
@@ -424,9 +438,10 @@ class ProcessState:
         for name, slot in self._slots.items():
             if slot.step != "idle" or self._wanted[name].life != "live":
                 continue
-            if slot.incarnation and slot.incarnation.dataflow != self._wanted[name].dataflow:
-                # Another definition has not failed yet: who corrects a view need not wait out the
-                # pause of the wrong one.
+            if name in self._paused:
+                self._rest(name, slot, now_ms)
+                continue
+            if self._is_fresh_start(slot, self._wanted[name]):
                 slot.due_ms, slot.failures = 0, 0
             if now_ms < slot.due_ms:
                 self._report_phase(name, slot, "suspended", now_ms)
@@ -446,6 +461,26 @@ class ProcessState:
                 # With a limit in time: its input may be a view that waits for a slot itself.
                 slot.turn_until_ms = now_ms + self.settings.hydration_patience_ms
             yield self._start(name, slot, now_ms)
+
+    def _rest(self, name: str, slot: _Slot, now_ms: int) -> None:
+        """Keep a paused object idle, and report once that it is paused."""
+        # Without its ticket: when it is resumed, those that waited meanwhile go first.
+        slot.ticket = None
+        dataflow = self._wanted[name].dataflow
+        if slot.reported_phase == "paused" and slot.paused_as == dataflow:
+            return
+        # Again for another definition: to observers it is another object, which begins as created.
+        slot.reported_phase, slot.paused_as = "paused", dataflow
+        # Without the last incarnation: it may be of an older definition, or of another process.
+        self._changes.append(PhaseChange(name, slot.kind, "paused", None, None, now_ms))
+
+    @staticmethod
+    def _is_fresh_start(slot: _Slot, known: LaneObject) -> bool:
+        """True if the next incarnation need not wait out the pause of the last one."""
+        # Another definition has not failed yet: who corrects a view need not wait. Nor need who
+        # asks for a start. Only for that one start, though: `life` is then the epoch asked for.
+        other = slot.incarnation is not None and slot.incarnation.dataflow != known.dataflow
+        return other or slot.life < known.asked
 
     def _start(self, name: str, slot: _Slot, now_ms: int) -> Start:
         """The start of the next incarnation; resets all that the slot knows of the last one."""

@@ -18,6 +18,8 @@ Invariants:
     its description stays, also if it is dropped and created again before it has stopped. A
     transient object that is created again is another one, and begins from nothing.
     Its epoch only grows, and grows with each incarnation that the order knows of.
+    A pause belongs to a name. It ends when the object is resumed, or dropped without another one of
+    that name to follow; nothing else ends it: no new definition, no reconciliation, no new holder.
     `apply` refuses nothing: a command that does not apply (any more) has no effect, so that replays
     never fail. What is refused is refused before it is recorded.
 """
@@ -40,7 +42,10 @@ from shardline.app.lane.commands import (
     Kind,
     LaneCommand,
     Opened,
+    PauseDataflow,
     Record,
+    RestartDataflow,
+    ResumeDataflow,
     Submission,
     SuspendAndRestart,
     UpdateConfiguration,
@@ -82,6 +87,8 @@ class LaneObject(msgspec.Struct, frozen=True, kw_only=True):
         epoch: Number of its present incarnation, from 1; what comes from a lower one is ignored.
         created: Index of the record that gave it its description.
         life: "live" if it should run, "dropping" if it is on its way out.
+        asked: Its epoch when a person last asked for a start (`ResumeDataflow`, `RestartDataflow`);
+            that start does not wait out the pause after a failure. 0 for never.
     """
 
     description: Description
@@ -92,6 +99,7 @@ class LaneObject(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     created: int
     life: Life = "live"
+    asked: int = 0
 
     @property
     def kind(self) -> Kind:
@@ -114,6 +122,7 @@ class LaneState(msgspec.Struct, frozen=True, kw_only=True):
         settings: Values of `UpdateConfiguration`, by name.
         project: The project whose objects these are; None if nobody has said.
         objects: By name, in the order of their creation.
+        paused: Names of objects that are paused, sorted: live, and not to run.
         producers: Last sequence of each producer, the least recently used one first.
     """
 
@@ -128,6 +137,7 @@ class LaneState(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str] = {}
     project: ProjectIdentity | None = None
     objects: dict[str, LaneObject] = {}
+    paused: tuple[str, ...] = ()
     producers: dict[str, int] = {}
 
     def next_sequence(self, producer: str) -> int:
@@ -164,12 +174,15 @@ def _changed(state: LaneState, command: LaneCommand, index: int) -> LaneState:
             changed = msgspec.structs.replace(state, holder=holder)
         case CreateDataflow():
             changed = _created(state, command, index)
-        case DropDataflow(name):
-            changed = _with_life(state, name, "dropping")
+        case DropDataflow(name, replaced):
+            kept = state if replaced else _with_pause(state, name, paused=False)
+            changed = _with_life(kept, name, "dropping")
         case Dropped(name, epoch):
             changed = _dropped(state, name, epoch)
         case SuspendAndRestart(name, epoch):
             changed = _restarted(state, name, epoch)
+        case PauseDataflow() | ResumeDataflow() | RestartDataflow():
+            changed = _operated(state, command)
         case AllowWrites(kind):
             kinds = tuple(sorted({*state.writes, kind}))
             changed = msgspec.structs.replace(state, writes=kinds)
@@ -272,6 +285,50 @@ def _restarted(state: LaneState, name: str, epoch: int) -> LaneState:
     return _with_object(state, name, msgspec.structs.replace(known, epoch=epoch + 1))
 
 
+def _operated(
+    state: LaneState, command: PauseDataflow | ResumeDataflow | RestartDataflow
+) -> LaneState:
+    """The state after a command of a person about one object."""
+    match command:
+        case PauseDataflow(name):
+            return _paused(state, name)
+        case ResumeDataflow(name):
+            return _resumed(state, name)
+        case RestartDataflow(name):
+            # A paused object has no incarnation to end, and stays paused.
+            return state if name in state.paused else _asked(state, name)
+
+
+def _paused(state: LaneState, name: str) -> LaneState:
+    known = state.objects.get(name)
+    # A transient object serves a client that waits for it: it is dropped, not paused.
+    if known is None or known.life != "live" or is_transient(known.description):
+        return state
+    return _with_pause(state, name, paused=True)
+
+
+def _resumed(state: LaneState, name: str) -> LaneState:
+    if name not in state.paused:
+        return state
+    # The epoch grows here, and not only when the object starts: the next holder counts on from the
+    # order's epochs, and would give that of this start to another incarnation.
+    return _asked(_with_pause(state, name, paused=False), name)
+
+
+def _asked(state: LaneState, name: str) -> LaneState:
+    """The object with a new epoch that a person has asked for."""
+    known = state.objects.get(name)
+    if known is None or known.life != "live":
+        return state
+    epoch = known.epoch + 1
+    return _with_object(state, name, msgspec.structs.replace(known, epoch=epoch, asked=epoch))
+
+
+def _with_pause(state: LaneState, name: str, *, paused: bool) -> LaneState:
+    names = {*state.paused, name} if paused else {*state.paused} - {name}
+    return msgspec.structs.replace(state, paused=tuple(sorted(names)))
+
+
 def _with_life(state: LaneState, name: str, life: Life) -> LaneState:
     known = state.objects.get(name)
     if known is None or known.life == life:
@@ -310,3 +367,5 @@ def check_state(state: LaneState) -> None:
     assert all(end <= start for end, start in zip(ends, starts, strict=False)), ranges
     assert not ends or ends[-1] <= state.next_operator, (ranges, state.next_operator)
     assert len(state.producers) <= _PRODUCERS_MAX, len(state.producers)
+    assert list(state.paused) == sorted(set(state.paused)), state.paused
+    assert all(o.asked <= o.epoch for o in objects), state

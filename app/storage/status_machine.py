@@ -5,7 +5,8 @@ ask for one status, and for the history of its changes. As with Materialize's he
 machine decides for all parts.
 
     created --> starting --> running <--> stalled, frozen     by reports and failures
-    paused                                                    nothing runs it
+    paused                                                    nothing runs it, for now or until
+                                                              it is resumed
     ceased                                                    it has come to its end
     dropped                                                   nothing comes after it
 
@@ -20,7 +21,8 @@ What a caller relies on:
 
 Invariants:
     Within one round of reports the worst one of a part counts; the next round replaces it.
-    Nothing follows `dropped`, and only reports of the current incarnation count.
+    Nothing follows `dropped`, and only reports of the current incarnation count: none between
+    `paused` or `ceased` and the next start, however late they come.
     Times of an object's updates never go back.
 """
 
@@ -56,12 +58,14 @@ class _Object:
         epoch: The incarnation whose reports count; 0 before the first one.
         parts: The last report of each of its namespaces.
         failed: The error that ended the previous incarnation, until this one runs.
+        resting: True while nothing runs it: after `paused` or `ceased`, until it is started.
     """
 
     said: StatusUpdate
     epoch: int = 0
     parts: dict[str, Health] = field(default_factory=dict)
     failed: Health | None = None
+    resting: bool = False
 
 
 class HealthMachine:
@@ -98,7 +102,7 @@ class HealthMachine:
         known = self._objects[id]
         if epoch <= known.epoch:
             return created
-        known.epoch, known.parts = epoch, {}
+        known.epoch, known.parts, known.resting = epoch, {}, False
         return created + self._decided(known, now_ms)
 
     def observe(self, reports: Iterable[Health], now_ms: int) -> list[StatusUpdate]:
@@ -106,7 +110,7 @@ class HealthMachine:
         rounds: dict[str, dict[str, Health]] = {}
         for report in reports:
             known = self._objects.get(report.id)
-            if known is None or report.epoch != known.epoch:
+            if known is None or known.resting or report.epoch != known.epoch:
                 continue
             assert report.status in _WORSE, report
             parts = rounds.setdefault(report.id, {})
@@ -123,7 +127,7 @@ class HealthMachine:
     def failed(self, report: Failed, now_ms: int) -> list[StatusUpdate]:
         """Take the error that ended an incarnation: stalled until another one runs."""
         known = self._objects.get(report.id)
-        if known is None or report.epoch != known.epoch:
+        if known is None or known.resting or report.epoch != known.epoch:
             return []
         if not _errors(known.parts):
             # A part that has reported an error itself is closer to the cause.
@@ -179,7 +183,7 @@ class HealthMachine:
         known = self._objects.get(id)
         if known is None:
             return []
-        known.parts, known.failed = {}, None
+        known.parts, known.failed, known.resting = {}, None, True
         return _changed(known, _update(known, status, now_ms))
 
     def _decided(self, known: _Object, now_ms: int) -> list[StatusUpdate]:

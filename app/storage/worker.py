@@ -19,6 +19,7 @@ Invariants:
     controller left out is dropped in silence.
     All statuses are reported to a new controller, stamped with the time of its connection.
     Reports of any incarnation but the present one are ignored.
+    An object that the lane has paused is `paused`, whatever it reported before, until it starts.
     A oneshot ingestion of this connection is answered once; those of earlier ones never are.
 """
 
@@ -167,7 +168,7 @@ class StorageWorker:
         gone = [n for n in reversed(there) if n not in wanted or n in other]
         return StorageEffects(
             (
-                *(lane.DropDataflow(name) for name in gone),
+                *(lane.DropDataflow(name, replaced=name in other) for name in gone),
                 *(c for run in wanted.values() for c in self._for_the_lane(run)),
             )
         )
@@ -189,7 +190,8 @@ class StorageWorker:
             case RunSink(sink=sink, as_of=as_of):
                 yield lane.CreateDataflow(description=sink, as_of=as_of)
             case AllowCompaction(name, None):
-                yield lane.DropDataflow(name)
+                # During a reconciliation the history is that of the new commands already.
+                yield lane.DropDataflow(name, replaced=name in self._history.objects)
             case AllowWrites():
                 yield lane.AllowWrites("storage")
             case UpdateConfiguration(settings):
@@ -229,6 +231,13 @@ class StorageWorker:
 
     def on_phase(self, change: PhaseChange) -> StorageEffects:
         """Take a change of an object's phase."""
+        if change.phase == "paused":
+            # Before the epochs are asked: it may have had no incarnation in this process.
+            return self._changed(self._health.pause(change.id, change.at_ms))
+        return self._on_incarnation(change)
+
+    def _on_incarnation(self, change: PhaseChange) -> StorageEffects:
+        """Take a change of phase of an object's incarnation."""
         if not self._epochs.on_phase(change):
             return StorageEffects()
         assert change.incarnation is not None, change

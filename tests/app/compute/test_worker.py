@@ -226,6 +226,15 @@ def test_nothing_is_told_of_what_a_reconciliation_has_dropped() -> None:
     assert worker.on_command(AllowCompaction("v", 99)) == NOTHING
 
 
+def test_a_pause_outlives_a_replacement() -> None:
+    """By a new controller and by the same one: both drops say that the name goes on."""
+    other = view("SELECT 2")
+    worker = running()
+    again = [CreateInstance(), create(other), Schedule("v"), DONE]
+    assert worker.on_reconcile(again).commands[0] == lane.DropDataflow("v", replaced=True)
+    assert worker.on_command(create(view())).commands == (lane.DropDataflow("v", replaced=True),)
+
+
 def test_what_was_never_there_is_refused_and_changes_nothing() -> None:
     """A frontier of an unknown object is a mistake of the controller."""
     worker = connected()
@@ -275,7 +284,7 @@ def test_what_the_lane_has_refused_is_said_again() -> None:
     worker = connected(create(), Schedule("v"), create(index), Schedule("ix"), create(view_of("w")))
     there = {"old": in_lane(view_of("old")), "v": in_lane(view()), "ix": in_lane(view_of("ix"))}
     assert worker.catch_up(there).commands == (
-        lane.DropDataflow("ix"),
+        lane.DropDataflow("ix", replaced=True),
         lane.DropDataflow("old"),
         lane.CreateDataflow(description=index, as_of=10),
     )

@@ -1,4 +1,4 @@
-"""Storms over hundreds of seeds: both controllers, failures, crashes, a second runtime."""
+"""Storms over hundreds of seeds: both controllers, pauses, failures, crashes, a second runtime."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardline.app.lane.commands import AllowWrites, CreateDataflow, DropDataflow, SuspendAndRestart
+from shardline.app.lane.commands import (
+    AllowWrites,
+    CreateDataflow,
+    DropDataflow,
+    PauseDataflow,
+    RestartDataflow,
+    ResumeDataflow,
+    SuspendAndRestart,
+)
 from shardline.app.lane.settings import LaneSettings
 from shardline.app.lane.state import EMPTY_STATE, apply
 from shardline.app.protocol.objects import (
@@ -70,6 +78,9 @@ class Storm:
             (self.create, 4),
             (self.drop, 2),
             (self.restart, 1),
+            (self.pause, 1.5),
+            (self.resume, 1),
+            (self.ask_for_restart, 1),
             (lambda r: r.fail(next(iter(r.runs()), "")), 1),
             (lambda r: r.hydrate(next(reversed(r.runs()), "")), 1),
             (lambda _: self.clock.advance(self.rng.choice([10, 1_000, 20_000])), 1),
@@ -89,8 +100,20 @@ class Storm:
         self.now.lane.offer(producer, CreateDataflow(description=description, as_of=7))
 
     def drop(self, _: Runtime) -> None:
-        names = [f"o{i}" for i in range(6)] + ["t0", "t1", "t2"]
-        self.now.lane.offer("compute", DropDataflow(self.rng.choice(names)))
+        replaced = self.rng.random() < 0.3
+        self.now.lane.offer("compute", DropDataflow(self.any_name(), replaced))
+
+    def any_name(self) -> str:
+        return self.rng.choice([f"o{i}" for i in range(6)] + ["t0", "t1", "t2"])
+
+    def pause(self, _: Runtime) -> None:
+        self.now.lane.offer("operator", PauseDataflow(self.any_name()))
+
+    def resume(self, _: Runtime) -> None:
+        self.now.lane.offer("operator", ResumeDataflow(self.any_name()))
+
+    def ask_for_restart(self, _: Runtime) -> None:
+        self.now.lane.offer("operator", RestartDataflow(self.any_name()))
 
     def restart(self, _: Runtime) -> None:
         for name, life in list(self.now.lives().items())[:1]:
@@ -147,7 +170,14 @@ def test_storms_end_with_what_is_wanted(block: int) -> None:
         assert storm.now.runs() == wanted(storm.order.records), seed
         assert all(not runtime.runs() for runtime in storm.old), seed
         assert all(runtime.lane.lost for runtime in storm.old), seed
-        assert set(storm.now.lane.state.objects) == set(storm.now.runs()), seed
+        state = storm.now.lane.state
+        assert set(state.objects) - set(state.paused) == set(storm.now.runs()), seed
+        # Each incarnation that runs is the one that was asked for last, or a later one.
+        lives = storm.now.lives()
+        assert all(lives[n].epoch >= state.objects[n].asked for n in lives), seed
+        # An object of which nothing may run is reported as paused, after all that ran.
+        for name in set(state.objects) & set(state.paused):
+            assert [c.phase for c in storm.now.phases if c.id == name][-1] == "paused", seed
 
 
 @pytest.mark.parametrize("block", blocks(10))

@@ -16,7 +16,10 @@ from shardline.app.lane.commands import (
     HolderLease,
     LaneCommand,
     Opened,
+    PauseDataflow,
     Record,
+    RestartDataflow,
+    ResumeDataflow,
     Submission,
     SuspendAndRestart,
     UpdateConfiguration,
@@ -63,7 +66,10 @@ commands: st.SearchStrategy[LaneCommand] = st.one_of(
         as_of=st.integers(0, 9),
         operators=st.integers(1, 5),
     ),
-    st.builds(DropDataflow, names),
+    st.builds(DropDataflow, names, st.booleans()),
+    st.builds(PauseDataflow, st.sampled_from(["a", "b", "t"])),
+    st.builds(ResumeDataflow, names),
+    st.builds(RestartDataflow, names),
     st.builds(Dropped, names, st.integers(1, 4)),
     st.builds(SuspendAndRestart, names, st.integers(1, 4), st.just("why")),
     st.builds(
@@ -169,6 +175,50 @@ def test_restarts_of_lives_that_are_over_have_no_effect() -> None:
     assert fold([create, restart, restart]).objects["a"].epoch == 2
     dropped = fold([create, DropDataflow("a"), restart]).objects["a"]
     assert (dropped.life, dropped.epoch) == ("dropping", 1)
+
+
+def test_a_pause_stays_until_it_is_resumed_or_its_object_dropped() -> None:
+    """No definition, restart, new holder or replacement ends it; a drop for good does."""
+    create = CreateDataflow(description=SourceDescription(name="a", format="csv"))
+    other = CreateDataflow(description=SourceDescription(name="a", format="json"))
+    pause, resume = PauseDataflow("a"), ResumeDataflow("a")
+    kept: list[list[LaneCommand]] = [
+        [create],
+        [other],
+        [pause],
+        [Opened(HOLDER)],
+        [RestartDataflow("a")],
+        [SuspendAndRestart("a", 1, "why")],
+        [DropDataflow("a", replaced=True), Dropped("a", 1), other],
+    ]
+    for more in kept:
+        assert fold([create, pause, *more]).paused == ("a",), more
+    assert fold([create, pause, resume]).paused == ()
+    assert fold([create, pause, DropDataflow("a"), create]).paused == ()
+
+
+def test_only_what_lives_and_serves_nobody_in_particular_can_be_paused() -> None:
+    """A pause of what is unknown, on its way out, or one client's has no effect."""
+    create = CreateDataflow(description=SourceDescription(name="a", format="csv"))
+    followed = CreateDataflow(description=SubscribeDescription(name="t", on="a"))
+    assert fold([PauseDataflow("a"), create]).paused == ()
+    assert fold([create, DropDataflow("a"), PauseDataflow("a")]).paused == ()
+    assert fold([create, followed, PauseDataflow("t")]).paused == ()
+
+
+def test_a_start_that_is_asked_for_has_an_epoch_of_its_own() -> None:
+    """Resumed and restarted objects count on in the order; what is not there does not."""
+    create = CreateDataflow(description=SourceDescription(name="a", format="csv"))
+    restarted = fold([create, RestartDataflow("a"), RestartDataflow("a")]).objects["a"]
+    assert (restarted.epoch, restarted.asked) == (3, 3)
+    resumed = fold([create, PauseDataflow("a"), ResumeDataflow("a")]).objects["a"]
+    assert (resumed.epoch, resumed.asked) == (2, 2)
+    same = fold([create]).objects
+    assert fold([create, ResumeDataflow("a")]).objects == same
+    assert fold([create, PauseDataflow("a"), RestartDataflow("a")]).objects == same
+    assert fold([create, RestartDataflow("b")]).objects == same
+    gone = fold([create, DropDataflow("a"), RestartDataflow("a")]).objects["a"]
+    assert (gone.life, gone.epoch) == ("dropping", 1)
 
 
 def test_the_end_of_a_drop_belongs_to_the_life_that_was_dropped() -> None:

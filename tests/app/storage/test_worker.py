@@ -185,6 +185,32 @@ def test_statuses_follow_lives() -> None:
     assert statuses(worker.on_observation(again, 70)) == ["running"]
 
 
+def test_a_paused_object_is_paused_whatever_was_reported_before() -> None:
+    """Also one that had failed, one that never ran here, and one whose reports come late."""
+    rest = PhaseChange("s", "storage", "paused", None, None, 70)
+    worker = connected()
+    worker.on_command(RunIngestion(source()), 1)
+    assert statuses(worker.on_phase(rest)) == ["paused"]
+    worker = running()
+    worker.on_observation(Failed(id="s", epoch=1, error="the broker is away"), 62)
+    worker.on_phase(phase("stopped"))
+    assert statuses(worker.on_phase(rest)) == ["paused"]
+    late = Health(id="s", epoch=1, namespace="decode", status="running")
+    assert worker.on_observation(late, 80) == NOTHING
+    assert worker.on_observation(Failed(id="s", epoch=1, error="late"), 81) == NOTHING
+    assert statuses(worker.on_phase(phase("starting", 2))) == ["starting"]
+    healthy = Health(id="s", epoch=2, namespace="decode", status="running")
+    assert statuses(worker.on_observation(healthy, 90)) == ["running"]
+
+
+def test_a_pause_outlives_a_replacement_by_a_new_controller() -> None:
+    """The drop of what is replaced says so; the drop of what is left out does not."""
+    worker = running()
+    done = worker.on_reconcile([RunSink(sink=sink(), as_of=3), DONE], 60)
+    assert done.commands[0] == lane.DropDataflow("s", replaced=True)
+    assert worker.on_reconcile([DONE], 61).commands == (lane.DropDataflow("s"),)
+
+
 def test_what_is_stopped_without_a_fault_is_paused() -> None:
     """A life that ends because it was asked to is a pause; one that failed stays what it was."""
     worker = connected()
@@ -226,7 +252,7 @@ def test_what_the_lane_has_refused_is_said_again() -> None:
     worker = running()
     other = SinkDescription(name="old", on="v", format="parquet")
     assert worker.catch_up({"old": in_lane(other), "s": in_lane(sink())}).commands == (
-        lane.DropDataflow("s"),
+        lane.DropDataflow("s", replaced=True),
         lane.DropDataflow("old"),
         lane.CreateDataflow(description=source()),
     )

@@ -21,7 +21,9 @@ from shardline.app.lane.commands import (
     Holder,
     Kind,
     Opened,
+    PauseDataflow,
     Record,
+    ResumeDataflow,
     Submission,
 )
 from shardline.app.lane.lane import Lane
@@ -84,12 +86,21 @@ class Order:
 def wanted(records: Sequence[Record]) -> dict[str, Description]:
     """What shall run at the end of an order: the plainest reading of it, without any state."""
     found: dict[str, Description] = {}
+    paused: set[str] = set()
     for record in records:
         match record.command:
             case CreateDataflow(description=description):
                 found[record.command.id] = description
-            case DropDataflow(name):
+            case DropDataflow(name, replaced):
                 found.pop(name, None)
+                if not replaced:
+                    paused.discard(name)
+            case PauseDataflow(name) if not isinstance(
+                found.get(name), SubscribeDescription | None
+            ):
+                paused.add(name)
+            case ResumeDataflow(name):
+                paused.discard(name)
             case Opened():
                 found = {
                     name: description
@@ -98,7 +109,7 @@ def wanted(records: Sequence[Record]) -> dict[str, Description]:
                 }
             case _:
                 pass
-    return found
+    return {name: description for name, description in found.items() if name not in paused}
 
 
 class SimJournal:
