@@ -193,6 +193,8 @@ class Maintainer:
         period_ms: From the end of one round to the begin of the next, on average: each pause is
             between half of it and one and a half.
         merge_bytes: As for `maintain`.
+        allowed: Returns False while this process is not to maintain anything: a round ends before
+            its next shard.
         observer: Called after each round on a shard, with its name, the result, and the
             milliseconds that the round took. Must return at once and never raise.
     """
@@ -201,6 +203,7 @@ class Maintainer:
     shards: Sequence[str] | None = None
     period_ms: int = 60_000
     merge_bytes: int = MERGE_BYTES
+    allowed: Callable[[], bool] = lambda: True
     observer: Callable[[str, RoundResult, float], None] | None = None
     _memories: dict[str, CollectionMemory] = field(default_factory=dict)
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -262,6 +265,8 @@ class Maintainer:
         or whatever else it meets, is logged and left out.
         """
         done: dict[str, RoundResult] = {}
+        if not self.allowed():
+            return done
         try:
             names = list(self.client.shards() if self.shards is None else self.shards)
         except ShardError:
@@ -269,7 +274,7 @@ class Maintainer:
             return done
         first = int(self.client.ids.jitter() * len(names))
         for name in (*names[first:], *names[:first]):
-            if self._stop.is_set():
+            if self._stop.is_set() or not self.allowed():
                 break
             try:
                 done[name] = self._one(name)

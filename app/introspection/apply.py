@@ -304,7 +304,8 @@ def _noted(
         case Recorded():
             facts.commands.append(event)
         case Maintenance():
-            facts.maintenance.append(event)
+            done = (event.shard, event.took_ms, event.merges, event.collected, event.swept)
+            facts.maintenance.add(event.at_ms, (*done, event.failed))
         case Polled():
             _polled(facts, event)
         case ShardSeen():

@@ -20,7 +20,6 @@ from msgspec import UNSET, UnsetType
 from shardline.app.execution.observations import Health
 from shardline.app.introspection.events import (
     Installed,
-    Maintenance,
     PeekStarted,
     PhaseName,
     Recorded,
@@ -268,7 +267,6 @@ class Facts:
     peeks: dict[str, PeekStarted] = field(default_factory=dict)
     peek_durations: Counter[tuple[str, int]] = field(default_factory=Counter)
     commands: deque[Recorded] = field(default_factory=lambda: deque(maxlen=COMMANDS_MAX))
-    maintenance: deque[Maintenance] = field(default_factory=lambda: deque(maxlen=MAINTENANCE_MAX))
     shards: dict[str, ShardSeen] = field(default_factory=dict)
     received: Received = field(default_factory=Received)
     statuses: History = field(
@@ -284,9 +282,13 @@ class Facts:
         default_factory=lambda: History("wallclock_lag_history", 24 * HOUR_MS, 100_000)
     )
 
+    maintenance: History = field(
+        default_factory=lambda: History("maintenance", 30 * 24 * HOUR_MS, MAINTENANCE_MAX)
+    )
+
     def histories(self) -> tuple[History, ...]:
         """All histories."""
-        return (self.statuses, self.verdict_changes, self.lags)
+        return (self.statuses, self.verdict_changes, self.lags, self.maintenance)
 
 
 def lag_ms(write: Observed, now_ms: int) -> int | None:

@@ -105,16 +105,9 @@ def _holds(facts: Facts, now_ms: int) -> Iterator[Row]:
 
 
 def _maintenance(facts: Facts, _now_ms: int) -> Iterator[Row]:
-    for done in facts.maintenance:
-        yield (
-            instant(done.at_ms),
-            done.shard,
-            done.took_ms,
-            done.merges,
-            done.collected,
-            done.swept,
-            list(done.failed),
-        )
+    for at_ms, (*done, failed) in facts.maintenance.rows:
+        assert isinstance(failed, tuple), failed
+        yield (instant(at_ms), *done, list(failed))
 
 
 SYSTEM: Final = (
@@ -282,5 +275,6 @@ SYSTEM: Final = (
         ),
         _maintenance,
         "shard",
+        "history",
     ),
 )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from shardline.app.introspection.feeds import RuntimeFeeds
+from shardline.app.introspection.history import HistoryKeeper
 from shardline.datasource.maintainer import Maintainer
 from shardline.datasource.maintenance.compact import observe_merges
 from support.models.merging import SHARD, filled
@@ -46,6 +48,32 @@ def test_a_round_that_did_something_is_told(world: World, observing: RuntimeFeed
     assert done[SHARD].merges
     keeper.round()
     assert len(told(observing)) == 1
+
+
+def test_rounds_are_kept_over_restarts(world: World, observing: RuntimeFeeds) -> None:
+    """What the next run shows begins with what this one has done, word for word."""
+    client = filled(world.client(QUIET), 8)
+    Maintainer(client, observer=observing.on_maintenance).round()
+    rows = told(observing)
+    assert rows
+    writes = threading.Event()
+    writes.set()
+    HistoryKeeper(observing.sink, client, writes=writes, check_fence=lambda: None).flush()
+    later = RuntimeFeeds(world.client(QUIET), world.clock)
+    keeper = HistoryKeeper(later.sink, client, writes=writes, check_fence=lambda: None)
+    keeper.load()
+    assert told(later) == rows
+    later.stop()
+
+
+def test_a_process_that_is_not_allowed_maintains_nothing(world: World) -> None:
+    """Also in the middle of a round: it ends before the next shard."""
+    client = filled(world.client(QUIET), 8)
+    client.create("quiet", schema_of())
+    answers = [True, True, False]
+    keeper = Maintainer(client, allowed=lambda: answers.pop(0) if answers else False)
+    assert len(keeper.round()) == 1
+    assert keeper.round() == {}
 
 
 def test_merges_that_writers_make_are_told(world: World, observing: RuntimeFeeds) -> None:
