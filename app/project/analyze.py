@@ -54,6 +54,7 @@ from shardline.app.sql.problems import Problem, TextProblem
 from shardline.app.sql.references import BoundQuery, Query, read_query
 from shardline.app.sql.strategy import choose_strategy
 from shardline.app.sql.tokens import compact_text, quoted_names
+from shardline.app.storage.bad_rows import ON_BAD_ROW, on_bad_row
 from shardline.app.storage.formats import (
     KNOWN_FORMATS,
     OWN_SINKS,
@@ -189,6 +190,11 @@ def _source(catalyst: Catalyst, one: WrittenObject, source: SourceDescription) -
     _check_options(one, source.format, source.options, "source")
     if package_of(source.format) is not None and not catalyst.writes(source.format):
         raise _ObjectRefused(_unknown_format(one, source.format))
+    try:
+        on_bad_row(source)
+    except InvalidUsage as error:
+        piece = f"option {ON_BAD_ROW}"
+        raise _ObjectRefused(one.problem(piece, error.code, error.detail, error.hint)) from None
     needed = missing_option(source.format, source.options, "source")
     if needed is not None:
         what = f"option '{needed[0]}' of source '{one.name}' is missing"

@@ -25,6 +25,7 @@ from shardline.app.protocol.objects import (
     ViewDescription,
     errors_shard,
     progress_shard,
+    skipped_shard,
 )
 from shardline.app.sql.problems import Problem, did_you_mean
 from shardline.app.sql.references import INTROSPECTION
@@ -109,8 +110,8 @@ def _clashing_names(one: WrittenObject, known: dict[str, WrittenObject]) -> Iter
                 "name",
                 "RESERVED_NAME",
                 f"the name '{one.name}' is that of a shard of '{other.name}'",
-                "rename it: a source keeps its own _progress and _errors, a view its _errors, "
-                "a sink its _progress",
+                "rename it: a source keeps its own _progress, _errors and _skipped, a view its "
+                "_errors, a sink its _progress",
             )
 
 
@@ -118,7 +119,7 @@ def _shards_beside(one: WrittenObject) -> set[str]:
     """Names of the shards that an object keeps beside its contents."""
     match one.description:
         case SourceDescription():
-            return {progress_shard(one.name), errors_shard(one.name)}
+            return {progress_shard(one.name), errors_shard(one.name), skipped_shard(one.name)}
         case ViewDescription():
             return {errors_shard(one.name)}
         case SinkDescription():

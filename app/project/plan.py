@@ -38,6 +38,7 @@ from shardline.app.protocol.objects import (
     errors_shard,
     inputs_of,
     progress_shard,
+    skipped_shard,
 )
 from shardline.app.protocol.redaction import redact_description, redact_option
 from shardline.datasource.errors import InvalidUsage
@@ -201,7 +202,8 @@ def _names_to_drop(
     """
     gone = set(running) - set(wanted)
     room = {n for n in wanted if n in running and type(wanted[n]) is not type(running[n])}
-    room |= {n for n in gone if {errors_shard(n), progress_shard(n)} & set(wanted)}
+    beside = (errors_shard, progress_shard, skipped_shard)
+    room |= {n for n in gone if {shard_of(n) for shard_of in beside} & set(wanted)}
     graph = _graph(running)
     return gone | room | {below for name in room for below in graph.downstream(name)}
 

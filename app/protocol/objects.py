@@ -31,6 +31,7 @@ __all__ = [
     "fingerprint",
     "inputs_of",
     "progress_shard",
+    "skipped_shard",
 ]
 
 Envelope: TypeAlias = Literal["none", "diff", "upsert", "debezium"]
@@ -189,3 +190,8 @@ def progress_shard(source: str) -> str:
 def errors_shard(name: str) -> str:
     """Name of the shard with the errors of a source or view."""
     return f"{name}_errors"
+
+
+def skipped_shard(source: str) -> str:
+    """Name of the shard with the rows that a source has left out; not every source has one."""
+    return f"{source}_skipped"

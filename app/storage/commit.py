@@ -12,16 +12,19 @@ no row can come twice.
        (`<source>_progress`)              it, the micro-batch runs again and uses it
     3  its errors are appended            as 2; no reader sees the errors that also waits until
        (`<source>_errors`)                the rows have that time; they are not appended again
-    4  its rows are appended              all is there; Spark runs the micro-batch again, and it is
+    4  rows that are left out are noted   as 3
+       (`<source>_skipped`, if there are)
+    5  its rows are appended              all is there; Spark runs the micro-batch again, and it is
        (`<source>`)                       found to be committed
-    5  Spark notes that it is done        nothing
+    6  Spark notes that it is done        nothing
 
-Each of 2, 3 and 4 is one compare-and-append. Between micro-batches the uppers follow the clock, in
-the order of 2, 3, 4 (`Timeline.tick`), so that readers need not wait for the next row to arrive.
+Each of 2, 3, 4 and 5 is one compare-and-append. Between micro-batches the uppers follow the clock,
+in the order of 2, 3, 5 (`Timeline.tick`), so that readers need not wait for the next row to arrive.
 
 Invariants:
     upper(rows) <= upper(errors) <= upper(progress), but for a moment in which errors were
-    retracted by hand.
+    retracted by hand. The upper of the notes is at most that of the errors after it, and moves with
+    notes only.
     The upper of the rows passes a time only if every micro-batch bound before it is in them.
     Once `stop` has returned nothing is appended any more.
 """
@@ -62,11 +65,13 @@ class StagedMicroBatch:
         errors: Staged changes of the errors; None if there are none.
         live_errors: How many errors were live when `errors` were staged: they hold retractions of
             some of these.
+        skipped: Staged notes of rows that are left out; None if there are none.
     """
 
     rows: StagedInterval
     errors: StagedInterval | None = None
     live_errors: int = 0
+    skipped: StagedInterval | None = None
 
 
 class Timeline:
@@ -76,7 +81,9 @@ class Timeline:
     micro-batch that is bound and not appended is run again by the next incarnation, at its time.
     """
 
-    def __init__(self, host: Host, remap: Remap, rows: str, errors: str) -> None:
+    def __init__(
+        self, host: Host, remap: Remap, rows: str, errors: str, skipped: str | None = None
+    ) -> None:
         """Read the bindings and the uppers of the shards.
 
         Args:
@@ -84,11 +91,13 @@ class Timeline:
             remap: The bindings of the source.
             rows: Name of the source's shard.
             errors: Name of the shard with its errors.
+            skipped: Name of the shard that notes rows that are left out; None if none are.
         """
         self._host = host
         self._remap = remap
         self._rows = _ShardUpper(host.client.writer(rows))
         self._errors = _ShardUpper(host.client.writer(errors))
+        self._skipped = None if skipped is None else _ShardUpper(host.client.writer(skipped))
         # One lock for micro-batches, ticks and `stop`: the bindings and uppers below are only right
         # together, and `stop` must not return between two appends of a micro-batch.
         self._lock = threading.Lock()
@@ -173,6 +182,10 @@ class Timeline:
             else:
                 # Also without errors: readers of the source wait until both uppers have passed.
                 self._advance_upper(self._errors, binding.time + 1)
+            # Before the rows, for the same reason.
+            if staged.skipped is not None:
+                assert self._skipped is not None, "its shard is made with the option"
+                self._append(self._skipped, staged.skipped, binding.time)
             self._append(self._rows, staged.rows, binding.time)
             return binding
 

@@ -13,9 +13,10 @@ the source (`reading`). A row replaces what the shard itself holds: a state stor
 have to agree with the shard after every crash. The price is a read of the shard's matching rows for
 each micro-batch.
 
-A row that cannot be decoded is an error of its key: it replaces an earlier error of the key, and
-goes when a later row of the key can be decoded, deletes included. The shard meanwhile keeps the
-last row of the key that could be decoded. Without a key errors only add up.
+A row that cannot be decoded is, unless it is to be skipped (`bad_rows`), an error of its key: it
+replaces an earlier error of the key, and goes when a later row of the key can be decoded, deletes
+included. The shard meanwhile keeps the last row of the key that could be decoded. Without a key
+errors only add up.
 
 Invariants:
     The same micro-batch gives the same rows and errors whenever it is run, and the same row wins
@@ -25,6 +26,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame, Window
@@ -33,9 +35,10 @@ from pyspark.sql.types import StructType
 
 from shardline import datasource
 from shardline.app.execution.host import Host
-from shardline.app.protocol.objects import errors_shard
+from shardline.app.protocol.objects import errors_shard, skipped_shard
 from shardline.app.storage.commit import WRITER, StagedMicroBatch
-from shardline.app.storage.reading import CORRUPT, POSITION, Decoded, Reading
+from shardline.app.storage.errors import ERRORS
+from shardline.app.storage.reading import CORRUPT, FILE, POSITION, Decoded, Reading
 from shardline.datasource.frontier import TIME_MIN
 from shardline.datasource.ids import new_id
 from shardline.datasource.read import open_reader
@@ -82,10 +85,18 @@ class Staging:
         # A guess that is too low costs a second read of the source: only far below the bound.
         small = counted <= ROWS_MAX if counted is not None else expected <= ROWS_MAX // 4
         rows = self._rows(self.reading.good(decoded), small=small)
-        errors = None
-        if self.reading.marks_errors and (decoded.counts.errors or (live_errors and self._keyed)):
-            errors = stage_interval(self._errors(decoded, live_errors), self._errors_options)
-        return StagedMicroBatch(rows, errors, live_errors)
+        errors = skipped = None
+        if self.reading.marks_errors:
+            bad, keeps = decoded.counts.errors, self.reading.bad_rows == "keep"
+            # Also where bad rows are skipped: errors of an earlier definition go with their keys.
+            if (bad and keeps) or (live_errors and self._keyed):
+                changes = self._errors(decoded, live_errors)
+                changes = changes if keeps else changes.where(F.col(DIFF) < 0)
+                errors = stage_interval(changes, self._options(errors_shard))
+            if bad and not keeps:
+                noted = self._bad_rows(decoded).withColumn(DIFF, F.lit(1).cast("bigint"))
+                skipped = stage_interval(noted, self._options(skipped_shard))
+        return StagedMicroBatch(rows, errors, live_errors, skipped)
 
     def _rows(self, good: DataFrame, *, small: bool) -> StagedInterval:
         options = self._row_options
@@ -142,27 +153,20 @@ class Staging:
     def _keyed(self) -> bool:
         return self.reading.replaces_by_key and bool(self.reading.description.key)
 
-    @property
-    def _errors_options(self) -> SinkOptions:
-        name = errors_shard(self.reading.description.name)
+    def _options(self, shard_of: Callable[[str], str]) -> SinkOptions:
+        name = shard_of(self.reading.description.name)
         given = {"location": self.host.client.location.url, "shard": name}
         return parse_sink({**self.host.storage, **given})
 
     def _errors(self, decoded: Decoded, live_errors: int) -> DataFrame:
         """The changes of the errors as updates: new ones, and retractions of those they replace."""
-        key = self._key(decoded.rows)
-        rows = decoded.rows.select(
-            F.lit(f"a row cannot be decoded as ({self._column_list()})").alias("error"),
-            F.col(CORRUPT).alias("raw"),
-            key.alias("key"),
-            *([F.col(POSITION), self._order()] if self._keyed else []),
-        )
         if not self._keyed:
-            return rows.where("raw IS NOT NULL").withColumn(DIFF, F.lit(1).cast("bigint"))
+            return self._bad_rows(decoded).withColumn(DIFF, F.lit(1).cast("bigint"))
+        rows = decoded.rows.select(*self._error_columns(decoded), F.col(POSITION), self._order())
         newest = Window.partitionBy("key").orderBy(F.col(_ORDER).desc())
         last = rows.where("key IS NOT NULL").withColumn("_place", F.row_number().over(newest))
         last = last.where("_place = 1")
-        names = ["error", "raw", "key"]
+        names = ERRORS.names
         bad = last.where("raw IS NOT NULL").select(*names)
         unknown = rows.where("raw IS NOT NULL AND key IS NULL").select(*names)
         added = bad.unionAll(unknown).withColumn(DIFF, F.lit(1).cast("bigint"))
@@ -176,6 +180,18 @@ class Staging:
         )
         gone = live.join(last.select("key"), "key", "left_semi").select(*names)
         return added.unionAll(gone.withColumn(DIFF, F.lit(-1).cast("bigint")))
+
+    def _bad_rows(self, decoded: Decoded) -> DataFrame:
+        """The rows that cannot be decoded, with the columns of the errors shard."""
+        return decoded.rows.select(*self._error_columns(decoded)).where("raw IS NOT NULL")
+
+    def _error_columns(self, decoded: Decoded) -> list[Column]:
+        return [
+            F.lit(f"a row cannot be decoded as ({self._column_list()})").alias("error"),
+            F.col(CORRUPT).alias("raw"),
+            self._key(decoded.rows).alias("key"),
+            F.col(FILE).alias("file"),
+        ]
 
     def _key(self, rows: DataFrame) -> Column:
         """The row's key as JSON; null if a part of it is null."""

@@ -6,6 +6,7 @@ silence. So the error is a row with a time, like all others: Materialize's err c
     error   what is wrong with the row
     raw     the row as it came
     key     the row's key as JSON, where envelope and row have one that can be decoded
+    file    the file that has the row; null for rows of versions that did not keep it
 
 An error is added at the time of the micro-batch that brought the row, and the source goes on. While
 it is live, reads of the source at that time or later fail with it. It goes away
@@ -31,7 +32,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardline.app.protocol.objects import errors_shard
+from shardline.app.protocol.objects import errors_shard, skipped_shard
 from shardline.app.storage.reclock import BoundOffsets, Remap
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, InvalidUsage
@@ -40,16 +41,26 @@ from shardline.datasource.shard.commands.append import UpperMismatch
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 
-__all__ = ["ERRORS", "live_count", "live_errors", "open_errors", "retract_errors"]
+__all__ = [
+    "ERRORS",
+    "live_count",
+    "live_errors",
+    "open_errors",
+    "open_skipped",
+    "retract_errors",
+    "retractions",
+    "settle_time",
+]
 
 ERRORS: Final = pa.schema(
     [
         pa.field("error", pa.string(), nullable=False),
         pa.field("raw", pa.string()),
         pa.field("key", pa.string()),
+        pa.field("file", pa.string()),
     ]
 )
-"""Columns of the shard."""
+"""Columns of the shard, and of that with the rows that were skipped."""
 
 _ATTEMPTS: Final = 64
 _PAUSE_MS: Final = 100.0
@@ -57,8 +68,21 @@ _PAUSE_MS: Final = 100.0
 
 def open_errors(client: ShardClient, source: str) -> str:
     """Make the shard for the errors of `source`, if there is none, and return its name."""
-    name = errors_shard(source)
-    client.create(name, ShardSchema.from_arrow(ERRORS))
+    return _open(client, errors_shard(source))
+
+
+def open_skipped(client: ShardClient, source: str) -> str:
+    """Make the shard that notes rows of `source` that are left out, and return its name."""
+    return _open(client, skipped_shard(source))
+
+
+def _open(client: ShardClient, name: str) -> str:
+    schema = ShardSchema.from_arrow(ERRORS)
+    if client.exists(name):
+        # One of an older version lacks the last column.
+        client.evolve(name, schema)
+    else:
+        client.create(name, schema)
     return name
 
 
@@ -109,12 +133,12 @@ def retract_errors(client: ShardClient, source: str, errors: pa.Table | None = N
                 code="NOTHING_APPENDED",
                 hint="wait until it has",
             )
-        gone = _retractions(live_errors(client, source), errors)
+        gone = retractions(live_errors(client, source), errors)
         if not gone.num_rows:
             return 0
         # The time is taken in the remap shard before anything is retracted at it: a micro-batch
         # that is bound meanwhile gets a later time, at which its errors can still be appended.
-        if _settle_time(remap, remap.read(), lower):
+        if settle_time(remap, remap.read(), lower):
             count = int(pc.sum(gone.column(DIFF)).as_py())
             at = pa.repeat(pa.scalar(lower, pa.int64()), gone.num_rows)
             updates = gone.append_column(pa.field(TS, pa.int64(), nullable=False), at)
@@ -129,7 +153,7 @@ def retract_errors(client: ShardClient, source: str, errors: pa.Table | None = N
     )
 
 
-def _retractions(live: pa.Table, wanted: pa.Table | None) -> pa.Table:
+def retractions(live: pa.Table, wanted: pa.Table | None) -> pa.Table:
     """Retractions of the wanted errors that are live; of equal rows as many as both tables have."""
     names = ERRORS.names
     counts = live.group_by(names).aggregate([([], "count_all")])
@@ -145,7 +169,7 @@ def _retractions(live: pa.Table, wanted: pa.Table | None) -> pa.Table:
     return pa.Table.from_pylist([row for row in gone if row[DIFF]], schema)
 
 
-def _settle_time(remap: Remap, bound: BoundOffsets, at: int) -> bool:
+def settle_time(remap: Remap, bound: BoundOffsets, at: int) -> bool:
     """Settle that nothing is bound at `at` or ever will be; False if that cannot be had now."""
     if bound.last is not None and bound.last.time >= at:
         return False

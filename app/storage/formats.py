@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal, TypeAlias
 
+from shardline.app.storage.bad_rows import DECODED_FORMATS
 from shardline.datasource.errors import nearest_name
 
 __all__ = [
@@ -138,6 +139,9 @@ _OTHER_SOURCES: Final[Mapping[str, tuple[str, ...]]] = {
 _OF_ENVELOPES: Final = ("deleteColumn", "orderingColumn")
 """Options of every source."""
 
+_OF_DECODED: Final = ("onBadRow",)
+"""Options of sources whose rows are decoded one by one."""
+
 _OF_SINKS: Final = ("interval",)
 """Options of every sink."""
 
@@ -238,6 +242,7 @@ def _known(name: str, use: Use) -> tuple[str, ...] | None:
             return (*OWN_SINKS[name], *_OF_SINKS)
         return None if own is None else (*own, *_WRITE_FILES, *_OF_SINKS)
     if own is not None:
-        return (*own, *_READ_FILES, *_OF_ENVELOPES)
+        decoded = _OF_DECODED if name in DECODED_FORMATS else ()
+        return (*own, *_READ_FILES, *_OF_ENVELOPES, *decoded)
     other = _OTHER_SOURCES.get(name)
     return None if other is None else (*other, *_OF_ENVELOPES)

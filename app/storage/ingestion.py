@@ -46,10 +46,11 @@ from shardline.app.execution.host import Host, Incarnation
 from shardline.app.execution.query_start import start_slot, wait_until_initialised
 from shardline.app.execution.stopped import Stopped
 from shardline.app.protocol.objects import SourceDescription, progress_shard
+from shardline.app.storage.bad_rows import stopped_error
 from shardline.app.storage.clock_ticks import TickOutcome, ticking
 from shardline.app.storage.commit import Timeline
 from shardline.app.storage.envelope import Staging
-from shardline.app.storage.errors import open_errors
+from shardline.app.storage.errors import open_errors, open_skipped
 from shardline.app.storage.reading import Reading, infer_columns
 from shardline.app.storage.reclock import Origin, Remap
 from shardline.app.storage.reporting import SourceReports
@@ -214,7 +215,8 @@ class Ingestion:
         errors = open_errors(client, source.name)
         for shard in (progress_shard(source.name), errors):
             client.set_retention(shard, source.retain_ms)
-        timeline = Timeline(host, remap, source.name, errors)
+        skipped = open_skipped(client, source.name) if reading.bad_rows == "skip" else None
+        timeline = Timeline(host, remap, source.name, errors, skipped)
         # Derived, not random: a checkpoint that is made again, however often, is the same query.
         query = _query_id(client.state(source.name).shard, self._folder)
         reconcile_checkpoint(
@@ -312,6 +314,12 @@ class Ingestion:
             return
         first = timeline.bound.last is None  # the commit changes it
         with staging.reading.decoded(frame) as decoded:
+            if staging.reading.bad_rows == "stop" and decoded.counts.errors:
+                # Before anything is staged or bound: the corrected file is read as this very
+                # micro-batch.
+                raw, file = staging.reading.first_bad_row(decoded)
+                count = decoded.counts.errors
+                raise stopped_error(self._description.name, count, raw, file)
             # Before errors are staged, so that `commit` notices a retraction by hand in between.
             live = timeline.refresh_live_errors() if staging.reading.marks_errors else 0
             staged = staging.stage(decoded, live, self._last_rows)

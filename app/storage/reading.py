@@ -12,7 +12,8 @@ change, its path and the place in it, for Kafka the offset, else the order in wh
 partitions have the rows.
 
 Rows of text formats that cannot be decoded are marked, unless the source sets the option `mode`
-itself: then Spark drops them or fails, as the option says.
+itself: then Spark drops them or fails, as the option says. What becomes of marked rows is the
+option `onBadRow` (`bad_rows`).
 
 Invariants:
     The same micro-batch gives the same rows at the same positions whenever it is run.
@@ -38,6 +39,7 @@ from pyspark.storagelevel import StorageLevel
 from shardline import datasource
 from shardline.app.execution.host import Host
 from shardline.app.protocol.objects import SourceDescription
+from shardline.app.storage.bad_rows import DECODED_FORMATS, ON_BAD_ROW, OnBadRow, on_bad_row
 from shardline.app.storage.generators import register, spark_format, with_start
 from shardline.app.storage.reclock import Origin
 from shardline.datasource.errors import InvalidUsage
@@ -47,10 +49,9 @@ from shardline.datasource.shard_source.options import SinkOptions, parse_sink
 from shardline.datasource.spark_native.types import struct_of
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 
-__all__ = ["CORRUPT", "POSITION", "Counts", "Decoded", "Reading", "infer_columns"]
+__all__ = ["CORRUPT", "FILE", "POSITION", "Counts", "Decoded", "Reading", "infer_columns"]
 
-_TEXT: Final = frozenset({"csv", "json", "xml"})
-"""Formats whose rows may fail to be decoded one by one."""
+_TEXT: Final = DECODED_FORMATS
 
 _FILES: Final = _TEXT | {"avro", "orc", "parquet", "text"}
 """Formats of files: Spark has the file and the block of each of their rows."""
@@ -70,6 +71,9 @@ POSITION: Final = f"{_PREFIX}position"
 
 _CHANGED, _PATH, _BLOCK, _SIZE = (f"{_PREFIX}{n}" for n in ("changed", "path", "block", "size"))
 _DIGITS: Final = 20
+
+FILE: Final = _PATH
+"""Column of a decoded micro-batch whose errors are marked: the file that has the row."""
 
 _TOMBSTONE: Final = "null"
 """An event without contents: Debezium sends one after each delete, for Kafka's log compaction."""
@@ -111,8 +115,8 @@ class Decoded:
     """A decoded micro-batch.
 
     Attributes:
-        rows: All rows, with the columns of the source, and `POSITION` and `CORRUPT` where they are
-            needed.
+        rows: All rows, with the columns of the source, and `POSITION`, `CORRUPT` and `FILE` where
+            they are needed.
         counts: How many there are.
     """
 
@@ -128,11 +132,13 @@ class Reading:
         stream: The frame that Spark reads, with the columns that are added here.
         options: Of the write to the source's shard.
         description: Of the source.
+        bad_rows: What becomes of rows that cannot be decoded.
     """
 
     stream: DataFrame
     options: SinkOptions
     description: SourceDescription
+    bad_rows: OnBadRow = "keep"
 
     @classmethod
     def open(cls, host: Host, description: SourceDescription, origin: Origin) -> Reading:
@@ -141,6 +147,7 @@ class Reading:
         Raises:
             InvalidUsage: An option, a column or the envelope does not fit; names it.
         """
+        bad_rows = on_bad_row(description)
         stream = _stream(host.spark, description, origin)
         _, ours = _split(description.options)
         options = parse_sink(
@@ -152,7 +159,7 @@ class Reading:
                 **_envelope_options(description),
             }
         )
-        reading = cls(stream, options, description)
+        reading = cls(stream, options, description, bad_rows)
         reading._make_shard(host)
         return reading
 
@@ -188,15 +195,23 @@ class Reading:
         kept = rows.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             found = _counted(kept)
-            yield Decoded(kept.drop(_CHANGED, _PATH, _BLOCK, _SIZE), found)
+            yield Decoded(kept.drop(_CHANGED, _BLOCK, _SIZE), found)
         finally:
             kept.unpersist()
+
+    @staticmethod
+    def first_bad_row(decoded: Decoded) -> tuple[str, str | None]:
+        """The text and the file of a row that cannot be decoded, of a micro-batch that has some."""
+        bad = decoded.rows.where(F.col(CORRUPT).isNotNull()).select(CORRUPT, FILE)
+        row = bad.orderBy(FILE).first()
+        assert row is not None, "it was counted"
+        return row[CORRUPT], row[FILE]
 
     def good(self, decoded: Decoded) -> DataFrame:
         """The rows of a micro-batch for the source's shard: those that could be decoded."""
         rows = decoded.rows
         if self.marks_errors:
-            rows = rows.where(F.col(CORRUPT).isNull()).drop(CORRUPT)
+            rows = rows.where(F.col(CORRUPT).isNull()).drop(CORRUPT, FILE)
         if self.options.ordering_column is not None:
             rows = rows.drop(POSITION)
         return rows.drop(TS) if self.description.envelope == "diff" else rows
@@ -232,9 +247,10 @@ def _envelope_options(description: SourceDescription) -> dict[str, str]:
 
 
 def _split(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Split options into those of the format and those of the envelope."""
+    """Split options into those of the format and those of the envelope; `onBadRow` is neither."""
     ours = {_OURS[n.lower()]: text for n, text in options.items() if n.lower() in _OURS}
-    return {n: text for n, text in options.items() if n.lower() not in _OURS}, ours
+    others = {*_OURS, ON_BAD_ROW}
+    return {n: text for n, text in options.items() if n.lower() not in others}, ours
 
 
 # --- reading -----------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from shardline.app.execution.observations import (
     Started,
 )
 from shardline.app.execution.spark_errors import describe_failure
-from shardline.app.protocol.objects import SourceDescription, errors_shard
+from shardline.app.protocol.objects import SourceDescription
 from shardline.app.storage.source_look import SourceSeen
 from shardline.datasource.errors import Fenced
 
@@ -93,8 +93,8 @@ class SourceReports:
             self.health(
                 "decode",
                 f"{count} row{'s' if count > 1 else ''} cannot be decoded",
-                f"see '{errors_shard(self._description.name)}'; retract them, or send the rows "
-                "again with their keys",
+                f"`errors {self._description.name}` shows them, and retracts or skips them"
+                f"{'; or send the rows again with their keys' if self._keyed else ''}",
             )
         elif known != _UNKNOWN:
             self.health("decode")
@@ -158,6 +158,8 @@ class SourceReports:
             "updates_staged": updates,
             "updates_committed": updates,
         }
+        if staged.skipped is not None:
+            added["rows_skipped"] = float(counts.errors)
         if counts.size_bytes is not None:
             added["bytes_received"] = float(counts.size_bytes)
         now: dict[str, float | None] = {"snapshot_committed": 1.0}
@@ -167,9 +169,13 @@ class SourceReports:
         reached = None if last is None or last.offset is None else position(last.offset)
         if reached is not None:
             now |= {"offset_committed": reached, "offset_known": _known(query, reached)}
-        if self._description.envelope in ("upsert", "debezium"):
+        if self._keyed:
             now["records_indexed"] = float(timeline.records)
         self._measure(added, now)
+
+    @property
+    def _keyed(self) -> bool:
+        return self._description.envelope in ("upsert", "debezium")
 
     def failed(self, error: BaseException) -> None:
         """Report the error that has ended the ingestion."""

@@ -50,6 +50,7 @@ _SOURCE: Final[dict[str, _Kind]] = {
     "records_indexed": "resetting",
     "bytes_indexed": "resetting",
     "rehydration_latency": "nullable",
+    "rows_skipped": "counter",
     "snapshot_records_known": "nullable",
     "snapshot_records_staged": "nullable",
     "snapshot_committed": "flag",

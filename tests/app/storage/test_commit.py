@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from shardline.app.execution.host import Host
 from shardline.app.execution.stopped import Stopped
 from shardline.app.storage.commit import StagedMicroBatch, Timeline
-from shardline.app.storage.errors import ERRORS, open_errors, retract_errors
+from shardline.app.storage.errors import ERRORS, open_errors, open_skipped, retract_errors
 from shardline.app.storage.reclock import EMPTY_SNAPSHOT, Origin, Remap, SourceFile
 from shardline.app.storage.resume import PlannedMicroBatch
 from shardline.datasource.client import ShardClient
@@ -65,7 +65,7 @@ class World:
             interval_ms=1000,
         )
         remap = Remap.open(self.client, "in", Origin("csv", 0))
-        return Timeline(host, remap, "in", "in_errors")
+        return Timeline(host, remap, "in", "in_errors", open_skipped(self.client, "in"))
 
     def check_fence(self) -> None:
         if self.fenced:
@@ -86,17 +86,18 @@ class World:
         )
 
     def commit(self, timeline: Timeline, number: int) -> None:
-        """Micro-batch `number` has one row, and every second one an error."""
+        """Micro-batch `number` has one row, one that is left out, and every second one an error."""
         errors = None
         live = timeline.refresh_live_errors()
         if number % 2:
             row = {"error": "bad", "raw": str(number)}
             errors = self.staged("in_errors", pa.Table.from_pylist([row], ERRORS))
         rows = self.staged("in", pa.table({"number": [number]}, ROWS))
+        noted = pa.Table.from_pylist([{"error": "bad", "raw": f"s{number}"}], ERRORS)
         timeline.commit(
             number,
             PlannedMicroBatch(f"o{number}", frozenset()),
-            StagedMicroBatch(rows, errors, live),
+            StagedMicroBatch(rows, errors, live, self.staged("in_skipped", noted)),
         )
 
     def uppers(self) -> list[int]:
@@ -110,12 +111,16 @@ class World:
             return Counter(reader.snapshot().column(column).to_pylist())
 
 
-STEPS = ("nothing", "bind", "errors", "rows")
+STEPS = ("nothing", "bind", "errors", "skipped", "rows")
 
 
 def crashing(timeline: Timeline, step: str) -> None:
     """Let `timeline` end right after a step of its next commit."""
-    followers = {"errors": timeline._errors, "rows": timeline._rows}
+    followers = {
+        "errors": timeline._errors,
+        "skipped": timeline._skipped,
+        "rows": timeline._rows,
+    }
 
     armed = [True]
 
@@ -170,6 +175,9 @@ def test_everything_once_whatever_fails(steps: list[tuple[str, int, bool]]) -> N
         assert timeline.committed
     assert world.contents("in", "number") == Counter(range(len(steps)))
     assert world.contents("in_errors", "raw") == Counter(map(str, range(1, len(steps), 2)))
+    if steps:
+        noted = world.contents("in_skipped", "raw")
+        assert noted == Counter(f"s{number}" for number in range(len(steps)))
 
 
 def test_nothing_ticks_past_a_binding_without_rows() -> None:
