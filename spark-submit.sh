@@ -7,6 +7,8 @@
 #   ./spark-submit.sh [SPARK OPTIONS] plan PROJECT [JOB OPTIONS]   what `run` would change, and how
 #   ./spark-submit.sh sql 'SELECT …' | subscribe NAME | status     ask what runs; no JVM
 #   ./spark-submit.sh drop NAME …                                  drop objects for good; no JVM
+#   ./spark-submit.sh pause | resume | restart NAME …              stop objects, let them go on; no JVM
+#   ./spark-submit.sh errors NAME [--retract | --skip] [--commit]  rows that cannot be decoded; no JVM
 #   ./spark-submit.sh set NAME=VALUE                               change settings of what runs; no JVM
 #   ./spark-submit.sh [SPARK OPTIONS] bench [JOB OPTIONS]          benchmarks (tests/bench)
 #   ./spark-submit.sh [SPARK OPTIONS] PATH.py [JOB OPTIONS]        any job, with format("shard")
@@ -56,7 +58,7 @@ die() {
 # ------------------------------------------------------------------------------ command line
 
 # One line: tests read it.
-commands=(admin bench compact demo drop help inspect maintain package plan python run set setup soak sql status subscribe test)
+commands=(admin bench compact demo drop errors help inspect maintain package pause plan python restart resume run set setup soak sql status subscribe test)
 # Spark's own lists (SparkSubmitOptionParser): which options take a value, and which do not.
 spark_valued=(
   --archives --class --conf -c --deploy-mode --driver-class-path --driver-cores
@@ -515,7 +517,8 @@ main() {
       usage
       return
       ;;
-    admin | bench | compact | demo | drop | inspect | maintain | package | plan | python | run | set | setup) ;;
+    admin | bench | compact | demo | drop | errors | inspect | maintain | package | pause | plan) ;;
+    python | restart | resume | run | set | setup) ;;
     soak | sql | status | subscribe | test) ;;
     *.py)
       [[ -f $command ]] || die "no job at '$command'"
@@ -532,7 +535,7 @@ main() {
       ;;
     compact) submit "$root/jobs/compact.py" ;;
     *.py) submit "$command" ;;
-    admin | drop | inspect | maintain | set | sql | status | subscribe)
+    admin | drop | errors | inspect | maintain | pause | restart | resume | set | sql | status | subscribe)
       no_spark_options
       # -P: what lies in the working directory is nothing to import.
       exec "$python" -P -m shardline "$command" ${job[@]+"${job[@]}"}

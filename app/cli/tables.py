@@ -42,7 +42,7 @@ _YEAR_9999_MS = 253_402_300_799_999
 _DAY_MS = 86_400_000
 """Times below are none of the clock: of tests, or positions in an order, as those of the lane."""
 
-_HELPERS = ("_progress", "_errors")
+_HELPERS = ("_progress", "_errors", "_skipped")
 
 
 def utc(ms: int) -> str:

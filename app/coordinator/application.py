@@ -24,6 +24,8 @@ import pyarrow as pa
 from shardline.app.controller.compute import ComputeController
 from shardline.app.controller.storage import StorageController
 from shardline.app.controller.subscription import Subscription
+from shardline.app.coordinator.error_repairs import ErrorRepairs
+from shardline.app.coordinator.object_control import ObjectControl
 from shardline.app.coordinator.objects import Objects, read_only_error
 from shardline.app.coordinator.reads import Reads
 from shardline.app.coordinator.start_holds import StartHolds
@@ -70,6 +72,8 @@ class Application:
     Attributes:
         runtime: What runs.
         observing: What watches it; None if nothing does.
+        control: Pauses, resumes and restarts single objects.
+        repairs: Shows bad rows of sources, and has them taken away.
         timeout_ms: How long a query may take that does not say so itself.
     """
 
@@ -136,7 +140,13 @@ class Application:
         self._reads = self._reading(settings)
         self._configure(changeable_values(settings))
         observer = None if self.observing is None else self.observing.on_maintenance
-        self._maintainer = Maintainer(client, observer=observer) if settings.maintenance else None
+        # Only the holder of the location maintains it: one that was pushed aside leaves it to its
+        # successor, and one that only follows has not begun (`_maintain`).
+        self._maintainer = (
+            Maintainer(client, allowed=lambda: self.lost is None, observer=observer)
+            if settings.maintenance
+            else None
+        )
         self._maintains = False
         self._settings_lock = threading.Lock()
         self._objects = Objects(
@@ -151,6 +161,8 @@ class Application:
             follows=read_only,
             observer=(lambda _: None) if self.observing is None else self.observing.on_uncreated,
         )
+        self.control = ObjectControl(self.runtime, self._objects, self.timeout_ms)
+        self.repairs = ErrorRepairs(client, self.runtime, self._objects, self.timeout_ms)
 
     def _controllers(self, *, writes: bool) -> tuple[ComputeController, StorageController]:
         compute = ComputeController(
@@ -211,6 +223,7 @@ class Application:
         self._reads.begin(self._beginnings.latest(self.running().values()))
         self.runtime.start()
         self._objects.start()
+        self.repairs.start()
         if not self._objects.follows:
             self._maintain()
         return self
@@ -224,6 +237,7 @@ class Application:
         """Stop everything; the next start goes on."""
         # First: an object that is created now would be told to controllers that are gone.
         self._objects.stop()
+        self.repairs.stop()
         self._compute.stop()
         self._storage.stop()
         self.runtime.stop()

@@ -4,6 +4,7 @@ They choose the time of each read, and leave its execution to the compute contro
 
     reads = Reads(catalog, compute, limit_bytes=…, timeout_ms=…)
     reads.sql("SELECT * FROM delays AS OF 1700000000000")     a pyarrow.Table
+    reads.sql("SELECT * FROM flights_errors")                 the errors that reads of it fail with
     reads.sql("EXPLAIN SELECT * FROM delays")                 the strategy, and the reason for it
     reads.subscribe("SUBSCRIBE delays WITHOUT SNAPSHOT")      its batches, in order
 
@@ -33,6 +34,7 @@ from shardline.app.protocol.objects import (
     IndexDescription,
     SourceDescription,
     ViewDescription,
+    errors_shard,
     inputs_of,
 )
 from shardline.app.sql.queries import SelectRequest, parse_explain, parse_select, parse_subscribe
@@ -108,10 +110,13 @@ class Reads:
             return self._explain_query(explained)
         selected = parse_select(text)
         objects = _objects(selected)
-        running = self._check_readable(objects)
+        running = self._check_readable(objects, errors=True)
         as_of = selected.as_of
         if as_of is None:
-            as_of = self._oracle.choose_strict(self._source_uppers(objects, running))
+            # Errors have the time of their owner: their upper is never behind that of its rows.
+            owners = _error_owners(running)
+            read = [owners.get(name, name) for name in objects]
+            as_of = self._oracle.choose_strict(self._source_uppers(read, running))
         response = self._compute.peek(
             selected.query,
             tuple(selected.inputs),
@@ -142,7 +147,7 @@ class Reads:
         return pa.table({"view": [name], "strategy": [view.strategy], "reason": [view.reason]})
 
     def _explain_query(self, selected: SelectRequest) -> pa.Table:
-        running = self._check_readable(_objects(selected))
+        running = self._check_readable(_objects(selected), errors=True)
         found = explain_peek(
             self._client,
             selected.query,
@@ -154,8 +159,14 @@ class Reads:
         )
         return pa.table({"strategy": [found.strategy], "reason": [found.reason]})
 
-    def _check_readable(self, names: Iterable[str]) -> Mapping[str, Description]:
+    def _check_readable(
+        self, names: Iterable[str], *, errors: bool = False
+    ) -> Mapping[str, Description]:
         """Return all objects; `names` must be sources or views among them.
+
+        Args:
+            names: The names of a query.
+            errors: True if the errors of sources and views can be read as well.
 
         Raises:
             InvalidUsage: One is not; the nearest name is suggested.
@@ -168,7 +179,11 @@ class Reads:
             if isinstance(description, SourceDescription | ViewDescription)
         ]
         uncreated = self._uncreated()
+        owners = _error_owners(running) if errors else {}
         for name in names:
+            # An error shard is made by the first start of its owner.
+            if name in owners and self._client.exists(name):
+                continue
             if name in uncreated and name not in running:
                 raise Determinate(
                     f"'{name}' has no contents yet: {uncreated[name]}",
@@ -198,6 +213,15 @@ def _query_error(text: str) -> Determinate:
     if found is None:
         return Determinate(text, code="QUERY_FAILED")
     return Determinate(found[2], code=found[1], hint=found[3] or "")
+
+
+def _error_owners(running: Mapping[str, Description]) -> dict[str, str]:
+    """The sources and views by the names of the shards with their errors."""
+    return {
+        errors_shard(name): name
+        for name, description in running.items()
+        if isinstance(description, SourceDescription | ViewDescription)
+    }
 
 
 def _objects(selected: SelectRequest) -> list[str]:

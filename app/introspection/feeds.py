@@ -51,6 +51,8 @@ from shardline.app.lane.commands import (
     LaneCommand,
     PauseDataflow,
     Record,
+    Repaired,
+    RepairErrors,
     RestartDataflow,
     ResumeDataflow,
     SuspendAndRestart,
@@ -339,6 +341,8 @@ def _object_of(command: LaneCommand) -> str:
         case DropDataflow(name) | Gone(name) | SuspendAndRestart(name):
             return name
         case PauseDataflow(name) | ResumeDataflow(name) | RestartDataflow(name):
+            return name
+        case RepairErrors(id=name) | Repaired(id=name):
             return name
         case _:
             return ""

@@ -1,9 +1,9 @@
 """Lane commands are the vocabulary of the order; a record is a command at its position.
 
 A command says what is desired of an object, not what became of it; the exceptions are those that
-the lane submits itself (`Dropped`, `SuspendAndRestart`, `HolderLease`, `Opened`). All is decided
-before it is recorded: a record holds everything that the fold needs (the number of operators, the
-holder), so that a replay by another version, on another machine, gives the same ids.
+the lane submits itself (`Dropped`, `SuspendAndRestart`, `HolderLease`, `Opened`), and `Repaired`.
+All is decided before it is recorded: a record holds everything that the fold needs (the number of
+operators, the holder), so that a replay by another version, on another machine, gives the same ids.
 
 Invariants:
     A record is never changed. Its JSON is read for ever: fields are only ever added, with defaults.
@@ -39,6 +39,8 @@ __all__ = [
     "Opened",
     "PauseDataflow",
     "Record",
+    "RepairErrors",
+    "Repaired",
     "RestartDataflow",
     "ResumeDataflow",
     "Submission",
@@ -183,6 +185,38 @@ class RestartDataflow(msgspec.Struct, frozen=True, tag="restart_dataflow"):
     id: str
 
 
+class RepairErrors(msgspec.Struct, frozen=True, kw_only=True, tag="repair_errors"):
+    """Take errors of a source away: see `shardline.app.storage.repair`.
+
+    Its position is the number of the repair, by which shards know it again.
+
+    Attributes:
+        id: Name of the source.
+        act: What becomes of the rows.
+        as_of: The time at which the errors were live.
+        errors: Ids of those that are meant; empty for all.
+    """
+
+    id: str
+    act: Literal["retract", "skip"]
+    as_of: int
+    errors: tuple[str, ...] = ()
+
+
+class Repaired(msgspec.Struct, frozen=True, tag="repaired"):
+    """A repair is done, or can never be: its holder need not carry it out any more.
+
+    Attributes:
+        id: Name of the source.
+        index: Position of the `RepairErrors`.
+        error: Why it can never be done; "" if it is done.
+    """
+
+    id: str
+    index: int
+    error: str = ""
+
+
 class AllowWrites(msgspec.Struct, frozen=True, tag="allow_writes"):
     """Let objects of a kind write from here on, in this runtime and in all that come after it."""
 
@@ -215,6 +249,8 @@ LaneCommand: TypeAlias = (
     | PauseDataflow
     | ResumeDataflow
     | RestartDataflow
+    | RepairErrors
+    | Repaired
     | AllowWrites
     | UpdateConfiguration
     | UseProject

@@ -20,6 +20,8 @@ Invariants:
     Its epoch only grows, and grows with each incarnation that the order knows of.
     A pause belongs to a name. It ends when the object is resumed, or dropped without another one of
     that name to follow; nothing else ends it: no new definition, no reconciliation, no new holder.
+    A repair is pending from its record to the `Repaired` of its position, so that a holder that
+    dies in between leaves it to the next one.
     `apply` refuses nothing: a command that does not apply (any more) has no effect, so that replays
     never fail. What is refused is refused before it is recorded.
 """
@@ -44,6 +46,8 @@ from shardline.app.lane.commands import (
     Opened,
     PauseDataflow,
     Record,
+    Repaired,
+    RepairErrors,
     RestartDataflow,
     ResumeDataflow,
     Submission,
@@ -123,6 +127,7 @@ class LaneState(msgspec.Struct, frozen=True, kw_only=True):
         project: The project whose objects these are; None if nobody has said.
         objects: By name, in the order of their creation.
         paused: Names of objects that are paused, sorted: live, and not to run.
+        repairs: Repairs that are not known to be done, by their positions, in this order.
         producers: Last sequence of each producer, the least recently used one first.
     """
 
@@ -138,6 +143,7 @@ class LaneState(msgspec.Struct, frozen=True, kw_only=True):
     project: ProjectIdentity | None = None
     objects: dict[str, LaneObject] = {}
     paused: tuple[str, ...] = ()
+    repairs: dict[int, RepairErrors] = {}
     producers: dict[str, int] = {}
 
     def next_sequence(self, producer: str) -> int:
@@ -175,21 +181,17 @@ def _changed(state: LaneState, command: LaneCommand, index: int) -> LaneState:
         case CreateDataflow():
             changed = _created(state, command, index)
         case DropDataflow(name, replaced):
-            kept = state if replaced else _with_pause(state, name, paused=False)
-            changed = _with_life(kept, name, "dropping")
+            changed = _dropping(state, name, replaced=replaced)
         case Dropped(name, epoch):
             changed = _dropped(state, name, epoch)
         case SuspendAndRestart(name, epoch):
             changed = _restarted(state, name, epoch)
         case PauseDataflow() | ResumeDataflow() | RestartDataflow():
             changed = _operated(state, command)
-        case AllowWrites(kind):
-            kinds = tuple(sorted({*state.writes, kind}))
-            changed = msgspec.structs.replace(state, writes=kinds)
-        case UpdateConfiguration(settings):
-            changed = msgspec.structs.replace(state, settings={**state.settings, **settings})
-        case UseProject(project):
-            changed = msgspec.structs.replace(state, project=project)
+        case RepairErrors() | Repaired():
+            changed = _with_repair(state, command, index)
+        case AllowWrites() | UpdateConfiguration() | UseProject():
+            changed = _configured(state, command)
         case _:
             assert_never(command)
     return changed
@@ -283,6 +285,33 @@ def _restarted(state: LaneState, name: str, epoch: int) -> LaneState:
     if known is None or known.life != "live" or epoch < known.epoch:
         return state
     return _with_object(state, name, msgspec.structs.replace(known, epoch=epoch + 1))
+
+
+def _configured(
+    state: LaneState, command: AllowWrites | UpdateConfiguration | UseProject
+) -> LaneState:
+    match command:
+        case AllowWrites(kind):
+            kinds = tuple(sorted({*state.writes, kind}))
+            return msgspec.structs.replace(state, writes=kinds)
+        case UpdateConfiguration(settings):
+            return msgspec.structs.replace(state, settings={**state.settings, **settings})
+        case UseProject(project):
+            return msgspec.structs.replace(state, project=project)
+
+
+def _with_repair(state: LaneState, command: RepairErrors | Repaired, index: int) -> LaneState:
+    """The state with one repair more, or less."""
+    done = index if isinstance(command, RepairErrors) else command.index
+    repairs = {at: repair for at, repair in state.repairs.items() if at != done}
+    if isinstance(command, RepairErrors):
+        repairs[index] = command
+    return msgspec.structs.replace(state, repairs=repairs)
+
+
+def _dropping(state: LaneState, name: str, *, replaced: bool) -> LaneState:
+    kept = state if replaced else _with_pause(state, name, paused=False)
+    return _with_life(kept, name, "dropping")
 
 
 def _operated(

@@ -6,9 +6,9 @@
 Besides the routes of `shardline.app.server.api` there are `POST /api/v1/subscribe`, a line of JSON
 for each interval for as long as the client listens; `POST /api/v1/project`, which applies a
 project, or, with `dry_run`, only plans it; `POST /api/v1/drop`, which says what a drop deletes and,
-with `commit`, does it; the actions `drop`, `allow_writes` and `configure`
-(`NAME=VALUE`); and the two sockets by which controllers elsewhere may connect, `/v1/compute` and
-`/v1/storage`.
+with `commit`, does it; `POST /api/v1/errors` (`errors_route`); the actions `drop`, `pause`,
+`resume`, `restart`, `allow_writes` and `configure` (`NAME=VALUE`); and the two sockets by which
+controllers elsewhere may connect, `/v1/compute` and `/v1/storage`.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from shardline.app.protocol.project_identity import ProjectIdentity
 from shardline.app.server.access import Access
 from shardline.app.server.api import Query, Services, create_app, read_body
 from shardline.app.server.discovery import ApplicationAddress, announce, withdraw
+from shardline.app.server.errors_route import errors_route
 from shardline.app.server.http_server import serve
 from shardline.app.settings.config import RuntimeSettings
 from shardline.app.transport.websocket_server import server_options, websocket_route
@@ -87,6 +88,9 @@ def serve_application(
         run_sql=lambda text, given_up: _run_sql(application, text, given_up),
         actions={
             "drop": lambda name: application.drop([name]),
+            "pause": application.control.pause,
+            "resume": application.control.resume,
+            "restart": application.control.restart,
             "allow_writes": lambda _: application.allow_writes(),
             "configure": lambda text: _configure(application, text),
         },
@@ -114,6 +118,7 @@ def application_routes(application: Application, token: str) -> list[BaseRoute]:
         Route("/api/v1/subscribe", _subscribe(application), methods=["POST"]),
         Route("/api/v1/project", _project(application), methods=["POST"]),
         Route("/api/v1/drop", _drop(application), methods=["POST"]),
+        Route("/api/v1/errors", errors_route(application.repairs), methods=["POST"]),
         websocket_route("/v1/compute", compute, COMPUTE, _is(token)),
         websocket_route("/v1/storage", storage, STORAGE, _is(token)),
     ]

@@ -31,6 +31,7 @@ from shardline.app.server.discovery import ApplicationAddress
 from shardline.datasource.errors import Determinate, InvalidUsage
 
 __all__ = [
+    "ask_errors",
     "drop_objects",
     "follow_subscription",
     "get_json",
@@ -94,6 +95,20 @@ def drop_objects(
         Determinate: There was no answer in time, or it failed.
     """
     with _post(where, "drop", {"names": list(names), "commit": commit}, timeout_ms) as response:
+        answer: Mapping[str, Any] = json.loads(response.read())
+        return answer
+
+
+def ask_errors(
+    where: ApplicationAddress, request: Mapping[str, object], timeout_ms: float = 60_000
+) -> Mapping[str, Any]:
+    """Return the answer of `POST /api/v1/errors`.
+
+    Raises:
+        InvalidUsage: There is no such object or error, or nothing answers there.
+        Determinate: It was not answered in time, or failed.
+    """
+    with _post(where, "errors", request, timeout_ms) as response:
         answer: Mapping[str, Any] = json.loads(response.read())
         return answer
 

@@ -131,6 +131,17 @@ def _paths() -> dict[str, Any]:
                 optional={"commit": {"type": "boolean", "default": False}},
             )
         },
+        "/api/v1/errors": {
+            "post": _post(
+                "Rows that could not be decoded: show them, or, with commit, take them away",
+                {"id": _TEXT},
+                optional={
+                    "act": {"type": "string", "enum": ["show", "retract", "skip"]},
+                    "errors": {"type": "array", "items": _TEXT},
+                    "commit": {"type": "boolean", "default": False},
+                },
+            )
+        },
         "/api/v1/actions/{name}": {
             "post": {
                 **_post(

@@ -70,6 +70,21 @@ COMMANDS: Final = {
         "shardline.jobs.ask", "NAME=VALUE", "change settings of what runs", arguments=("set",)
     ),
     "drop": Command("shardline.jobs.ask", "NAME …", "drop objects for good", arguments=("drop",)),
+    "pause": Command(
+        "shardline.jobs.operate", "NAME …", "stop objects until `resume`", arguments=("pause",)
+    ),
+    "resume": Command(
+        "shardline.jobs.operate", "NAME …", "let paused objects go on", arguments=("resume",)
+    ),
+    "restart": Command(
+        "shardline.jobs.operate", "NAME …", "start objects anew, at once", arguments=("restart",)
+    ),
+    "errors": Command(
+        "shardline.jobs.operate",
+        "NAME",
+        "rows that could not be decoded; retract or skip them",
+        arguments=("errors",),
+    ),
     "inspect": Command("shardline.jobs.show", "LOCATION [SHARD]", "look into shards"),
     "admin": Command("shardline.jobs.admin", "LOCATION VERB [SHARD]", "look after them"),
     "maintain": Command("shardline.jobs.maintain", "LOCATION [SHARD …]", "keep them small"),

@@ -230,7 +230,7 @@ def test_a_pause_outlives_a_replacement() -> None:
     """By a new controller and by the same one: both drops say that the name goes on."""
     other = view("SELECT 2")
     worker = running()
-    again = [CreateInstance(), create(other), Schedule("v"), DONE]
+    again: list[ComputeCommand] = [CreateInstance(), create(other), Schedule("v"), DONE]
     assert worker.on_reconcile(again).commands[0] == lane.DropDataflow("v", replaced=True)
     assert worker.on_command(create(view())).commands == (lane.DropDataflow("v", replaced=True),)
 

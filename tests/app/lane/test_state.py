@@ -18,6 +18,8 @@ from shardline.app.lane.commands import (
     Opened,
     PauseDataflow,
     Record,
+    Repaired,
+    RepairErrors,
     RestartDataflow,
     ResumeDataflow,
     Submission,
@@ -70,6 +72,8 @@ commands: st.SearchStrategy[LaneCommand] = st.one_of(
     st.builds(PauseDataflow, st.sampled_from(["a", "b", "t"])),
     st.builds(ResumeDataflow, names),
     st.builds(RestartDataflow, names),
+    st.builds(RepairErrors, id=names, act=st.sampled_from(["retract", "skip"]), as_of=st.just(7)),
+    st.builds(Repaired, names, st.integers(0, 25), st.sampled_from(["", "why"])),
     st.builds(Dropped, names, st.integers(1, 4)),
     st.builds(SuspendAndRestart, names, st.integers(1, 4), st.just("why")),
     st.builds(
@@ -219,6 +223,15 @@ def test_a_start_that_is_asked_for_has_an_epoch_of_its_own() -> None:
     assert fold([create, RestartDataflow("b")]).objects == same
     gone = fold([create, DropDataflow("a"), RestartDataflow("a")]).objects["a"]
     assert (gone.life, gone.epoch) == ("dropping", 1)
+
+
+def test_a_repair_is_pending_until_it_is_done() -> None:
+    """Also for the next holder; in the order of positions, each until its own end."""
+    one = RepairErrors(id="a", act="retract", as_of=7)
+    other = RepairErrors(id="a", act="skip", as_of=8, errors=("e",))
+    assert fold([one, other, Opened(HOLDER)]).repairs == {0: one, 1: other}
+    assert fold([one, other, Repaired("a", 0)]).repairs == {1: other}
+    assert fold([one, Repaired("a", 0), Repaired("a", 0)]).repairs == {}
 
 
 def test_the_end_of_a_drop_belongs_to_the_life_that_was_dropped() -> None:

@@ -267,7 +267,7 @@ def test_the_description_has_every_column(site: Site) -> None:
 def test_the_description_has_every_route() -> None:
     """What the server of an application routes is described with its methods, and nothing else."""
     runtime = SimpleNamespace(compute=Mock(), storage=Mock())
-    application: Any = SimpleNamespace(runtime=runtime)
+    application: Any = SimpleNamespace(runtime=runtime, repairs=Mock())
     world = World()
     services = Services(world.relations, Mock(), routes=application_routes(application, TOKEN))
     app = create_app(services, Access(TOKEN))

@@ -1,0 +1,78 @@
+"""Bad rows as lines of text, for `errors NAME`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+__all__ = ["bad_row_lines"]
+
+_RAW_MAX: Final = 200
+
+_ACTS: Final = {"retract": "retracts", "skip": "skips"}
+_DONE: Final = {"retract": "retracted", "skip": "skipped"}
+
+
+def bad_row_lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    """Show the answer of `POST /api/v1/errors`, line by line.
+
+    Args:
+        answer: See `shardline.app.server.errors_route`.
+    """
+    name, act = answer["id"], answer["act"]
+    if act == "show":
+        for source in answer["sources"]:
+            yield from _source_lines(source)
+        if not answer["sources"]:
+            yield f"{name} is made of no source"
+        elif not answer["live"]:
+            yield f"no errors: reads of {name} do not fail because of its rows"
+        return
+    if answer["commit"]:
+        done = answer.get("retracted", 0)
+        count = "the errors" if done is None else _counted(done, "error")
+        yield f"{_DONE[act]} {count} of {name}; {_counted(answer['live'], 'error')} left"
+        return
+    chosen = answer["chosen"]
+    if not chosen:
+        yield f"nothing to do: {name} has no errors"
+        return
+    yield f"{_ACTS[act]} {_counted(chosen, 'error')} of {name}"
+    for row in answer["sources"][0]["live"]:
+        yield from _row_lines(row)
+    more = " and notes them as skipped" if act == "skip" else ""
+    yield f"    reads of {name} go on without these rows{more}"
+    yield ""
+    yield "dry run: nothing was changed; --commit does it"
+
+
+def _source_lines(source: Mapping[str, Any]) -> Iterator[str]:
+    live, skipped = source["live_count"], source["skipped_count"]
+    if live:
+        yield f"{source['source']}: {_counted(live, 'error')}; reads fail while there are any"
+        for row in source["live"]:
+            yield from _row_lines(row)
+        yield (
+            f"    `errors {source['source']} --retract` or `--skip` takes them away; with an id,"
+            " one of them"
+        )
+    if skipped:
+        yield f"{source['source']}: {_counted(skipped, 'row')} skipped"
+        for row in source["skipped"]:
+            yield from _row_lines(row)
+
+
+def _row_lines(row: Mapping[str, Any]) -> Iterator[str]:
+    at = datetime.fromtimestamp(row["since_ms"] / 1000, UTC)
+    times = f" ({row['count']} times)" if row["count"] > 1 else ""
+    place = row["file"] or "file unknown"
+    line = f", line {row['line']}" if row["line"] is not None else ""
+    raw = row["raw"] or ""
+    yield f"  {row['id']}  {at:%Y-%m-%d %H:%M:%S} UTC  {place}{line}{times}"
+    yield f"    {raw if len(raw) <= _RAW_MAX else raw[:_RAW_MAX] + '…'}"
+    yield f"    {row['error']}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -1,0 +1,132 @@
+"""Object control pauses, resumes and restarts single objects of a running application.
+
+    control = ObjectControl(runtime, objects, clock, timeout_ms)
+    control.pause("delays")         stopped until `resume`, also over restarts of the application
+    control.resume("delays")        goes on where it was
+    control.restart("delays")       another incarnation, at once
+
+A project says what should be there; whether it runs at the moment is a decision of the person on
+call, which no deployment and no crash may undo. So it is a command in the lane's order, and not
+part of what controllers say.
+
+A paused object keeps its ids, its checkpoint and its holds: resuming loses nothing. The price is
+that what it reads keeps its history from then on, and grows until it is resumed or dropped.
+
+Invariants:
+    What is returned is durable in the order. A command whose outcome is unknown is told as such;
+    to ask again does no harm.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import TimeoutError as NotDone
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from shardline.app.coordinator.objects import Objects, read_only_error
+from shardline.app.lane.commands import PauseDataflow, RestartDataflow, ResumeDataflow
+from shardline.app.runtime.runtime import Runtime
+from shardline.datasource.errors import Indeterminate, InvalidUsage, unknown_name
+
+__all__ = ["Controlled", "ObjectControl"]
+
+_PRODUCER: Final = "operator"
+"""Name under which the order has what a person has asked for."""
+
+_Command: TypeAlias = PauseDataflow | ResumeDataflow | RestartDataflow
+
+
+@dataclass(frozen=True, slots=True)
+class Controlled:
+    """The outcome of a command about one object.
+
+    Attributes:
+        id: The object's name.
+        paused: True if it is paused now.
+        changed: False if it was so already, and nothing was done.
+    """
+
+    id: str
+    paused: bool
+    changed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectControl:
+    """See the module. Safe to use from any thread.
+
+    Attributes:
+        runtime: Whose lane has the order.
+        objects: The objects of the application.
+        timeout_ms: How long to wait for the store.
+    """
+
+    runtime: Runtime
+    objects: Objects
+    timeout_ms: float
+
+    def pause(self, name: str) -> Controlled:
+        """Stop an object until it is resumed.
+
+        Raises:
+            InvalidUsage: There is no such object, or it has not been created yet; or this runtime
+                only follows another one.
+            Indeterminate: The store did not answer in time; the command may have its place.
+            ShardError: Another runtime has taken over.
+        """
+        self._check(name)
+        if name in self.runtime.lane.state.paused:
+            return Controlled(name, paused=True, changed=False)
+        self._record(PauseDataflow(name))
+        return Controlled(name, paused=True)
+
+    def resume(self, name: str) -> Controlled:
+        """Let a paused object go on; errors as of `pause`."""
+        self._check(name)
+        if name not in self.runtime.lane.state.paused:
+            return Controlled(name, paused=False, changed=False)
+        self._record(ResumeDataflow(name))
+        return Controlled(name, paused=False)
+
+    def restart(self, name: str) -> Controlled:
+        """Give an object another incarnation at once; errors as of `pause`.
+
+        Raises:
+            InvalidUsage: `OBJECT_PAUSED`: it is paused.
+        """
+        self._check(name)
+        if name in self.runtime.lane.state.paused:
+            raise InvalidUsage(
+                f"'{name}' is paused: there is nothing to restart",
+                code="OBJECT_PAUSED",
+                hint=f"resume {name}",
+            )
+        self._record(RestartDataflow(name))
+        return Controlled(name, paused=False)
+
+    def _check(self, name: str) -> None:
+        self.objects.check_in_charge()
+        if self.objects.follows:
+            raise read_only_error("what runs is in that one's order")
+        running, waiting = self.objects.running(), self.objects.waiting()
+        if name in running:
+            return
+        if name in waiting:
+            why = waiting[name] or "an input has not begun"
+            raise InvalidUsage(
+                f"'{name}' has not been created yet: {why}",
+                code="NOT_CREATED",
+                hint="it is created by itself; what it waits for can be paused or restarted",
+            )
+        raise unknown_name("object", name, [*running, *waiting])
+
+    def _record(self, command: _Command) -> None:
+        position = self.runtime.lane.offer(_PRODUCER, command)
+        try:
+            position.result(self.timeout_ms / 1000)
+        except NotDone:
+            raise Indeterminate(
+                f"the order has not taken in time what was asked of '{command.id}'",
+                code="NOT_RECORDED",
+                hint="it will when the store answers: look at `status`, or ask again",
+            ) from None

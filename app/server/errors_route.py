@@ -1,0 +1,120 @@
+"""The route `POST /api/v1/errors` shows the bad rows of an object, and has them taken away.
+
+    {"id": "flights"}                                                     what there is
+    {"id": "flights", "act": "retract", "errors": ["3f9c2a1b"]}           what would be done
+    {"id": "flights", "act": "retract", "errors": […], "commit": true}    done
+
+The answer has the sources that the object is made of, each with its live errors and its skipped
+rows, the first thousand of either, the number of the chosen ones, and, when it was done, how many
+were retracted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import JSONResponse
+
+from shardline.app.coordinator.error_repairs import ErrorRepairs, SourceErrors
+from shardline.app.coordinator.offline_repairs import OfflineRepairs
+from shardline.app.server.api import read_body
+from shardline.app.storage.error_lines import find_lines
+from shardline.app.storage.repair import BadRow
+from shardline.datasource.errors import InvalidUsage, unknown_name
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+__all__ = ["ErrorsRequest", "answer_errors", "errors_route"]
+
+_SHOWN_MAX: Final = 1000
+
+
+class ErrorsRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a request.
+
+    Attributes:
+        id: Name of an object; of a source, to do something.
+        act: What to do with its live errors.
+        errors: Ids of those that are meant; empty for all.
+        commit: True to do it; otherwise it is only shown.
+    """
+
+    id: str
+    act: Literal["show", "retract", "skip"] = "show"
+    errors: list[str] = []
+    commit: bool = False
+
+
+def errors_route(repairs: ErrorRepairs) -> Callable[[Request], Awaitable[Response]]:
+    """Make the handler of the route."""
+
+    async def errors(request: Request) -> Response:
+        asked = await read_body(request, ErrorsRequest)
+        return JSONResponse(await run_in_threadpool(partial(answer_errors, repairs, asked)))
+
+    return errors
+
+
+def answer_errors(repairs: ErrorRepairs | OfflineRepairs, asked: ErrorsRequest) -> dict[str, Any]:
+    """Show bad rows, or have them taken away.
+
+    Raises:
+        ShardError: As of `ErrorRepairs`.
+    """
+    shown = repairs.show(asked.id)
+    answer: dict[str, Any] = {"id": asked.id, "act": asked.act, "commit": asked.commit}
+    if asked.act != "show":
+        own = next((one for one in shown if one.source == asked.id), None)
+        if own is None:
+            names = ", ".join(f"`errors {one.source}`" for one in shown) or "none"
+            raise InvalidUsage(
+                f"'{asked.id}' is no source: its errors are those of what it reads",
+                code="NO_SOURCE",
+                hint=f"act on its sources: {names}",
+            )
+        meant = _meant(own, asked.errors)
+        answer["chosen"] = sum(row.count for row in meant)
+        if asked.commit and meant:
+            # The ids, if they were given, and the time that was shown: nothing that comes
+            # meanwhile is taken away unseen.
+            answer["retracted"] = repairs.repair(asked.id, asked.act, own.as_of, asked.errors)
+            shown = repairs.show(asked.id)
+        else:
+            shown = [SourceErrors(own.source, meant, own.skipped, own.as_of)]
+    answer["sources"] = [_source(one) for one in shown]
+    answer["live"] = sum(row.count for one in shown for row in one.live)
+    return answer
+
+
+def _meant(own: SourceErrors, ids: Iterable[str]) -> list[BadRow]:
+    known = {row.id: row for row in own.live}
+    for one in ids:
+        if one not in known:
+            raise unknown_name("error", one, known)
+    wanted = set(ids)
+    return [row for row in own.live if not wanted or row.id in wanted]
+
+
+def _source(one: SourceErrors) -> dict[str, Any]:
+    return {
+        "source": one.source,
+        "live": _rows(one.live[:_SHOWN_MAX]),
+        "live_count": sum(row.count for row in one.live),
+        "skipped": _rows(one.skipped[:_SHOWN_MAX]),
+        "skipped_count": sum(row.count for row in one.skipped),
+    }
+
+
+def _rows(rows: Iterable[BadRow]) -> list[dict[str, Any]]:
+    listed = list(rows)
+    lines = find_lines((row.file, row.raw) for row in listed)
+    return [
+        {**dataclasses.asdict(row), "line": line} for row, line in zip(listed, lines, strict=True)
+    ]

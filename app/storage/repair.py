@@ -1,0 +1,267 @@
+"""A repair takes errors of a source away, exactly once, while the source runs or not.
+
+    bad_rows(client, "flights")                                  what there is
+    repair_errors(client, "flights", Repair("retract", as_of), writer=REPAIR, number=8)
+
+One bad row takes down every read above it, and most bad rows will never come again in a better
+form. So a person decides: the errors are retracted, as if the rows had never come, or they are
+skipped, which is the same with a note of each row in `<source>_skipped`.
+
+The source that runs writes the same shards. A repair takes a time of its own in the bindings first
+(`errors.settled_time`), at which no micro-batch can be bound any more, and appends there: neither
+can lose anything of the other.
+
+    step                                  a crash right after it leaves
+    1  a time is settled                  a time without rows
+    2  skipped rows are noted             notes of rows that are errors still; the repetition finds
+                                          them by its number, and goes on
+    3  the errors are retracted           all is done; the repetition finds it by its number
+
+Invariants:
+    A repair with a number has an effect once, however often it is repeated and by whomever: the
+    shard remembers the last number of the writer, and the append takes place even if there is
+    nothing to retract. Equal errors that come after it are other errors.
+    Only errors that were live at `as_of` are taken away: nobody has seen those that came later.
+    Notes are appended only while everything bound is committed: a micro-batch that is not could no
+    more be told from one whose notes are there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardline.app.protocol.objects import errors_shard, skipped_shard
+from shardline.app.storage.errors import (
+    ERRORS,
+    live_errors,
+    open_skipped,
+    retractions,
+    settle_time,
+)
+from shardline.app.storage.reclock import BoundOffsets, Remap
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import Determinate, InvalidUsage, unknown_name
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard.commands.append import AlreadyCommitted, UpperMismatch
+from shardline.datasource.types.schema import DIFF, TS
+from shardline.datasource.write import WriteHandle
+
+__all__ = ["REPAIR", "Act", "BadRow", "Repair", "bad_rows", "repair_errors", "skipped_rows"]
+
+Act: TypeAlias = Literal["retract", "skip"]
+
+REPAIR: Final = "repair"
+"""Durable writer of repairs; its numbers are positions in the lane's order, from 1."""
+
+_ATTEMPTS: Final = 50
+_PAUSE_MS: Final = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """Equal rows that could not be decoded.
+
+    Attributes:
+        id: Short name of the row, made of its contents.
+        count: How many there are.
+        since_ms: The time at which the first of them came, ms since the epoch, or one at which it
+            was there already: older times are merged.
+        error: What is wrong.
+        raw: The row as it came.
+        key: Its key as JSON; None if it has none that can be decoded.
+        file: Its file; None if it has none, or an older version has noted it.
+    """
+
+    id: str
+    count: int
+    since_ms: int
+    error: str
+    raw: str | None
+    key: str | None
+    file: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """The errors to take away.
+
+    Attributes:
+        act: What to do with them.
+        as_of: The time at which they were live.
+        errors: Ids of those that are meant; empty for all.
+    """
+
+    act: Act
+    as_of: int
+    errors: tuple[str, ...] = ()
+
+
+def bad_rows(client: ShardClient, source: str) -> tuple[list[BadRow], int]:
+    """The live errors of a source, and the newest time of which that is true; -1 for none yet."""
+    return _rows_of(client, errors_shard(source))
+
+
+def skipped_rows(client: ShardClient, source: str) -> list[BadRow]:
+    """The rows that a source has left out; those of times before its retention are still there."""
+    name = skipped_shard(source)
+    return _rows_of(client, name)[0] if client.exists(name) else []
+
+
+def repair_errors(
+    client: ShardClient, source: str, repair: Repair, *, writer: str, number: int
+) -> int | None:
+    """Take errors of a source away; harmless to repeat with the same number.
+
+    Args:
+        client: Of the location.
+        source: Name of the source.
+        repair: Which ones.
+        writer: `REPAIR`, or another writer with numbers of its own.
+        number: Of this repair, greater than those of all before of the writer.
+
+    Returns:
+        How many errors were retracted; None if an earlier attempt has done it.
+
+    Raises:
+        InvalidUsage: There is no such source or error, or the history of `as_of` is gone: nothing
+            has been done, nor will be.
+        Determinate: Not yet: others changed the shards all the time, or a micro-batch that is bound
+            is not committed. Repeat it.
+        Indeterminate: It may have happened. Repeat it.
+    """
+    remap = Remap.attach(client, source)
+    handle = client.writer(errors_shard(source), writer)
+    for _ in range(_ATTEMPTS):
+        if handle.committed(number) is not None:
+            return None
+        lower = _upper(handle)
+        if lower == 0:
+            raise InvalidUsage(
+                f"source '{source}' has taken nothing in yet",
+                code="NOTHING_APPENDED",
+                hint="wait until it has",
+            )
+        gone = retractions(live_errors(client, source), _chosen(client, source, repair))
+        bound = remap.read()
+        # The bindings first: one that is older than the rows' upper is committed, and one that is
+        # made after this look gets a time after `lower`.
+        waits = repair.act == "skip" and not _is_committed(client, source, bound)
+        if not waits and settle_time(remap, bound, lower):
+            if repair.act == "skip":
+                _note(client, source, gone, writer=writer, number=number, at=lower)
+            outcome = handle.compare_and_append(
+                _at(gone, lower), Frontier(lower), Frontier(lower + 1), sequence=number
+            )
+            if isinstance(outcome, AlreadyCommitted):
+                return None
+            if not isinstance(outcome, UpperMismatch):
+                return -int(pc.sum(gone.column(DIFF)).as_py() or 0)
+        client.clock.wait(threading.Event(), _PAUSE_MS)
+    raise Determinate(
+        f"no time was found to take errors of source '{source}' away at",
+        code="CONTENTION",
+        hint="see whether the source is paused, or a micro-batch of it fails again and again",
+    )
+
+
+def _is_committed(client: ShardClient, source: str, bound: BoundOffsets) -> bool:
+    return bound.last is None or bound.last.time < _upper(client.writer(source))
+
+
+def _note(
+    client: ShardClient, source: str, gone: pa.Table, *, writer: str, number: int, at: int
+) -> None:
+    """Note the rows that `gone` retracts as skipped, unless an earlier attempt has."""
+    handle = client.writer(open_skipped(client, source), writer)
+    lower = _upper(handle)
+    if handle.committed(number) is not None or not gone.num_rows:
+        return
+    index = gone.schema.get_field_index(DIFF)
+    notes = gone.set_column(index, gone.schema.field(DIFF), pc.negate(gone.column(DIFF)))
+    # From the present upper on: it is at most that of the errors, and so at most `at`.
+    outcome = handle.compare_and_append(
+        _at(notes, at), Frontier(lower), Frontier(at + 1), sequence=number
+    )
+    if isinstance(outcome, UpperMismatch):
+        raise Determinate(
+            f"shard '{skipped_shard(source)}' is appended to by somebody else",
+            code="CONTENTION",
+            hint="nothing but its source may write it: stop the other writer",
+        )
+
+
+def _chosen(client: ShardClient, source: str, repair: Repair) -> pa.Table:
+    """The errors that are meant, as they were at `as_of`.
+
+    Raises:
+        InvalidUsage: One that is named was not live then.
+    """
+    with client.reader(errors_shard(source), purpose="errors to take away") as reader:
+        there = reader.snapshot(repair.as_of).select(ERRORS.names)
+    if not repair.errors:
+        return there
+    ids = [_id_of(row) for row in there.to_pylist()]
+    for wanted in repair.errors:
+        if wanted not in ids:
+            raise unknown_name("error", wanted, set(ids))
+    return there.filter(pa.array([one in repair.errors for one in ids], pa.bool_()))
+
+
+def _at(updates: pa.Table, time: int) -> pa.Table:
+    at = pa.repeat(pa.scalar(time, pa.int64()), updates.num_rows)
+    return updates.append_column(pa.field(TS, pa.int64(), nullable=False), at)
+
+
+def _upper(handle: WriteHandle) -> int:
+    upper = handle.upper().time
+    assert upper is not None, "the shards of a source are never finished"
+    return upper
+
+
+def _rows_of(client: ShardClient, name: str) -> tuple[list[BadRow], int]:
+    names = ERRORS.names
+    with client.reader(name, purpose="errors for a person") as reader:
+        # Under the lease: the since cannot pass it.
+        state = client.state(name)
+        upper = state.upper.time
+        if not upper:
+            return [], -1
+        # At the since, and the changes after it: together they tell when a live row has come.
+        since = min(state.since.time or 0, upper - 1)
+        found: dict[tuple[Any, ...], tuple[int, int]] = {}
+        for row in reader.snapshot(since).to_pylist():
+            _count(found, tuple(row.get(n) for n in names), since, 1)
+        for step in reader.listen(since, until=state.upper):
+            for row in step.updates.to_pylist():
+                _count(found, tuple(row.get(n) for n in names), row[TS], row[DIFF])
+    rows = [_bad_row(key, *value) for key, value in found.items() if value[0]]
+    return sorted(rows, key=lambda row: (row.since_ms, row.file or "", row.id)), upper - 1
+
+
+def _count(
+    found: dict[tuple[Any, ...], tuple[int, int]], key: tuple[Any, ...], time: int, diff: int
+) -> None:
+    count, first = found.get(key, (0, time))
+    # A row that was gone and comes again is a new error.
+    found[key] = (count + diff, first if count else time)
+
+
+def _bad_row(key: tuple[Any, ...], count: int, since_ms: int) -> BadRow:
+    error, raw, its_key, file = key
+    return BadRow(_id(key), count, since_ms, error, raw, its_key, file)
+
+
+def _id_of(row: dict[str, Any]) -> str:
+    return _id(tuple(row[name] for name in ERRORS.names))
+
+
+def _id(key: Collection[Any]) -> str:
+    return hashlib.blake2b(json.dumps(list(key)).encode(), digest_size=4).hexdigest()

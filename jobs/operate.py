@@ -1,0 +1,141 @@
+"""Operate single objects of the running application: pause, resume, restart, mend; no JVM.
+
+    ./spark-submit.sh pause delays
+    ./spark-submit.sh resume delays
+    ./spark-submit.sh restart flights
+    ./spark-submit.sh errors flights
+    ./spark-submit.sh errors flights --retract
+    ./spark-submit.sh errors flights --skip 3f9c2a1b --commit
+
+A paused object is stopped, also over restarts of the application, until it is resumed. It keeps
+what it has, its holds included: what it reads keeps its history for it meanwhile.
+
+`errors` shows the rows of a source that could not be decoded. Reads of the source, and of all that
+is made of it, fail while there are any. `--retract` takes them away, `--skip` does so and notes
+them as skipped; each shows what it would do, and does it with `--commit`. Where no application
+runs, the location itself is asked and changed.
+
+Status 0: done; 1: it failed, or there are errors, or something is to be done; 2: the request is
+invalid, or no application runs; 130: Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+
+from shardline.app.cli.bad_rows import bad_row_lines
+from shardline.app.cli.terminal import open_console
+from shardline.app.server.client import ask_errors, run_action
+from shardline.app.server.discovery import ApplicationAddress, find
+from shardline.app.settings.config import load
+from shardline.datasource.errors import InvalidUsage, ShardError
+from shardline.installation import PROGRAM
+
+__all__ = ["main"]
+
+_DONE = {
+    "pause": ("paused {}: `resume {}` lets it go on", "{} was paused already"),
+    "resume": ("resumed {}", "{} was not paused"),
+    "restart": ("restarted {}", ""),
+}
+"""The sentence for each verb, and that for an object that was so already."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run with `arguments` (those of the process by default) and return the exit status."""
+    given = _parser().parse_args(arguments)
+    console = open_console()
+    try:
+        if given.verb == "errors":
+            return _errors(given, console)
+        where = _where(given)
+        for name in given.names:
+            done = run_action(where, given.verb, name)
+            said = _DONE[given.verb][0 if done["changed"] else 1]
+            console.print(said.format(name, name), markup=False, highlight=False)
+    except KeyboardInterrupt:
+        return 130
+    except ShardError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, InvalidUsage) else 1
+    return 0
+
+
+def _errors(given: argparse.Namespace, console: Console) -> int:
+    """Show the bad rows of an object, or what is done about them; the exit status."""
+    act = "retract" if given.retract is not None else "skip" if given.skip is not None else "show"
+    wanted = {"show": None, "retract": given.retract, "skip": given.skip}[act]
+    request = {"id": given.name, "act": act, "errors": wanted or [], "commit": given.commit}
+    try:
+        found = ask_errors(_where(given), request)
+    except InvalidUsage as error:
+        if error.code != "NOT_RUNNING" or given.url:
+            raise
+        found = _answer_offline(given, request)
+    if given.json:
+        print(json.dumps(found, ensure_ascii=False))
+    else:
+        for line in bad_row_lines(found):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if act != "show" and given.commit:
+        return 0
+    return 1 if found["live"] else 0
+
+
+def _answer_offline(given: argparse.Namespace, request: Mapping[str, object]) -> Mapping[str, Any]:
+    """The answer of the location itself, where no application runs."""
+    # Only here: the other commands of this module need none of it.
+    from shardline.app.coordinator.offline_repairs import OfflineRepairs  # noqa: PLC0415
+    from shardline.app.server.errors_route import ErrorsRequest, answer_errors  # noqa: PLC0415
+    from shardline.datasource.client import ShardClient  # noqa: PLC0415
+
+    settings = load(given.config)
+    url = settings.demo.url if given.data is None else str(given.data / "shards")
+    if given.location is not None:
+        url = given.location
+    repairs = OfflineRepairs(ShardClient.open(url, settings.storage))
+    return answer_errors(repairs, msgspec.convert(request, ErrorsRequest))
+
+
+def _where(given: argparse.Namespace) -> ApplicationAddress:
+    if given.url:
+        return ApplicationAddress(url=given.url.rstrip("/"), token=given.token or "", pid=0)
+    folder = load(given.config).demo.data if given.data is None else given.data
+    return find(folder)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=PROGRAM, description="Operate objects that run.")
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--data", type=Path, help="folder of the application; default: data/")
+    common.add_argument("--config", type=Path, help="settings file; default: conf/app.toml")
+    common.add_argument("--url", help="where it answers, instead of looking into the folder")
+    common.add_argument("--token", help="with --url: what it wants to see")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for verb, what in (
+        ("pause", "stop objects until they are resumed"),
+        ("resume", "let paused objects go on"),
+        ("restart", "start objects anew, at once"),
+    ):
+        verbs.add_parser(verb, parents=[common], help=what).add_argument("names", nargs="+")
+    errors = verbs.add_parser("errors", parents=[common], help="rows that could not be decoded")
+    errors.add_argument("name", help="a source, or what is made of one")
+    act = errors.add_mutually_exclusive_group()
+    act.add_argument("--retract", nargs="*", metavar="ID", help="take these away; default: all")
+    act.add_argument("--skip", nargs="*", metavar="ID", help="the same, noted as skipped")
+    errors.add_argument("--commit", action="store_true", help="do it, and not only show it")
+    errors.add_argument("--location", help="where the shards are, if no application runs")
+    errors.add_argument("--json", action="store_true", help="print the same as JSON")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,246 @@
+"""What a person on call does to single objects of an application: paused, resumed, mended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from shardline.app.coordinator.application import Application
+from shardline.app.coordinator.offline_repairs import OfflineRepairs
+from shardline.app.server.errors_route import ErrorsRequest, answer_errors
+from shardline.app.storage.errors import ERRORS, open_errors
+from shardline.app.storage.reclock import Origin, Remap
+from shardline.app.storage.repair import repair_errors
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.frontier import Frontier
+from support.fakes.sites import Site, index, project, source
+
+FIRST = [((1, "a"), 1, 1)]
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    found = Site(tmp_path, monkeypatch)
+    found.put(FIRST, 10)
+    yield found
+    found.place.close()
+
+
+def status(application: Application, name: str) -> tuple[str, str]:
+    """Phase and status of an object in the relation of objects."""
+    assert application.observing is not None
+    rows = application.observing.relations.rows("objects", object=name)
+    return (str(rows[0]["phase"]), str(rows[0]["status"])) if rows else ("", "")
+
+
+def epoch(application: Application, name: str) -> int:
+    return application.runtime.lane.state.objects[name].epoch
+
+
+def test_a_paused_object_stays_paused_until_it_is_resumed(site: Site) -> None:
+    """Over a restart of the application and another definition; its status says so everywhere."""
+    with site.application(introspection=True) as application:
+        application.apply(project(source(), index()))
+        site.wait("the index runs", lambda: status(application, "i")[1] == "running")
+        assert application.control.pause("i").changed
+        assert application.control.pause("t").changed
+        for name in ("i", "t"):
+            site.wait(f"{name} is paused", lambda n=name: status(application, n) == ("paused",) * 2)
+        assert not application.control.pause("i").changed
+        with pytest.raises(InvalidUsage, match="OBJECT_PAUSED"):
+            application.control.restart("i")
+    with site.application(introspection=True) as application:
+        application.apply(project(source(header="true"), index()))
+        for name in ("i", "t"):
+            site.wait(f"{name} is paused", lambda n=name: status(application, n) == ("paused",) * 2)
+        assert application.runtime.lane.state.paused == ("i", "t")
+        assert application.control.resume("i").changed
+        site.wait("the index runs", lambda: status(application, "i")[1] == "running")
+        assert status(application, "t")[1] == "paused"
+        assert not application.control.resume("i").changed
+
+
+def test_a_restart_gives_another_incarnation(site: Site) -> None:
+    """What runs is stopped and started, and serves again."""
+    with site.application(introspection=True) as application:
+        application.apply(project(source(), index()))
+        site.wait("the index runs", lambda: status(application, "i")[1] == "running")
+        before = epoch(application, "i")
+        assert application.control.restart("i").changed
+        assert epoch(application, "i") == before + 1
+
+        def runs_again() -> bool:
+            assert application.observing is not None
+            row = application.observing.relations.rows("objects", object="i")[0]
+            return bool(row["epoch"] == before + 1 and row["status"] == "running")
+
+        site.wait("another one runs", runs_again)
+
+
+def test_names_that_are_not_there_are_refused(site: Site) -> None:
+    """With the nearest one that is; one that waits for its input says so."""
+    with site.application() as application:
+        application.apply(project(source(), source("w"), index(), index("j", on="w")))
+        site.wait("what can be is there", lambda: "i" in application.running())
+        for act in (
+            application.control.pause,
+            application.control.resume,
+            application.control.restart,
+        ):
+            with pytest.raises(InvalidUsage, match=r"UNKNOWN_OBJECT.*'ii'.*'i'"):
+                act("ii")
+            with pytest.raises(InvalidUsage, match=r"NOT_CREATED.*'j'"):
+                act("j")
+
+
+@pytest.mark.slow
+def test_a_follower_leaves_it_to_the_one_it_follows(site: Site) -> None:
+    """Neither pauses nor repairs are its to record."""
+    with site.application() as first, site.application(read_only=True) as second:
+        first.apply(project(source()))
+        site.wait("the source is there", lambda: "t" in second.running())
+        for act in (
+            lambda: second.control.pause("t"),
+            lambda: second.repairs.repair("t", "retract", 1, ()),
+        ):
+            with pytest.raises(InvalidUsage, match="READ_ONLY_RUNTIME"):
+                act()
+
+
+@pytest.mark.slow
+def test_only_the_holder_maintains_its_location(site: Site) -> None:
+    """By default, and until another one has taken the location over."""
+    with site.application(maintenance=True) as first:
+        keeper = first._maintainer
+        assert keeper is not None
+        assert "t" in keeper.round()
+        with site.application(maintenance=True, take_over=True) as second:
+            site.wait("the first knows", lambda: first.lost is not None)
+            assert keeper.round() == {}
+            successor = second._maintainer
+            assert successor is not None
+            assert "t" in successor.round()
+
+
+def with_errors(site: Site, *raws: str) -> None:
+    """Errors of `t`, as its ingestion would write them."""
+    client = site.client()
+    remap = Remap.open(client, "t", Origin("csv", 0))
+    bound = remap.bind(remap.read(), number=0, offset="o", files=(), at=9)
+    assert bound is not None
+    name = open_errors(client, "t")
+    client.set_retention(name, 3_600_000)
+    rows = pa.Table.from_pylist([{"error": "bad", "raw": raw} for raw in raws], ERRORS)
+    client.writer(name).compare_and_append(rows, Frontier(0), Frontier(10))
+
+
+def ask(application: Application, **asked: Any) -> dict[str, Any]:
+    return answer_errors(application.repairs, ErrorsRequest(**asked))
+
+
+def test_errors_are_shown_and_taken_away(site: Site) -> None:
+    """First what would be done, and only what was shown; of all that is made of the source."""
+    with_errors(site, "x,y", "x,y", "z")
+    with site.application() as application:
+        application.apply(project(source(), index()))
+        site.wait("the index is there", lambda: "i" in application.running())
+        shown = ask(application, id="i")
+        assert (shown["live"], [one["source"] for one in shown["sources"]]) == (3, ["t"])
+        one = next(row["id"] for row in shown["sources"][0]["live"] if row["raw"] == "z")
+        planned = ask(application, id="t", act="skip", errors=[one])
+        assert (planned["chosen"], "retracted" in planned) == (1, False)
+        assert ask(application, id="t")["live"] == 3, "a dry run changes nothing"
+        done = ask(application, id="t", act="skip", errors=[one], commit=True)
+        assert (done["retracted"], done["live"]) == (1, 2)
+        assert done["sources"][0]["skipped_count"] == 1
+        done = ask(application, id="t", act="retract", commit=True)
+        assert (done["retracted"], done["live"]) == (2, 0)
+        assert application.runtime.lane.state.repairs == {}
+        with pytest.raises(InvalidUsage, match="NO_SOURCE"):
+            ask(application, id="i", act="retract")
+        with pytest.raises(InvalidUsage, match="UNKNOWN_ERROR"):
+            ask(application, id="t", act="retract", errors=[one])
+        with pytest.raises(InvalidUsage, match="UNKNOWN_OBJECT"):
+            ask(application, id="tt")
+
+
+def test_errors_can_be_read_as_a_table(site: Site) -> None:
+    """At the time of their source, also while reads of the source fail because of them."""
+    with_errors(site, "x,y", "z")
+    with site.application() as application:
+        application.apply(project(source()))
+        site.wait("the source is there", lambda: "t" in application.running())
+        with pytest.raises(Exception, match="INPUT_HAS_ERRORS"):
+            application.sql("SELECT k FROM t")
+        found = application.sql("SELECT raw, file FROM t_errors")
+        assert sorted(found.to_pylist(), key=str) == [
+            {"raw": "x,y", "file": None},
+            {"raw": "z", "file": None},
+        ]
+        ask(application, id="t", act="retract", commit=True)
+        site.put([], 11 + 1)
+        assert application.sql("SELECT raw FROM t_errors AS OF 9").num_rows == 2
+        with pytest.raises(InvalidUsage, match=r"UNKNOWN_OBJECT.*'other_errors'"):
+            application.sql("SELECT raw FROM other_errors")
+
+
+def test_errors_are_taken_away_where_nothing_runs(site: Site) -> None:
+    """By the same answers; the next start goes on after it, with numbers of its own."""
+    with_errors(site, "x", "y")
+    with site.application() as application:
+        application.apply(project(source(), index()))
+        site.wait("the index is there", lambda: "i" in application.running())
+    offline = OfflineRepairs(site.client())
+    shown = answer_errors(offline, ErrorsRequest(id="i"))
+    assert (shown["live"], [one["source"] for one in shown["sources"]]) == (2, ["t"])
+    one = next(row["id"] for row in shown["sources"][0]["live"] if row["raw"] == "y")
+    asked = ErrorsRequest(id="t", act="skip", errors=[one], commit=True)
+    done = answer_errors(offline, asked)
+    assert (done["retracted"], done["live"]) == (1, 1)
+    with pytest.raises(InvalidUsage, match="UNKNOWN_OBJECT"):
+        offline.show("tt")
+    with site.application() as application:
+        application.apply(project(source(), index()))
+        site.wait("the source is there", lambda: "t" in application.running())
+        done = ask(application, id="t", act="retract", commit=True)
+        assert (done["retracted"], done["live"]) == (1, 0)
+        assert done["sources"][0]["skipped_count"] == 1
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_repair_that_a_crash_interrupts_is_done_once(
+    site: Site, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the next start: whether its append had happened or not, and though errors came since."""
+    with_errors(site, "x", "y")
+    real = repair_errors
+    cut: list[int] = []
+
+    def dies(*given: Any, **named: Any) -> Any:
+        if when == "after":
+            real(*given, **named)
+        cut.append(1)
+        raise OSError("the machine is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shardline.app.coordinator.error_repairs.repair_errors", dies)
+        with site.application(query_timeout="1s") as application:
+            application.apply(project(source()))
+            site.wait("the source is there", lambda: "t" in application.running())
+            with pytest.raises(Exception, match="REPAIR_PENDING"):
+                ask(application, id="t", act="retract", commit=True)
+            assert len(application.runtime.lane.state.repairs) == 1
+    assert cut
+    handle = site.client().writer("t_errors")
+    upper = handle.upper()
+    assert upper.time is not None
+    more = pa.Table.from_pylist([{"error": "bad", "raw": "x"}], ERRORS)
+    handle.compare_and_append(more, upper, Frontier(upper.time + 5))
+    with site.application() as application:
+        application.apply(project(source()))
+        site.wait("it is done", lambda: not application.runtime.lane.state.repairs)
+        assert ask(application, id="t")["live"] == 1

@@ -1,0 +1,201 @@
+"""Repairs: what is taken away, exactly once, whatever fails on the way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from shardline.app.storage.errors import ERRORS, live_errors, open_errors
+from shardline.app.storage.reclock import Origin, Remap
+from shardline.app.storage.repair import (
+    REPAIR,
+    Repair,
+    bad_rows,
+    repair_errors,
+    skipped_rows,
+)
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.write import WriteHandle
+from support.fakes.clock import ManualClock, SeededIds
+
+_numbers = count()
+
+
+class World:
+    """A source `in` that writes its shards in the order of a real one."""
+
+    def __init__(self) -> None:
+        place = f"memory://repair-{next(_numbers)}"
+        self.client = ShardClient.open(place, clock=ManualClock(), ids=SeededIds())
+        self.remap = Remap.open(self.client, "in", Origin("csv", 0))
+        # As a source does: by itself a shard without readers keeps nothing but its newest time.
+        self.client.set_retention(open_errors(self.client, "in"), 3_600_000)
+        self.client.create("in", ShardSchema.from_arrow(pa.schema([("k", pa.int64())])))
+        self.time = 0
+
+    def bind(self) -> int:
+        """Bind the next micro-batch, at a later time than all before."""
+        bound = self.remap.read()
+        self.time = -(-max(bound.upper, self.time + 1) // 10) * 10
+        number = 0 if bound.last is None else bound.last.number + 1
+        assert self.remap.bind(bound, number=number, offset="o", files=(), at=self.time)
+        return self.time
+
+    def append(self, shard: str, at: int, *raws: str) -> None:
+        handle = self.client.writer(shard)
+        upper = handle.upper()
+        assert upper.time is not None
+        assert upper.time <= at, "somebody stands in the way of a micro-batch"
+        done = handle.compare_and_append(table(*raws) if raws else None, upper, Frontier(at + 1))
+        assert not hasattr(done, "expected"), done
+
+    def bring(self, *raws: str) -> None:
+        """One whole micro-batch with these errors."""
+        at = self.bind()
+        self.append("in_errors", at, *raws)
+        self.append("in", at)
+
+    def live(self) -> Counter[str]:
+        return Counter(live_errors(self.client, "in").column("raw").to_pylist())
+
+    def skipped(self) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for row in skipped_rows(self.client, "in"):
+            found[str(row.raw)] += row.count
+        return found
+
+    def repair(self, act: Any, number: int, *errors: str, as_of: int | None = None) -> int | None:
+        _, newest = bad_rows(self.client, "in")
+        wanted = Repair(act, newest if as_of is None else as_of, errors)
+        return repair_errors(self.client, "in", wanted, writer=REPAIR, number=number)
+
+
+def table(*raws: str) -> pa.Table:
+    rows = [{"error": "bad", "raw": raw, "file": "file:///f.csv"} for raw in raws]
+    return pa.Table.from_pylist(rows, ERRORS)
+
+
+def test_what_is_there_has_a_name_a_time_and_a_count() -> None:
+    """Equal rows are one line; a row that went and came again has come later."""
+    world = World()
+    world.bring("a", "a")
+    world.bring("b")
+    rows, newest = bad_rows(world.client, "in")
+    assert [(row.raw, row.count, row.since_ms) for row in rows] == [("a", 2, 10), ("b", 1, 20)]
+    assert {row.file for row in rows} == {"file:///f.csv"}
+    assert newest == 20
+    assert world.repair("retract", 1, rows[0].id) == 2
+    world.bring("a")
+    again, _ = bad_rows(world.client, "in")
+    assert [(row.raw, row.since_ms) for row in again] == [("b", 20), ("a", world.time)]
+    assert {row.id for row in again} == {row.id for row in rows}
+
+
+def test_the_chosen_ones_go_and_the_source_goes_on() -> None:
+    """Retracted ones without a trace, skipped ones with a note; the next micro-batch fits."""
+    world = World()
+    world.bring("a", "b", "c", "c")
+    ids = {row.raw: row.id for row in bad_rows(world.client, "in")[0]}
+    assert world.repair("retract", 1, ids["a"]) == 1
+    assert (world.live(), world.skipped()) == ({"b": 1, "c": 2}, {})
+    assert world.repair("skip", 2, ids["b"], ids["c"]) == 3
+    assert (world.live(), world.skipped()) == ({}, {"b": 1, "c": 2})
+    world.bring("d")
+    world.append("in_skipped", world.time, "e")
+    assert (world.live(), world.skipped()) == ({"d": 1}, {"b": 1, "c": 2, "e": 1})
+
+
+@pytest.mark.parametrize("act", ["retract", "skip"])
+def test_a_repetition_takes_nothing_that_came_later(act: str) -> None:
+    """Not even an error equal to one that was meant; also if there was nothing to do."""
+    world = World()
+    world.bring("a")
+    _, seen = bad_rows(world.client, "in")
+    assert world.repair(act, 1, as_of=seen) == 1
+    assert world.repair(act, 2, as_of=seen) == 0
+    world.bring("a")
+    assert world.repair(act, 1, as_of=seen) is None
+    assert world.repair(act, 2, as_of=seen) is None
+    assert world.live() == {"a": 1}
+    assert sum(world.skipped().values()) == (1 if act == "skip" else 0)
+
+
+def test_errors_that_nobody_has_seen_are_not_meant() -> None:
+    """All are those of a time; what came after it stays."""
+    world = World()
+    world.bring("a")
+    _, seen = bad_rows(world.client, "in")
+    world.bring("a", "b")
+    assert world.repair("retract", 1, as_of=seen) == 1
+    assert world.live() == {"a": 1, "b": 1}
+
+
+@pytest.mark.parametrize("lost", ["answer", "request"])
+@pytest.mark.parametrize("act", ["retract", "skip"])
+def test_an_answer_that_is_lost_is_read_back(
+    act: str, lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each append of a repair: done again with its number, it is done once."""
+    for fatal in range(1, 3 if act == "skip" else 2):
+        world = World()
+        world.bring("a", "a", "b")
+        _, seen = bad_rows(world.client, "in")
+        fails = _failing(WriteHandle.compare_and_append, fatal, happens=lost == "answer")
+        with monkeypatch.context() as patch:
+            patch.setattr(WriteHandle, "compare_and_append", fails)
+            with pytest.raises(Indeterminate):
+                world.repair(act, 1, as_of=seen)
+            # Another client, as after a crash: nothing of this process is remembered.
+            again = ShardClient.open(world.client.location.url, clock=ManualClock())
+            repair_errors(again, "in", Repair(act, seen), writer=REPAIR, number=1)  # type: ignore[arg-type]
+        assert world.live() == {}
+        assert world.skipped() == ({"a": 2, "b": 1} if act == "skip" else {})
+
+
+def _failing(real: Callable[..., Any], fatal: int, *, happens: bool) -> Callable[..., Any]:
+    """An append whose answer is lost, at the `fatal`-th one of a repair."""
+    calls = count(1)
+
+    def append(handle: WriteHandle, *given: Any, **named: Any) -> Any:
+        if handle.writer != REPAIR or next(calls) != fatal:
+            return real(handle, *given, **named)
+        if happens:
+            real(handle, *given, **named)
+        raise Indeterminate("no answer")
+
+    return append
+
+
+def test_notes_wait_for_a_micro_batch_that_is_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own notes could not be told from those of the repair, and would be lost."""
+    monkeypatch.setattr("shardline.app.storage.repair._ATTEMPTS", 2)
+    world = World()
+    world.bring("a")
+    at = world.bind()
+    world.append("in_errors", at)
+    with pytest.raises(Determinate, match="CONTENTION"):
+        world.repair("skip", 1)
+    assert world.skipped() == {}
+    world.append("in", at)
+    assert world.repair("skip", 1) == 1
+
+
+def test_what_is_unknown_is_refused_and_changes_nothing() -> None:
+    """A name of a source, of an error, and a time that nobody can read any more."""
+    world = World()
+    with pytest.raises(InvalidUsage, match="NOTHING_APPENDED"):
+        world.repair("retract", 1)
+    world.bring("a")
+    with pytest.raises(InvalidUsage, match="UNKNOWN_ERROR"):
+        world.repair("retract", 1, "00000000")
+    with pytest.raises(InvalidUsage, match="SHARD_NOT_FOUND"):
+        repair_errors(world.client, "inn", Repair("retract", 1), writer=REPAIR, number=1)
+    assert world.live() == {"a": 1}
