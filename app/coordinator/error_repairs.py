@@ -202,14 +202,20 @@ class ErrorRepairs:
             self._client.clock.wait(self._wake, _RETRY_MS)
             # Before the look: what is recorded during it causes another one.
             self._wake.clear()
-            lane = self._runtime.lane
-            if self._objects.follows or lane.lost is not None:
-                continue
-            for index, command in sorted(lane.state.repairs.items()):
-                # Oldest first, and none before the one before it is done: the shard takes numbers
-                # of one writer in order, and would take the older one for done.
-                if self._ending.is_set() or not self._carry_out(index, command):
-                    break
+            try:
+                self._carry_out_pending()
+            except Exception:  # noqa: BLE001 - without this thread nothing could be repaired
+                _log.exception("a look at pending repairs failed")
+
+    def _carry_out_pending(self) -> None:
+        lane = self._runtime.lane
+        if self._objects.follows or lane.lost is not None:
+            return
+        for index, command in sorted(lane.state.repairs.items()):
+            # Oldest first, and none before the one before it is done: the shard takes numbers of
+            # one writer in order, and would take the older one for done.
+            if self._ending.is_set() or not self._carry_out(index, command):
+                return
 
     def _carry_out(self, index: int, command: RepairErrors) -> bool:
         """Carry a repair out and have its end recorded; False if it stays pending."""
