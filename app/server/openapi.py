@@ -135,6 +135,7 @@ def _paths() -> dict[str, Any]:
             "post": _post(
                 "Rows that could not be decoded: show them, or, with commit, take them away",
                 {"id": _TEXT},
+                _OBJECT,
                 optional={
                     "act": {"type": "string", "enum": ["show", "retract", "skip"]},
                     "errors": {"type": "array", "items": _TEXT},
