@@ -37,6 +37,7 @@ def test_names_in_order_are_no_problem() -> None:
         (view("introspection", "planes"), "the name 'introspection' belongs"),
         (view("`a b`", "planes"), "'a b' cannot name an object"),
         (view("`a:b`", "planes"), "'a:b' cannot name an object"),
+        (view("`a.b`", "planes"), "it has several parts (names have one part, such as a_b"),
         (view("x" * 61, "planes"), "has 61 bytes"),
         (view("flights_progress", "planes"), "is that of a shard of 'flights'"),
         (view("flights_errors", "planes"), "is that of a shard of 'flights'"),

@@ -80,3 +80,18 @@ class Suggesting(Exception):
 def test_an_error_is_told_in_a_sentence(error: Exception, said: SparkProblem) -> None:
     """Codes, plans and traces are left out; the offset counts from the start of the text."""
     assert read_spark_error(error, TEXT) == said
+
+
+def test_an_unknown_function_gets_the_nearest_name() -> None:
+    """Of Spark's own, whatever a catalog puts in front; what to do where none is near."""
+
+    class Unresolved(ValueError):
+        def __init__(self, name: str) -> None:
+            super().__init__("[UNRESOLVED_ROUTINE] Cannot resolve routine. SQLSTATE: 42883")
+            self.name = name
+
+        def getMessageParameters(self) -> dict[str, str]:  # noqa: N802 - Spark's name
+            return {"routineName": self.name}
+
+    assert read_spark_error(Unresolved("`system`.`Cuont`"), "").hint == "did you mean count?"
+    assert read_spark_error(Unresolved("`qqqqqqqq`"), "").hint.startswith("no function")
