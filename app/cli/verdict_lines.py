@@ -4,17 +4,17 @@
     lines.show({"orders": before})
     lines.show({"orders": after})          one line, if the two differ
 
-What a verdict is, and how a change of one reads, is not decided here: verdicts are compared, and
-`describe_change(name, before, after)` returns the line, or "" where a change is worth none, as the
-steps of an orderly start are. An object is told of again only when something else is said of it.
+    read_conditions(relations, now_ms)     the verdict of each object, from the relation `verdicts`
 
-    read_conditions(relations)             the verdicts of today: an object's status, with why
+`describe_change(name, before, after)` returns the line, or "" where a change is worth none, as the
+steps of an orderly start are. An object is told of again only when something else is said of it:
+another verdict, another object to blame or another error, and not another number in the reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -28,25 +28,33 @@ V = TypeVar("V")
 _GOOD: Final = "good"
 _BAD: Final = "bad"
 
-_BAD_STATUSES: Final = frozenset({"stalled", "frozen", "ceased"})
 _LASTING_MS: Final = 3_000
-"""For so long an object runs before it counts as well: one that fails again and again is started in
-between, and fails with its first micro-batch."""
+"""For so long an object is well before it counts as well: one that fails again and again is started
+in between, and fails with its first micro-batch."""
+
+_LATE_MS: Final = 10_000
+"""For so long an object falls behind before that is worth a line: one long step is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """How an object is.
+    """How an object is. Two are equal if they say the same, whatever the numbers in it.
 
     Attributes:
-        words: The verdict, in a few words.
+        verdict: In a word or two.
         tone: `good`, `bad`, or anything else for what passes by itself.
-        hint: What to do about it; "" if there is nothing to do.
+        error: What is wrong with the object itself, in words that stay.
+        blame: The object that is the cause, if it is another one.
+        because: Why, as of now.
+        to_do: What to do about it; "" if there is nothing to do.
     """
 
-    words: str
+    verdict: str
     tone: str
-    hint: str = ""
+    error: str = ""
+    blame: str = ""
+    because: str = field(default="", compare=False)
+    to_do: str = field(default="", compare=False)
 
 
 class VerdictLines(Generic[V]):
@@ -88,41 +96,52 @@ class VerdictLines(Generic[V]):
 def describe_change(name: str, before: Condition | None, after: Condition | None) -> str:
     """The line about an object that has become bad, or well again; "" for anything between.
 
-    What passes by itself (starting, hydrating) is no news, and an object that was never well is
+    What passes by itself (starting, catching up, waiting for another object) is no news, and an object that was never well is
     told of as well once it is.
     """
     if after is None:
         return f"{name}: dropped"
-    if after.tone == _BAD or (after.tone == _GOOD and (before is None or before.tone == _BAD)):
-        hint = f" — {after.hint}" if after.hint and after.tone == _BAD else ""
-        return f"{name}: {after.words}{hint}"
-    return ""
+    if after.tone == _GOOD and (before is None or before.tone == _BAD):
+        return f"{name}: {after.verdict}"
+    if after.tone != _BAD:
+        return ""
+    because = f": {after.because}" if after.because else ""
+    to_do = f" — {after.to_do}" if after.to_do else ""
+    return f"{name}: {after.verdict}{because}{to_do}"
 
 
 def read_conditions(relations: Relations, now_ms: int) -> dict[str, Condition]:
     """The condition of each object of the project, by name; for `VerdictLines.show`."""
-    table = relations.relation("objects").select(
-        ["id", "type", "status", "error", "hint", "last_status_change_at"]
-    )
+    errors = {row["id"]: row["error"] for row in relations.relation("objects").to_pylist()}
     return {
-        row["id"]: condition_of(
-            row["status"],
-            row["error"] or "",
-            row["hint"] or "",
-            _age_ms(row["last_status_change_at"], now_ms),
+        row["object_id"]: condition_of(
+            row["verdict"],
+            row["tone"],
+            _age_ms(row["since"], now_ms),
+            error=errors.get(row["object_id"]) or "",
+            blame=row["blame_id"] or "",
+            because=row["because"] or "",
+            to_do=row["to_do"] or "",
         )
-        for row in table.to_pylist()
+        for row in relations.relation("verdicts").to_pylist()
         if row["type"] != "subscribe"
     }
 
 
-def condition_of(status: str, error: str, hint: str, age_ms: int) -> Condition:
-    """The condition of an object that has had a status for `age_ms`."""
-    if status in _BAD_STATUSES:
-        return Condition(f"{status}: {error}" if error else status, _BAD, hint)
-    if status == "running" and age_ms >= _LASTING_MS:
-        return Condition(status, _GOOD)
-    return Condition(status, "passing")
+def condition_of(verdict: str, tone: str, age_ms: int, **said: str) -> Condition:
+    """The condition of an object that has had a verdict for `age_ms`.
+
+    Args:
+        verdict: As in the relation.
+        tone: As in the relation.
+        age_ms: Since when.
+        said: Further fields of the condition.
+    """
+    lasting_ms = _LATE_MS if verdict == "falling behind" else _LASTING_MS
+    waits = tone == "idle" or (tone == _GOOD or verdict == "falling behind")
+    if waits and age_ms < lasting_ms:
+        return Condition(verdict, "passing")
+    return Condition(verdict, _GOOD if tone == "idle" else tone, **said)
 
 
 def _age_ms(since: datetime | None, now_ms: int) -> int:

@@ -43,6 +43,7 @@ from shardline.app.storage.repair import (
     repair_errors,
     skipped_rows,
 )
+from shardline.datasource.background import PeriodicThread
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import (
     Fenced,
@@ -114,11 +115,13 @@ class ErrorRepairs:
         self._runtime = runtime
         self._objects = objects
         self._timeout_ms = timeout_ms
-        self._wake = threading.Event()
         self._news = threading.Condition()
         self._outcomes: dict[int, int | ShardError | None] = {}
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="error-repair", daemon=True)
+        # A look that fails is logged, and another one is taken: without this thread nothing could be
+        # repaired.
+        self._thread = PeriodicThread(
+            "error-repair", self._carry_out_pending, client.clock, retry_ms=_RETRY_MS
+        )
 
     def start(self) -> None:
         """Begin to carry out what is pending."""
@@ -126,10 +129,7 @@ class ErrorRepairs:
 
     def stop(self) -> None:
         """Carry nothing more out; what is pending stays so."""
-        self._ending.set()
-        self._wake.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        self._thread.stop()
 
     def show(self, name: str) -> list[SourceErrors]:
         """The bad rows of a source, or of all sources that an object is made of.
@@ -171,10 +171,10 @@ class ErrorRepairs:
         except NotDone:
             raise _pending_error(name) from None
         with self._news:
-            self._wake.set()
+            self._thread.wake.set()
             while index not in self._outcomes:
                 left_ms = deadline_ms - self._client.clock.elapsed_ms()
-                if left_ms <= 0 or self._ending.is_set():
+                if left_ms <= 0 or self._thread.stopping.is_set():
                     raise _pending_error(name)
                 self._news.wait(left_ms / 1000)
             outcome = self._outcomes.pop(index)
@@ -197,25 +197,16 @@ class ErrorRepairs:
 
     # -- the thread ------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        while not self._ending.is_set():
-            self._client.clock.wait(self._wake, _RETRY_MS)
-            # Before the look: what is recorded during it causes another one.
-            self._wake.clear()
-            try:
-                self._carry_out_pending()
-            except Exception:  # noqa: BLE001 - without this thread nothing could be repaired
-                _log.exception("a look at pending repairs failed")
-
-    def _carry_out_pending(self) -> None:
+    def _carry_out_pending(self) -> float:
         lane = self._runtime.lane
         if self._objects.follows or lane.lost is not None:
-            return
+            return _RETRY_MS
         for index, command in sorted(lane.state.repairs.items()):
             # Oldest first, and none before the one before it is done: the shard takes numbers of
             # one writer in order, and would take the older one for done.
-            if self._ending.is_set() or not self._carry_out(index, command):
-                return
+            if self._thread.stopping.is_set() or not self._carry_out(index, command):
+                break
+        return _RETRY_MS
 
     def _carry_out(self, index: int, command: RepairErrors) -> bool:
         """Carry a repair out and have its end recorded; False if it stays pending."""

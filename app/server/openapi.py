@@ -76,35 +76,9 @@ def openapi(relations: Mapping[str, Relation], routed: Iterable[str]) -> dict[st
     }
 
 
-def _paths() -> dict[str, Any]:
-    """All paths that an application may serve, besides its relations."""
-    name = [_parameter("name", "path")]
+def _changing_paths() -> dict[str, Any]:
+    """The paths by which a project, its objects and their errors are changed."""
     return {
-        "/api/v1/openapi.json": {"get": _get("This description", _OBJECT)},
-        "/api/v1/relations": {
-            "get": _get("Names, columns and meanings of all relations", _answer(relations=_OBJECTS))
-        },
-        "/api/v1/objects": {
-            "get": _get("All objects, with their status", _answer(objects=_OBJECTS))
-        },
-        "/api/v1/objects/{name}": {
-            "get": {
-                **_get(
-                    "One object: its rows of every relation that is about objects",
-                    {**_OBJECT, "additionalProperties": _OBJECTS},
-                ),
-                "parameters": name,
-            }
-        },
-        "/api/v1/sql": {"post": _post("Run a query once", _QUERY, _RESULT)},
-        "/api/v1/subscribe": {
-            "post": _post(
-                "Follow an object: a line of JSON for each interval, until the client leaves",
-                _QUERY,
-                _INTERVAL,
-                content="application/x-ndjson",
-            )
-        },
         "/api/v1/project": {
             "post": _post(
                 "Make a project run, or, with dry_run, only say what that would do",
@@ -143,6 +117,39 @@ def _paths() -> dict[str, Any]:
                 },
             )
         },
+    }
+
+
+def _paths() -> dict[str, Any]:
+    """All paths that an application may serve, besides its relations."""
+    name = [_parameter("name", "path")]
+    return {
+        "/api/v1/openapi.json": {"get": _get("This description", _OBJECT)},
+        "/api/v1/relations": {
+            "get": _get("Names, columns and meanings of all relations", _answer(relations=_OBJECTS))
+        },
+        "/api/v1/objects": {
+            "get": _get("All objects, with their status", _answer(objects=_OBJECTS))
+        },
+        "/api/v1/objects/{name}": {
+            "get": {
+                **_get(
+                    "One object: its rows of every relation that is about objects",
+                    {**_OBJECT, "additionalProperties": _OBJECTS},
+                ),
+                "parameters": name,
+            }
+        },
+        "/api/v1/sql": {"post": _post("Run a query once", _QUERY, _RESULT)},
+        "/api/v1/subscribe": {
+            "post": _post(
+                "Follow an object: a line of JSON for each interval, until the client leaves",
+                _QUERY,
+                _INTERVAL,
+                content="application/x-ndjson",
+            )
+        },
+        **_changing_paths(),
         "/api/v1/actions/{name}": {
             "post": {
                 **_post(

@@ -9,15 +9,20 @@ from shardline.app.cli.verdict_lines import (
     describe_change,
     read_conditions,
 )
-from shardline.app.execution.observations import Failed
+from shardline.app.execution.observations import Failed, Hydrated, Progress
 from shardline.app.introspection.events import Phase
 from shardline.app.introspection.store import Relations
 from support.fakes.introspection import DELAYS, FLIGHTS, World
 
-WELL = condition_of("running", "", "", 60_000)
-STARTING = condition_of("starting", "", "", 60_000)
-JUST_STARTED = condition_of("running", "", "", 100)
-STALLED = condition_of("stalled", "no file", "bring it back", 0)
+WELL = condition_of("healthy", "good", 60_000)
+STARTING = condition_of("starting", "wait", 60_000)
+JUST_STARTED = condition_of("healthy", "good", 100)
+STALLED = condition_of(
+    "stalled", "bad", 0, error="no file", because="no file, for 3 s", to_do="bring it back"
+)
+LATER = condition_of(
+    "stalled", "bad", 0, error="no file", because="no file, for 9 s", to_do="bring it back"
+)
 
 
 def told(*seen: dict[str, Condition]) -> list[str]:
@@ -38,33 +43,33 @@ def test_a_start_is_one_line_for_each_object() -> None:
         {"a": WELL, "b": WELL},
         {"a": WELL, "b": WELL},
     ]
-    assert told(*steps) == ["a: running", "b: running"]
+    assert told(*steps) == ["a: healthy", "b: healthy"]
 
 
 def test_what_fails_is_told_with_why_and_what_to_do_and_told_again_when_it_is_well() -> None:
     """At once; retries that fail alike are no news, another reason is."""
-    full = condition_of("stalled", "disk full", "", 0)
+    full = condition_of("stalled", "bad", 0, error="disk full", because="disk full")
     retries: list[dict[str, Condition]] = [
         {"a": WELL},
         {"a": STALLED},
         {"a": STARTING},
         {"a": JUST_STARTED},
-        {"a": STALLED},
+        {"a": LATER},
         {"a": full},
         {"a": JUST_STARTED},
         {"a": WELL},
     ]
     assert told(*retries) == [
-        "a: running",
-        "a: stalled: no file — bring it back",
+        "a: healthy",
+        "a: stalled: no file, for 3 s — bring it back",
         "a: stalled: disk full",
-        "a: running",
+        "a: healthy",
     ]
 
 
 def test_what_is_gone_is_told() -> None:
     """Once; an object that was never told of goes without a word."""
-    assert told({"a": WELL, "b": STARTING}, {}, {}) == ["a: running", "a: dropped"]
+    assert told({"a": WELL, "b": STARTING}, {}, {}) == ["a: healthy", "a: dropped"]
 
 
 def test_other_verdicts_need_another_description_only() -> None:
@@ -79,19 +84,37 @@ def test_other_verdicts_need_another_description_only() -> None:
     assert printed == ["a: None → catching up", "a: catching up → healthy", "a: healthy → None"]
 
 
+def test_one_long_step_is_no_line() -> None:
+    """Falling behind is one once it lasts; and so is being well again."""
+    late = [
+        condition_of("falling behind", "bad", age, because="40 s") for age in (0, 9_999, 10_000)
+    ]
+    assert [one.tone for one in late] == ["passing", "passing", "bad"]
+    assert told({"a": WELL}, {"a": late[1]}, {"a": WELL}) == ["a: healthy"]
+    assert told({"a": WELL}, {"a": late[2]}, {"a": condition_of("idle", "idle", 5_000)}) == [
+        "a: healthy",
+        "a: falling behind: 40 s",
+        "a: idle",
+    ]
+
+
 def test_conditions_are_those_of_the_relation() -> None:
-    """By object, with the error and its hint; how long it has run counts by the clock."""
+    """By object, with what to do; how long they last counts by the clock."""
     world = World()
     world.run(DELAYS)
     world.run(FLIGHTS)
     relations = Relations(world.sink)
+    world.tell(
+        Hydrated(id="delays", epoch=1, took_ms=1),
+        Progress(id="delays", epoch=1, write=world.clock.now_ms()),
+    )
     now_ms = world.clock.now_ms()
-    assert read_conditions(relations, now_ms)["delays"].tone == "passing"
-    assert read_conditions(relations, now_ms + 10_000)["delays"] == WELL
+    found = read_conditions(relations, now_ms)
+    assert {name: one.tone for name, one in found.items()} == {"delays": "wait", "flights": "wait"}
     world.tell(
         Failed(id="delays", epoch=1, error="disk full", hint="make room"),
         Phase(id="delays", epoch=1, phase="suspended", at_ms=now_ms),
     )
     found = read_conditions(relations, now_ms)
-    assert found["delays"] == Condition("stalled: disk full", "bad", "make room")
-    assert found.keys() == {"delays", "flights"}
+    assert found["delays"] == Condition("stalled", "bad", "disk full")
+    assert (found["delays"].because, found["delays"].to_do) == ("disk full", "make room")
