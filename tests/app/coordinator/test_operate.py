@@ -209,6 +209,8 @@ def test_errors_are_taken_away_where_nothing_runs(site: Site) -> None:
         done = ask(application, id="t", act="retract", commit=True)
         assert (done["retracted"], done["live"]) == (1, 0)
         assert done["sources"][0]["skipped_count"] == 1
+        assert "t_skipped" in application.drop(["i", "t"])
+        assert not site.client().exists("t_skipped")
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -180,6 +180,22 @@ def test_everything_once_whatever_fails(steps: list[tuple[str, int, bool]]) -> N
         assert noted == Counter(f"s{number}" for number in range(len(steps)))
 
 
+@pytest.mark.parametrize("step", STEPS[1:])
+def test_what_is_found_to_be_committed_has_its_errors_and_notes(step: str) -> None:
+    """The next incarnation does not run it again: whatever was missing would be lost for good."""
+    world = World()
+    timeline = world.timeline()
+    world.commit(timeline, 0)
+    crashing(timeline, step)
+    with pytest.raises(Crash):
+        world.commit(timeline, 1)
+    done = world.timeline().is_committed(1, PlannedMicroBatch("o1", frozenset()))
+    assert done == (step == "rows")
+    if done:
+        assert world.contents("in_errors", "raw") == {"1": 1}
+        assert world.contents("in_skipped", "raw") == {"s0": 1, "s1": 1}
+
+
 def test_nothing_ticks_past_a_binding_without_rows() -> None:
     """Neither the incarnation that was interrupted, nor the next one, nor one before both."""
     world = World()
