@@ -96,8 +96,8 @@ class VerdictLines(Generic[V]):
 def describe_change(name: str, before: Condition | None, after: Condition | None) -> str:
     """The line about an object that has become bad, or well again; "" for anything between.
 
-    What passes by itself (starting, catching up, waiting for another object) is no news, and an object that was never well is
-    told of as well once it is.
+    What passes by itself (starting, catching up, waiting for another object) is no news, and an
+    object that was never well is told of as well once it is.
     """
     if after is None:
         return f"{name}: dropped"

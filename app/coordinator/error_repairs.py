@@ -117,8 +117,8 @@ class ErrorRepairs:
         self._timeout_ms = timeout_ms
         self._news = threading.Condition()
         self._outcomes: dict[int, int | ShardError | None] = {}
-        # A look that fails is logged, and another one is taken: without this thread nothing could be
-        # repaired.
+        # A look that fails is logged, and another one is taken: without this thread nothing could
+        # be repaired.
         self._thread = PeriodicThread(
             "error-repair", self._carry_out_pending, client.clock, retry_ms=_RETRY_MS
         )

@@ -53,8 +53,11 @@ def ask_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, A
     return report
 
 
-def test_a_location_is_one_line_per_shard(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_location_is_one_line_per_shard(
+    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every shard has a line with its rows, and fits into 80 columns."""
+    monkeypatch.setattr(show, "open_console", lambda: Console(highlight=False, width=80))
     assert main([url]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "".join(lines).startswith(f"file://{url}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -12,79 +12,19 @@ from shardline.app.lane.commands import (
     AllowWrites,
     CreateDataflow,
     DropDataflow,
-    LaneCommand,
-    PauseDataflow,
-    RestartDataflow,
-    ResumeDataflow,
     SuspendAndRestart,
     UpdateConfiguration,
 )
 from shardline.app.lane.lane import Lane
-from shardline.app.lane.settings import LaneSettings
 from shardline.app.lane.state import LaneObject
 from shardline.app.protocol.objects import (
     IndexDescription,
-    SourceDescription,
     SubscribeDescription,
-    ViewDescription,
 )
 from shardline.datasource.errors import Determinate, Fenced, Indeterminate, InvalidUsage
 from support.fakes.clock import ManualClock, SeededIds
-from support.fakes.lane import Ledger, Order, Runtime, SimJournal, host
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from shardline.app.lane.order_protocol import Role
-
-
-def view(name: str, query: str = "SELECT 1") -> ViewDescription:
-    return ViewDescription(name=name, query=query, inputs=(), schema="a INT")
-
-
-def source(name: str) -> SourceDescription:
-    return SourceDescription(name=name, format="csv")
-
-
-class Stage:
-    """One runtime, or several, over one order, in which nothing happens by chance."""
-
-    def __init__(self, **settings: int) -> None:
-        self.clock = ManualClock()
-        self.order = Order()
-        self.ledger = Ledger()
-        self.settings = LaneSettings(**settings)
-        self.count = 0
-        self.a = self.runtime()
-
-    def runtime(self, role: Role = "holder") -> Runtime:
-        self.count += 1
-        return Runtime(
-            self.order,
-            self.ledger,
-            self.clock,
-            random.Random(1),
-            f"r{self.count}",
-            role=role,
-            settings=self.settings,
-        )
-
-    def do(self, *commands: LaneCommand) -> None:
-        """Record commands, in one round; nothing else happens."""
-        tickets = [self.a.lane.offer("compute", command) for command in commands]
-        self.a.lane.step()
-        assert all(ticket.done() for ticket in tickets)
-
-    def effects(self) -> None:
-        """Let the effects that wait happen, and the lane hear of them."""
-        while self.a.pool.run_one():
-            self.a.lane.step()
-
-    def phases(self, name: str) -> Sequence[str]:
-        """The phases of an object since the last call."""
-        told = [change.phase for change in self.a.phases if change.id == name]
-        self.a.phases = [change for change in self.a.phases if change.id != name]
-        return told
+from support.fakes.lane import Order, SimJournal, host
+from support.fakes.stage import Stage, source, view
 
 
 def test_a_dropped_object_is_gone_when_it_has_stopped_and_not_before() -> None:
@@ -116,104 +56,6 @@ def test_a_name_taken_again_waits_for_the_stop(query: str, dataflow: int) -> Non
     known = stage.a.lane.state.objects["v"]
     assert (known.global_id, known.dataflow, known.epoch) == ("u1", dataflow, 2)
     assert stage.a.runs() == {"v": view("v", query)}
-
-
-def test_a_paused_object_stops_and_keeps_what_it_has_until_it_is_resumed() -> None:
-    """Nothing of it starts or is cleaned up meanwhile; then its next incarnation begins."""
-    stage = Stage()
-    stage.do(CreateDataflow(description=view("v")))
-    stage.effects()
-    stage.do(PauseDataflow("v"))
-    stage.effects()
-    assert stage.phases("v") == ["starting", "running", "stopping", "stopped", "paused"]
-    stage.a.settle()
-    assert (stage.a.runs(), stage.a.forgotten, stage.phases("v")) == ({}, [], [])
-    stage.do(ResumeDataflow("v"))
-    stage.effects()
-    assert stage.phases("v") == ["starting", "running"]
-    resumed = stage.a.lives()["v"]
-    assert (resumed.dataflow, resumed.epoch) == (1, 2)
-
-
-def test_a_pause_is_kept_by_the_next_holder_and_by_another_definition() -> None:
-    """A crash starts nothing that is paused, and neither does a change; observers hear of it."""
-    stage = Stage()
-    stage.do(CreateDataflow(description=view("v")), PauseDataflow("v"))
-    stage.a = stage.runtime()
-    stage.a.settle()
-    assert stage.phases("v") == ["paused"]
-    stage.do(CreateDataflow(description=view("v", "SELECT 2")))
-    stage.a.settle()
-    assert (stage.a.runs(), stage.phases("v")) == ({}, ["paused"])
-    stage.do(ResumeDataflow("v"))
-    stage.effects()
-    assert stage.a.runs() == {"v": view("v", "SELECT 2")}
-
-
-def test_a_pause_overtakes_a_restart_after_a_failure() -> None:
-    """What has failed and is paused before its next start does not come back."""
-    stage = Stage(restart_base_ms=1_000)
-    stage.do(CreateDataflow(description=source("s")))
-    stage.effects()
-    stage.a.fail("s")
-    stage.a.lane.step()
-    stage.do(PauseDataflow("s"))
-    stage.a.settle()
-    assert stage.a.runs() == {}
-    assert stage.phases("s")[-1] == "paused"
-
-
-def test_a_follower_pauses_what_its_holder_pauses() -> None:
-    """Its own objects stop, and go on when the order says so."""
-    stage = Stage()
-    stage.do(CreateDataflow(description=view("v")))
-    follower = stage.runtime("follower")
-    follower.settle()
-    assert follower.runs() == {"v": view("v")}
-    stage.do(PauseDataflow("v"))
-    follower.settle()
-    assert follower.runs() == {}
-    stage.do(ResumeDataflow("v"))
-    follower.settle()
-    assert follower.runs() == {"v": view("v")}
-
-
-def test_a_restart_that_is_asked_for_does_not_wait_out_the_pause_after_a_failure() -> None:
-    """Once: if that incarnation fails as well, the next one waits again."""
-    stage = Stage(restart_base_ms=60_000, restart_max_ms=60_000)
-    stage.do(CreateDataflow(description=source("s")))
-    stage.effects()
-    stage.a.fail("s")
-    stage.a.lane.step()
-    stage.effects()
-    assert stage.a.runs() == {}
-    stage.do(RestartDataflow("s"))
-    stage.effects()
-    assert stage.a.lives()["s"].epoch == 3
-    stage.a.fail("s")
-    stage.a.lane.step()
-    stage.effects()
-    stage.a.lane.step()
-    assert stage.a.runs() == {}
-
-
-def test_a_restart_that_is_asked_for_gives_what_runs_another_incarnation() -> None:
-    """It is stopped, and started with the next epoch and the same numbers otherwise."""
-    stage = Stage()
-    stage.do(CreateDataflow(description=view("v")))
-    stage.effects()
-    stage.do(RestartDataflow("v"))
-    stage.effects()
-    assert stage.phases("v") == [
-        "starting",
-        "running",
-        "stopping",
-        "stopped",
-        "starting",
-        "running",
-    ]
-    again = stage.a.lives()["v"]
-    assert (again.global_id, again.dataflow, again.epoch) == ("u1", 1, 2)
 
 
 def test_a_subscription_made_again_is_another_one() -> None:

@@ -1,0 +1,109 @@
+"""Objects that are paused, resumed and restarted by command, with effects under control."""
+
+from __future__ import annotations
+
+from shardline.app.lane.commands import (
+    CreateDataflow,
+    PauseDataflow,
+    RestartDataflow,
+    ResumeDataflow,
+)
+from support.fakes.stage import Stage, source, view
+
+
+def test_a_paused_object_stops_and_keeps_what_it_has_until_it_is_resumed() -> None:
+    """Nothing of it starts or is cleaned up meanwhile; then its next incarnation begins."""
+    stage = Stage()
+    stage.do(CreateDataflow(description=view("v")))
+    stage.effects()
+    stage.do(PauseDataflow("v"))
+    stage.effects()
+    assert stage.phases("v") == ["starting", "running", "stopping", "stopped", "paused"]
+    stage.a.settle()
+    assert (stage.a.runs(), stage.a.forgotten, stage.phases("v")) == ({}, [], [])
+    stage.do(ResumeDataflow("v"))
+    stage.effects()
+    assert stage.phases("v") == ["starting", "running"]
+    resumed = stage.a.lives()["v"]
+    assert (resumed.dataflow, resumed.epoch) == (1, 2)
+
+
+def test_a_pause_is_kept_by_the_next_holder_and_by_another_definition() -> None:
+    """A crash starts nothing that is paused, and neither does a change; observers hear of it."""
+    stage = Stage()
+    stage.do(CreateDataflow(description=view("v")), PauseDataflow("v"))
+    stage.a = stage.runtime()
+    stage.a.settle()
+    assert stage.phases("v") == ["paused"]
+    stage.do(CreateDataflow(description=view("v", "SELECT 2")))
+    stage.a.settle()
+    assert (stage.a.runs(), stage.phases("v")) == ({}, ["paused"])
+    stage.do(ResumeDataflow("v"))
+    stage.effects()
+    assert stage.a.runs() == {"v": view("v", "SELECT 2")}
+
+
+def test_a_pause_overtakes_a_restart_after_a_failure() -> None:
+    """What has failed and is paused before its next start does not come back."""
+    stage = Stage(restart_base_ms=1_000)
+    stage.do(CreateDataflow(description=source("s")))
+    stage.effects()
+    stage.a.fail("s")
+    stage.a.lane.step()
+    stage.do(PauseDataflow("s"))
+    stage.a.settle()
+    assert stage.a.runs() == {}
+    assert stage.phases("s")[-1] == "paused"
+
+
+def test_a_follower_pauses_what_its_holder_pauses() -> None:
+    """Its own objects stop, and go on when the order says so."""
+    stage = Stage()
+    stage.do(CreateDataflow(description=view("v")))
+    follower = stage.runtime("follower")
+    follower.settle()
+    assert follower.runs() == {"v": view("v")}
+    stage.do(PauseDataflow("v"))
+    follower.settle()
+    assert follower.runs() == {}
+    stage.do(ResumeDataflow("v"))
+    follower.settle()
+    assert follower.runs() == {"v": view("v")}
+
+
+def test_a_restart_that_is_asked_for_does_not_wait_out_the_pause_after_a_failure() -> None:
+    """Once: if that incarnation fails as well, the next one waits again."""
+    stage = Stage(restart_base_ms=60_000, restart_max_ms=60_000)
+    stage.do(CreateDataflow(description=source("s")))
+    stage.effects()
+    stage.a.fail("s")
+    stage.a.lane.step()
+    stage.effects()
+    assert stage.a.runs() == {}
+    stage.do(RestartDataflow("s"))
+    stage.effects()
+    assert stage.a.lives()["s"].epoch == 3
+    stage.a.fail("s")
+    stage.a.lane.step()
+    stage.effects()
+    stage.a.lane.step()
+    assert stage.a.runs() == {}
+
+
+def test_a_restart_that_is_asked_for_gives_what_runs_another_incarnation() -> None:
+    """It is stopped, and started with the next epoch and the same numbers otherwise."""
+    stage = Stage()
+    stage.do(CreateDataflow(description=view("v")))
+    stage.effects()
+    stage.do(RestartDataflow("v"))
+    stage.effects()
+    assert stage.phases("v") == [
+        "starting",
+        "running",
+        "stopping",
+        "stopped",
+        "starting",
+        "running",
+    ]
+    again = stage.a.lives()["v"]
+    assert (again.global_id, again.dataflow, again.epoch) == ("u1", 1, 2)
