@@ -34,7 +34,7 @@ ALLOWED = (
     r". (starting|starting Spark|checking the project|starting the \w+) \d+:\d\d:\d\d",
     r"2 to create, 0 unchanged; log: .*/log\.jsonl",
     r"running; http://127\.0\.0\.1:\d+; Ctrl-C stops it",
-    r"\d\d:\d\d:\d\d  (orders|large): (running|stalled: .*)",
+    r"\d\d:\d\d:\d\d  (orders|large): (healthy|unreadable: .*)",
 )
 """All that the terminal may show."""
 
@@ -123,8 +123,8 @@ def test_a_terminal_shows_what_counts_and_the_log_has_the_rest(
     with terminal(home, "--driver-java-options", f"{BRIEF}", *arguments) as shown:
         shown.wait_for("^.{2,3}starting")
         shown.wait_for("^running; http")
-        shown.wait_for("orders: running")
-        shown.wait_for("large: running")
+        shown.wait_for("orders: healthy")
+        shown.wait_for("large: healthy")
         for query, status in (
             ("SELEC 1", 2),
             ("SELECT nope FROM large", 1),
@@ -133,7 +133,7 @@ def test_a_terminal_shows_what_counts_and_the_log_has_the_rest(
         ):
             assert ask(["sql", query, *data]) == status, capsys.readouterr()
         (home / "in" / "b.csv").write_text("id,price\n3,many\n")
-        shown.wait_for("orders: stalled")
+        shown.wait_for("orders: unreadable")
         # To all, as supervisors do; it stops in order though the JVM gets the signal, too.
         os.killpg(shown.process.pid, signal.SIGTERM)
         assert shown.finish() == 143, shown.lines
@@ -141,7 +141,7 @@ def test_a_terminal_shows_what_counts_and_the_log_has_the_rest(
     assert noise == []
     told = [line for line in shown.lines if re.match(r"\d\d:\S+ +orders:", line)]
     assert len(told) == 2, "a line for each change"
-    assert re.search(r"stalled: (decode: )?1 row cannot be decoded", told[1])
+    assert re.search(r"unreadable: .* 1 row cannot be decoded", told[1])
 
     assert [found.name for found in tmp_path.iterdir()] == ["a home"]
     assert {found.name for found in home.iterdir()} == {"data", "in", "project"}

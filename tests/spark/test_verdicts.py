@@ -66,7 +66,11 @@ class Scene:
             found = {name: seen[name]["verdict"] for name in wanted if name in seen}
             return found == wanted
 
-        wait_until(f"{wanted}", are, PATIENCE_S)
+        try:
+            wait_until(f"{wanted}", are, PATIENCE_S)
+        except AssertionError as error:
+            said = {name: (row["verdict"], row["because"]) for name, row in seen.items()}
+            raise AssertionError(f"{error}, but {said}") from None
         return seen
 
     def refusal(self, query: str) -> ShardError:
@@ -82,7 +86,7 @@ class Scene:
 
 def test_verdicts_tell_the_truth(spark: SparkSession, tmp_path: Path) -> None:
     """In the life of one application, each as it happens, and as it passes."""
-    for name in ("orders", "names"):
+    for name in ("orders", "names", "later"):
         (tmp_path / name).mkdir()
     project = tmp_path / "project"
     project.mkdir()
@@ -93,7 +97,10 @@ def test_verdicts_tell_the_truth(spark: SparkSession, tmp_path: Path) -> None:
         scene = Scene(tmp_path, application)
         scene.put("orders", "a", "1,10\n2,60\n")
         scene.put("names", "a", "1,ann\n2,bob\n")
-        application.apply(Project.load(project).check(spark))
+        checked = Project.load(project).check(spark)
+        # Between the check and the start, or the project would be refused.
+        (tmp_path / "later").rmdir()
+        application.apply(checked)
         what_waits_is_known(scene)
         files_that_wait_outside_count(scene)
         what_cannot_be_read_says_whose_fault_it_is(scene)
