@@ -20,11 +20,11 @@ import json
 import re
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from rich.console import Console
 
+from shardline.app.cli.application_address import add_address_arguments, application_address
 from shardline.app.cli.explain_drop import drop_view
 from shardline.app.cli.result_table import result_table
 from shardline.app.cli.status import (
@@ -46,8 +46,7 @@ from shardline.app.server.client import (
     run_action,
     run_query,
 )
-from shardline.app.server.discovery import ApplicationAddress, find
-from shardline.app.settings.config import load
+from shardline.app.server.discovery import ApplicationAddress
 from shardline.app.settings.durations import parse_duration_ms
 from shardline.datasource.clock import SystemClock
 from shardline.datasource.errors import InvalidUsage, ShardError
@@ -63,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     console = open_console()
     try:
-        where = _where(given)
+        where = application_address(given)
         match given.verb:
             case "sql":
                 _sql(where, given, console)
@@ -83,13 +82,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, InvalidUsage) else 1
     return 0
-
-
-def _where(given: argparse.Namespace) -> ApplicationAddress:
-    if given.url:
-        return ApplicationAddress(url=given.url.rstrip("/"), token=given.token or "", pid=0)
-    folder = load(given.config).demo.data if given.data is None else given.data
-    return find(folder)
 
 
 def _sql(where: ApplicationAddress, given: argparse.Namespace, console: Console) -> None:
@@ -153,10 +145,7 @@ def _status(where: ApplicationAddress, given: argparse.Namespace, console: Conso
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=PROGRAM, description="Ask the running application.")
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--data", type=Path, help="folder of the application; default: data/")
-    common.add_argument("--config", type=Path, help="settings file; default: conf/app.toml")
-    common.add_argument("--url", help="where it answers, instead of looking into the folder")
-    common.add_argument("--token", help="with --url: what it wants to see")
+    add_address_arguments(common)
     verbs = parser.add_subparsers(dest="verb", required=True)
     sql = verbs.add_parser("sql", parents=[common], help="run a query once")
     sql.add_argument("query", help="SELECT … [AS OF t], over objects and introspection.<relation>")

@@ -25,16 +25,15 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
 from rich.console import Console
 
+from shardline.app.cli.application_address import add_address_arguments, application_address
 from shardline.app.cli.bad_rows import bad_row_lines
 from shardline.app.cli.terminal import open_console
 from shardline.app.server.client import ask_errors, run_action
-from shardline.app.server.discovery import ApplicationAddress, find
 from shardline.app.settings.config import load
 from shardline.datasource.errors import InvalidUsage, ShardError
 from shardline.installation import PROGRAM
@@ -56,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if given.verb == "errors":
             return _errors(given, console)
-        where = _where(given)
+        where = application_address(given)
         for name in given.names:
             done = run_action(where, given.verb, name)
             said = _DONE[given.verb][0 if done["changed"] else 1]
@@ -75,7 +74,7 @@ def _errors(given: argparse.Namespace, console: Console) -> int:
     wanted = {"show": None, "retract": given.retract, "skip": given.skip}[act]
     request = {"id": given.name, "act": act, "errors": wanted or [], "commit": given.commit}
     try:
-        found = ask_errors(_where(given), request)
+        found = ask_errors(application_address(given), request)
     except InvalidUsage as error:
         if error.code != "NOT_RUNNING" or given.url:
             raise
@@ -105,20 +104,10 @@ def _answer_offline(given: argparse.Namespace, request: Mapping[str, object]) ->
     return answer_errors(repairs, msgspec.convert(request, ErrorsRequest))
 
 
-def _where(given: argparse.Namespace) -> ApplicationAddress:
-    if given.url:
-        return ApplicationAddress(url=given.url.rstrip("/"), token=given.token or "", pid=0)
-    folder = load(given.config).demo.data if given.data is None else given.data
-    return find(folder)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=PROGRAM, description="Operate objects that run.")
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--data", type=Path, help="folder of the application; default: data/")
-    common.add_argument("--config", type=Path, help="settings file; default: conf/app.toml")
-    common.add_argument("--url", help="where it answers, instead of looking into the folder")
-    common.add_argument("--token", help="with --url: what it wants to see")
+    add_address_arguments(common)
     verbs = parser.add_subparsers(dest="verb", required=True)
     for verb, what in (
         ("pause", "stop objects until they are resumed"),

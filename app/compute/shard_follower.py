@@ -281,7 +281,7 @@ class LiveErrors:
             f"'{self.object}' has {many} at {self.at}, the first of them: {self.first:.500}",
             code="INPUT_HAS_ERRORS",
             hint=f"read '{errors_shard(self.object)}' for all of them; they go away when what "
-            "caused them is corrected or deleted at the source",
+            "caused them is corrected or deleted at the source; `errors` takes bad rows away",
         )
 
 
