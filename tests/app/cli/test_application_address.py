@@ -24,6 +24,11 @@ def parsed(*words: str) -> argparse.Namespace:
     return parser.parse_args([*URL, *words])
 
 
+def seen_with(*words: str, **environment: str) -> str:
+    """The token that the application would see."""
+    return application_address(parsed(*words), environment).token
+
+
 def test_a_token_comes_from_a_file_or_the_environment(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -33,10 +38,8 @@ def test_a_token_comes_from_a_file_or_the_environment(
     environment = {TOKEN_VARIABLE: "of the variable"}
     found = application_address(parsed(), environment)
     assert (found.url, found.token) == ("http://127.0.0.1:1", "of the variable")
-    assert (
-        application_address(parsed("--token-file", str(file)), environment).token == "of the file"
-    )
-    assert application_address(parsed(), {}).token == ""
+    assert seen_with("--token-file", str(file), **environment) == "of the file"
+    assert not seen_with()
     assert capsys.readouterr().err == ""
     with pytest.raises(InvalidUsage, match="TOKEN_FILE"):
         application_address(parsed("--token-file", str(tmp_path / "none")), {})
@@ -44,7 +47,7 @@ def test_a_token_comes_from_a_file_or_the_environment(
 
 def test_a_token_on_the_command_line_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
     """It works, and the warning does not repeat it."""
-    assert application_address(parsed("--token", "hunter2"), {}).token == "hunter2"
+    assert seen_with("--token", "hunter2") == "hunter2"
     said = capsys.readouterr().err
     assert "--token-file" in said
     assert "hunter2" not in said
