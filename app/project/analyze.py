@@ -265,8 +265,8 @@ def _view(
         plan = catalyst.query(bound.text)
     except RefusedBySpark as refused:
         raise _ObjectRefused(_spark_problem(one, bound, refused, catalyst)) from None
-    if plan.culprit is not None:
-        raise _ObjectRefused(_determinism_problem(one, bound, plan.culprit))
+    if plan.culprits:
+        raise _ObjectRefused(*(_determinism_problem(one, bound, each) for each in plan.culprits))
     if plan.special:
         what = f"'{plan.special}' as a date or timestamp means the time at which the query runs"
         raise _ObjectRefused(_not_deterministic(one, what, "write the date or timestamp itself"))

@@ -95,13 +95,13 @@ class QueryPlan:
     Attributes:
         schema: Columns of the result, in Spark's JSON.
         tree: The analysed plan.
-        culprit: An expression by which two runs can differ; None if there is none.
+        culprits: The expressions by which two runs can differ, in the order of the query.
         special: A text made of constants that is read as the current time; "" if there is none.
     """
 
     schema: str
     tree: Node
-    culprit: NondeterministicExpression | None
+    culprits: tuple[NondeterministicExpression, ...]
     special: str = ""
 
 
@@ -202,7 +202,7 @@ class Catalyst:
         plan = execution.analyzed()
         tree = plan_tree(plan.toJSON())
         special = _special_text(plan) if has_computed_times(tree) else ""
-        return QueryPlan(str(plan.schema().json()), tree, self._culprit(plan), special)
+        return QueryPlan(str(plan.schema().json()), tree, self._culprits(plan), special)
 
     def reads(self, name: str, options: Mapping[str, str], ddl: str) -> SourceColumns:
         """The columns of a format's rows.
@@ -258,32 +258,33 @@ class Catalyst:
             return False
         return True
 
-    def _culprit(self, plan: Any) -> NondeterministicExpression | None:
+    def _culprits(self, plan: Any) -> tuple[NondeterministicExpression, ...]:
         current = self._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
+        found: list[NondeterministicExpression] = []
         if not plan.deterministic():
-            return _culprit(plan, lambda node: not node.deterministic(), current=False)
+            found += _deepest(plan, lambda node: not node.deterministic(), current=False)
         if plan.containsPattern(current):
-            return _culprit(plan, lambda node: bool(node.containsPattern(current)), current=True)
-        return None
+            found += _deepest(plan, lambda n: bool(n.containsPattern(current)), current=True)
+        # A node that Spark has copied into several places is one expression of the query.
+        return tuple(sorted(dict.fromkeys(found), key=lambda one: one.offset or 0))
 
 
-def _culprit(
-    plan: Any, guilty: Callable[[Any], bool], *, current: bool
-) -> NondeterministicExpression:
-    """The deepest node for which `guilty` holds, below a plan for which it does."""
-    node = plan
-    while True:
-        below = next((child for child in _below(node) if guilty(child)), None)
-        if below is None:
-            break
-        node = below
+def _deepest(
+    node: Any, guilty: Callable[[Any], bool], *, current: bool
+) -> Iterator[NondeterministicExpression]:
+    """The deepest nodes for which `guilty` holds, from one on for which it does."""
+    below = [child for child in _below(node) if guilty(child)]
+    for child in below:
+        yield from _deepest(child, guilty, current=current)
+    if below:
+        return
     if _is_plan(node):
         name = node.nodeName()
     else:
         python = node.getClass().getSimpleName().startswith("Python")
         name = node.name() if python else node.prettyName()
     start = node.origin().startIndex()
-    return NondeterministicExpression(
+    yield NondeterministicExpression(
         str(name), int(start.get()) if start.isDefined() else None, current
     )
 

@@ -10,6 +10,7 @@ import pytest
 
 from shardline.app.project.project import CheckedProject, Project
 from shardline.app.protocol.objects import ViewDescription
+from shardline.app.sql.problems import InvalidProject
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,6 +61,20 @@ def test_an_order_of_rows_changes_what_is_refused(spark: SparkSession) -> None:
     ]
     different = [len({str(row[place]) for row in found if row}) > 1 for place in range(4)]
     assert different == [True, True, False, False]
+
+
+def test_each_of_several_is_reported_at_its_place(spark: SparkSession) -> None:
+    """Of one query, in its order, each with its own reason."""
+    view = "CREATE MATERIALIZED VIEW v AS SELECT a, uuid() AS u, now() AS n, rand() AS r FROM t"
+    with pytest.raises(InvalidProject) as caught:
+        check(spark, TABLES + view)
+    found = [
+        (problem.code, problem.message.partition("(")[0]) for problem in caught.value.problems
+    ]
+    assert found == [("NOT_DETERMINISTIC", name) for name in ("uuid", "now", "rand")]
+    columns = [problem.place.column for problem in caught.value.problems if problem.place]
+    assert columns == sorted(columns)
+    assert len(set(columns)) == 3
 
 
 NEXMARK_WINDOWS = {
