@@ -142,7 +142,8 @@ def _analysed(catalyst: Catalyst, analysis: Analysis, one: WrittenObject) -> Ana
             return _source(catalyst, one, source)
         case ViewDescription() as view:
             assert one.query is not None, one
-            return _view(catalyst, one, view, one.query)
+            inherited = [n for i in one.reads for n in names_of(analysis.objects[i].schema)]
+            return _view(catalyst, one, view, one.query, inherited)
         case IndexDescription() as index:
             return AnalysedObject(replace(index, key=_key(one, analysis.objects[index.on].schema)))
         case SinkDescription() as sink:
@@ -250,7 +251,11 @@ def _read_columns(
 
 
 def _view(
-    catalyst: Catalyst, one: WrittenObject, view: ViewDescription, query: Query
+    catalyst: Catalyst,
+    one: WrittenObject,
+    view: ViewDescription,
+    query: Query,
+    inherited: Sequence[str],
 ) -> AnalysedObject:
     # From the text, before Spark sees it: its parser replaces these literals by the present time,
     # and the plan would look like that of a constant.
@@ -273,7 +278,8 @@ def _view(
     found = find_nondeterminism(plan.tree)
     if found is not None:
         raise _ObjectRefused(_not_deterministic(one, *found))
-    flaw = find_columns_problem(plan.schema, quoted_names(query.text))
+    # Those of its inputs, too: `SELECT *` brings them along as somebody has written them.
+    flaw = find_columns_problem(plan.schema, [*quoted_names(query.text), *inherited])
     if flaw is not None:
         raise _ObjectRefused(one.problem("query", *flaw))
     _check_comparable(one, plan)
