@@ -121,8 +121,8 @@ class Application:
         sessions: dict[Kind, SparkSession] = {"compute": spark, "storage": other}
         self.observing = RuntimeFeeds(client, self._clock) if settings.introspection else None
         if self.observing is not None:
-            for session in dict.fromkeys(sessions.values()):
-                self.observing.attach(session)
+            # Not the other session: what it would run unseen is what a unified runtime is for.
+            self.observing.attach(spark)
         wakes = Wakes()
         self.runtime = Runtime(
             sessions,
