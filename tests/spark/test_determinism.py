@@ -68,9 +68,7 @@ def test_each_of_several_is_reported_at_its_place(spark: SparkSession) -> None:
     view = "CREATE MATERIALIZED VIEW v AS SELECT a, uuid() AS u, now() AS n, rand() AS r FROM t"
     with pytest.raises(InvalidProject) as caught:
         check(spark, TABLES + view)
-    found = [
-        (problem.code, problem.message.partition("(")[0]) for problem in caught.value.problems
-    ]
+    found = [(problem.code, problem.message.partition("(")[0]) for problem in caught.value.problems]
     assert found == [("NOT_DETERMINISTIC", name) for name in ("uuid", "now", "rand")]
     columns = [problem.place.column for problem in caught.value.problems if problem.place]
     assert columns == sorted(columns)
