@@ -109,7 +109,7 @@ def test_spark_has_asked_or_it_has_not(message: str, state: str) -> None:
 def test_a_folder_that_is_not_there_is_no_empty_one() -> None:
     """It is looked for each time until it is back; a glob may find nothing, and Kafka has none."""
     place = Place()
-    place.files.there = False
+    place.files.there, place.files.took_ms = False, 10
     for _ in range(2):
         found = place.seen(Query("Waiting for data to arrive"))
         assert (found.state, found.error) == (
