@@ -142,13 +142,20 @@ def _plan(
 
 
 def _show_plan(plan: Plan, allowed: Permissions, console: Console) -> int:
-    """Print a plan and, if it needs a permission that is not given, the error; the exit status."""
+    """Print a plan; 0, the exit status.
+
+    Raises:
+        InvalidUsage: The plan needs a permission that is not given.
+    """
     from shardline.app.cli.explain_plan import plan_view  # noqa: PLC0415
     from shardline.app.project.permission import find_refusal  # noqa: PLC0415
 
     console.print(plan_view(plan))
     refusal = find_refusal(plan, allowed)
-    return 0 if refusal is None else print_job_error(refusal)
+    if refusal is not None:
+        # Not printed here: what is written to stderr goes to the log until the start has ended.
+        raise refusal
+    return 0
 
 
 def _permissions(given: argparse.Namespace) -> Permissions:

@@ -101,7 +101,7 @@ def test_failing_objects_fail_alone(spark: SparkSession, tmp_path: Path) -> None
         yard.until_right("large")
         until("the source is stalled", application, "moods", "stalled", "no mood for read")
         until("the view is stalled", application, "ratios", "stalled", "DIVIDE_BY_ZERO", "rows")
-        until("the sink is stalled", application, "large_lost", "stalled", "taken", "log")
+        until("the sink is stalled", application, "large_lost", "stalled", "taken", "folder")
         yard.put("orders", "b", "id,price\n4,500\n2,70\n")
         yard.until_right("large")
         by_key = application.sql("SELECT price FROM large WHERE id = 2")

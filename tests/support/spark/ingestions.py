@@ -106,7 +106,11 @@ class Source:
 
     @property
     def errors(self) -> Counter[tuple[Any, ...]]:
-        return contents(self.runtime.client, errors_shard(self.name))
+        """Error, raw text and key of each bad row; not its file, whose folder is the test's."""
+        found: Counter[tuple[Any, ...]] = Counter()
+        for (*row, _file), count in contents(self.runtime.client, errors_shard(self.name)).items():
+            found[tuple(row)] += count
+        return found
 
     def failures(self) -> list[Failed]:
         """What has ended this incarnation, and not one before it."""
