@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from urllib.request import Request, urlopen
@@ -88,7 +89,8 @@ def test_a_project_survives_kills_and_answers(
         assert run(arguments) == 0
         job.wait_for("the new view is there", lambda: "small" in place.client().shards())
         assert job.interrupt() == 130
+        # Views look more often than steps can be done: Spark's warnings of that are no news.
         log = (tmp_path / "data" / "log.jsonl").read_text(encoding="utf-8")
-        words = "Current batch is falling behind"
-        assert words not in log + job.said, "views look more often than steps can be done"
+        assert re.search(r"falling behind\. The trigger interval is \d{1,3} mill", log) is None
+        assert "Current batch is falling behind" not in job.said, "warnings are for the log"
     assert ask(["status", *data]) == 2, "it says that it has gone"
