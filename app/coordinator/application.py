@@ -159,7 +159,7 @@ class Application:
             retain_ms=parse_duration_ms(settings.retain_history),
             timeout_ms=self.timeout_ms,
             follows=read_only,
-            observer=(lambda _: None) if self.observing is None else self.observing.on_uncreated,
+            observer=(lambda _: None) if self.observing is None else self.observing.on_wanted,
         )
         self.control = ObjectControl(self.runtime, self._objects, self.timeout_ms)
         self.repairs = ErrorRepairs(client, self.runtime, self._objects, self.timeout_ms)

@@ -24,7 +24,7 @@ from shardline.app.controller.compute import ComputeController
 from shardline.app.controller.storage import StorageController
 from shardline.app.coordinator.start_holds import StartHolds
 from shardline.app.execution.spark_errors import describe_failure
-from shardline.app.introspection.events import UncreatedObject
+from shardline.app.introspection.events import WantedObject
 from shardline.app.project.statements import ObjectDescription
 from shardline.app.protocol.objects import (
     IndexDescription,
@@ -73,12 +73,12 @@ class ObjectCreator:
         """The objects that are not created yet, with the error; "" if inputs have not begun."""
         return {name: str(one.error or "") for name, one in self._waiting.items()}
 
-    def uncreated(self) -> list[UncreatedObject]:
+    def uncreated(self) -> list[WantedObject]:
         """The objects that are not created yet, for introspection."""
         found = []
         for name, one in self._waiting.items():
             error, hint = ("", "") if one.error is None else describe_failure(one.error)
-            found.append(UncreatedObject(id=name, description=one.reader, error=error, hint=hint))
+            found.append(WantedObject(id=name, description=one.reader, error=error, hint=hint))
         return found
 
     def awaited(self) -> frozenset[str]:

@@ -29,7 +29,7 @@ from shardline.app.coordinator.planning import plan_project
 from shardline.app.coordinator.start_holds import StartHolds
 from shardline.app.coordinator.wakes import Wakes
 from shardline.app.execution.object_shards import create_object_shard
-from shardline.app.introspection.events import UncreatedObject
+from shardline.app.introspection.events import WantedObject
 from shardline.app.lane.commands import UseProject
 from shardline.app.project.dropping import DropPlan, find_droppable, owned_shards
 from shardline.app.project.permission import Permissions, find_refusal
@@ -78,7 +78,7 @@ class Objects:
         retain_ms: int,
         timeout_ms: float,
         follows: bool,
-        observer: Callable[[Sequence[UncreatedObject]], None] = lambda _: None,
+        observer: Callable[[Sequence[WantedObject]], None] = lambda _: None,
     ) -> None:
         """Nothing is wanted yet.
 
@@ -92,11 +92,12 @@ class Objects:
             retain_ms: History of objects that do not say how much they keep.
             timeout_ms: How long a drop or a takeover may take.
             follows: True if another runtime holds the location.
-            observer: Called with all objects that wait to be created, whenever those change.
+            observer: Called with all objects that the project asks for, and what keeps them from
+                being created, whenever that changes.
         """
         self.follows = follows
         self._observer = observer
-        self._observed: Sequence[UncreatedObject] = ()
+        self._observed: Sequence[WantedObject] = ()
         self._client = client
         self._clock: Clock = client.clock
         self._runtime = runtime
@@ -184,7 +185,7 @@ class Objects:
             self._starter.drop(names)
             for name in names:
                 self._asked.pop(name, None)
-            self._report_uncreated()
+            self._report_wanted()
             self._wait_until_gone(names)
             return [shard for name in names for shard in self._drop_shards(name)]
 
@@ -256,27 +257,28 @@ class Objects:
             if isinstance(description, SourceDescription | ViewDescription):
                 create_object_shard(self._client, description, resolved.schemas[description.name])
         self._wanted, self._replacing = (resolved, allowed), replacing
-        self._asked = dict(wanted)
+        # What another runtime does with the objects that it runs is for that one's lane to say.
+        self._asked = {} if self.follows else dict(wanted)
         # A source that is replaced is left out here, which stops it: see `_replace`.
         self._starter.keep(kept)
         before = self.running()
         self._starter.run(kept.values())
         self._starter.release_former_inputs(before, kept)
         self._connect()
-        self._report_uncreated()
+        self._report_wanted()
         # What waits now is to be looked at by the thread, which may be asleep for a minute.
         self._wakes.creation.set()
         return plan
 
-    def _report_uncreated(self) -> None:
-        found = self._starter.uncreated()
-        # Those, too, that were passed to a controller and have no position in the lane's order yet.
-        names = {one.id for one in found} | self._runtime.lane.state.objects.keys()
-        found += [
-            UncreatedObject(id=name, description=description)
+    def _report_wanted(self) -> None:
+        # Those that run as well: to change a definition is to drop and to create, and between the
+        # two the lane has the object no more.
+        waiting = {one.id: one for one in self._starter.uncreated()}
+        running = {
+            name: WantedObject(id=name, description=description)
             for name, description in self._asked.items()
-            if name not in names
-        ]
+        }
+        found = list((running | waiting).values())
         if found != self._observed:
             self._observed = found
             self._observer(found)
@@ -368,7 +370,7 @@ class Objects:
                 self._connect()
             self._replace()
             self._wakes.await_inputs(self._starter.awaited())
-            self._report_uncreated()
+            self._report_wanted()
             pause_ms = self._pause_ms()
         if not self._swept and not self.follows:
             objects = self._runtime.lane.state.objects

@@ -51,7 +51,7 @@ from shardline.app.introspection.events import (
     Remembered,
     ShardGone,
     ShardSeen,
-    Uncreated,
+    Wanted,
 )
 from shardline.app.introspection.facts import (
     Condition,
@@ -107,8 +107,8 @@ def apply(facts: Facts, event: Event, now_ms: int) -> None:
             pass  # answers to clients, which say nothing of an object
         case Started() | Progress() | Hydrated() | Health() | Measured() | Failed() | Ended():
             _observed(facts, event, now_ms)
-        case Uncreated():
-            facts.uncreated = {one.id: one for one in event.objects}
+        case Wanted():
+            facts.wanted = {one.id: one for one in event.objects}
         case _:
             _noted(facts, event)
 

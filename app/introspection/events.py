@@ -1,6 +1,6 @@
 """Events are all that the sink learns of the world: immutable values, made in any thread.
 
-From the lane: `Installed`, `Phase`, `Dropped`, `Recorded`. From the coordinator: `Uncreated`. From
+From the lane: `Installed`, `Phase`, `Dropped`, `Recorded`. From the coordinator: `Wanted`. From
 the listener: `QueryStarted`, `QueryProgress`, `QueryIdle`, `QueryTerminated`. From Spark's status
 store: `Harvested`.
 From running objects: everything in `shardline.app.execution.observations`. From the storage worker:
@@ -50,8 +50,8 @@ __all__ = [
     "ShardGone",
     "ShardSeen",
     "StateProgress",
-    "Uncreated",
-    "UncreatedObject",
+    "Wanted",
+    "WantedObject",
 ]
 
 Domain: TypeAlias = Literal["storage", "compute"]
@@ -119,13 +119,13 @@ class Dropped(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: int
 
 
-class UncreatedObject(msgspec.Struct, frozen=True, kw_only=True):
-    """An object that the project wants and that is not created yet.
+class WantedObject(msgspec.Struct, frozen=True, kw_only=True):
+    """An object that the project asks for.
 
     Attributes:
         id: Its name.
         description: Its definition, without secrets.
-        error: What keeps it from being created; "" if its inputs have not begun.
+        error: What keeps it from being created; "" if its inputs have not begun, or nothing does.
         hint: What to do about that.
     """
 
@@ -135,10 +135,14 @@ class UncreatedObject(msgspec.Struct, frozen=True, kw_only=True):
     hint: str = ""
 
 
-class Uncreated(msgspec.Struct, frozen=True):
-    """All objects that wait to be created; those of an earlier event alone wait no more."""
+class Wanted(msgspec.Struct, frozen=True):
+    """All objects that the project asks for; those of an earlier event alone it does no more.
 
-    objects: tuple[UncreatedObject, ...]
+    Relations show what is known here of those that the lane has not (yet, or at this moment: to
+    change a definition is to drop and to create), so that an object is never in none of them.
+    """
+
+    objects: tuple[WantedObject, ...]
     at_ms: int
 
 
@@ -364,7 +368,7 @@ Event: TypeAlias = (
     Installed
     | Phase
     | Dropped
-    | Uncreated
+    | Wanted
     | Recorded
     | QueryStarted
     | QueryProgress

@@ -25,7 +25,7 @@ from shardline.app.introspection.events import (
     Recorded,
     ShardSeen,
     StateProgress,
-    UncreatedObject,
+    WantedObject,
 )
 from shardline.app.introspection.spark_plan.operators import OperatorPlan
 from shardline.app.introspection.verdicts.situation import Judgement, Verdict
@@ -254,7 +254,7 @@ class Facts:
         maintenance: The newest rounds.
         shards: By name, as last inspected.
         received: Counts of the events so far.
-        uncreated: Objects that the project wants and that are not created yet, by name.
+        wanted: Objects that the project asks for, whether the lane has them or not, by name.
         verdicts: The verdict on each object as it was noted last.
         judgements: The judgement of each object, as of the last second.
         statuses: Changes of status, of all objects.
@@ -272,7 +272,7 @@ class Facts:
     statuses: History = field(
         default_factory=lambda: History("status_history", 30 * 24 * HOUR_MS, 10_000)
     )
-    uncreated: dict[str, UncreatedObject] = field(default_factory=dict)
+    wanted: dict[str, WantedObject] = field(default_factory=dict)
     verdicts: dict[str, NotedVerdict] = field(default_factory=dict)
     judgements: dict[str, Judgement] = field(default_factory=dict)
     verdict_changes: History = field(

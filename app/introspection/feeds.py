@@ -32,8 +32,8 @@ from shardline.app.introspection.events import (
     Phase,
     PhaseName,
     Recorded,
-    Uncreated,
-    UncreatedObject,
+    Wanted,
+    WantedObject,
 )
 from shardline.app.introspection.history import HistoryKeeper
 from shardline.app.introspection.listener import QueryListener
@@ -210,13 +210,13 @@ class RuntimeFeeds:
         """Note the strategy by which a peek is answered."""
         self.put(PeekDecided(uuid=uuid, path=_PATHS[strategy]))
 
-    def on_uncreated(self, objects: Iterable[UncreatedObject]) -> None:
-        """Note all objects that wait to be created; those of an earlier call wait no more."""
+    def on_wanted(self, objects: Iterable[WantedObject]) -> None:
+        """Note all objects that the project asks for, in place of those of the call before."""
         shown = tuple(
             msgspec.structs.replace(one, description=redact_description(one.description))
             for one in objects
         )
-        self.put(Uncreated(shown, self._clock.now_ms()))
+        self.put(Wanted(shown, self._clock.now_ms()))
 
     # -- verdicts ----------------------------------------------------------------------------------
 

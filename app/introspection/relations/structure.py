@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from shardline.app.introspection.events import UncreatedObject
+from shardline.app.introspection.events import WantedObject
 from shardline.app.introspection.facts import Facts, ObjectFacts, object_kind
 from shardline.app.introspection.relation import (
     AT,
@@ -78,9 +78,9 @@ def _objects(facts: Facts, _now_ms: int) -> Iterator[Row]:
         )
 
 
-def _uncreated(facts: Facts) -> Iterator[UncreatedObject]:
+def _uncreated(facts: Facts) -> Iterator[WantedObject]:
     """Objects that wait to be created; one that is being changed is there already."""
-    return (one for name, one in facts.uncreated.items() if name not in facts.objects)
+    return (one for name, one in facts.wanted.items() if name not in facts.objects)
 
 
 def _definition(description: Description) -> str:

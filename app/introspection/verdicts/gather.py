@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import UNSET
 
-from shardline.app.introspection.events import UncreatedObject
+from shardline.app.introspection.events import WantedObject
 from shardline.app.introspection.facts import Condition, Facts, ObjectFacts, lag_ms, object_kind
 from shardline.app.introspection.input_lag import behind_ms, slowest
 from shardline.app.introspection.verdicts.situation import FRESH_MS, Backlog, Situation
@@ -38,7 +38,7 @@ def situations(facts: Facts, now_ms: int) -> dict[str, Situation]:
     """
     ahead = tuple(o.id for o in facts.objects.values() if _hydrates(o))
     found = {
-        name: _uncreated(one) for name, one in facts.uncreated.items() if name not in facts.objects
+        name: _uncreated(one) for name, one in facts.wanted.items() if name not in facts.objects
     }
     return {one.id: _situation(facts, one, now_ms, ahead) for one in facts.objects.values()} | found
 
@@ -54,7 +54,7 @@ def _hydrates(found: ObjectFacts) -> bool:
     return domain == "compute" and found.phase == "running" and not found.is_hydrated()
 
 
-def _uncreated(one: UncreatedObject) -> Situation:
+def _uncreated(one: WantedObject) -> Situation:
     return Situation(
         one.id,
         object_kind(one.description),

@@ -285,6 +285,25 @@ def test_one_object_that_cannot_be_created_keeps_no_other_from_it(
         assert {name: known.global_id for name, known in objects.items()} == ids
 
 
+def test_an_object_that_is_changed_is_shown_all_the_time(site: Site) -> None:
+    """A change drops and creates: in between the lane has nothing of it, and relations do."""
+    shown: list[set[str]] = []
+    with site.application() as application:
+        application._objects._observer = lambda wanted: shown.append({one.id for one in wanted})
+        for path in ("p", "q"):
+            application.apply(project(source(path=path), index()))
+            site.wait(
+                "it runs",
+                lambda path=path: (
+                    getattr(application.running().get("t"), "options", {}).get("path") == path
+                ),
+            )
+            site.wait("all runs", lambda: not application.waiting())
+            application._objects._look()
+    assert shown
+    assert all(names == {"t", "i"} for names in shown)
+
+
 def test_what_runs_is_not_dropped_before_a_project_is_applied(site: Site) -> None:
     """It says why, and drops it afterwards; what waits for its inputs is a reader too."""
     with site.application() as application:
