@@ -19,8 +19,8 @@ A real store shows these faults too seldom to test what they do to commits. Each
 Faults are scripted one by one with `fail`, or drawn with a probability. Reads know `BEFORE`,
 `TRUNCATED`, `SLOW`, `DAMAGED` and `UNREADABLE`; creates all but `TRUNCATED`; other writes `BEFORE`,
 `AFTER`, `LATE`, `SLOW`. Damage of a plain read is never drawn at random, because a reader is right
-to stop at it. Damage of the read that follows a create is: the outcome of the create must be found
-out in spite of it.
+to stop at it; one of a log is when it meets it twice. Damage of the read that follows a create is:
+the outcome of the create must be found out in spite of it.
 
 A refusal is an outcome here (`Unresolved.refusal`) as in every store, and is never raised: by the
 contract of `create`, an exception means that it did not happen.

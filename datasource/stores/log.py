@@ -384,7 +384,10 @@ class NumberedLog(Consensus):
                     else:
                         self._remember(shard, self._observations(shard)._replace(missed=first))
                     return records
-                records.append(VersionedData(seqno, decode_entry(self._objects.url, key, value)[1]))
+                data = self._decode(key, value)
+                if data is None:
+                    return None  # deleted since the floor was looked at, which has moved on
+                records.append(VersionedData(seqno, data))
             width = min(max(2 * width, _CHUNK_MIN), _CHUNK_MAX)
         # No `_note_head`: `limit` was reached, and there may be more.
         if records:
@@ -481,7 +484,7 @@ class NumberedLog(Consensus):
         return self._note_floor(shard, index, floor, asked_at)
 
     def _decode_floor(self, key: str, value: bytes) -> int:
-        payload = decode_entry(self._objects.url, key, value)[1]
+        payload = self._decode(key, value) or b""
         if len(payload) != _FLOOR.size:
             raise Corrupt(
                 f"'{key}' at '{self._objects.url}' is not a floor: it has {len(payload)} bytes",
@@ -546,9 +549,17 @@ class NumberedLog(Consensus):
     def _read(self, shard: str, seqno: int) -> VersionedData | None:
         key = entry_key(f"{shard}/log/", seqno)
         value = self._objects.get(key)
-        if value is None:
-            return None
-        return VersionedData(seqno, decode_entry(self._objects.url, key, value)[1])
+        data = None if value is None else self._decode(key, value)
+        return None if data is None else VersionedData(seqno, data)
+
+    def _decode(self, key: str, value: bytes) -> bytes | None:
+        """The payload of `value`, which was read at `key`; None if it was deleted meanwhile."""
+        try:
+            return decode_entry(self._objects.url, key, value)[1]
+        except Corrupt:
+            # Looked at once more: bytes are damaged on their way as well, where no backup helps.
+            again = self._objects.get(key)
+        return None if again is None else decode_entry(self._objects.url, key, again)[1]
 
     def _outcome_unknown(
         self, shard: str, seqno: int, reason: str, refusal: InvalidUsage | None = None

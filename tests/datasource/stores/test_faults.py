@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Self
 
 import fsspec.asyn
 import pytest
+from typing_extensions import override
 
 from shardline.datasource.clock import SystemClock, SystemIds
 from shardline.datasource.errors import Corrupt, Determinate, Indeterminate, ShardError
 from shardline.datasource.stores import s3 as s3_module
+from shardline.datasource.stores.entry import entry_key
 from shardline.datasource.stores.faulty import Fault, Faulty
 from shardline.datasource.stores.location import Committed, ExpectationMismatch, VersionedData
-from shardline.datasource.stores.log import NumberedLog
+from shardline.datasource.stores.log import GRACE_MS, NumberedLog
 from shardline.datasource.stores.memory import MemoryObjects
 from shardline.datasource.stores.objects import CREATED, Unresolved
 from shardline.datasource.stores.open import compose_location, open_location, open_objects
@@ -129,19 +131,71 @@ def test_a_read_back_that_is_damaged_leaves_the_outcome_unknown(rig: Rig, fault:
     assert rig.faulty.injected() == {fault: 1}
 
 
-@pytest.mark.parametrize("fault", _DAMAGE)
-def test_a_damaged_read_is_an_error_and_the_next_one_is_not(rig: Rig, fault: Fault) -> None:
-    """Of one entry, of many, and of a blob that is opened; damage of reads is never drawn."""
+def test_one_damaged_answer_does_not_show(rig: Rig) -> None:
+    """Of the head, of many records, or of the floor: what is stored is whole, and is read again."""
+    rig.log.compare_and_set("s", None, b"1")
+    rig.log.compare_and_set("s", 1, b"2")
+    rig.log.truncate("s", 2)
+    newest = VersionedData(2, b"2")
+
+    rig.faulty.fail("get", Fault.DAMAGED)
+    assert rig.over(rig.faulty).head("s") == newest
+    rig.faulty.fail("get", Fault.DAMAGED)
+    assert rig.over(rig.faulty).scan("s", 2, 9) == [newest]
+    # The records are whole this time, and the floor is read after them.
+    rig.faulty.fail("get", Fault.SLOW, Fault.DAMAGED)
+    assert rig.over(rig.faulty).scan("s", 2, 9) == [newest]
+    assert rig.faulty.injected() == {Fault.DAMAGED: 3, Fault.SLOW: 1}
+
+
+def test_a_record_that_is_deleted_before_it_is_read_again_is_no_end_of_the_log(
+    memory_place: Place,
+) -> None:
+    """The floor was looked at while the record was still there, and is looked at once more."""
+    clock, ids = ManualClock(), SeededIds()
+    writer = NumberedLog(memory_place.objects(clock), clock=clock, ids=ids)
+    for seqno in range(3):
+        writer.compare_and_set("s", seqno or None, b"%d" % (seqno + 1))
+    first = entry_key("s/log/", 1)
+
+    class Truncated(Faulty):
+        """Deletes the first record before it is read by itself."""
+
+        @override
+        def get(self, key: str, start: int = 0, end: int | None = None) -> bytes | None:
+            if key == first:
+                writer.truncate("s", 3)
+                clock.advance(2 * GRACE_MS)
+                writer.truncate("s", 3)
+            return super().get(key, start, end)
+
+    store = Truncated(memory_place.objects(clock), clock=clock, ids=ids)
+    store.fail("get", Fault.DAMAGED)
+
+    assert NumberedLog(store, clock=clock, ids=ids).scan("s", 1, 9) == [VersionedData(3, b"3")]
+    assert store.injected() == {Fault.DAMAGED: 1}
+
+
+@pytest.mark.parametrize("faults", [[Fault.DAMAGED, Fault.DAMAGED], [Fault.UNREADABLE]])
+def test_an_entry_that_is_read_damaged_twice_is_an_error(rig: Rig, faults: list[Fault]) -> None:
+    """Or once, where the store itself says so: of one entry, and of many."""
     rig.log.compare_and_set("s", None, b"1")
     for read in (lambda: rig.log.scan("s", 1, 9), lambda: rig.over(rig.faulty).head("s")):
-        rig.faulty.fail("get", fault)
+        rig.faulty.fail("get", *faults)
         with pytest.raises(Corrupt):
             read()
         assert read()
+    assert rig.faulty.injected() == {faults[0]: 2 * len(faults)}
+
+
+@pytest.mark.parametrize("fault", _DAMAGE)
+def test_a_blob_that_cannot_be_read_is_an_error(rig: Rig, fault: Fault) -> None:
+    """Where it is opened: parts have checksums of their own, and damage of reads is never drawn."""
+    rig.log.compare_and_set("s", None, b"1")
     rig.faulty.fail("get", fault)
     with pytest.raises(Corrupt):
         rig.faulty.open(next(rig.raw.entries("s/log/")).key)
-    assert rig.faulty.injected() == {fault: 3}
+    assert rig.faulty.injected() == {fault: 1}
 
 
 def test_reads_survive_a_few_faults_and_then_give_up(rig: Rig) -> None:

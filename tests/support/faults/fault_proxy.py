@@ -10,7 +10,7 @@
                     and was refused: a token that has expired, an ingress without a backend; only
                     of a conditional PUT
     damage_back     the server did it; the connection breaks before the answer, and the next GET of
-                    the same object brings other bytes; only of a conditional PUT
+                    the same object, whose ever, brings other bytes; only of a conditional PUT
     dup             the server got the request twice; the second answer is passed on
     storm           this and the next requests, whose ever, are answered 503 and 500 in turn
     late            the server did it; its answer comes `late_ms` later
