@@ -118,6 +118,12 @@ def test_every_module_says_what_it_is() -> None:
     assert silent == []
 
 
+def test_no_head_begins_like_a_question() -> None:
+    """A module, of tests too, says what it does or shows: a sentence, and no clause of one."""
+    question = re.compile(r"(What|Whether|How|Who|Where|Which)\b")
+    assert [name_of(p) for p in modules() if question.match(doc_of(p))] == []
+
+
 def doc_of(path: Path) -> str:
     """The docstring of a module, or nothing."""
     return ast.get_docstring(tree_of(path)) or ""

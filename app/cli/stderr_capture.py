@@ -48,7 +48,7 @@ _STDERR: Final = 2
 _CHUNK: Final = 1 << 16
 _RECORD_MAX: Final = 1 << 20
 _PAUSE_S: Final = 0.05
-"""What comes without such a pause belongs together."""
+"""Lines that follow each other without such a pause belong together."""
 
 _LAST: Final = 20
 """Lines of a start that has failed that are shown."""

@@ -60,7 +60,7 @@ _log = logging.getLogger(__name__)
 _PRODUCER: Final = "operator"
 
 _RETRY_MS: Final = 1000.0
-"""How soon a repair that could not be carried out is tried again, and the order is looked at."""
+"""Pause before a repair that could not be carried out is tried again, and between two looks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -408,7 +408,7 @@ _VARYING: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str
     (re.compile(r"\b(task|stage|attempt|TID) \d+(?:\.\d+)?"), r"\1 …"),
     (re.compile(r"\battempt_\d+_\w+"), "attempt…"),
 )  # fmt: skip
-"""What differs between two attempts, and what stands in its place."""
+"""Patterns of what differs between two attempts, each with what stands in its place."""
 
 
 def without_run_ids(text: str) -> str:

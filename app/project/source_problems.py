@@ -23,7 +23,7 @@ from shardline.app.sql.spark_errors import SparkProblem
 __all__ = ["invalid_option", "unreachable_problem", "value_problem"]
 
 _BARE: Final = "for input string"
-"""What Java says of a text that is no number, and Scala of one that is no boolean."""
+"""Java's message for a text that is no number, and Scala's for one that is no boolean."""
 
 
 def value_problem(one: WrittenObject, option: str, value: str, hint: str) -> Problem:

@@ -40,7 +40,7 @@ _THREADS: Final = 8
 """Ticks at once: each waits for a few requests of a store."""
 
 _AGAIN_MS: Final = 50
-"""How soon a tick that could not be made yet is tried again."""
+"""Pause before a tick that could not be made yet is tried again."""
 
 TickOutcome: TypeAlias = Literal["done", "again"]
 """Again: the tick could not be made yet, and may be in a moment."""

@@ -49,7 +49,7 @@ _ASKING: Final = ("Getting offsets", "Initializing", "Stopped", "Terminated")
 """Beginnings of the messages of a query that has not got its source's answer."""
 
 _SHARE: Final = 20
-"""What is looked at less often rests so many times as long as it took."""
+"""A look rests so many times as long as it took."""
 
 _BACKLOG_MS: Final = 2_000.0
 """Shortest time between two looks at the backlog."""

@@ -1,4 +1,4 @@
-"""Which application a command means, and where its secrets come from."""
+"""A command finds its application, and reads secrets from files or the environment."""
 
 from __future__ import annotations
 

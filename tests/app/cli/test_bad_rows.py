@@ -1,4 +1,4 @@
-"""What `errors NAME` says, from what the application answers."""
+"""`errors NAME` tells a person what the application answers about bad rows."""
 
 from __future__ import annotations
 

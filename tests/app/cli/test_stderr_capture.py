@@ -1,4 +1,4 @@
-"""What others write to stderr is in the log, whole, and the terminal is left alone."""
+"""The capture of stderr brings all that others write into the log, and none to the terminal."""
 
 from __future__ import annotations
 

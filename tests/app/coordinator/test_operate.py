@@ -1,4 +1,4 @@
-"""What a person on call does to single objects of an application: paused, resumed, mended."""
+"""A person on call pauses, resumes, restarts and mends single objects of an application."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What needs a permission: to replace a shard, and to take over another project's objects."""
+"""A project replaces shards, or takes over another project's objects, only if that is allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which changes keep a shard, which replace it, what is lost then and which sinks stop."""
+"""A plan says which shards a change keeps or replaces, what is lost and which sinks stop."""
 
 from __future__ import annotations
 

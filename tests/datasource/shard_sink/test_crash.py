@@ -71,7 +71,7 @@ MICRO_BATCHES: dict[str, dict[int, list[pa.Table]]] = {
     }
     for name, way in WAYS.items()
 }
-"""What the tasks of each micro-batch are given, made once for the many attempts at it."""
+"""The tables for the tasks of each micro-batch, made once for the many attempts at it."""
 
 
 def run(engine: Engine, name: str, number: int) -> None:
