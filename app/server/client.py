@@ -1,13 +1,14 @@
 """The HTTP client sends the requests of other commands to the running application.
 
     where = find(folder)
-    table = ask_sql(where, "SELECT …", timeout_ms=60_000)
-    for line in follow(where, "SUBSCRIBE delays"): …
-    act(where, "configure", "index_limit=1g")
+    table = run_query(where, "SELECT …", timeout_ms=60_000)
+    for line in follow_subscription(where, "SUBSCRIBE delays"): …
+    run_action(where, "configure", "index_limit=1g")
     drop_plan_from_json(drop_objects(where, ["delays"], commit=False)["plan"])
-    plan_from(send_project(where, files, dry_run=True, timeout_ms=60_000)["plan"])
+    plan_from_json(send_project(where, files, dry_run=True, timeout_ms=60_000)["plan"])
 
-An error in an answer is raised here as the same error, with its code and hint.
+An error in an answer is raised here with its code and hint. Where something was to change, and no
+answer says whether it has, the error is `Indeterminate`: it may have been done.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from http.client import HTTPResponse
+from http.client import HTTPException, HTTPResponse
 from typing import Any, Final
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
@@ -28,7 +29,7 @@ from shardline.app.project.permission import Permissions
 from shardline.app.protocol.project_identity import ProjectIdentity
 from shardline.app.server.api import ARROW
 from shardline.app.server.discovery import ApplicationAddress
-from shardline.datasource.errors import Determinate, InvalidUsage
+from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
 
 __all__ = [
     "ask_errors",
@@ -43,6 +44,8 @@ __all__ = [
 _MORE_MS: Final = 5000.0
 """Added to each time-out: the application gives up first, and its answer has the reason."""
 
+_READ_BACK: Final = "it may have been done, or may be yet: look at `status` before you repeat it"
+
 _CLIENT_ERROR: Final = 400
 _SERVER_ERROR: Final = 500
 
@@ -54,7 +57,8 @@ def run_query(where: ApplicationAddress, query: str, timeout_ms: float) -> pa.Ta
         InvalidUsage: The query cannot be run, or nothing answers there.
         Determinate: It was not answered in time, or failed.
     """
-    with _post(where, "sql", {"query": query}, timeout_ms, accept=ARROW) as response:
+    body = {"query": query}
+    with _post(where, "sql", body, timeout_ms, changes=False, accept=ARROW) as response:
         return from_ipc(response.read())
 
 
@@ -64,7 +68,7 @@ def follow_subscription(where: ApplicationAddress, query: str) -> Iterator[dict[
     Raises:
         InvalidUsage: There is no such object, or nothing answers there.
     """
-    with _post(where, "subscribe", {"query": query}, None) as response:
+    with _post(where, "subscribe", {"query": query}, None, changes=False) as response:
         for line in response:
             yield json.loads(line)
 
@@ -76,8 +80,10 @@ def run_action(
 
     Raises:
         InvalidUsage: It cannot be done, or nothing answers there.
+        Indeterminate: It may have been done: there was no answer, or an error.
     """
-    with _post(where, f"actions/{action}", {"target": target}, timeout_ms) as response:
+    body = {"target": target}
+    with _post(where, f"actions/{action}", body, timeout_ms, changes=True) as response:
         return json.loads(response.read())["result"]
 
 
@@ -92,9 +98,11 @@ def drop_objects(
 
     Raises:
         InvalidUsage: It cannot be done, or nothing answers there.
-        Determinate: There was no answer in time, or it failed.
+        Determinate: There was no answer in time, or it failed; without `commit`.
+        Indeterminate: It may have been done: there was no answer, or an error.
     """
-    with _post(where, "drop", {"names": list(names), "commit": commit}, timeout_ms) as response:
+    body = {"names": list(names), "commit": commit}
+    with _post(where, "drop", body, timeout_ms, changes=commit) as response:
         answer: Mapping[str, Any] = json.loads(response.read())
         return answer
 
@@ -106,9 +114,11 @@ def ask_errors(
 
     Raises:
         InvalidUsage: There is no such object or error, or nothing answers there.
-        Determinate: It was not answered in time, or failed.
+        Determinate: It was not answered in time, or failed; without `commit`.
+        Indeterminate: It may have been done: there was no answer, or an error.
     """
-    with _post(where, "errors", request, timeout_ms) as response:
+    changes = bool(request.get("commit"))
+    with _post(where, "errors", request, timeout_ms, changes=changes) as response:
         answer: Mapping[str, Any] = json.loads(response.read())
         return answer
 
@@ -138,7 +148,8 @@ def send_project(
     Raises:
         InvalidUsage: The project has problems, all of which are in the error; or nothing answers
             there.
-        Determinate: There was no answer in time, or it failed.
+        Determinate: There was no answer in time, or it failed; of a dry run.
+        Indeterminate: It may have been applied: there was no answer, or an error.
     """
     allowed = allowed or Permissions()
     body = {
@@ -148,7 +159,7 @@ def send_project(
         "allow_replace": allowed.replace,
         "adopt": allowed.adopt,
     }
-    with _post(where, "project", body, timeout_ms) as response:
+    with _post(where, "project", body, timeout_ms, changes=not dry_run) as response:
         answer: Mapping[str, Any] = json.loads(response.read())
         return answer
 
@@ -159,6 +170,8 @@ def _post(
     route: str,
     body: Mapping[str, object],
     timeout_ms: float | None,
+    *,
+    changes: bool,
     accept: str = "application/json",
 ) -> Iterator[HTTPResponse]:
     headers = {
@@ -170,24 +183,33 @@ def _post(
         f"{where.url}/api/v1/{route}", json.dumps(body).encode(), headers
     )
     timeout_s = None if timeout_ms is None else (timeout_ms + _MORE_MS) / 1000
-    with _answered(request, where.url, timeout_s) as response:
+    with _answered(request, where.url, timeout_s, changes=changes) as response:
         yield response
 
 
 @contextmanager
-def _answered(request: Request, url: str, timeout_s: float | None) -> Iterator[HTTPResponse]:
+def _answered(
+    request: Request, url: str, timeout_s: float | None, *, changes: bool
+) -> Iterator[HTTPResponse]:
+    """The answer to a request; its errors, and those of an answer that does not come."""
     try:
         with urlopen(request, timeout=timeout_s) as response:  # noqa: S310 - the same
             yield response
     except HTTPError as error:
-        raise _answered_error(error) from None
+        raise _answered_error(error, changes=changes) from None
     except TimeoutError:
-        raise Determinate(
-            f"the application at {url} did not answer in time",
-            code="TIMEOUT",
-            hint="wait for longer with --timeout",
-        ) from None
-    except (URLError, ConnectionError) as error:
+        late = f"the application at {url} did not answer in time"
+        if changes:
+            raise Indeterminate(late, code="TIMEOUT", hint=_READ_BACK) from None
+        raise Determinate(late, code="TIMEOUT", hint="wait for longer with --timeout") from None
+    except (URLError, ConnectionError, HTTPException) as error:
+        # `urlopen` wraps what it meets before the request is sent whole, and nothing after that.
+        if changes and not isinstance(error, URLError):
+            raise Indeterminate(
+                f"the application at {url} ended before it had answered",
+                code="NO_ANSWER",
+                hint=_READ_BACK,
+            ) from None
         raise InvalidUsage(
             f"nothing answers at {url}: {getattr(error, 'reason', error)}",
             code="NOT_RUNNING",
@@ -204,16 +226,17 @@ def get_json(url: str, token: str, path: str, timeout_ms: float = 10_000) -> Any
     """
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     request = Request(f"{url}/api/v1/{path}", headers=headers)  # noqa: S310 - as below
-    with _answered(request, url, timeout_ms / 1000) as response:
+    with _answered(request, url, timeout_ms / 1000, changes=False) as response:
         return json.load(response)
 
 
-def _answered_error(error: HTTPError) -> InvalidUsage | Determinate:
-    """The error of an answer; one that is not of our form becomes `HTTP_ERROR`."""
+def _answered_error(error: HTTPError, *, changes: bool) -> ShardError:
+    """The error of an answer; one that is not of our form, or cut, becomes `HTTP_ERROR`."""
     try:
         problem = json.loads(error.read())["error"]
         code, message, hint = problem["code"], problem["message"], problem["hint"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, HTTPException, OSError):
         code, message, hint = "HTTP_ERROR", f"the application answered {error.code}", ""
-    kind = InvalidUsage if _CLIENT_ERROR <= error.code < _SERVER_ERROR else Determinate
-    return kind(message, code=code, hint=hint)
+    if _CLIENT_ERROR <= error.code < _SERVER_ERROR:
+        return InvalidUsage(message, code=code, hint=hint)
+    return (Indeterminate if changes else Determinate)(message, code=code, hint=hint)

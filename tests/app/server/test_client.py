@@ -1,0 +1,123 @@
+"""The client reports a request whose answer is lost as one that may have been done."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from shardline.app.server.client import (
+    ask_errors,
+    drop_objects,
+    follow_subscription,
+    get_json,
+    run_action,
+    run_query,
+    send_project,
+)
+from shardline.app.server.discovery import ApplicationAddress, announce
+from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage
+from shardline.jobs import operate
+
+pytestmark = pytest.mark.server
+
+CHANGES: dict[str, Callable[[ApplicationAddress], object]] = {
+    "pause": lambda where: run_action(where, "pause", "delays"),
+    "drop": lambda where: drop_objects(where, ["delays"], commit=True),
+    "errors": lambda where: ask_errors(where, {"id": "flights", "act": "skip", "commit": True}),
+    "run": lambda where: send_project(where, {}, dry_run=False, timeout_ms=60_000),
+}
+READS: dict[str, Callable[[ApplicationAddress], object]] = {
+    "sql": lambda where: run_query(where, "SELECT 1", 60_000),
+    "subscribe": lambda where: list(follow_subscription(where, "SUBSCRIBE delays")),
+    "status": lambda where: get_json(where.url, "", "relations/verdicts"),
+    "drop, shown": lambda where: drop_objects(where, ["delays"], commit=False),
+    "errors, shown": lambda where: ask_errors(where, {"id": "flights"}),
+    "plan": lambda where: send_project(where, {}, dry_run=True, timeout_ms=60_000),
+}
+LOST = {
+    "without an answer": b"",
+    "in the middle of an answer": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n{",
+}
+BROKEN = b"HTTP/1.1 500 Broken\r\nContent-Length: 4\r\n\r\noops"
+CUT = b"HTTP/1.1 500 Broken\r\nContent-Length: 4\r\n\r\no"
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[ApplicationAddress]:
+    """An application that reads a request, sends these bytes and is gone."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection, connection.makefile("rb") as request:
+                size = 0
+                for line in iter(request.readline, b"\r\n"):
+                    name, _, value = line.partition(b":")
+                    size = int(value) if name.lower() == b"content-length" else size
+                request.read(size)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield ApplicationAddress(
+            url=f"http://127.0.0.1:{listening.getsockname()[1]}", token="", pid=0
+        )
+        thread.join(30)
+
+
+@pytest.mark.parametrize("request_of", CHANGES)
+@pytest.mark.parametrize("how", LOST)
+def test_a_change_whose_answer_is_lost_may_have_been_done(request_of: str, how: str) -> None:
+    """To say that no application runs would be to say that it was not."""
+    with answering(LOST[how]) as where, pytest.raises(Indeterminate, match="NO_ANSWER"):
+        CHANGES[request_of](where)
+
+
+@pytest.mark.parametrize("request_of", READS)
+@pytest.mark.parametrize("how", LOST)
+def test_a_read_whose_answer_is_lost_found_no_application(request_of: str, how: str) -> None:
+    """There is nothing that could have been done."""
+    with answering(LOST[how]) as where, pytest.raises(InvalidUsage, match="NOT_RUNNING"):
+        READS[request_of](where)
+
+
+@pytest.mark.parametrize("answer", [BROKEN, CUT])
+def test_an_error_of_the_application_does_not_undo_a_change(answer: bytes) -> None:
+    """It may have come after the change; of a read it is only an error."""
+    with answering(answer) as where, pytest.raises(Indeterminate, match="HTTP_ERROR"):
+        CHANGES["drop"](where)
+    with answering(answer) as where, pytest.raises(Determinate, match="HTTP_ERROR"):
+        READS["drop, shown"](where)
+
+
+def test_a_change_that_nobody_has_heard_was_not_done() -> None:
+    """The address is that of an application that was killed."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = ApplicationAddress(
+            url=f"http://127.0.0.1:{taken.getsockname()[1]}", token="", pid=0
+        )
+    for request in CHANGES.values():
+        with pytest.raises(InvalidUsage, match="NOT_RUNNING"):
+            request(where)
+
+
+def test_a_repair_whose_answer_is_lost_is_not_made_again_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The application has it in its order, and its next run carries it out."""
+
+    def repair_again(_: Any, __: Mapping[str, object]) -> NoReturn:
+        raise AssertionError("asked the location itself")
+
+    monkeypatch.setattr(operate, "_answer_offline", repair_again)
+    with answering(b"") as where:
+        announce(tmp_path, where)
+        words = ["errors", "flights", "--skip", "--commit", "--data", str(tmp_path)]
+        assert operate.main(words) == 1
+    assert "[NO_ANSWER]" in capsys.readouterr().err
