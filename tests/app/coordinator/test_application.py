@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +36,7 @@ from shardline.datasource.clock import SystemClock
 from shardline.datasource.errors import Determinate, Fenced, InvalidUsage, ShardError
 from support.fakes.sites import Site, index, project, source
 
-FIRST = [((1, "a"), 1, 1)]
 TOKEN = "0123456789abcdef" * 2
-
-
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    found = Site(tmp_path, monkeypatch)
-    found.put(FIRST, 10)
-    yield found
-    found.place.close()
 
 
 def begins(site: Site) -> list[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,16 +16,6 @@ from shardline.app.storage.repair import repair_errors
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier
 from support.fakes.sites import Site, index, project, source
-
-FIRST = [((1, "a"), 1, 1)]
-
-
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    found = Site(tmp_path, monkeypatch)
-    found.put(FIRST, 10)
-    yield found
-    found.place.close()
 
 
 def status(application: Application, name: str) -> tuple[str, str]:

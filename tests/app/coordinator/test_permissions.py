@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,17 +22,8 @@ from support.fakes.sites import Site, index, project, source
 
 FLIGHTS = ProjectIdentity(folder="/data/flights")
 TAXIS = ProjectIdentity(name="taxis", folder="/data/taxis")
-FIRST = [((1, "a"), 1, 1)]
 REPLACE = Permissions(replace=True)
 ADOPT = Permissions(adopt=True)
-
-
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    found = Site(tmp_path, monkeypatch)
-    found.put(FIRST, 10)
-    yield found
-    found.place.close()
 
 
 def of(identity: ProjectIdentity | None, *objects: object) -> CheckedProject:
