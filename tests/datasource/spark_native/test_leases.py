@@ -22,6 +22,8 @@ class BusyClock:
 
     rounds: int
     elapsed: float = 0.0
+    goes: threading.Event = field(default_factory=threading.Event)
+    """No time passes before it is set."""
 
     def now_ms(self) -> int:
         return int(self.elapsed)
@@ -31,6 +33,7 @@ class BusyClock:
 
     def wait(self, signal: threading.Event, timeout_ms: float) -> bool:
         del signal
+        assert self.goes.wait(60)
         self.rounds -= 1
         assert self.rounds > -1000, "it never ends"
         busy = self.rounds > 0
@@ -69,6 +72,7 @@ def test_reads_that_are_planned_all_the_time_keep_no_lease_from_being_renewed() 
     keeper.keep(lease, Frame(clock))
     thread = keeper._thread
     assert thread is not None
+    clock.goes.set()
     assert thread.join(60_000)
     times = [0.0, *lease.renewed]
     gaps = [after - before for before, after in pairwise(times)]
@@ -88,6 +92,8 @@ def test_a_renewal_that_fails_keeps_no_other_lease_from_being_renewed() -> None:
         keeper.keep(lease, Frame(clock))
         thread = keeper._thread
     assert thread is not None
+    # Not before both are kept: the thread has begun with the first one.
+    clock.goes.set()
     assert thread.join(60_000)
     assert thread.error is None
     assert len(lease.renewed) > 3
