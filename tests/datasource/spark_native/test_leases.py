@@ -11,6 +11,7 @@ from typing import Any
 from typing_extensions import override
 
 from shardline.datasource.spark_native.leases import LeaseKeeper
+from support.waiting import wait_until
 
 LEASE_MS = 800
 BUSY_MS = 100
@@ -112,3 +113,60 @@ class Broken(CountedLease):
     def renew(self) -> None:
         super().renew()
         raise RuntimeError("a bug, or no more memory")
+
+
+@dataclass
+class StillClock(BusyClock):
+    """A clock whose time stands still: a wait lasts until its signal, or until the test's end."""
+
+    rounds: int = 1
+    elapsed: float = 1e9
+    waited: list[float] = field(default_factory=list)
+    deaf: bool = False
+
+    @override
+    def wait(self, signal: threading.Event, timeout_ms: float) -> bool:
+        self.waited.append(timeout_ms)
+        return (self.goes if self.deaf else signal).wait(60)
+
+
+def test_a_shorter_lease_is_renewed_in_its_own_time() -> None:
+    """The pause for a longer one ends when it comes; nothing is renewed before it is due."""
+    clock = StillClock()
+    keeper = LeaseKeeper(clock)
+    leases: list[Any] = [CountedLease(clock), CountedLease(clock, "r2", LEASE_MS // 10)]
+    for lease in leases:
+        keeper.keep(lease, Frame(clock))
+        due_ms = lease.lease_ms / 4
+        wait_until("its pause", lambda due_ms=due_ms: clock.waited[-1:] == [due_ms], 30)  # type: ignore[misc]
+    assert [lease.renewed for lease in leases] == [[], []]
+    _end(keeper, clock)
+
+
+def test_a_lease_that_comes_while_the_thread_ends_has_another_one() -> None:
+    """It has seen that there is none and looks no more, though it still runs for a moment."""
+    clock = StillClock(deaf=True)
+    keeper = LeaseKeeper(clock)
+    leases: list[Any] = [CountedLease(clock), CountedLease(clock, "r2")]
+    keeper.keep(leases[0], Frame(clock))
+    ending = keeper._thread
+    assert ending is not None
+    wait_until("it pauses", lambda: bool(clock.waited), 30)
+    keeper._kept.clear()
+    assert keeper._step() is None
+    assert ending.is_running
+    keeper.keep(leases[1], Frame(clock))
+    assert keeper._thread is not ending
+    _end(keeper, clock)
+    assert ending.stop(60_000)
+
+
+def _end(keeper: LeaseKeeper, clock: StillClock) -> None:
+    """End all readers, and with them the thread."""
+    thread = keeper._thread
+    assert thread is not None
+    clock.rounds = 0
+    keeper.beat()
+    clock.goes.set()
+    thread.wake.set()
+    assert thread.join(60_000)
