@@ -1,0 +1,60 @@
+"""`errors` asks the application, or where none runs the location, and has a status for each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shardline.datasource.errors import InvalidUsage
+from shardline.jobs import operate
+
+LIVE = {"id": "s", "act": "show", "commit": False, "live": 2, "sources": []}
+FREE = {**LIVE, "live": 0}
+
+
+@pytest.mark.parametrize(
+    ("words", "answer", "status"),
+    [
+        ([], LIVE, 1),
+        ([], FREE, 0),
+        (["--skip"], {**LIVE, "act": "skip", "chosen": 2}, 1),
+        (["--skip"], {**FREE, "act": "skip", "chosen": 0}, 0),
+        (["--skip", "--commit"], {**LIVE, "act": "skip", "chosen": 1, "retracted": 1}, 0),
+    ],
+)
+def test_the_status_says_whether_there_is_something_to_do(
+    words: list[str], answer: dict[str, Any], status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1 for errors that are shown; 0 once it is done, whatever was not chosen."""
+    monkeypatch.setattr(operate, "application_address", lambda _: None)
+    monkeypatch.setattr(operate, "ask_errors", lambda *_: answer)
+    assert operate.main(["errors", "s", "--json", *words]) == status
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "status", "asked"),
+    [
+        ([], "NOT_RUNNING", 0, True),
+        (["--url", "http://127.0.0.1:1"], "NOT_RUNNING", 2, False),
+        ([], "UNKNOWN_OBJECT", 2, False),
+    ],
+)
+def test_the_location_is_asked_only_where_no_application_runs(
+    words: list[str], code: str, status: int, asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for an application elsewhere, whose location is another one."""
+    offline = list[str]()
+
+    def refuse(*_: object) -> Any:
+        raise InvalidUsage("no", code=code)
+
+    def answer_offline(*_: object) -> dict[str, Any]:
+        offline.append("asked")
+        return FREE
+
+    monkeypatch.setattr(operate, "application_address", lambda _: None)
+    monkeypatch.setattr(operate, "ask_errors", refuse)
+    monkeypatch.setattr(operate, "_answer_offline", answer_offline)
+    assert operate.main(["errors", "s", "--json", *words]) == status
+    assert bool(offline) is asked
