@@ -100,7 +100,7 @@ def _answer_offline(given: argparse.Namespace, request: Mapping[str, object]) ->
     url = settings.demo.url if given.data is None else str(given.data / "shards")
     if given.location is not None:
         url = given.location
-    repairs = OfflineRepairs(ShardClient.open(url, settings.storage))
+    repairs = OfflineRepairs(ShardClient.open(url, settings.storage, create=False))
     return answer_errors(repairs, msgspec.convert(request, ErrorsRequest))
 
 

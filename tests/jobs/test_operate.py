@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,3 +59,14 @@ def test_the_location_is_asked_only_where_no_application_runs(
     monkeypatch.setattr(operate, "_answer_offline", answer_offline)
     assert operate.main(["errors", "s", "--json", *words]) == status
     assert bool(offline) is asked
+
+
+def test_a_location_that_is_not_there_is_not_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder that is mistyped is said to have no shards, and stays away."""
+    for words in (["--data", str(tmp_path / "dta")], ["--location", str(tmp_path / "lak")]):
+        given = ["--data", str(tmp_path), *words]
+        assert operate.main(["errors", "s", *given]) == 2
+        assert "LOCATION_NOT_FOUND" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
