@@ -36,7 +36,7 @@ from shardline.app.cli.status import (
     watch_status,
 )
 from shardline.app.cli.subscription_lines import SubscriptionLines
-from shardline.app.cli.terminal import open_console
+from shardline.app.cli.terminal import open_console, report_error
 from shardline.app.compute.peek.results import as_csv, as_json
 from shardline.app.introspection.verdicts.situation import VERDICTS
 from shardline.app.project.dropping import drop_plan_from_json
@@ -49,7 +49,7 @@ from shardline.app.server.client import (
 from shardline.app.server.discovery import ApplicationAddress
 from shardline.app.settings.durations import parse_duration_ms
 from shardline.datasource.clock import SystemClock
-from shardline.datasource.errors import InvalidUsage, ShardError
+from shardline.datasource.errors import ShardError
 from shardline.installation import PROGRAM
 
 __all__ = ["main"]
@@ -79,8 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except ShardError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, InvalidUsage) else 1
+        return report_error(error)
     return 0
 
 

@@ -32,7 +32,7 @@ from rich.console import Console
 
 from shardline.app.cli.application_address import add_address_arguments, application_address
 from shardline.app.cli.bad_rows import bad_row_lines
-from shardline.app.cli.terminal import open_console
+from shardline.app.cli.terminal import open_console, report_error
 from shardline.app.server.client import ask_errors, run_action
 from shardline.app.settings.config import load
 from shardline.datasource.errors import InvalidUsage, ShardError
@@ -63,8 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except ShardError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, InvalidUsage) else 1
+        return report_error(error)
     return 0
 
 

@@ -24,8 +24,9 @@ from rich.console import Console
 from shardline.app.logs import LogFile, start_log
 from shardline.app.settings.config import Settings
 from shardline.app.settings.live import parse_size_bytes
+from shardline.datasource.errors import InvalidUsage, ShardError
 
-__all__ = ["LOG_HELP", "exit_on_sigterm", "open_console", "open_log"]
+__all__ = ["LOG_HELP", "exit_on_sigterm", "open_console", "open_log", "report_error"]
 
 _PIPE_COLUMNS: Final = 200
 _TERMINATED: Final = 128 + signal.SIGTERM
@@ -52,6 +53,12 @@ def exit_on_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def report_error(error: ShardError) -> int:
+    """Write an error to stderr; the exit status: 2 for a request that is wrong, else 1."""
+    sys.stderr.write(f"error: {error}\n")
+    return 2 if isinstance(error, InvalidUsage) else 1
 
 
 def open_log(settings: Settings) -> LogFile:
