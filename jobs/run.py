@@ -221,7 +221,9 @@ def _follow(application: Application, clock: Clock, console: Console) -> None:
     """Print a line for each object that becomes bad or well, until another runtime takes over."""
 
     def print_line(line: str) -> None:
-        console.print(f"{local_time(clock.now_ms())}  {line}", markup=False, soft_wrap=True)
+        # A terminal that is gone, or a full disk behind it, must not end what runs.
+        with contextlib.suppress(OSError):
+            console.print(f"{local_time(clock.now_ms())}  {line}", markup=False, soft_wrap=True)
 
     lines = VerdictLines(describe_change, print_line)
     never = threading.Event()
