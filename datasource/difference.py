@@ -36,7 +36,7 @@ from shardline.datasource.write import WriteHandle
 
 __all__ = ["Difference", "commit_difference", "plan_staged", "sorted_runs"]
 
-_ATTEMPTS: Final = 64
+_RACES_MAX: Final = 64
 """How often a write follows appends of other writers before it gives up."""
 
 _BUFFER_BYTES: Final = 64 << 20
@@ -103,7 +103,7 @@ def _committed(
         open_reader(machine, purpose=f"write by {handle.writer}") as reader,
     ):
         pending = _Pending(handle, difference, parts)
-        for _ in range(_ATTEMPTS):
+        for _ in range(_RACES_MAX):
             # Read after the lease was taken, and checked each time: only parts of a state that has
             # the lease are sure to be there when they are read.
             state = machine.state()
@@ -120,7 +120,7 @@ def _committed(
             parts.note_refused()
             reader.lease.renew()
     raise Determinate(
-        f"shard '{machine.name}' changed {_ATTEMPTS} times while a difference to it was written",
+        f"shard '{machine.name}' changed {_RACES_MAX} times while a difference to it was written",
         code="CONTENTION",
         hint="stop its other writers, or append a difference instead",
     )

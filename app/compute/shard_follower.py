@@ -10,29 +10,25 @@ it has read in its own way.
         shard.changes(state, lower, upper)    updates in between
         shard.release_before(upper - 1, state)
 
-`poll_until` waits for a value with a timeout and a way to cancel; `find_live_errors` finds the
-errors that forbid a read.
+`find_live_errors` finds the errors that forbid a read.
 
 Invariants:
     Every read is from a state that contains the lease and is readable at the times asked for.
     A follower at frontier F holds the since at F - 1, never at F (see `shardline.datasource.read`):
     contents at F - 1 and the changes from F on must both stay readable.
-    Every wait ends: at its timeout, or when the event that cancels it is set.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
 import pyarrow as pa
 from typing_extensions import override
 
 from shardline.app.protocol.objects import errors_shard
 from shardline.datasource.client import ShardClient
-from shardline.datasource.clock import Clock
 from shardline.datasource.conditions import Pruner, Where
 from shardline.datasource.errors import Determinate, InvalidUsage
 from shardline.datasource.frontier import Frontier
@@ -54,15 +50,10 @@ __all__ = [
     "ShardFollower",
     "find_error_shards",
     "find_live_errors",
-    "poll_until",
 ]
-
-T = TypeVar("T")
 
 _RELEASE_EVERY_MS: Final = 2000
 """A lease moves at most so often: each move is a record in the shard's log."""
-
-_POLL_FIRST_MS: Final = 1.0
 
 
 class Catalog(Protocol):
@@ -83,38 +74,6 @@ class _EmptyCatalog(Catalog):
 
 EMPTY_CATALOG: Final[Catalog] = _EmptyCatalog()
 """A catalog for reads that have none: only errors of the object itself forbid the read."""
-
-
-def poll_until(
-    look: Callable[[], T | None],
-    clock: Clock,
-    cancelled: threading.Event,
-    *,
-    timeout_ms: float,
-    poll_ms: float,
-) -> T | None:
-    """Call `look` until it returns a value; None after `timeout_ms`, or when cancelled.
-
-    Args:
-        look: Called at once, then after pauses that double from 1 ms up to `poll_ms`.
-        clock: Measures and waits.
-        cancelled: Ends the waiting when it is set.
-        timeout_ms: Longest wait.
-        poll_ms: Longest pause between two calls.
-    """
-    deadline = clock.elapsed_ms() + timeout_ms
-    pause = _POLL_FIRST_MS
-    while not cancelled.is_set():
-        # Before the deadline is compared: a timeout of 0 means one look, not none.
-        found = look()
-        if found is not None:
-            return found
-        left = deadline - clock.elapsed_ms()
-        if left <= 0:
-            return None
-        clock.wait(cancelled, min(pause, left))
-        pause = min(pause * 2, poll_ms)
-    return None
 
 
 @dataclass(slots=True)

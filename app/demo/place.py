@@ -25,6 +25,7 @@ from pathlib import Path
 
 from shardline.datasource.clock import Clock
 from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.waiting import poll_until
 
 __all__ = ["Place", "lock_folder"]
 
@@ -127,12 +128,13 @@ def lock_folder(data: Path, clock: Clock, timeout_ms: float) -> Iterator[None]:
 
 
 def _wait_for(take: Callable[[], bool], data: Path, clock: Clock, timeout_ms: float) -> None:
-    deadline, never = clock.elapsed_ms() + timeout_ms, threading.Event()
-    while not take():
-        if clock.elapsed_ms() >= deadline:
-            raise InvalidUsage(
-                f"another run works in '{data}'",
-                code="ALREADY_RUNNING",
-                hint="wait for it or stop it, or name another folder with --data",
-            )
-        clock.wait(never, _POLL_MS)
+    never = threading.Event()
+    taken = poll_until(
+        lambda: take() or None, clock, never, poll_ms=_POLL_MS, timeout_ms=timeout_ms
+    )
+    if taken is None:
+        raise InvalidUsage(
+            f"another run works in '{data}'",
+            code="ALREADY_RUNNING",
+            hint="wait for it or stop it, or name another folder with --data",
+        )

@@ -44,6 +44,7 @@ from shardline.app.lane.commands import Dropped, Kind, LaneCommand, SuspendAndRe
 from shardline.app.lane.settings import LaneSettings
 from shardline.app.lane.state import LaneObject
 from shardline.app.protocol.objects import Description
+from shardline.datasource.waiting import RetryPolicy
 
 __all__ = [
     "CleanUp",
@@ -544,10 +545,10 @@ class ProcessState:
 
     def _pause_ms(self, slot: _Slot) -> int:
         """The pause after a failure: doubles with each in a row, times 0.5 to 1.5 at random."""
-        # Objects that fail together, by one broken input, must not come back together. The shift
-        # is bounded: a number of thousands of bits would be computed before `min` cuts it.
-        grown = self.settings.restart_base_ms << min(slot.failures - 1, 30)
-        return round(min(grown, self.settings.restart_max_ms) * (0.5 + self.jitter()))
+        # With jitter: objects that fail together, by one broken input, must not come back together.
+        chosen = self.settings
+        policy = RetryPolicy(first_ms=chosen.restart_base_ms, longest_ms=chosen.restart_max_ms)
+        return round(policy.pause_ms(slot.failures, self.jitter()))
 
     @staticmethod
     def _enter(slot: _Slot, step: _Step, now_ms: int) -> None:

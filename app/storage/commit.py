@@ -52,8 +52,8 @@ WRITER: Final = "ingestion"
 """Durable writer of a source's rows and errors; the time of the binding is its number: together
 they are the idempotency token of an append."""
 
-_ATTEMPTS: Final = 16
-"""How often a compare-and-append is tried again after another writer has moved the upper."""
+_RACES_MAX: Final = 16
+"""How often a compare-and-append is repeated, at once, after another writer moved the upper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +286,7 @@ class Timeline:
 
     def _bind(self, number: int, planned: PlannedMicroBatch) -> Binding:
         offset = None if number == EMPTY_SNAPSHOT else planned.offset
-        for _ in range(_ATTEMPTS):
+        for _ in range(_RACES_MAX):
             # Asked again at each attempt: what moved the upper may have been this very binding,
             # whose answer was lost. Then its time is used, and not a new one.
             found = self._find_binding(number, planned)
@@ -386,7 +386,7 @@ class _ShardUpper:
 
     def advance(self, upper: int) -> bool:
         """Make the upper at least `upper`; False if others moved it all the time."""
-        for _ in range(_ATTEMPTS):
+        for _ in range(_RACES_MAX):
             if self.upper >= upper:
                 return True
             lower = Frontier(self.upper)

@@ -26,7 +26,6 @@ Invariants:
 
 from __future__ import annotations
 
-import threading
 from typing import Final
 
 import pyarrow as pa
@@ -40,6 +39,7 @@ from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.commands.append import UpperMismatch
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
+from shardline.datasource.waiting import RetryPolicy
 
 __all__ = [
     "ERRORS",
@@ -62,8 +62,8 @@ ERRORS: Final = pa.schema(
 )
 """Columns of the shard, and of that with the rows that were skipped."""
 
-_ATTEMPTS: Final = 64
-_PAUSE_MS: Final = 100.0
+SETTLE_RETRIES: Final = RetryPolicy(first_ms=100, longest_ms=100, attempts_max=64)
+"""Looks for a time to retract errors at: until a micro-batch that is bound is committed."""
 
 
 def open_errors(client: ShardClient, source: str) -> str:
@@ -124,7 +124,7 @@ def retract_errors(client: ShardClient, source: str, errors: pa.Table | None = N
     name = errors_shard(source)
     remap = Remap.attach(client, source)
     handle = client.writer(name)
-    for _ in range(_ATTEMPTS):
+    for _ in SETTLE_RETRIES.begin(client.clock, client.ids).attempts():
         lower = handle.upper().time
         assert lower is not None, name
         if lower == 0:
@@ -145,7 +145,6 @@ def retract_errors(client: ShardClient, source: str, errors: pa.Table | None = N
             outcome = handle.compare_and_append(updates, Frontier(lower), Frontier(lower + 1))
             if not isinstance(outcome, UpperMismatch):
                 return -count
-        client.clock.wait(threading.Event(), _PAUSE_MS)
     raise Determinate(
         f"no time was found to retract errors of source '{source}' at",
         code="CONTENTION",

@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
@@ -41,6 +40,7 @@ import pyarrow.compute as pc
 from shardline.app.protocol.objects import errors_shard, skipped_shard
 from shardline.app.storage.errors import (
     ERRORS,
+    SETTLE_RETRIES,
     live_errors,
     open_skipped,
     retractions,
@@ -60,9 +60,6 @@ Act: TypeAlias = Literal["retract", "skip"]
 
 REPAIR: Final = "repair"
 """Durable writer of repairs; its numbers are positions in the lane's order, from 1."""
-
-_ATTEMPTS: Final = 50
-_PAUSE_MS: Final = 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +136,7 @@ def repair_errors(
     """
     remap = Remap.attach(client, source)
     handle = client.writer(errors_shard(source), writer)
-    for _ in range(_ATTEMPTS):
+    for _ in SETTLE_RETRIES.begin(client.clock, client.ids).attempts():
         if handle.committed(number) is not None:
             return None
         lower = _upper(handle)
@@ -164,7 +161,6 @@ def repair_errors(
                 return None
             if not isinstance(outcome, UpperMismatch):
                 return -int(pc.sum(gone.column(DIFF)).as_py() or 0)
-        client.clock.wait(threading.Event(), _PAUSE_MS)
     raise Determinate(
         f"no time was found to take errors of source '{source}' away at",
         code="CONTENTION",

@@ -80,6 +80,7 @@ from shardline.datasource.stores.location import (
     VersionedData,
 )
 from shardline.datasource.stores.shard_names import shard_directory, shard_name
+from shardline.datasource.waiting import poll_until
 
 __all__ = ["Command", "Machine"]
 
@@ -207,18 +208,18 @@ class Machine:
                 own; of a registered shard, readers see an upper that is further on.
         """
         look = look or self.state
-        deadline = self.clock.elapsed_ms() + timeout_ms
-        pause = 1.0
-        while True:
-            # Before the deadline is looked at: a read that took longer than the timeout counts.
+
+        def look_for_time() -> ShardState | None:
             state = look()
-            if state.upper.is_beyond(time):
-                return state
-            left = deadline - self.clock.elapsed_ms()
-            if left <= 0:
-                return None
-            self.clock.wait(threading.Event(), min(pause, left))
-            pause = min(pause * 2, self.settings.wait_poll_ms)
+            return state if state.upper.is_beyond(time) else None
+
+        return poll_until(
+            look_for_time,
+            self.clock,
+            threading.Event(),
+            poll_ms=self.settings.wait_poll_ms,
+            timeout_ms=timeout_ms,
+        )
 
     def not_found_error(self) -> InvalidUsage:
         """The error for a shard that does not exist; its hint names the shards that do."""

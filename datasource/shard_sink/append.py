@@ -16,7 +16,7 @@ from shardline.datasource.write import WriteHandle
 
 __all__ = ["append_staged"]
 
-_ATTEMPTS: Final = 64
+_RACES_MAX: Final = 64
 """Attempts at appending nothing at the upper, each of which another append may overtake."""
 
 
@@ -44,7 +44,7 @@ def append_staged(
 
 def _append_nothing(handle: WriteHandle, sequence: int) -> Appended | AlreadyCommitted:
     """Record that a micro-batch without rows was committed, without moving the upper."""
-    for _ in range(_ATTEMPTS):
+    for _ in range(_RACES_MAX):
         upper = handle.upper()
         outcome = handle.compare_and_append(None, upper, upper, sequence=sequence)
         if not isinstance(outcome, UpperMismatch):
@@ -52,7 +52,7 @@ def _append_nothing(handle: WriteHandle, sequence: int) -> Appended | AlreadyCom
         if outcome.current.is_empty:
             return handle.commit(Staged((), 0, 0, 0), sequence=sequence)  # says that it is finished
     raise Determinate(
-        f"shard '{handle.machine.name}' changed {_ATTEMPTS} times while nothing was appended",
+        f"shard '{handle.machine.name}' changed {_RACES_MAX} times while nothing was appended",
         code="CONTENTION",
         hint="try again",
     )

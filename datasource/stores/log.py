@@ -44,7 +44,6 @@ Sources: SlateDB RFC 0026 (boundary files); persist's Consensus (error types, op
 from __future__ import annotations
 
 import struct
-import threading
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from typing_extensions import override
@@ -72,6 +71,7 @@ from shardline.datasource.stores.location import (
 )
 from shardline.datasource.stores.objects import CREATED, Unresolved
 from shardline.datasource.stores.shard_names import shard_name
+from shardline.datasource.waiting import RetryPolicy
 
 if TYPE_CHECKING:
     from shardline.datasource.clock import Clock, IdGenerator
@@ -111,8 +111,6 @@ the outcome is reported as unknown. One refusal is not enough: it may be about a
 original is still on its way. A process that has lost the right to write need not wait longer."""
 
 _SHARDS_MAX: Final = 4096
-_BACKOFF_MS: Final = 20.0
-_BACKOFF_MAX_MS: Final = 2000.0
 _NEVER: Final = float("-inf")
 
 
@@ -172,7 +170,7 @@ class NumberedLog(Consensus):
         self._clock = clock
         self._ids = ids
         self._grace_ms = grace_ms
-        self._deadline_ms = deadline_ms
+        self._retries = RetryPolicy(first_ms=20, longest_ms=2000, limit_ms=deadline_ms)
         # No lock: views are immutable, and an update that is lost in a race between threads is one
         # that was forgotten (see Invariants).
         self._views: dict[str, _Observations] = {}
@@ -315,8 +313,7 @@ class NumberedLog(Consensus):
         # From here on only an entry that was read back decides. An error of any class, Determinate
         # included, is about this look or this repetition: the first attempt may have happened, or
         # may yet. So no error but Indeterminate leaves the loop.
-        gives_up_at = self._clock.elapsed_ms() + self._deadline_ms
-        pause_ms = _BACKOFF_MS
+        budget = self._retries.begin(self._clock, self._ids)
         refusals = 0
         while True:
             reason, refusal = "taken, and yet absent", None
@@ -333,10 +330,8 @@ class NumberedLog(Consensus):
                     self._objects.settle(f"{shard}/{kind}")
                     return None
                 # After the look, not before it: the last create must be read back as well.
-                if refusals >= _REFUSALS_MAX or self._clock.elapsed_ms() >= gives_up_at:
+                if refusals >= _REFUSALS_MAX or not budget.pause():
                     raise self._outcome_unknown(shard, seqno, reason, refusal)
-                self._clock.wait(threading.Event(), pause_ms * (0.5 + self._ids.jitter()))
-                pause_ms = min(2 * pause_ms, _BACKOFF_MAX_MS)
                 outcome = self._objects.create(key, entry)
             except Indeterminate:
                 raise

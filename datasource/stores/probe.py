@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from shardline.datasource.errors import Corrupt, Determinate, InvalidUsage
 from shardline.datasource.ids import is_id, new_id
 from shardline.datasource.stores.objects import CREATED, Unresolved
+from shardline.datasource.waiting import RetryPolicy
 
 if TYPE_CHECKING:
     from shardline.datasource.clock import Clock, IdGenerator
@@ -38,8 +39,7 @@ IfMissing: TypeAlias = Literal["refuse", "create"]
 _MARKER: Final = "_shardline"
 _RACERS: Final = 8
 _RACES: Final = 4
-_ATTEMPTS_MAX: Final = 8
-_PAUSE_MS: Final = 50.0
+_RETRIES: Final = RetryPolicy(first_ms=50, longest_ms=50, attempts_max=8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ def _create_or_read(
     objects: Objects, key: str, value: bytes, ids: IdGenerator, clock: Clock
 ) -> bytes:
     """Create `key` unless it exists; the value that is stored there afterwards."""
-    for _ in range(_ATTEMPTS_MAX):
+    for _ in _RETRIES.begin(clock, ids).attempts():
         outcome = objects.create(key, value)
         if outcome is CREATED:
             return value
@@ -196,9 +196,8 @@ def _create_or_read(
             # Unlike a commit, this may be reported as failed although it may yet take effect: the
             # next process to open the location finds the marker or probe that appears late.
             raise outcome.refusal
-        clock.wait(threading.Event(), _PAUSE_MS * (0.5 + ids.jitter()))
     raise Determinate(
-        f"cannot create '{key}' at '{objects.url}' in {_ATTEMPTS_MAX} attempts",
+        f"cannot create '{key}' at '{objects.url}' in {_RETRIES.attempts_max} attempts",
         hint="is the store available?",
     )
 

@@ -19,7 +19,7 @@ Invariants:
 from __future__ import annotations
 
 import itertools
-import threading
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -27,6 +27,7 @@ from typing_extensions import override
 
 from shardline.datasource.errors import Determinate, Indeterminate
 from shardline.datasource.stores.objects import CreateOutcome, Objects
+from shardline.datasource.waiting import RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -46,8 +47,9 @@ ATTEMPTS_MAX: Final = 6
 RETRY_LIMIT_MS: Final = 60_000.0
 """No repetition later than this after the first attempt; twice the default read time-out."""
 
-_PAUSE_MS: Final = 50.0
-_PAUSE_MAX_MS: Final = 2000.0
+_RETRIES: Final = RetryPolicy(
+    first_ms=50, longest_ms=2000, grows=3, attempts_max=ATTEMPTS_MAX, limit_ms=RETRY_LIMIT_MS
+)
 
 
 class Retrying(Objects):
@@ -67,19 +69,16 @@ class Retrying(Objects):
         self._inner = inner
         self._clock = clock
         self._ids = ids
-        self._attempts_max = attempts_max
+        self._retries = replace(_RETRIES, attempts_max=attempts_max)
 
     def _with_retries(self, attempt: Callable[[], T], gives_up_at: float | None = None) -> T:
-        if gives_up_at is None:
-            gives_up_at = self._clock.elapsed_ms() + RETRY_LIMIT_MS
-        pause_ms = _PAUSE_MS
-        for _ in range(self._attempts_max - 1):
+        budget = self._retries.begin(self._clock, self._ids, gives_up_at=gives_up_at)
+        while True:
             try:
                 return attempt()
             except (Determinate, Indeterminate):
-                self._pause(pause_ms, gives_up_at)
-                pause_ms = min(3 * pause_ms, _PAUSE_MAX_MS)
-        return attempt()
+                if not budget.pause():
+                    raise
 
     def _in_halves(
         self,
@@ -88,25 +87,21 @@ class Retrying(Objects):
         gives_up_at: float | None = None,
     ) -> list[T]:
         """The results for `keys`: one attempt for all, and after a failure one for each half."""
-        if gives_up_at is None:
-            gives_up_at = self._clock.elapsed_ms() + RETRY_LIMIT_MS
+        # Counted for single keys only; the time is that of the request, not of each half.
+        uncounted = replace(self._retries, attempts_max=None)
+        budget = uncounted.begin(self._clock, self._ids, gives_up_at=gives_up_at)
         if len(keys) < 2:  # noqa: PLR2004 - what has no halves
-            return self._with_retries(lambda: attempt(keys), gives_up_at)
+            return self._with_retries(lambda: attempt(keys), budget.gives_up_at)
         try:
             return attempt(keys)
         except (Determinate, Indeterminate):
-            self._pause(_PAUSE_MS, gives_up_at)
+            if not budget.pause():
+                raise
         half = len(keys) // 2
         return [
-            *self._in_halves(attempt, keys[:half], gives_up_at),
-            *self._in_halves(attempt, keys[half:], gives_up_at),
+            *self._in_halves(attempt, keys[:half], budget.gives_up_at),
+            *self._in_halves(attempt, keys[half:], budget.gives_up_at),
         ]
-
-    def _pause(self, pause_ms: float, gives_up_at: float) -> None:
-        """Wait before the next attempt; raise the current error if it is too late for one."""
-        if self._clock.elapsed_ms() >= gives_up_at:
-            raise  # noqa: PLE0704 - called where an error is being handled
-        self._clock.wait(threading.Event(), pause_ms * (0.5 + self._ids.jitter()))
 
     @override
     def create(self, key: str, value: bytes) -> CreateOutcome:

@@ -34,7 +34,7 @@ import pyarrow.compute as pc
 
 from shardline.app.compute.holds import find_first_time
 from shardline.app.compute.index.arrangement import Arrangement
-from shardline.app.compute.shard_follower import ShardFollower, poll_until
+from shardline.app.compute.shard_follower import ShardFollower
 from shardline.app.compute.view.cached_frames import CachedFrame, cache_frame
 from shardline.app.execution.host import Host, Incarnation
 from shardline.app.execution.observations import (
@@ -61,6 +61,7 @@ from shardline.datasource.read import latest_readable
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.types.schema import DIFF
 from shardline.datasource.updates import update_schema
+from shardline.datasource.waiting import poll_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -78,8 +79,6 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 _MIB: Final = 1 << 20
-_FOREVER_MS: Final = 3_600_000.0
-"""Longest wait for news in one call; it is then repeated, so there is no deadline at all."""
 
 _SHARE: Final = 4
 """A cached frame is used with at most 1/4 of the object's rows added to it by a union."""
@@ -336,16 +335,8 @@ class RunningIndex:
             state = self._shard.look()
             return state if state.upper.is_beyond(time) else None
 
-        found = None
-        while found is None and not self._stopped.is_set():
-            found = poll_until(
-                look,
-                self._host.clock,
-                self._stopped,
-                timeout_ms=_FOREVER_MS,
-                poll_ms=self._settings.poll_ms,
-            )
-        return found
+        clock, poll_ms = self._host.clock, self._settings.poll_ms
+        return poll_until(look, clock, self._stopped, poll_ms=poll_ms)
 
     def _advance(self, state: ShardState) -> None:
         """Take in all updates that `state` has beyond the upper."""

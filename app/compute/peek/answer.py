@@ -35,7 +35,6 @@ from shardline.app.compute.shard_follower import (
     ShardFollower,
     find_error_shards,
     find_live_errors,
-    poll_until,
 )
 from shardline.app.execution.host import Host
 from shardline.app.protocol.compute import Peek, PeekStrategy
@@ -51,6 +50,7 @@ from shardline.datasource.read import not_yet_readable_error
 from shardline.datasource.shard.plan import volume_of
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.waiting import poll_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

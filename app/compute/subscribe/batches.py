@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final, Self
+from typing import Self
 
 import pyarrow as pa
 
@@ -34,7 +34,6 @@ from shardline.app.compute.shard_follower import (
     ShardFollower,
     find_error_shards,
     find_live_errors,
-    poll_until,
 )
 from shardline.app.execution.host import Host
 from shardline.app.protocol.compute import SubscribeResponse
@@ -44,10 +43,9 @@ from shardline.datasource.frontier import EMPTY, Frontier, meet
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.types.schema import DIFF, TS
 from shardline.datasource.updates import consolidate, update_schema
+from shardline.datasource.waiting import poll_until
 
 __all__ = ["SubscriptionFeed"]
-
-_FOREVER_MS: Final = 3_600_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +122,8 @@ class SubscriptionFeed:
         assert lower is not None, self._what
         if self._what.up_to == lower:
             return self._batch(lower, EMPTY, self._table(iter(()), batch_bytes))
-        looked = None
-        while looked is None and not stopped.is_set():
-            looked = poll_until(
-                lambda: self._look(lower),
-                self._host.clock,
-                stopped,
-                timeout_ms=_FOREVER_MS,
-                poll_ms=poll_ms,
-            )
+        clock = self._host.clock
+        looked = poll_until(lambda: self._look(lower), clock, stopped, poll_ms=poll_ms)
         return None if looked is None else self._cut_batch(looked, lower, batch_bytes)
 
     def _look(self, lower: int) -> _BatchStates | None:

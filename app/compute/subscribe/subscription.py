@@ -65,6 +65,7 @@ from shardline.app.settings.live import (
 from shardline.datasource.background import BackgroundThread
 from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
 from shardline.datasource.frontier import Frontier
+from shardline.datasource.waiting import RetryBudget, RetryPolicy
 
 __all__ = [
     "SUBSCRIBE_KNOBS",
@@ -228,19 +229,21 @@ class RunningSubscription:
     def _follow(self) -> str:
         """Send batches until the end; returns the reason if it stops before, else ""."""
         host, life, feed = self._host, self._incarnation, self._feed
-        began, failures = host.clock.elapsed_ms(), 0
+        began, budget = host.clock.elapsed_ms(), None
         while feed.frontier.time is not None:
             chosen = self._settings
             if not self._has_room():
                 return "stopped" if self._stopped.is_set() else "the client is too slow"
             try:
                 batch = feed.next(self._stopped, chosen.batch_bytes, chosen.poll_ms)
-                failures = 0
+                budget = None
             except (Determinate, Indeterminate) as error:
-                failures += 1
-                if error.code == "SCHEMA_CHANGED" or failures > chosen.retries:
+                if error.code == "SCHEMA_CHANGED":
                     raise
-                host.clock.wait(self._stopped, chosen.poll_ms)
+                # One for failures in a row: a batch that goes out begins another one.
+                budget = budget or self._begin_retries()
+                if not budget.pause() and not self._stopped.is_set():
+                    raise
                 continue
             if batch is None:
                 return "stopped"
@@ -249,6 +252,11 @@ class RunningSubscription:
                 took = int(host.clock.elapsed_ms() - began)
                 host.report(Hydrated(id=life.id, epoch=life.epoch, took_ms=took))
         return ""
+
+    def _begin_retries(self) -> RetryBudget:
+        pause_ms, retries = self._settings.poll_ms, self._settings.retries
+        policy = RetryPolicy(first_ms=pause_ms, longest_ms=pause_ms, attempts_max=retries + 1)
+        return policy.begin(self._host.clock, self._host.ids, self._stopped)
 
     def _send(self, batch: SubscribeResponse) -> None:
         life, report = self._incarnation, self._host.report

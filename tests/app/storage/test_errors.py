@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from shardline.app.storage.errors import (
     ERRORS,
+    SETTLE_RETRIES,
     live_count,
     live_errors,
     open_errors,
@@ -96,7 +98,8 @@ def test_some_go(there: list[str], asked: list[str]) -> None:
 
 def test_it_waits_for_a_micro_batch_that_is_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """While errors of a binding may still come, no time is taken away from them."""
-    monkeypatch.setattr("shardline.app.storage.errors._ATTEMPTS", 3)
+    few = replace(SETTLE_RETRIES, attempts_max=3)
+    monkeypatch.setattr("shardline.app.storage.errors.SETTLE_RETRIES", few)
     world = World("a")
     world.bind(3)
     with pytest.raises(Determinate, match="CONTENTION"):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from shardline.app.storage.errors import ERRORS, live_errors, open_errors
+from shardline.app.storage.errors import ERRORS, SETTLE_RETRIES, live_errors, open_errors
 from shardline.app.storage.reclock import Origin, Remap
 from shardline.app.storage.repair import (
     REPAIR,
@@ -176,7 +177,8 @@ def _failing(real: Callable[..., Any], fatal: int, *, happens: bool) -> Callable
 
 def test_notes_wait_for_a_micro_batch_that_is_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own notes could not be told from those of the repair, and would be lost."""
-    monkeypatch.setattr("shardline.app.storage.repair._ATTEMPTS", 2)
+    few = replace(SETTLE_RETRIES, attempts_max=2)
+    monkeypatch.setattr("shardline.app.storage.repair.SETTLE_RETRIES", few)
     world = World()
     world.bring("a")
     at = world.bind()

@@ -24,7 +24,7 @@ from shardline.app.compute.subscribe.subscription import (
 from shardline.app.execution.observations import Ended, Hydrated
 from shardline.app.protocol.compute import SubscribeDropped, SubscribeResponse
 from shardline.app.protocol.objects import SubscribeDescription
-from shardline.datasource.errors import Determinate, InvalidUsage
+from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage
 from shardline.datasource.frontier import Frontier
 from support.fakes.reads import Inputs, Place, Row, incarnation, model_at
 from support.profiles import examples
@@ -339,3 +339,60 @@ def test_history_that_is_gone_is_refused(place: Place) -> None:
     place.client.hold("t", "h").downgrade(Frontier(50))
     with pytest.raises(InvalidUsage, match=r"\[HISTORY_GONE\].*since is \[50\]"):
         start(place, wanted(snapshot=False), resume_at(40))
+
+
+class Flaky:
+    """A feed that fails as often as it is told to, before each batch."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, failures: int) -> None:
+        self.left = self.failures = failures
+        self.asked = threading.Event()
+        real = SubscriptionFeed.next
+
+        def fail_or_ask(feed: SubscriptionFeed, *given: Any) -> Any:
+            self.asked.set()
+            if self.left:
+                self.left -= 1
+                raise Indeterminate("the store did not answer", hint="again")
+            self.left = self.failures
+            return real(feed, *given)
+
+        monkeypatch.setattr(SubscriptionFeed, "next", fail_or_ask)
+
+
+def test_only_failures_in_a_row_are_counted(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that fails now and then ends nothing: each batch begins another count."""
+    place.put("t", [], 10, SCHEMA)
+    Flaky(monkeypatch, 2)
+    running = start(place, wanted(), 5, SubscribeSettings(poll_ms=1, retries=2))
+    for upper in (10, 20, 30):
+        assert place.next(SubscribeResponse).upper == upper
+        running.acknowledge(upper)
+        place.put("t", [], upper + 10, SCHEMA)
+    running.stop()
+
+
+def test_a_store_that_stays_away_ends_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After so many failures in a row the client hears where its last batch ended."""
+    place.put("t", [], 10, SCHEMA)
+    flaky = Flaky(monkeypatch, 99)
+    running = start(place, wanted(), 5, SubscribeSettings(poll_ms=1, retries=2))
+    assert place.next(SubscribeDropped) == SubscribeDropped(id="t1", upper=5)
+    assert flaky.left == 99 - 3
+    running.stop()
+
+
+def test_a_stop_ends_the_pause_after_a_failure(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However long the pause would be; what it was stopped for is the stop, not the failure."""
+    caplog.set_level("INFO")
+    place.put("t", [], 10, SCHEMA)
+    flaky = Flaky(monkeypatch, 99)
+    running = start(place, wanted(), 5, SubscribeSettings(poll_ms=3_600_000))
+    assert flaky.asked.wait(60)
+    threading.Thread(target=running.stop, daemon=True).start()
+    assert place.next(SubscribeDropped) == SubscribeDropped(id="t1", upper=5)
+    assert flaky.left == 99 - 1
+    why = [vars(one)["context"]["why"] for one in caplog.records if "dropped" in one.message]
+    assert why == ["stopped"]
