@@ -309,6 +309,24 @@ def test_threads_are_made_in_one_way() -> None:
     assert made == OWN_THREADS.keys()
 
 
+OWN_PAUSES: Final = {
+    "app/compute/view/maintained_view.py": "a pace: looks at times that go on by themselves",
+    "app/demo/story.py": "waits for objects, until one of them fails",
+    "datasource/shard/backoff.py": "the pause after a lost race, which must not double",
+    "datasource/shard_source/freeze.py": "waits for a part as long as it takes, or until a timeout",
+    "datasource/stores/faulty.py": "a slow store",
+    "jobs/run.py": "a pace: follows an application to its end",
+}
+"""Modules that pause where nothing can end the pause, and why."""
+
+
+def test_retries_are_made_in_one_way() -> None:
+    """By `datasource/waiting.py`: a pause that nothing can end is made by hand for few reasons."""
+    pause = re.compile(r"\.wait\(\s*(threading\.Event\(\)|never\b)")
+    paused = {name_of(path) for path in product() if pause.search(path.read_text(encoding="utf-8"))}
+    assert paused == OWN_PAUSES.keys()
+
+
 def test_no_module_is_dead() -> None:
     """Every installed module is imported by another one, or is where a program starts."""
     imported = {name for path in product() for name in imports_of(path)}

@@ -15,7 +15,6 @@ Invariants:
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -26,15 +25,15 @@ from shardline.app.lane.log import LANE_SHARD, read_lane
 from shardline.app.protocol.objects import Description, errors_shard
 from shardline.app.storage.repair import Act, Repair, repair_errors
 from shardline.datasource.client import ShardClient
-from shardline.datasource.errors import Indeterminate, unknown_name
+from shardline.datasource.errors import Indeterminate, ShardError, unknown_name
+from shardline.datasource.waiting import RetryPolicy
 
 __all__ = ["OfflineRepairs"]
 
 _WRITER: Final = "repair-offline"
 """Durable writer of these repairs: its numbers are its own, apart from positions in the lane."""
 
-_ATTEMPTS: Final = 5
-_PAUSE_MS: Final = 1000.0
+_RETRIES: Final = RetryPolicy(first_ms=1000, longest_ms=1000, attempts_max=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +65,20 @@ class OfflineRepairs:
         """
         number = self.client.writer(errors_shard(name), _WRITER).sequence + 1
         repair = Repair(act, as_of, tuple(errors))
-        for attempt in range(_ATTEMPTS):
+        budget = _RETRIES.begin(self.client.clock, self.client.ids)
+        unknown: Indeterminate | None = None
+        while True:
             try:
                 return repair_errors(self.client, name, repair, writer=_WRITER, number=number)
-            except Indeterminate:
-                if attempt == _ATTEMPTS - 1:
+            except Indeterminate as error:
+                unknown = error
+                if not budget.pause():
                     raise
-                self.client.clock.wait(threading.Event(), _PAUSE_MS)
-        raise AssertionError("the last attempt returns or raises")
+            except ShardError as error:
+                # This attempt certainly did nothing; of the one before it, nobody knows.
+                if unknown is not None:
+                    raise unknown from error
+                raise
 
     def _objects(self) -> dict[str, Description]:
         if not self.client.exists(LANE_SHARD):
