@@ -1,7 +1,7 @@
 """Background threads do work beside their owner, once or again and again, until they are stopped.
 
     thread = BackgroundThread("feed", run)                                   runs once
-    thread = PeriodicThread("poll", step, clock, retry_ms=1000)              runs until stopped
+    thread = PeriodicThread("poll", step, clock)                             runs until stopped
     thread.start()
     thread.wake.set()                                                        run now
     thread.stop()
@@ -35,6 +35,10 @@ from shardline.datasource.errors import ShardError
 __all__ = ["BackgroundThread", "PeriodicThread"]
 
 _log = logging.getLogger(__name__)
+
+
+_RETRY_MS: Final = 1000.0
+"""The pause of a periodic thread after a step that met something unforeseen."""
 
 
 class BackgroundThread:
@@ -149,7 +153,7 @@ class PeriodicThread(BackgroundThread):
         step: Callable[[], float | None],
         clock: Clock,
         *,
-        retry_ms: float,
+        retry_ms: float = _RETRY_MS,
         first_ms: float = 0.0,
         last: Callable[[], object] | None = None,
         stopping: threading.Event | None = None,
@@ -163,7 +167,7 @@ class PeriodicThread(BackgroundThread):
             step: Called in the thread. Returns for how many ms to wait before the next call; None
                 ends the thread.
             clock: Waits.
-            retry_ms: The pause after a step that raised, > 0.
+            retry_ms: The pause after a step that raised, > 0. 1 s.
             first_ms: The pause before the first step.
             last: Called once in the thread when it is stopped, after the last step, to finish what
                 is left over; not if a step ended it.

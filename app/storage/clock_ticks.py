@@ -45,9 +45,6 @@ _AGAIN_MS: Final = 50
 TickOutcome: TypeAlias = Literal["done", "again"]
 """Again: the tick could not be made yet, and may be in a moment."""
 
-_RETRY_MS: Final = 1000.0
-"""Pause after a round that met something unforeseen."""
-
 
 @dataclass(slots=True, eq=False)
 class _TickedSource:
@@ -90,7 +87,6 @@ class _Ticker:
                     "ticks of sources",
                     partial(self._round, pool),
                     ticking.clock,
-                    retry_ms=_RETRY_MS,
                 )
                 self._thread.start()
             self._thread.wake.set()

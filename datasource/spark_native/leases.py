@@ -24,9 +24,6 @@ __all__ = ["LEASE_KEEPER", "LeaseKeeper", "LeaseUser"]
 
 _log = logging.getLogger(__name__)
 
-_RETRY_MS: Final = 1000.0
-"""Pause after a step that met something unforeseen."""
-
 
 class LeaseUser(Protocol):
     """A reader of a lease's parts, which ends by itself."""
@@ -75,9 +72,7 @@ class LeaseKeeper:
             self._kept.setdefault(lease.reader, _KeptLease(lease)).lives.extend(lives)
             if self._thread is None or not self._thread.is_running:
                 self._beaten_ms = self._clock.elapsed_ms()
-                self._thread = PeriodicThread(
-                    "native-leases", self._step, self._clock, retry_ms=_RETRY_MS
-                )
+                self._thread = PeriodicThread("native-leases", self._step, self._clock)
                 self._thread.start()
             thread = self._thread
         thread.wake.set()
