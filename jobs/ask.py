@@ -38,8 +38,8 @@ from shardline.app.cli.status import (
 from shardline.app.cli.subscription_lines import SubscriptionLines
 from shardline.app.cli.terminal import open_console, report_error
 from shardline.app.compute.peek.results import as_csv, as_json
-from shardline.app.introspection.verdicts.situation import VERDICTS
 from shardline.app.project.dropping import drop_plan_from_json
+from shardline.app.protocol.object_state import VERDICTS
 from shardline.app.server.client import (
     drop_objects,
     follow_subscription,

@@ -24,8 +24,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from shardline.app.cli.tables import plain_table, size
-from shardline.app.introspection.verdicts.situation import Tone
 from shardline.app.introspection.verdicts.wording import span
+from shardline.app.protocol.object_state import Tone, Verdict
 from shardline.app.server.client import get_json
 from shardline.datasource.clock import Clock
 
@@ -81,7 +81,7 @@ class ObjectStatus:
 
     name: str
     kind: str
-    verdict: str = "healthy"
+    verdict: Verdict = "healthy"
     tone: Tone = "good"
     because: str = ""
     to_do: str = ""

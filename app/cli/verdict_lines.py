@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
     from shardline.app.introspection.store import Relations
+    from shardline.app.protocol.object_state import Tone, Verdict
 
 __all__ = ["Condition", "VerdictLines", "condition_of", "describe_change", "read_conditions"]
 
 V = TypeVar("V")
 
-_GOOD: Final = "good"
-_BAD: Final = "bad"
+_GOOD: Final[Tone] = "good"
+_BAD: Final[Tone] = "bad"
 
 _LASTING_MS: Final = 3_000
 """For so long an object is well before it counts as well: one that fails again and again is started
@@ -42,15 +43,15 @@ class Condition:
 
     Attributes:
         verdict: In a word or two.
-        tone: `good`, `bad`, or anything else for what passes by itself.
+        tone: `good`, `bad`, or `wait` for what passes by itself.
         error: What is wrong with the object itself, in words that stay.
         blame: The object that is the cause, if it is another one.
         because: Why, as of now.
         to_do: What to do about it; "" if there is nothing to do.
     """
 
-    verdict: str
-    tone: str
+    verdict: Verdict
+    tone: Tone
     error: str = ""
     blame: str = ""
     because: str = field(default="", compare=False)
@@ -128,7 +129,7 @@ def read_conditions(relations: Relations, now_ms: int) -> dict[str, Condition]:
     }
 
 
-def condition_of(verdict: str, tone: str, age_ms: int, **said: str) -> Condition:
+def condition_of(verdict: Verdict, tone: Tone, age_ms: int, **said: str) -> Condition:
     """The condition of an object that has had a verdict for `age_ms`.
 
     Args:
@@ -140,7 +141,7 @@ def condition_of(verdict: str, tone: str, age_ms: int, **said: str) -> Condition
     lasting_ms = _LATE_MS if verdict == "falling behind" else _LASTING_MS
     waits = tone == "idle" or (tone == _GOOD or verdict == "falling behind")
     if waits and age_ms < lasting_ms:
-        return Condition(verdict, "passing")
+        return Condition(verdict, "wait")
     return Condition(verdict, _GOOD if tone == "idle" else tone, **said)
 
 

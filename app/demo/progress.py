@@ -24,6 +24,7 @@ from shardline.app.cli.status import ObjectStatus, SystemStatus, fetch_status, s
 from shardline.app.cli.tables import age
 from shardline.app.demo.data import FLIGHTS
 from shardline.app.demo.feed import Feed
+from shardline.app.protocol.object_state import FAILED_VERDICTS
 from shardline.app.server.discovery import ApplicationAddress
 from shardline.app.storage.errors import live_count
 from shardline.datasource.background import BackgroundThread
@@ -46,8 +47,6 @@ _log = logging.getLogger(__name__)
 
 Objects: TypeAlias = tuple[ObjectStatus, ...]
 """The status of each object."""
-
-_FAILED: Final = frozenset({"stalled", "frozen", "unreadable"})
 
 _BAR_WIDTH: Final = 40
 
@@ -231,7 +230,7 @@ class FailureWatch:
     def check(self, objects: Objects) -> ObjectStatus | None:
         """The object that has been in need of a person for too long; None if none has."""
         now_ms = self._clock.elapsed_ms()
-        bad = {one.name: one for one in objects if one.verdict in _FAILED}
+        bad = {one.name: one for one in objects if one.verdict in FAILED_VERDICTS}
         self._since = {name: self._since.get(name, now_ms) for name in bad}
         for name, since_ms in self._since.items():
             if now_ms - since_ms > _PATIENCE_MS:

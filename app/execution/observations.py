@@ -16,7 +16,7 @@ from typing import TypeAlias
 import msgspec
 
 from shardline.app.protocol.compute import PeekResponse, SubscribeDropped, SubscribeResponse
-from shardline.app.protocol.storage import Status
+from shardline.app.protocol.object_state import Status
 
 __all__ = [
     "Ended",

@@ -62,8 +62,9 @@ from shardline.app.introspection.facts import (
 )
 from shardline.app.introspection.spark_plan.operators import operators_of
 from shardline.app.protocol.compute import PeekResponse, SubscribeDropped, SubscribeResponse
+from shardline.app.protocol.object_state import Status
 from shardline.app.protocol.objects import SourceDescription, ViewDescription
-from shardline.app.protocol.storage import StatisticsUpdates, Status, StatusUpdate
+from shardline.app.protocol.storage import StatisticsUpdates, StatusUpdate
 
 __all__ = ["PEEKS_MAX", "apply", "note_status"]
 

@@ -22,6 +22,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from shardline.app.execution.observations import Observation
+from shardline.app.protocol.object_state import ShownPhase
 from shardline.app.protocol.objects import Description
 from shardline.app.protocol.storage import StatisticsUpdates, StatusUpdate
 from shardline.datasource.inspect.report import ShardReport
@@ -39,7 +40,6 @@ __all__ = [
     "PeekPath",
     "PeekStarted",
     "Phase",
-    "PhaseName",
     "Polled",
     "QueryIdle",
     "QueryProgress",
@@ -55,12 +55,6 @@ __all__ = [
 ]
 
 Domain: TypeAlias = Literal["storage", "compute"]
-
-PhaseName: TypeAlias = Literal[
-    "created", "waiting", "starting", "running", "stopping", "suspended", "paused", "stopped"
-]
-"""The phase of an object in the lane: `waiting` for a slot to hydrate in, `suspended` until it is
-started again after a failure, `paused` until it is resumed, `stopped` for good or by a shutdown."""
 
 # --- the lane ----------------------------------------------------------------------------------
 
@@ -106,7 +100,7 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     epoch: int
-    phase: PhaseName
+    phase: ShownPhase
     at_ms: int
     failures: int = 0
     retry_at_ms: int | None = None

@@ -21,17 +21,17 @@ from shardline.app.execution.observations import Health
 from shardline.app.introspection.events import (
     Installed,
     PeekStarted,
-    PhaseName,
     Recorded,
     ShardSeen,
     StateProgress,
     WantedObject,
 )
 from shardline.app.introspection.spark_plan.operators import OperatorPlan
-from shardline.app.introspection.verdicts.situation import Judgement, Verdict
+from shardline.app.introspection.verdicts.situation import Judgement
 from shardline.app.introspection.verdicts.trend import Trend
+from shardline.app.protocol.object_state import ShownPhase, Status, Verdict
 from shardline.app.protocol.objects import Description
-from shardline.app.protocol.storage import Status, StatusUpdate
+from shardline.app.protocol.storage import StatusUpdate
 
 __all__ = [
     "Condition",
@@ -111,7 +111,7 @@ class ObjectFacts:
 
     installed: Installed
     plan: tuple[OperatorPlan, ...]
-    phase: PhaseName = "created"
+    phase: ShownPhase = "created"
     phase_ms: int = 0
     epoch: int = 0
     query: str = ""

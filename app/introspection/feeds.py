@@ -30,7 +30,6 @@ from shardline.app.introspection.events import (
     PeekDecided,
     PeekPath,
     Phase,
-    PhaseName,
     Recorded,
     Wanted,
     WantedObject,
@@ -61,10 +60,10 @@ from shardline.app.lane.commands import (
     kind_of,
 )
 from shardline.app.lane.commands import Dropped as Gone
-from shardline.app.lane.process_state import Phase as LanePhase
 from shardline.app.lane.process_state import PhaseChange
 from shardline.app.lane.state import LaneState
 from shardline.app.protocol.compute import PeekStrategy
+from shardline.app.protocol.object_state import SHOWN_PHASES
 from shardline.app.protocol.redaction import redact_description, redact_option
 from shardline.datasource.background import BackgroundThread
 from shardline.datasource.client import ShardClient
@@ -85,18 +84,6 @@ _PATHS: dict[PeekStrategy, PeekPath] = {
     "index": "index",
     "shard": "persist",
     "standard": "persist",
-}
-
-_PHASES: dict[LanePhase, PhaseName] = {
-    "waiting": "waiting",
-    "suspended": "suspended",
-    "paused": "paused",
-    "starting": "starting",
-    "running": "running",
-    "hydrated": "running",
-    "stopping": "stopping",
-    "stopped": "stopped",
-    "ended": "stopped",
 }
 
 
@@ -297,7 +284,7 @@ class RuntimeFeeds:
             Phase(
                 id=change.id,
                 epoch=epoch,
-                phase=_PHASES[change.phase],
+                phase=SHOWN_PHASES[change.phase],
                 at_ms=change.at_ms,
                 failures=change.failures,
                 retry_at_ms=change.retry_at_ms,

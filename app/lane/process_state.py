@@ -43,13 +43,13 @@ from shardline.app.execution.host import Incarnation
 from shardline.app.lane.commands import Dropped, Kind, LaneCommand, SuspendAndRestart, is_transient
 from shardline.app.lane.settings import LaneSettings
 from shardline.app.lane.state import LaneObject
+from shardline.app.protocol.object_state import Phase, Step
 from shardline.app.protocol.objects import Description
 from shardline.datasource.waiting import RetryPolicy
 
 __all__ = [
     "CleanUp",
     "Effect",
-    "Phase",
     "PhaseChange",
     "ProcessState",
     "RestartOn",
@@ -58,30 +58,12 @@ __all__ = [
     "Stop",
 ]
 
-Phase: TypeAlias = Literal[
-    "waiting",
-    "suspended",
-    "paused",
-    "starting",
-    "running",
-    "hydrated",
-    "stopping",
-    "stopped",
-    "ended",
-    "dropped",
-]
-"""The state of an object as observers see it: `waiting` for a hydration slot, `suspended` for the
-pause after a failure, `paused` until a person resumes it."""
-
 RestartOn: TypeAlias = Literal["lives", "definitions"]
 """What makes a running object start anew: each new epoch in the order ("lives", for the holder), or
 only a new definition ("definitions", for a follower: the order's epochs are the holder's)."""
 
 StartPermission: TypeAlias = Literal["allowed", "held"]
 """Held: no object is started for now; stops and clean-ups go on."""
-
-_Step: TypeAlias = Literal["idle", "starting", "running", "stopping", "ended", "forgetting", "gone"]
-"""The step of an object in this process; see the module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +148,7 @@ class _Slot:
     """
 
     kind: Kind
-    step: _Step = "idle"
+    step: Step = "idle"
     incarnation: Incarnation | None = None
     description: Description | None = None
     life: int = 0
@@ -514,7 +496,7 @@ class ProcessState:
 
     # -- bookkeeping -------------------------------------------------------------------------
 
-    def _current_slot(self, name: str, epoch: int, *steps: _Step) -> _Slot | None:
+    def _current_slot(self, name: str, epoch: int, *steps: Step) -> _Slot | None:
         """The object's slot, if `epoch` is that of its incarnation and it is in one of `steps`.
 
         Everything from outside passes through here: a late report of an incarnation that has ended
@@ -551,7 +533,7 @@ class ProcessState:
         return round(policy.pause_ms(slot.failures, self.jitter()))
 
     @staticmethod
-    def _enter(slot: _Slot, step: _Step, now_ms: int) -> None:
+    def _enter(slot: _Slot, step: Step, now_ms: int) -> None:
         slot.step, slot.entered_ms, slot.overdue = step, now_ms, False
 
     def _report_phase(

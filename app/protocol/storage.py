@@ -9,7 +9,7 @@ These commands only change the worker's bookkeeping. Only the lane starts and st
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -20,6 +20,7 @@ from shardline.app.protocol.compute import (
     InitializationComplete,
     UpdateConfiguration,
 )
+from shardline.app.protocol.object_state import Status
 from shardline.app.protocol.objects import ProtocolValue, SinkDescription, SourceDescription, Time
 
 __all__ = [
@@ -31,7 +32,6 @@ __all__ = [
     "RunSink",
     "StagedBatches",
     "StatisticsUpdates",
-    "Status",
     "StatusUpdate",
     "StorageCommand",
     "StorageResponse",
@@ -110,10 +110,6 @@ StorageCommand: TypeAlias = (
 )
 
 # --- responses -------------------------------------------------------------------------------
-
-Status: TypeAlias = Literal[
-    "created", "starting", "running", "stalled", "frozen", "paused", "ceased", "dropped"
-]
 
 
 class FrontierUpper(ProtocolValue, frozen=True, tag="frontier_upper"):

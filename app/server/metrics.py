@@ -26,13 +26,12 @@ from typing_extensions import override
 from shardline.app.introspection.relation import MS, Relation
 from shardline.app.introspection.spark_plan.operators import PHASES
 from shardline.app.introspection.store import Relations
-from shardline.app.introspection.verdicts.situation import VERDICTS
+from shardline.app.protocol.object_state import SHOWN_STATUSES, VERDICTS
 
 __all__ = ["CONTENT_TYPE", "RelationCollector", "encode_metrics"]
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
-_STATUSES: Final = ("created", "starting", "running", "stalled", "frozen", "paused", "ceased")
 _TIMED: Final = ("Dataflow", *PHASES)
 """Operators whose time is wall-clock time; that of the others is the time of Spark's tasks."""
 
@@ -60,7 +59,7 @@ class RelationCollector(Collector):
     def _families(self) -> Iterator[Metric]:
         rows = self._relations.rows
         kinds = {str(row["id"]): str(row["type"]) for row in rows("objects")}
-        yield _state("status", _STATUSES, rows("objects"), "id")
+        yield _state("status", SHOWN_STATUSES, rows("objects"), "id")
         yield _state("verdict", VERDICTS, rows("verdicts"), "object_id")
         for relation in self._relations.declared.values():
             yield from self._declared(relation, kinds)

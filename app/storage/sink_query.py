@@ -63,8 +63,8 @@ from shardline.app.execution.spark_errors import (
     describe_failure,
     find_unreadable_part,
 )
+from shardline.app.protocol.object_state import Status
 from shardline.app.protocol.objects import SinkDescription, progress_shard
-from shardline.app.protocol.storage import Status
 from shardline.app.storage.formats import FILES
 from shardline.app.storage.sinks.files import FileTarget
 from shardline.app.storage.sinks.interval import Interval, end_of, may_continue

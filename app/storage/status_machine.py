@@ -33,7 +33,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from shardline.app.execution.observations import Failed, Health
-from shardline.app.protocol.storage import Status, StatusUpdate
+from shardline.app.protocol.object_state import Status
+from shardline.app.protocol.storage import StatusUpdate
 
 __all__ = ["NAMESPACES", "SIDE_CHANNELS", "HealthMachine"]
 

@@ -24,6 +24,7 @@ from shardline.app.introspection.relation import (
     instant,
 )
 from shardline.app.lane.commands import kind_of
+from shardline.app.protocol.object_state import SHOWN_STATUSES, UNCREATED
 from shardline.app.protocol.objects import (
     Description,
     SourceDescription,
@@ -64,7 +65,7 @@ def _objects(facts: Facts, _now_ms: int) -> Iterator[Row]:
             None,
             object_kind(one.description),
             kind_of(one.description),
-            "uncreated",
+            UNCREATED,
             0,
             "stalled" if one.error else "created",
             one.error or None,
@@ -213,9 +214,9 @@ STRUCTURE: Final = (
             Column("global_id", TEXT, "its id for ever, from the one allocator; NULL: not created"),
             Column("type", TEXT, "source, view, index, sink or subscribe"),
             Column("domain", TEXT, "which protocol created it: storage or compute"),
-            Column("phase", TEXT, "where the lane has it; uncreated: it waits to be created"),
+            Column("phase", TEXT, f"where the lane has it; {UNCREATED}: it waits to be created"),
             Column("epoch", NUMBER, "number of its incarnation, from 1; 0 before the first"),
-            Column("status", TEXT, "created, starting, running, stalled, frozen, paused, ceased"),
+            Column("status", TEXT, ", ".join(SHOWN_STATUSES)),
             Column("error", TEXT, "what is wrong"),
             Column("hint", TEXT, "what to do about it"),
             Column("last_status_change_at", AT, "since when it has this status"),

@@ -20,6 +20,7 @@ from shardline.app.introspection.relation import (
 )
 from shardline.app.introspection.verdicts.gather import situations
 from shardline.app.introspection.verdicts.rules import judge, summarize
+from shardline.app.protocol import object_state
 
 __all__ = ["VERDICTS"]
 
@@ -74,12 +75,8 @@ def _error_counts(facts: Facts, now_ms: int) -> Iterator[Row]:
 
 _NAMED: Final = Column("object_id", TEXT, "the object")
 _KIND: Final = Column("type", TEXT, "source, view, index, sink or subscribe")
-_VERDICT: Final = Column(
-    "verdict",
-    TEXT,
-    "healthy, idle, finished, starting, catching up, waiting, paused, falling behind, unreadable, "
-    "frozen or stalled",
-)
+*_BETTER, _WORST = object_state.VERDICTS
+_VERDICT: Final = Column("verdict", TEXT, f"{', '.join(_BETTER)} or {_WORST}")
 _BECAUSE: Final = Column("because", TEXT, "why, in a sentence or two")
 _TO_DO: Final = Column("to_do", TEXT, "what a person can do about it")
 

@@ -9,16 +9,12 @@ is noted at once.
 
 from __future__ import annotations
 
-from typing import Final
-
 from shardline.app.introspection.facts import Facts, NotedVerdict
 from shardline.app.introspection.verdicts.gather import situations
 from shardline.app.introspection.verdicts.rules import judge
-from shardline.app.introspection.verdicts.situation import Verdict
+from shardline.app.protocol.object_state import FAILED_VERDICTS
 
 __all__ = ["note_verdicts"]
-
-_AT_ONCE: Final[frozenset[Verdict]] = frozenset({"stalled", "frozen", "unreadable"})
 
 
 def note_verdicts(facts: Facts, now_ms: int) -> None:
@@ -37,7 +33,7 @@ def note_verdicts(facts: Facts, now_ms: int) -> None:
         if noted is not None and noted.verdict == verdict:
             noted.following = None
             continue
-        if noted is not None and verdict not in _AT_ONCE and noted.following != verdict:
+        if noted is not None and verdict not in FAILED_VERDICTS and noted.following != verdict:
             noted.following = verdict
             continue
         facts.verdicts[name] = NotedVerdict(verdict, now_ms)

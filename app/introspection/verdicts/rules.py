@@ -20,19 +20,19 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from shardline.app.introspection.verdicts.situation import (
-    VERDICTS,
     Judgement,
     Situation,
 )
 from shardline.app.introspection.verdicts.wording import amount, name_of, names_of, sentence, span
 from shardline.app.protocol.graph import Graph
+from shardline.app.protocol.object_state import VERDICTS, Verdict
 
 __all__ = ["IDLE_MS", "Summary", "headline", "judge", "summarize"]
 
 IDLE_MS: Final = 300_000
 """A source to which nothing has come for so long is idle: it is well, and worth a look."""
 
-_FINE: Final = frozenset({"healthy", "idle", "finished"})
+_FINE: Final[frozenset[Verdict]] = frozenset({"healthy", "idle", "finished"})
 
 _CAUSES_MAX: Final = 2
 """Objects that a summary names; the others are counted."""

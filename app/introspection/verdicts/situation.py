@@ -8,45 +8,12 @@ Rules see nothing else, so that every rule can be shown by a table of situations
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
-from shardline.app.introspection.events import PhaseName
 from shardline.app.introspection.verdicts.trend import Direction
-from shardline.app.protocol.storage import Status
+from shardline.app.protocol.object_state import VERDICTS, ShownPhase, Status, Tone, Verdict
 
-__all__ = ["FRESH_MS", "VERDICTS", "Backlog", "Judgement", "Situation", "Tone", "Verdict"]
-
-Verdict: TypeAlias = Literal[
-    "healthy",
-    "idle",
-    "finished",
-    "starting",
-    "catching up",
-    "waiting",
-    "paused",
-    "falling behind",
-    "unreadable",
-    "frozen",
-    "stalled",
-]
-
-Tone: TypeAlias = Literal["good", "idle", "wait", "bad"]
-"""Bad needs a person; wait passes by itself, or is told of at another object."""
-
-VERDICTS: Final[dict[Verdict, Tone]] = {
-    "healthy": "good",
-    "idle": "idle",
-    "finished": "good",
-    "starting": "wait",
-    "catching up": "wait",
-    "waiting": "wait",
-    "paused": "idle",
-    "falling behind": "bad",
-    "unreadable": "bad",
-    "frozen": "bad",
-    "stalled": "bad",
-}
-"""All verdicts with their tones, from the best to the worst."""
+__all__ = ["FRESH_MS", "Backlog", "Judgement", "Situation"]
 
 FRESH_MS: Final = 5_000
 """An object is fresh if its lag behind the clock is no more than this."""
@@ -112,7 +79,7 @@ class Situation:
     kind: str
     inputs: tuple[str, ...] = ()
     created: bool = True
-    phase: PhaseName = "running"
+    phase: ShownPhase = "running"
     status: Status = "running"
     error: str = ""
     hint: str = ""

@@ -89,7 +89,7 @@ def test_one_long_step_is_no_line() -> None:
     late = [
         condition_of("falling behind", "bad", age, because="40 s") for age in (0, 9_999, 10_000)
     ]
-    assert [one.tone for one in late] == ["passing", "passing", "bad"]
+    assert [one.tone for one in late] == ["wait", "wait", "bad"]
     assert told({"a": WELL}, {"a": late[1]}, {"a": WELL}) == ["a: healthy"]
     assert told({"a": WELL}, {"a": late[2]}, {"a": condition_of("idle", "idle", 5_000)}) == [
         "a: healthy",

@@ -33,8 +33,8 @@ from shardline.app.protocol.objects import IndexDescription, SubscribeDescriptio
 from shardline.datasource.errors import InvalidUsage
 
 if TYPE_CHECKING:
-    from shardline.app.lane.process_state import Phase
     from shardline.app.protocol.compute import ComputeCommand
+    from shardline.app.protocol.object_state import Phase
     from shardline.app.protocol.objects import Dataflow
 
 DONE = InitializationComplete()

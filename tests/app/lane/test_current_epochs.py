@@ -12,7 +12,7 @@ from shardline.app.lane.process_state import PhaseChange
 from shardline.app.protocol.objects import ViewDescription
 
 if TYPE_CHECKING:
-    from shardline.app.lane.process_state import Phase
+    from shardline.app.protocol.object_state import Phase
 
 VIEW = ViewDescription(name="v", query="q", inputs=("a",), schema="x INT")
 OTHER = ViewDescription(name="v", query="another", inputs=("a",), schema="x INT")

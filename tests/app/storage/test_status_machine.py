@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardline.app.execution.observations import Failed, Health
-from shardline.app.protocol.storage import Status, StatusUpdate
+from shardline.app.protocol.object_state import Status
+from shardline.app.protocol.storage import StatusUpdate
 from shardline.app.storage.status_machine import NAMESPACES, HealthMachine
 
 WORSE = ("running", "frozen", "stalled", "ceased")

@@ -26,7 +26,7 @@ from shardline.app.storage.worker import StorageEffects, StorageWorker
 from shardline.datasource.errors import InvalidUsage
 
 if TYPE_CHECKING:
-    from shardline.app.lane.process_state import Phase
+    from shardline.app.protocol.object_state import Phase
 
 DONE = InitializationComplete()
 NOTHING = StorageEffects()

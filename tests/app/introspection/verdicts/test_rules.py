@@ -8,12 +8,11 @@ import pytest
 
 from shardline.app.introspection.verdicts.rules import headline, judge, summarize
 from shardline.app.introspection.verdicts.situation import (
-    VERDICTS,
     Backlog,
     Judgement,
     Situation,
-    Verdict,
 )
+from shardline.app.protocol.object_state import VERDICTS, Verdict
 
 SOURCE = Situation("flights", "source", lag_ms=400)
 VIEW = Situation("delays", "view", inputs=("flights",), lag_ms=800, behind_ms=400)
