@@ -2,8 +2,9 @@
 
     snapshot(as_of)   the exact multiset of rows at `as_of`, consolidated.
     listen(as_of)     every update with time `> as_of`, once, in steps `[lower, upper)`.
+    look(), check()   a state to read from, for a reader that plans by itself.
 
-Together they have neither gap nor overlap (persist: `ReadHandle`, `snapshot` and `listen`). `as_of`
+The first two have neither gap nor overlap together (as in persist: `snapshot` and `listen`). A time
 is readable when `since <= as_of < upper`: before the since history is gone for ever, at or after
 the upper the answer is not known yet, and waiting for it is bounded.
 
@@ -33,7 +34,7 @@ from shardline.datasource.parts.fetch import Fetcher
 from shardline.datasource.rows.updates import update_schema
 from shardline.datasource.shard.commands.readers import SinceExceeded
 from shardline.datasource.shard.machine import Machine
-from shardline.datasource.shard.plan import SnapshotPlan, plan_changes, plan_snapshot
+from shardline.datasource.shard.plan import plan_changes, plan_snapshot
 from shardline.datasource.shard.state import ShardState, is_tombstone, last_update
 from shardline.datasource.stores.location import Blob
 from shardline.datasource.types.schema import ShardSchema
@@ -179,6 +180,17 @@ class ReadHandle:
         self._heart.stop()
         self.lease.release()
 
+    def look(self) -> ShardState:
+        """The state that readers see, no older than this call, under this handle's lease.
+
+        Raises:
+            InvalidUsage: The shard was dropped.
+            LeaseExpired: The handle's lease is gone.
+        """
+        state = self._look()
+        self._check_held(state)
+        return state
+
     def snapshot(
         self,
         as_of: int | None = None,
@@ -202,7 +214,8 @@ class ReadHandle:
         state, at = self._readable(as_of, timeout_ms)
         reader = contents_of(self.machine, state, columns)
         schema = reader.target.arrow
-        return pa.Table.from_batches(self._rows(reader, self._plan(state, at)), schema)
+        plan = plan_snapshot(state, at, first_sort_column(state))
+        return pa.Table.from_batches(reader.snapshot(plan), schema)
 
     def listen(
         self, as_of: int, *, until: Frontier = EMPTY, timeout_ms: float = 60_000
@@ -219,7 +232,7 @@ class ReadHandle:
             InvalidUsage: History right after `as_of` is gone; or the shard was dropped.
             LeaseExpired: The handle's lease is gone.
         """
-        self._check(self._look(), as_of)
+        self.check(self._look(), as_of)
         frontier = Frontier(as_of + 1)
         while frontier < until and frontier.time is not None:
             found = self.machine.wait_for_upper_past(frontier.time, timeout_ms, self._look)
@@ -227,7 +240,7 @@ class ReadHandle:
                 return
             # On each new state: in one that was compacted up to the frontier, updates that were
             # delivered before have been advanced to it, and would be delivered again.
-            self._check(found, frontier.time - 1)
+            self.check(found, frontier.time - 1)
             upper = min(found.upper, until)
             yield self._step(found, frontier.time, upper)
             frontier = upper
@@ -248,36 +261,35 @@ class ReadHandle:
     def _readable(self, as_of: int | None, timeout_ms: float) -> tuple[ShardState, int]:
         state = self._look()
         at = latest_readable(state) if as_of is None else as_of
-        self._check(state, at)
+        self.check(state, at)
         # Checked above already: for a time before the since this wait would be in vain.
         found = self.machine.wait_for_upper_past(at, timeout_ms, self._look)
         if found is None:
             raise not_yet_readable_error(self._look(), at, timeout_ms)
         # And again after it: this is another state, and it is the one that is planned from.
-        self._check(found, at)
+        self.check(found, at)
         return found, at
 
-    def _check(self, state: ShardState, as_of: int) -> None:
+    def _check_held(self, state: ShardState) -> None:
+        # The tombstone first: "lease expired, start again" would send the reader after a shard that
+        # is gone for good.
+        if is_tombstone(state):
+            raise _dropped(state)
+        self.lease.check(state)
+
+    def check(self, state: ShardState, as_of: int) -> None:
         """Raise unless `state` can be read at `as_of` under this handle's lease.
 
         Every state that is planned from must be checked: the shard may have been dropped, or made
         again, or compacted beyond a time that the lease did not cover.
+
+        Raises:
+            InvalidUsage: History at `as_of` is gone; or the shard was dropped.
+            LeaseExpired: The handle's lease is gone.
         """
-        if is_tombstone(state):
-            raise _dropped(state)
-        self.lease.check(state)
+        self._check_held(state)
         if Frontier(as_of) < state.since:
             raise history_gone_error(state, as_of, state.since)
-
-    def _plan(self, state: ShardState, as_of: int) -> SnapshotPlan:
-        return plan_snapshot(state, as_of, first_sort_column(state))
-
-    @staticmethod
-    def _rows(reader: Contents, plan: SnapshotPlan) -> Iterator[pa.RecordBatch]:
-        for planned in plan.plain:
-            yield from reader.plain(planned)
-        for group in plan.groups:
-            yield from reader.group(group)
 
 
 def history_gone_error(state: ShardState, as_of: int | None, since: Frontier) -> InvalidUsage:

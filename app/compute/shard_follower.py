@@ -10,6 +10,13 @@ it has read in its own way.
         shard.changes(state, lower, upper)    updates in between
         shard.release_before(upper - 1, state)
 
+It is a `ReadHandle` whose states its owner holds: the lease, the states and their checks are the
+handle's. `listen` of that does not fit here: a peek, a subscription or an index reads several
+shards at one time, and so from states that it has looked at together; it reads by batches, not by
+whole tables, and by filters and columns; a wait ends when it is cancelled; and a lease that follows
+every step would write a record for each of many small ones. The columns are fixed, too: whoever
+keeps rows in memory has to begin again with others.
+
 `find_live_errors` finds the errors that forbid a read.
 
 Invariants:
@@ -37,10 +44,9 @@ from shardline.datasource.read import (
     contents_of,
     current_schema,
     first_sort_column,
-    history_gone_error,
 )
 from shardline.datasource.shard.plan import SnapshotPlan, plan_changes, plan_snapshot
-from shardline.datasource.shard.state import ShardState, is_tombstone
+from shardline.datasource.shard.state import ShardState
 from shardline.datasource.types.schema import DIFF, ShardSchema
 
 __all__ = [
@@ -94,7 +100,6 @@ class ShardFollower:
     name: str
     schema: ShardSchema
     key: tuple[str, ...]
-    _client: ShardClient
     _handle: ReadHandle
     _released_ms: float = field(default=0.0)
 
@@ -116,7 +121,7 @@ class ShardFollower:
         except BaseException:
             handle.close()
             raise
-        return cls(name, current_schema(state), state.key, client, handle)
+        return cls(name, current_schema(state), state.key, handle)
 
     def close(self) -> None:
         """Give up the lease."""
@@ -130,12 +135,7 @@ class ShardFollower:
             LeaseExpired: The lease is gone.
             Determinate: The columns have changed since it was opened.
         """
-        state = self._client.door.state(self.name)
-        if is_tombstone(state):
-            # Before the lease: "lease expired, start again" would send the reader after a shard
-            # that is gone for good.
-            raise history_gone_error(state, None, state.since)
-        self._handle.lease.check(state)
+        state = self._handle.look()
         if current_schema(state) != self.schema:
             raise Determinate(
                 f"the columns of '{self.name}' have changed",
@@ -153,13 +153,9 @@ class ShardFollower:
             InvalidUsage: History at `as_of` is gone.
             Corrupt: More copies of a row were retracted than added.
         """
-        self._check(state, as_of)
+        self._handle.check(state, as_of)
         reader = contents_of(self._handle.machine, state)
-        plan = plan_snapshot(state, as_of, first_sort_column(state))
-        for planned in plan.plain:
-            yield from reader.plain(planned, as_of)
-        for group in plan.groups:
-            yield from reader.group(group, as_of)
+        yield from reader.snapshot(plan_snapshot(state, as_of, first_sort_column(state)), as_of)
 
     def plan(self, state: ShardState, as_of: int, where: Where | None) -> SnapshotPlan:
         """The parts that must be read for the rows at `as_of` that pass `where`.
@@ -167,7 +163,7 @@ class ShardFollower:
         Raises:
             InvalidUsage: History at `as_of` is gone.
         """
-        self._check(state, as_of)
+        self._handle.check(state, as_of)
         plan = plan_snapshot(state, as_of, first_sort_column(state))
         return plan if where is None else Pruner(where, state.schemas).prune_snapshot(plan)
 
@@ -177,10 +173,7 @@ class ShardFollower:
         """The rows of a plan that pass `where`, with `columns`; a row comes once for each copy."""
         reader = contents_of(self._handle.machine, state, columns)
         reader = replace(reader, fetcher=replace(reader.fetcher, where=where))
-        for planned in plan.plain:
-            yield from reader.plain(planned)
-        for group in plan.groups:
-            yield from reader.group(group)
+        yield from reader.snapshot(plan)
 
     def changes(self, state: ShardState, lower: int, upper: int | None) -> Iterator[pa.RecordBatch]:
         """The updates with `lower <= time < upper`, not consolidated; None for all from `lower`.
@@ -188,7 +181,8 @@ class ShardFollower:
         Raises:
             InvalidUsage: History right before `lower` is gone.
         """
-        self._check(state, lower - 1)
+        # Before time 0 there is nothing, and so nothing that could be gone.
+        self._handle.check(state, max(lower - 1, 0))
         reader = contents_of(self._handle.machine, state)
         for planned in plan_changes(state, lower, upper):
             yield from reader.changes(planned)
@@ -208,10 +202,6 @@ class ShardFollower:
             return
         self._released_ms = now
         self._handle.lease.downgrade(Frontier(max(time, 0)), state.seqno)
-
-    def _check(self, state: ShardState, as_of: int) -> None:
-        if as_of >= 0 and Frontier(as_of) < state.since:
-            raise history_gone_error(state, as_of, state.since)
 
 
 # --- errors of inputs ----------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from shardline.datasource.parts.fetch import BATCH_ROWS, Fetcher
 from shardline.datasource.rows.merge_runs import merge_snapshot
 from shardline.datasource.rows.updates import expand_copies, sort_rows
 from shardline.datasource.shard.batch import Part
-from shardline.datasource.shard.plan import PlannedPart
+from shardline.datasource.shard.plan import PlannedPart, SnapshotPlan
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 
 __all__ = ["Contents"]
@@ -51,6 +51,22 @@ class Contents:
     def target(self) -> ShardSchema:
         """The schema of the returned rows."""
         return self.fetcher.target.select(self.columns)
+
+    def snapshot(self, plan: SnapshotPlan, as_of: int | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows of a whole plan: those of its plain parts, then those of its groups.
+
+        Args:
+            plan: Of the state that these contents are of.
+            as_of: As of `plain`; a row of parts without retractions may come in several updates,
+                whose diffs add up.
+
+        Raises:
+            Corrupt: More copies of a row were retracted than added.
+        """
+        for planned in plan.plain:
+            yield from self.plain(planned, as_of)
+        for group in plan.groups:
+            yield from self.group(group, as_of)
 
     def plain(self, planned: PlannedPart, as_of: int | None = None) -> Iterator[pa.RecordBatch]:
         """The rows of a part that needs no consolidation.
