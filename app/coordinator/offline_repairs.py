@@ -22,7 +22,7 @@ from typing import Final
 from shardline.app.coordinator.desired_state import live_objects
 from shardline.app.coordinator.error_repairs import SourceErrors, errors_of, source_names
 from shardline.app.lane.log import LANE_SHARD, read_lane
-from shardline.app.protocol.objects import Description, errors_shard
+from shardline.app.protocol.objects import Description, errors_shard, skipped_shard
 from shardline.app.storage.repair import Act, Repair, repair_errors
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Indeterminate, ShardError, unknown_name
@@ -63,7 +63,7 @@ class OfflineRepairs:
         Raises:
             Indeterminate: It may have happened: look at the errors again.
         """
-        number = self.client.writer(errors_shard(name), _WRITER).sequence + 1
+        number = self._next_number(name)
         repair = Repair(act, as_of, tuple(errors))
         budget = _RETRIES.begin(self.client.clock, self.client.ids)
         unknown: Indeterminate | None = None
@@ -79,6 +79,16 @@ class OfflineRepairs:
                 if unknown is not None:
                     raise unknown from error
                 raise
+
+    def _next_number(self, name: str) -> int:
+        """A number that neither shard of a repair has seen.
+
+        One that was interrupted between the two is repeated by nobody: with its number another one
+        would take the notes of that for its own, and its rows would be in no shard.
+        """
+        shards = (errors_shard(name), skipped_shard(name))
+        there = [shard for shard in shards if self.client.exists(shard)]
+        return 1 + max((self.client.writer(one, _WRITER).sequence for one in there), default=0)
 
     def _objects(self) -> dict[str, Description]:
         if not self.client.exists(LANE_SHARD):

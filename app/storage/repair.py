@@ -8,7 +8,7 @@ form. So a person decides: the errors are retracted, as if the rows had never co
 skipped, which is the same with a note of each row in `<source>_skipped`.
 
 The source that runs writes the same shards. A repair takes a time of its own in the bindings first
-(`errors.settled_time`), at which no micro-batch can be bound any more, and appends there: neither
+(`errors.settle_time`), at which no micro-batch can be bound any more, and appends there: neither
 can lose anything of the other.
 
     step                                  a crash right after it leaves
@@ -136,6 +136,7 @@ def repair_errors(
     """
     remap = Remap.attach(client, source)
     handle = client.writer(errors_shard(source), writer)
+    skips = repair.act == "skip"
     for _ in SETTLE_RETRIES.begin(client.clock, client.ids).attempts():
         if handle.committed(number) is not None:
             return None
@@ -146,16 +147,21 @@ def repair_errors(
                 code="NOTHING_APPENDED",
                 hint="wait until it has",
             )
+        # Another repair may have ended between its notes and its retraction, for good.
+        at = max(lower, _notes_upper(client, source)) if skips else lower
         gone = retractions(live_errors(client, source), _chosen(client, source, repair))
         bound = remap.read()
         # The bindings first: one that is older than the rows' upper is committed, and one that is
-        # made after this look gets a time after `lower`.
-        waits = repair.act == "skip" and not _is_committed(client, source, bound)
-        if not waits and settle_time(remap, bound, lower):
-            if repair.act == "skip":
-                _note(client, source, gone, writer=writer, number=number, at=lower)
+        # made after this look gets a time after `at`.
+        waits = skips and not _is_committed(client, source, bound)
+        ready = not waits and settle_time(remap, bound, at)
+        if ready and skips:
+            # Before the errors go: a row must never be in neither shard.
+            notes = client.writer(open_skipped(client, source), writer)
+            ready = _note(notes, gone, number=number, at=at)
+        if ready:
             outcome = handle.compare_and_append(
-                _at(gone, lower), Frontier(lower), Frontier(lower + 1), sequence=number
+                _at(gone, at), Frontier(lower), Frontier(at + 1), sequence=number
             )
             if isinstance(outcome, AlreadyCommitted):
                 return None
@@ -172,26 +178,28 @@ def _is_committed(client: ShardClient, source: str, bound: BoundOffsets) -> bool
     return bound.last is None or bound.last.time < _upper(client.writer(source))
 
 
-def _note(
-    client: ShardClient, source: str, gone: pa.Table, *, writer: str, number: int, at: int
-) -> None:
-    """Note the rows that `gone` retracts as skipped, unless an earlier attempt has."""
-    handle = client.writer(open_skipped(client, source), writer)
+def _notes_upper(client: ShardClient, source: str) -> int:
+    name = skipped_shard(source)
+    return _upper(client.writer(name)) if client.exists(name) else 0
+
+
+def _note(handle: WriteHandle, gone: pa.Table, *, number: int, at: int) -> bool:
+    """Note the rows that `gone` retracts as skipped, unless an earlier attempt has.
+
+    Returns:
+        False if the source was first: it may note rows of its own at any time after `at`.
+    """
     lower = _upper(handle)
     if handle.committed(number) is not None or not gone.num_rows:
-        return
+        return True
+    if lower > at:
+        return False
     index = gone.schema.get_field_index(DIFF)
     notes = gone.set_column(index, gone.schema.field(DIFF), pc.negate(gone.column(DIFF)))
-    # From the present upper on: it is at most that of the errors, and so at most `at`.
     outcome = handle.compare_and_append(
         _at(notes, at), Frontier(lower), Frontier(at + 1), sequence=number
     )
-    if isinstance(outcome, UpperMismatch):
-        raise Determinate(
-            f"shard '{skipped_shard(source)}' is appended to by somebody else",
-            code="CONTENTION",
-            hint="nothing but its source may write it: stop the other writer",
-        )
+    return not isinstance(outcome, UpperMismatch)
 
 
 def _chosen(client: ShardClient, source: str, repair: Repair) -> pa.Table:

@@ -11,7 +11,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from shardline.app.storage.errors import ERRORS, SETTLE_RETRIES, live_errors, open_errors
+from shardline.app.coordinator.offline_repairs import OfflineRepairs
+from shardline.app.storage.errors import (
+    ERRORS,
+    SETTLE_RETRIES,
+    live_errors,
+    open_errors,
+    open_skipped,
+    settle_time,
+)
 from shardline.app.storage.reclock import Origin, Remap
 from shardline.app.storage.repair import (
     REPAIR,
@@ -24,6 +32,7 @@ from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.waiting import RetryPolicy
 from shardline.datasource.write import WriteHandle
 from support.fakes.clock import ManualClock, SeededIds
 
@@ -161,18 +170,41 @@ def test_an_answer_that_is_lost_is_read_back(
         assert world.skipped() == ({"a": 2, "b": 1} if act == "skip" else {})
 
 
-def _failing(real: Callable[..., Any], fatal: int, *, happens: bool) -> Callable[..., Any]:
+def _failing(
+    real: Callable[..., Any], fatal: int, *, happens: bool, writer: str = REPAIR
+) -> Callable[..., Any]:
     """An append whose answer is lost, at the `fatal`-th one of a repair."""
     calls = count(1)
 
     def append(handle: WriteHandle, *given: Any, **named: Any) -> Any:
-        if handle.writer != REPAIR or next(calls) != fatal:
+        if handle.writer != writer or next(calls) != fatal:
             return real(handle, *given, **named)
         if happens:
             real(handle, *given, **named)
         raise Indeterminate("no answer")
 
     return append
+
+
+def test_a_repair_that_is_never_repeated_takes_no_note_of_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where nothing runs nobody repeats it, and what comes next has another number."""
+    world = World()
+    world.bring("a", "b")
+    rows, seen = bad_rows(world.client, "in")
+    ids = {row.raw: row.id for row in rows}
+    dies = _failing(WriteHandle.compare_and_append, 2, happens=False, writer="repair-offline")
+    with monkeypatch.context() as patch:
+        patch.setattr(WriteHandle, "compare_and_append", dies)
+        once = RetryPolicy(first_ms=1, longest_ms=1, attempts_max=1)
+        patch.setattr("shardline.app.coordinator.offline_repairs._RETRIES", once)
+        with pytest.raises(Indeterminate):
+            OfflineRepairs(world.client).repair("in", "skip", seen, [ids["a"]])
+    assert (world.live(), world.skipped()) == ({"a": 1, "b": 1}, {"a": 1})
+    again = ShardClient.open(world.client.location.url, clock=ManualClock(), ids=SeededIds(1))
+    assert OfflineRepairs(again).repair("in", "skip", seen, [ids["b"]]) == 1
+    assert (world.live(), world.skipped()) == ({"a": 1}, {"a": 1, "b": 1})
 
 
 def test_notes_wait_for_a_micro_batch_that_is_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,6 +220,40 @@ def test_notes_wait_for_a_micro_batch_that_is_bound(monkeypatch: pytest.MonkeyPa
     assert world.skipped() == {}
     world.append("in", at)
     assert world.repair("skip", 1) == 1
+
+
+@pytest.mark.parametrize("when", ["settled", "looked"])
+def test_a_source_that_notes_rows_meanwhile_is_no_obstacle(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the time that a repair has settled, or its look at the notes, and its own notes."""
+    world = World()
+    world.bring("a")
+    open_skipped(world.client, "in")
+    meets: list[int] = []
+
+    def meet(notes: bool) -> None:
+        if notes == (when == "looked") and not meets:
+            meets.append(1)
+            at = world.bind()
+            for shard, raws in (("in_errors", ()), ("in_skipped", ("n",)), ("in", ())):
+                world.append(shard, at, *raws)
+
+    def settles(*given: Any) -> bool:
+        settled = settle_time(*given)
+        meet(notes=False)
+        return settled
+
+    def appends(handle: WriteHandle, *given: Any, **named: Any) -> Any:
+        if handle.writer == REPAIR:
+            meet(notes=True)
+        return real(handle, *given, **named)
+
+    real = WriteHandle.compare_and_append
+    monkeypatch.setattr("shardline.app.storage.repair.settle_time", settles)
+    monkeypatch.setattr(WriteHandle, "compare_and_append", appends)
+    assert world.repair("skip", 1) == 1
+    assert (meets, world.live(), world.skipped()) == ([1], {}, {"a": 1, "n": 1})
 
 
 def test_what_is_unknown_is_refused_and_changes_nothing() -> None:
