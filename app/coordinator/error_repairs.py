@@ -1,18 +1,18 @@
 """Error repairs show the bad rows of objects, and have errors of sources taken away.
 
-    repairs = ErrorRepairs(client, runtime, objects, clock, timeout_ms)
+    repairs = ErrorRepairs(client, runtime, objects, timeout_ms)
     repairs.show("delays")                          the bad rows that its reads fail with
-    repairs.repair("flights", "retract", ["3f9c2a1b"])
+    repairs.repair("flights", "retract", as_of, ["3f9c2a1b"])
 
 What a person asks for is a command in the lane's order, like all that changes an object. A thread
-carries out what is pending there, oldest first: so a repair that a crash has interrupted is carried
-out by the next start, or by the runtime that has taken over. Its position is its number, by which
-the shard knows a repetition (`shardline.app.storage.repair`).
+carries out what is pending there, the oldest of each source first: so a repair that a crash has
+interrupted is carried out by the next start, or by the runtime that has taken over. Its position is
+its number, by which the shard knows a repetition (`shardline.app.storage.repair`).
 
 Invariants:
     Only the holder of the lane repairs, one repair at a time: their numbers reach a shard in order.
     A repair stays pending until it is done or can never be. A store that does not answer, or a
-    micro-batch in its way, is a reason to try again.
+    micro-batch in its way, is a reason to try again, and keeps back later ones of its source.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import TimeoutError as NotDone
 from dataclasses import dataclass
 from typing import Final
 
 from shardline.app.coordinator.objects import Objects, read_only_error
+from shardline.app.coordinator.operator_commands import OPERATOR, record_command
 from shardline.app.lane.commands import Repaired, RepairErrors
 from shardline.app.protocol.graph import reachable_names
 from shardline.app.protocol.objects import (
@@ -56,8 +56,6 @@ from shardline.datasource.errors import (
 __all__ = ["ErrorRepairs", "SourceErrors", "errors_of", "source_names"]
 
 _log = logging.getLogger(__name__)
-
-_PRODUCER: Final = "operator"
 
 _RETRY_MS: Final = 1000.0
 """Pause before a repair that could not be carried out is tried again, and between two looks."""
@@ -129,6 +127,10 @@ class ErrorRepairs:
 
     def stop(self) -> None:
         """Carry nothing more out; what is pending stays so."""
+        self._thread.cancel()
+        # After the flag: those who wait for a repair look at it when they are woken.
+        with self._news:
+            self._news.notify_all()
         self._thread.stop()
 
     def show(self, name: str) -> list[SourceErrors]:
@@ -156,8 +158,8 @@ class ErrorRepairs:
 
         Raises:
             InvalidUsage: There is no such source or error; or this runtime only follows another.
-            Indeterminate: It is not done in time; it will be, unless another runtime takes over
-                that is to do it.
+            Indeterminate: `REPAIR_PENDING`: it is recorded and not done in time, and will be, by
+                the next holder if this one ends; `NOT_RECORDED`: it may be recorded.
             ShardError: Another runtime has taken over.
         """
         self._objects.check_in_charge()
@@ -166,10 +168,7 @@ class ErrorRepairs:
         self._check_source(name)
         command = RepairErrors(id=name, act=act, as_of=as_of, errors=tuple(errors))
         deadline_ms = self._client.clock.elapsed_ms() + self._timeout_ms
-        try:
-            index = self._runtime.lane.offer(_PRODUCER, command).result(self._timeout_ms / 1000)
-        except NotDone:
-            raise _pending_error(name) from None
+        index = record_command(self._runtime.lane, command, self._timeout_ms)
         with self._news:
             self._thread.wake.set()
             while index not in self._outcomes:
@@ -201,11 +200,14 @@ class ErrorRepairs:
         lane = self._runtime.lane
         if self._objects.follows or lane.lost is not None:
             return _RETRY_MS
+        stuck: set[str] = set()
         for index, command in sorted(lane.state.repairs.items()):
-            # Oldest first, and none before the one before it is done: the shard takes numbers of
-            # one writer in order, and would take the older one for done.
-            if self._thread.stopping.is_set() or not self._carry_out(index, command):
+            if self._thread.stopping.is_set():
                 break
+            # Oldest first, and none of a source before the one before it is done: its shard takes
+            # numbers of one writer in order, and would take the older one for done.
+            if command.id not in stuck and not self._carry_out(index, command):
+                stuck.add(command.id)
         return _RETRY_MS
 
     def _carry_out(self, index: int, command: RepairErrors) -> bool:
@@ -227,7 +229,7 @@ class ErrorRepairs:
             return False
         why = str(outcome) if isinstance(outcome, ShardError) else ""
         try:
-            self._runtime.lane.submit(_PRODUCER, Repaired(command.id, index, why))
+            self._runtime.lane.submit(OPERATOR, Repaired(command.id, index, why))
         except ShardError as error:
             # The next holder finds it done by its number.
             _log.info(

@@ -1,6 +1,6 @@
 """Object control pauses, resumes and restarts single objects of a running application.
 
-    control = ObjectControl(runtime, objects, clock, timeout_ms)
+    control = ObjectControl(runtime, objects, timeout_ms)
     control.pause("delays")         stopped until `resume`, also over restarts of the application
     control.resume("delays")        goes on where it was
     control.restart("delays")       another incarnation, at once
@@ -11,29 +11,19 @@ part of what controllers say.
 
 A paused object keeps its ids, its checkpoint and its holds: resuming loses nothing. The price is
 that what it reads keeps its history from then on, and grows until it is resumed or dropped.
-
-Invariants:
-    What is returned is durable in the order. A command whose outcome is unknown is told as such;
-    to ask again does no harm.
 """
 
 from __future__ import annotations
 
-from concurrent.futures import TimeoutError as NotDone
 from dataclasses import dataclass
-from typing import Final, TypeAlias
 
 from shardline.app.coordinator.objects import Objects, read_only_error
+from shardline.app.coordinator.operator_commands import OperatorCommand, record_command
 from shardline.app.lane.commands import PauseDataflow, RestartDataflow, ResumeDataflow
 from shardline.app.runtime.runtime import Runtime
-from shardline.datasource.errors import Indeterminate, InvalidUsage, unknown_name
+from shardline.datasource.errors import InvalidUsage, unknown_name
 
 __all__ = ["Controlled", "ObjectControl"]
-
-_PRODUCER: Final = "operator"
-"""Name under which the order has what a person has asked for."""
-
-_Command: TypeAlias = PauseDataflow | ResumeDataflow | RestartDataflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +110,5 @@ class ObjectControl:
             )
         raise unknown_name("object", name, [*running, *waiting])
 
-    def _record(self, command: _Command) -> None:
-        position = self.runtime.lane.offer(_PRODUCER, command)
-        try:
-            position.result(self.timeout_ms / 1000)
-        except NotDone:
-            raise Indeterminate(
-                f"the order has not taken in time what was asked of '{command.id}'",
-                code="NOT_RECORDED",
-                hint="it will when the store answers: look at `status`, or ask again",
-            ) from None
+    def _record(self, command: OperatorCommand) -> None:
+        record_command(self.runtime.lane, command, self.timeout_ms)
