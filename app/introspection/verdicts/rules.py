@@ -160,6 +160,8 @@ def _not_created(case: _Case) -> Judgement | None:
     ill = _worst_input(case)
     if ill is not None:
         return _waits_for(case, ill)
+    if not one.inputs:
+        return Judgement("starting", "it is being created")
     return Judgement("waiting", f"{names_of(one.inputs)} has not begun yet")
 
 
@@ -171,7 +173,8 @@ def _finished(case: _Case) -> Judgement | None:
 
 def _paused(case: _Case) -> Judgement | None:
     one = case.one
-    if one.status != "paused" or one.phase == "suspended":
+    # By the phase: the status is `paused` too while an incarnation ends, and another one follows.
+    if one.phase != "paused":
         return None
     to_do = f"`resume {one.name}` goes on with it"
     return Judgement("paused", "it was stopped on request", to_do, lasts=True)
@@ -229,6 +232,9 @@ def _starting(case: _Case) -> Judgement | None:
         return Judgement("starting", text)
     if one.phase in ("created", "waiting", "starting"):
         return Judgement("starting", "its streaming query is being started")
+    if one.phase in ("stopping", "stopped"):
+        how = "is being" if one.phase == "stopping" else "was"
+        return Judgement("starting", f"its last run {how} stopped")
     if not one.written and (ill := _worst_input(case)) is not None:
         return _waits_for(case, ill)
     what = "its first rows are being read" if not one.inputs else "its contents are being computed"

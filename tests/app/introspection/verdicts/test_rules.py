@@ -78,11 +78,15 @@ def judged(one: Situation, *others: Situation) -> Judgement:
             "",
         ),
         (
-            replace(SOURCE, status="paused", phase="stopped"),
+            replace(SOURCE, status="paused", phase="paused"),
             "paused",
             "stopped on request",
             "`resume flights` goes on with it",
         ),
+        # An incarnation ends, after a failure or for another one: nobody has asked for that.
+        (replace(VIEW, status="paused", phase="stopping"), "starting", "last run is being", ""),
+        (replace(VIEW, status="paused", phase="stopped"), "starting", "last run was stopped", ""),
+        (replace(SOURCE, created=False, phase="created"), "starting", "it is being created", ""),
         (replace(SOURCE, phase="starting"), "starting", "query is being started", ""),
         (
             replace(VIEW, phase="waiting", ahead=("a", "b"), written=False),
@@ -177,7 +181,7 @@ CATCHING = replace(SOURCE, backlog=Backlog(files=230, direction="shrinking", rem
         (replace(VIEW, created=False), [], "waiting", "`flights` has not begun yet", ""),
         (
             VIEW,
-            [replace(SOURCE, status="paused", phase="stopped")],
+            [replace(SOURCE, status="paused", phase="paused")],
             "waiting",
             "`flights` is paused",
             "flights",
