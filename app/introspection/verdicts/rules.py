@@ -217,7 +217,9 @@ def _stalled(case: _Case) -> Judgement | None:
     one = case.one
     if one.status not in ("stalled", "ceased"):
         return None
-    return Judgement("stalled", one.error or "it has stopped", one.hint, lasts=True)
+    # While it is started again the status is that of its last run: see `_failed`.
+    lasts = one.phase == "running" or one.failures > 1
+    return Judgement("stalled", one.error or "it has stopped", one.hint, lasts=lasts)
 
 
 # --- has it begun? -------------------------------------------------------------------------------

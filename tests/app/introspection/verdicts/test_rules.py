@@ -213,7 +213,10 @@ def test_what_stays_so_until_somebody_acts_is_known() -> None:
     """The first failure may pass with the restart; the third does not, and neither does a hole."""
     first = replace(STALLED, failures=1)
     assert not judged(first).lasts
+    assert not judged(replace(first, phase="starting")).lasts
     assert judged(STALLED).lasts
+    assert judged(replace(STALLED, phase="starting")).lasts
+    assert judged(replace(SOURCE, status="stalled")).lasts
     assert judged(VIEW, STALLED).lasts
     assert judged(replace(VIEW, status="frozen")).lasts
     assert not judged(replace(VIEW, lag_ms=40_000, behind_ms=40_000)).lasts
