@@ -123,9 +123,12 @@ class _Ticker:
         following_ms = now_ms // ticking.interval_ms * ticking.interval_ms + ticking.interval_ms
         # A clock that was set back must not stop the ticks.
         due = now_ms >= ticking.due_ms or ticking.due_ms > following_ms
-        if due and ticking.busy.acquire(blocking=False):
+        if due:
+            # Also if the last one goes on still, which then misses this one: a time that is over
+            # would have the ticker look again and again until it ends.
             ticking.due_ms = following_ms
-            pool.submit(ticking.run)
+            if ticking.busy.acquire(blocking=False):
+                pool.submit(ticking.run)
         return max(1, min(following_ms, ticking.due_ms) - now_ms)
 
 
