@@ -1,6 +1,6 @@
 """A look at a source finds out whether Spark has really asked it, and what waits outside.
 
-    look = SourceLook(spark, description)
+    look = SourceLook(spark, description, clock)
     seen = look.look(query)
     seen.state            "asked": the upper may follow the clock; "asking": not yet; "absent"
     seen.files, seen.size_bytes
@@ -29,8 +29,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 
+from shardline.app.execution.spark_errors import describe_failure
 from shardline.app.protocol.objects import SourceDescription
 from shardline.app.storage.formats import FILES
 from shardline.datasource.clock import Clock
@@ -96,7 +97,7 @@ class SourceLook:
         self._is_files = description.format.lower() in FILES
         self._path = _plain_path(description) if self._is_files else None
         self._folder: Any = None
-        self._there = True
+        self._absence: tuple[str, str] | None = None
         self._there_again_ms = self._backlog_again_ms = float("-inf")
         self._backlog: tuple[int | None, int | None] = (None, None)
 
@@ -106,32 +107,50 @@ class SourceLook:
         Raises:
             Py4JError: The JVM does not answer.
         """
-        if not self._is_there():
-            return SourceSeen(
-                "absent",
-                f"'{self._path}', which it reads, is not there",
-                "put it back and it goes on, or drop the source",
-            )
+        absence = self._find_absence()
+        if absence is not None:
+            return SourceSeen("absent", *absence)
         status: dict[str, Any] = query.status
         asking = str(status["message"]).startswith(_ASKING)
         files, size_bytes = self._look_outside(query)
         return SourceSeen("asking" if asking else "asked", "", "", files, size_bytes)
 
-    def _is_there(self) -> bool:
-        """True if the folder or file exists, as of a moment ago; also for all other sources."""
+    def _find_absence(self) -> tuple[str, str] | None:
+        """What is wrong with the folder or file, and a hint; None if it was there a moment ago.
+
+        Also None for a source that has none.
+        """
         began_ms = self._clock.elapsed_ms()
-        if self._path is None or (self._there and began_ms < self._there_again_ms):
-            return True
+        known = self._absence
+        if self._path is None or (known is None and began_ms < self._there_again_ms):
+            return None
+        self._absence = None
+        try:
+            if not self._exists(self._path):
+                said = f"'{self._path}', which it reads, is not there"
+                self._absence = said, "put it back and it goes on, or drop the source"
+        except Py4JJavaError as error:
+            # Of the file system: that it is there is not known, and the upper must not say so.
+            sentence, hint = describe_failure(error)
+            said = f"'{self._path}', which it reads, cannot be looked at: {sentence}"
+            self._absence = said, hint
+            if known != self._absence:
+                context = {"source": self._name}
+                _log.warning(
+                    "a source cannot be looked at", exc_info=error, extra={"context": context}
+                )
+        ended_ms = self._clock.elapsed_ms()
+        self._there_again_ms = ended_ms + _SHARE * (ended_ms - began_ms)
+        return self._absence
+
+    def _exists(self, path: str) -> bool:
         if self._folder is None:
             jvm: Any = self._spark._jvm  # noqa: SLF001 - PySpark has no other door to file systems
             session: Any = self._spark._jsparkSession  # noqa: SLF001
-            place = jvm.org.apache.hadoop.fs.Path(self._path)
+            place = jvm.org.apache.hadoop.fs.Path(path)
             self._folder = place.getFileSystem(session.sessionState().newHadoopConf()), place
         system, place = self._folder
-        self._there = bool(system.exists(place))
-        ended_ms = self._clock.elapsed_ms()
-        self._there_again_ms = ended_ms + _SHARE * (ended_ms - began_ms)
-        return self._there
+        return bool(system.exists(place))
 
     def _look_outside(self, query: StreamingQuery) -> tuple[int | None, int | None]:
         """The files that wait and their size, as of a moment ago."""

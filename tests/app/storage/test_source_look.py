@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 
 from shardline.app.protocol.objects import SourceDescription
 from shardline.app.storage.source_look import SourceLook
@@ -17,18 +17,35 @@ GLOB = SourceDescription(name="s", format="csv", options={"path": "/in/*.csv"})
 KAFKA = SourceDescription(name="s", format="kafka")
 
 
+class Denied(Py4JJavaError):
+    """An exception of Hadoop's, as Py4J hands it over."""
+
+    def __init__(self) -> None:
+        pass
+
+    def __str__(self) -> str:
+        return (
+            "An error occurred while calling o71.exists.\n"
+            ": java.nio.file.AccessDeniedException: s3a://in/orders: Forbidden\n"
+            "\tat x.Y.z(Y.java:1)"
+        )
+
+
 class Files:
     """Hadoop's file system, as far as a look needs it."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
         self.there = True
+        self.denies = False
         self.asked = 0
         self.took_ms = 0
 
     def exists(self, path: str) -> bool:
         self.asked += 1
         self.clock.advance(self.took_ms)
+        if self.denies:
+            raise Denied
         return self.there and path == "/in/orders"
 
 
@@ -124,6 +141,23 @@ def test_a_folder_that_is_not_there_is_no_empty_one() -> None:
         other.files.there = False
         assert other.seen(Query("Waiting for data to arrive")).state == "asked"
         assert other.files.asked == 0
+
+
+def test_a_folder_that_cannot_be_looked_at_is_none_that_is_there(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The source says why, until it can be seen again; the log has it once."""
+    place = Place()
+    idle = Query("Waiting for data to arrive")
+    place.files.denies, place.files.took_ms = True, 10
+    for _ in range(3):
+        found = place.seen(idle)
+        assert found.state == "absent"
+        assert "'/in/orders', which it reads, cannot be looked at: no permission" in found.error
+        assert "right to read" in found.hint
+    assert len(caplog.records) == 1
+    place.files.denies = False
+    assert place.seen(idle).state == "asked"
 
 
 def test_a_slow_store_is_asked_less_often() -> None:
