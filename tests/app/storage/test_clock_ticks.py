@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Executor, Future
+from collections.abc import Callable
 from typing import Any
 
 from shardline.app.storage.clock_ticks import TickOutcome, _TickedSource, _Ticker
 from support.fakes.clock import ManualClock
 
 
-class Pool(Executor):
+class Pool:
     """Keeps what is submitted until a test runs it."""
 
     def __init__(self) -> None:
-        self.waiting: list[Any] = []
+        self.waiting: list[Callable[[], None]] = []
 
-    def submit(self, fn: Any, /, *_args: Any, **_kwargs: Any) -> Future[Any]:
-        self.waiting.append(fn)
-        return Future()
+    def submit(self, run: Callable[[], None]) -> None:
+        self.waiting.append(run)
 
 
 class World:

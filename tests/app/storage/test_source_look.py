@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from py4j.protocol import Py4JError, Py4JJavaError
+from typing_extensions import override
 
 from shardline.app.protocol.objects import SourceDescription
 from shardline.app.storage.source_look import SourceLook
@@ -17,12 +18,13 @@ GLOB = SourceDescription(name="s", format="csv", options={"path": "/in/*.csv"})
 KAFKA = SourceDescription(name="s", format="kafka")
 
 
-class Denied(Py4JJavaError):
+class Denied(Py4JJavaError):  # type: ignore[misc]
     """An exception of Hadoop's, as Py4J hands it over."""
 
     def __init__(self) -> None:
         pass
 
+    @override
     def __str__(self) -> str:
         return (
             "An error occurred while calling o71.exists.\n"
