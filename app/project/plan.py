@@ -23,6 +23,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from shardline.app.project.dropping import owned_shards
 from shardline.app.project.replacement import (
     ExistingShard,
     Replacement,
@@ -35,10 +36,7 @@ from shardline.app.protocol.graph import Graph
 from shardline.app.protocol.objects import (
     Description,
     SubscribeDescription,
-    errors_shard,
     inputs_of,
-    progress_shard,
-    skipped_shard,
 )
 from shardline.app.protocol.redaction import redact_description, redact_option
 from shardline.datasource.errors import InvalidUsage
@@ -202,8 +200,7 @@ def _names_to_drop(
     """
     gone = set(running) - set(wanted)
     room = {n for n in wanted if n in running and type(wanted[n]) is not type(running[n])}
-    beside = (errors_shard, progress_shard, skipped_shard)
-    room |= {n for n in gone if {shard_of(n) for shard_of in beside} & set(wanted)}
+    room |= {n for n in gone if {*owned_shards(n)[:-1]} & set(wanted)}
     graph = _graph(running)
     return gone | room | {below for name in room for below in graph.downstream(name)}
 

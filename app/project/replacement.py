@@ -29,7 +29,7 @@ from shardline.app.protocol.objects import (
     fingerprint,
     progress_shard,
 )
-from shardline.app.storage.formats import FILES
+from shardline.app.storage.formats import FILES, path_option
 from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.types.schema_evolution import Incompatible, evolve
 from shardline.datasource.types.spark_types import Field, Record
@@ -204,11 +204,8 @@ def _as_nullable_as(wanted: ShardSchema, there: ShardSchema) -> ShardSchema:
 
 def _same_folder(before: SinkDescription, after: SinkDescription) -> bool:
     """True if both write the same folder, which remembers whose rows it has."""
-    folders = [
-        next((value for name, value in one.options.items() if name.lower() == "path"), None)
-        for one in (before, after)
-    ]
-    return after.format in FILES and folders[0] is not None and folders[0] == folders[1]
+    folder = path_option(after.options)
+    return after.format in FILES and folder is not None and folder == path_option(before.options)
 
 
 def _way_out(sink: SinkDescription) -> str:

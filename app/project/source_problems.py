@@ -19,6 +19,7 @@ from shardline.app.protocol.objects import SourceDescription
 from shardline.app.protocol.redaction import redact_option
 from shardline.app.sql.problems import Problem
 from shardline.app.sql.spark_errors import SparkProblem
+from shardline.app.storage.formats import path_option
 
 __all__ = ["invalid_option", "unreachable_problem", "value_problem"]
 
@@ -63,13 +64,12 @@ def unreachable_problem(
         source: Its description.
         said: The error of the format.
     """
-    paths = [value for name, value in source.options.items() if name.lower() == "path"]
-    if said.code != "PATH_NOT_FOUND" or not paths:
+    path = path_option(source.options)
+    if said.code != "PATH_NOT_FOUND" or path is None:
         ours = "" if said.hint.startswith("Spark's condition") else said.hint
         hint = ours or "the source would stall with this: correct its options, or what it reads"
         what = f"source '{one.name}' cannot be opened: {said.message}"
         return one.problem("OPTIONS", said.code, what, hint)
-    path = paths[0]
     hint = "create the folder, or correct the path"
     if "://" not in path and not Path(path).is_absolute():
         hint += f": it counts from '{Path.cwd()}'"

@@ -35,6 +35,7 @@ __all__ = [
     "invalid_values",
     "missing_option",
     "package_of",
+    "path_option",
     "unknown_options",
 ]
 
@@ -211,6 +212,11 @@ def missing_option(name: str, options: Iterable[str], use: Use) -> tuple[str, st
         if given.isdisjoint(option.lower() for option in alternatives):
             return alternatives[0], hint
     return None
+
+
+def path_option(options: Mapping[str, str]) -> str | None:
+    """The path of a source or sink of files, in whatever case its name is; None if it has none."""
+    return next((value for name, value in options.items() if name.lower() == "path"), None)
 
 
 def invalid_values(name: str, options: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -33,7 +33,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from shardline.app.execution.spark_errors import describe_failure
 from shardline.app.protocol.objects import SourceDescription
-from shardline.app.storage.formats import FILES
+from shardline.app.storage.formats import FILES, path_option
 from shardline.datasource.clock import Clock
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class SourceLook:
 
 def _plain_path(description: SourceDescription) -> str | None:
     """The path of a source of files; None for a glob, which may well find nothing for a while."""
-    path = next((p for name, p in description.options.items() if name.lower() == "path"), None)
+    path = path_option(description.options)
     return None if path is None or set(path) & _GLOB else path
 
 
