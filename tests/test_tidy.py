@@ -293,7 +293,6 @@ def test_retired_names_stay_retired() -> None:
 
 
 OWN_THREADS: Final = {
-    "app/cli/stderr_capture.py": "ends with its pipe or its process; its errors have no other log",
     "app/compute/peek/peek.py": "a pool, whose threads end when no query waits",
     "app/lane/effects.py": "a pool that does not keep the process if one of its threads hangs",
     "datasource/background.py": "makes all others",

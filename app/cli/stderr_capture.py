@@ -28,10 +28,12 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from shardline.app.logs import log_hint
+from shardline.datasource.background import BackgroundThread
 from shardline.datasource.errors import Determinate
 
 if TYPE_CHECKING:
@@ -48,7 +50,8 @@ _STDERR: Final = 2
 _CHUNK: Final = 1 << 16
 _RECORD_MAX: Final = 1 << 20
 _PAUSE_S: Final = 0.05
-"""Lines that follow each other without such a pause belong together."""
+"""Writes that follow each other within this time become one record of the log: a traceback comes in
+several pieces."""
 
 _LAST: Final = 20
 """Lines of a start that has failed that are shown."""
@@ -74,7 +77,8 @@ class StderrCapture:
         self._marks = 0
         self._ended = False
         self._mark = b"\0%d\n" % os.getpid()
-        self._thread = threading.Thread(target=self._run, name="stderr", daemon=True)
+        # Whatever ends it is logged, not written: nobody would read it from the pipe any more.
+        self._thread = BackgroundThread("stderr", self._run)
 
     def __enter__(self) -> Self:
         """Begin."""
@@ -132,7 +136,7 @@ class StderrCapture:
             spark.sparkContext.setLogLevel("FATAL")
         else:
             _leave_sigterm_to_us(spark)
-            threading.Thread(target=self._watch, args=(jvm,), name="jvm", daemon=True).start()
+            BackgroundThread("jvm", partial(self._watch, jvm)).start()
         return spark
 
     def _watch(self, jvm: Popen[bytes]) -> None:
@@ -155,13 +159,12 @@ class StderrCapture:
         with self._passed:
             wanted = self._marks + 1
             os.write(self._write, self._mark)
-            self._passed.wait_for(lambda: self._marks >= wanted or not self._thread.is_alive())
+            self._passed.wait_for(lambda: self._marks >= wanted or not self._thread.is_running)
 
     def _run(self) -> None:
         left = b""
         while True:
             chunk = left + os.read(self._read, _CHUNK)
-            # A traceback comes in several pieces, and is to be one record.
             while not chunk.endswith(self._mark) and len(chunk) < _RECORD_MAX and self._has_more():
                 chunk += os.read(self._read, _CHUNK)
             whole, _, left = chunk.rpartition(b"\n")
