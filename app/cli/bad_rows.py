@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Any, Final
+
+from shardline.app.cli.tables import utc
 
 __all__ = ["bad_row_lines"]
 
@@ -64,12 +65,11 @@ def _source_lines(source: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _row_lines(row: Mapping[str, Any]) -> Iterator[str]:
-    at = datetime.fromtimestamp(row["since_ms"] / 1000, UTC)
     times = f" ({row['count']} times)" if row["count"] > 1 else ""
     place = row["file"] or "file unknown"
     line = f", line {row['line']}" if row["line"] is not None else ""
     raw = row["raw"] or ""
-    yield f"  {row['id']}  {at:%Y-%m-%d %H:%M:%S} UTC  {place}{line}{times}"
+    yield f"  {row['id']}  {utc(row['since_ms'])[:19]} UTC  {place}{line}{times}"
     yield f"    {raw if len(raw) <= _RAW_MAX else raw[:_RAW_MAX] + '…'}"
     yield f"    {row['error']}"
 

@@ -44,6 +44,6 @@ def _history(shard: DroppedShard) -> str:
     if shard.upper == 0:
         return "nothing yet"
     since, upper = (
-        "" if ms is None else f"{utc(ms)[:19]}" or str(ms) for ms in (shard.since, shard.upper)
+        "" if ms is None else utc(ms)[:19] or str(ms) for ms in (shard.since, shard.upper)
     )
     return f"{since or 'none'} to\n{upper or 'its end'}"

@@ -53,10 +53,10 @@ class SubscriptionLines:
         before = self._widths if columns == self._columns else [0] * len(head)
         widths = [max(map(len, cells)) for cells in zip(head, *rows, strict=True)]
         widths = [max(pair) for pair in zip(widths, before, strict=True)]
+        numbers = [False, True, *_numbers(updates, columns)]
         if widths != before:
             self._columns, self._widths = columns, widths
-            self._print(_line(head, widths, [False, True, *_numbers(updates, columns)]))
-        numbers = [False, True, *_numbers(updates, columns)]
+            self._print(_line(head, widths, numbers))
         for row in rows:
             self._print(_line(row, widths, numbers))
 
@@ -95,7 +95,7 @@ def _plain(text: str) -> str:
 
 
 def _numbers(updates: Sequence[Mapping[str, Any]], columns: Iterable[str]) -> list[bool]:
-    """Whether each column has numbers, which go to the right."""
+    """For each column True if it has numbers, which go to the right."""
     return [
         any(isinstance(update[name], int | float) for update in updates)
         and not any(isinstance(update[name], str | bool | dict | list) for update in updates)

@@ -20,6 +20,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from shardline.app.introspection.verdicts.wording import amount, span
 from shardline.datasource.inspect.report import HolderReport, LocationReport, ShardReport
 
 __all__ = [
@@ -36,8 +37,8 @@ __all__ = [
 ]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_STEP = 1024
+_KIB = 1024
+_SECOND_MS = 1000
 _YEAR_9999_MS = 253_402_300_799_999
 _DAY_MS = 86_400_000
 """Times below are none of the clock: of tests, or positions in an order, as those of the lane."""
@@ -69,29 +70,12 @@ def size(count: int | None) -> str:
     """A number of bytes with a unit: `6.1 MiB`; `?` if it is not known."""
     if count is None:
         return "?"
-    value = float(count)
-    for unit in _UNITS:
-        if value < _STEP or unit == _UNITS[-1]:
-            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= _STEP
-    raise AssertionError(count)
+    return f"{count} B" if count < _KIB else amount(count)
 
 
 def age(ms: int) -> str:
-    """A duration in its two largest units: `3 min 20 s`."""
-    seconds, rest = divmod(ms, 1000)
-    if seconds < 1:
-        return f"{rest} ms"
-    units = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
-    for position, (unit, length) in enumerate(units):
-        if seconds >= length:
-            count, left = divmod(seconds, length)
-            shown = f"{count} {unit}"
-            if position + 1 < len(units):
-                finer, finer_length = units[position + 1]
-                shown += f" {left // finer_length} {finer}" if left // finer_length else ""
-            return shown
-    raise AssertionError(ms)
+    """A duration in its two largest units: `3 min 20 s`; `412 ms` below a second."""
+    return f"{ms} ms" if ms < _SECOND_MS else span(ms)
 
 
 def plain_table(

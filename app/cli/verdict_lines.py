@@ -139,8 +139,8 @@ def condition_of(verdict: Verdict, tone: Tone, age_ms: int, **said: str) -> Cond
         said: Further fields of the condition.
     """
     lasting_ms = _LATE_MS if verdict == "falling behind" else _LASTING_MS
-    waits = tone == "idle" or (tone == _GOOD or verdict == "falling behind")
-    if waits and age_ms < lasting_ms:
+    is_shown_late = tone in (_GOOD, "idle") or verdict == "falling behind"
+    if is_shown_late and age_ms < lasting_ms:
         return Condition(verdict, "wait")
     return Condition(verdict, _GOOD if tone == "idle" else tone, **said)
 
