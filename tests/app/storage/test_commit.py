@@ -228,6 +228,18 @@ def test_ticks_follow_the_clock() -> None:
     assert timeline.bound.last.number == EMPTY_SNAPSHOT
 
 
+def test_a_tick_goes_no_further_than_the_time_it_is_given() -> None:
+    """What the clock has passed since that time, the source was not asked about."""
+    world = World()
+    timeline = world.timeline()
+    timeline.commit_nothing(PlannedMicroBatch("", frozenset()))
+    world.clock.advance(5_500)
+    asked_ms = world.clock.now_ms()
+    world.clock.advance(60_000)
+    assert timeline.tick(asked_ms)
+    assert world.uppers() == [1_005_001] * 3
+
+
 def test_another_one_was_faster() -> None:
     """Whoever bound first is right: the same micro-batch is taken over, another one is refused."""
     world = World()
