@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shardline.app.execution.observations import Ended
 from shardline.app.lane.commands import (
     CreateDataflow,
     PauseDataflow,
@@ -41,6 +42,37 @@ def test_a_pause_is_kept_by_the_next_holder_and_by_another_definition() -> None:
     stage.do(ResumeDataflow("v"))
     stage.effects()
     assert stage.a.runs() == {"v": view("v", "SELECT 2")}
+
+
+def test_what_has_come_to_its_end_is_paused_and_resumed_like_all_else() -> None:
+    """It runs no more in either case, and observers see which."""
+    stage = Stage()
+    stage.do(CreateDataflow(description=view("v")))
+    stage.effects()
+    stage.a.lane.report(Ended(id="v", epoch=1))
+    stage.a.settle()
+    stage.phases("v")
+    stage.do(PauseDataflow("v"))
+    stage.a.settle()
+    assert stage.phases("v") == ["paused"]
+    stage.do(ResumeDataflow("v"))
+    stage.effects()
+    assert (stage.phases("v"), stage.a.lives()["v"].epoch) == (["starting", "running"], 2)
+
+
+def test_a_pause_gives_its_place_in_the_queue_of_starts_away() -> None:
+    """Resumed, it waits behind those that have waited meanwhile."""
+    stage = Stage(hydration_concurrency=1)
+    stage.do(*(CreateDataflow(description=view(name)) for name in ("v0", "v1", "v2")))
+    stage.effects()
+    stage.do(PauseDataflow("v1"))
+    stage.effects()
+    stage.do(ResumeDataflow("v1"))
+    stage.effects()
+    stage.a.hydrate("v0")
+    stage.a.lane.step()
+    stage.effects()
+    assert sorted(stage.a.runs()) == ["v0", "v2"]
 
 
 def test_a_pause_overtakes_a_restart_after_a_failure() -> None:
