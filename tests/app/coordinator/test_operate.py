@@ -176,6 +176,19 @@ def test_errors_can_be_read_as_a_table(site: Site) -> None:
             application.sql("SELECT raw FROM other_errors")
 
 
+def test_errors_are_read_as_of_the_newest_time_of_their_source(site: Site) -> None:
+    """An error that came before the question is in the answer."""
+    with_errors(site, "x")
+    with site.application() as application:
+        application.apply(project(source()))
+        site.wait("the source is there", lambda: "t" in application.running())
+        assert application.sql("SELECT raw FROM t_errors").num_rows == 1
+        more = pa.Table.from_pylist([{"error": "bad", "raw": "y"}], ERRORS)
+        site.client().writer("t_errors").compare_and_append(more, Frontier(10), Frontier(21))
+        site.put([], 21)
+        assert application.sql("SELECT raw FROM t_errors").num_rows == 2
+
+
 def test_errors_are_taken_away_where_nothing_runs(site: Site) -> None:
     """By the same answers; the next start goes on after it, with numbers of its own."""
     with_errors(site, "x", "y")

@@ -156,6 +156,19 @@ def test_a_shard_that_was_never_written_is_replaced_without_a_question() -> None
     assert "nothing was written yet, so nothing is lost" in shown(plan)
 
 
+def test_a_shard_that_is_finished_has_a_history_to_lose() -> None:
+    """Its upper is no number, and everything is in it."""
+    plan = make_plan(
+        named(source()),
+        named(source("old")),
+        columns={"s": columns(("a", "integer"))},
+        shards={"s": shard(("a", "decimal(10,2)"), upper=None, source_format="json")},
+    )
+    refusal = find_refusal(plan, Permissions())
+    assert refusal is not None
+    assert refusal.code == "REPLACEMENT_REFUSED"
+
+
 def test_contents_of_a_view_are_no_source_s() -> None:
     """A source of its name would add its rows to them; a view corrects what it finds."""
     there = {"s": shard(("a", "long"), source_format="")}

@@ -1,0 +1,55 @@
+"""Verdicts that are noted: which changes make a line of the history, and when."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from shardline.app.execution.observations import Measured
+from shardline.app.introspection.facts import Facts
+from shardline.app.introspection.verdicts import noted
+from shardline.app.introspection.verdicts.situation import Situation
+from support.fakes.introspection import FLIGHTS, World
+
+WELL = Situation("flights", "source")
+LATE = replace(WELL, lag_ms=60_000, step_ms=1)
+STALLED = replace(WELL, status="stalled", error="disk full")
+
+
+def test_a_change_is_noted_when_it_is_seen_twice_and_at_once_if_it_is_bad(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A lag that goes to and fro over the limit fills no history; what is gone has no verdict."""
+    facts = Facts()
+    seen = [WELL, LATE, WELL, LATE, LATE, STALLED, WELL, STALLED, WELL, WELL]
+    for second, one in enumerate(seen):
+        monkeypatch.setattr(noted, "situations", lambda *_, one=one: {one.name: one})
+        noted.note_verdicts(facts, second)
+        assert facts.judgements.keys() == {"flights"}
+    assert [(at, row[2]) for at, row in facts.verdict_changes.rows] == [
+        (0, "healthy"),
+        (4, "falling behind"),
+        (5, "stalled"),
+        (9, "healthy"),
+    ]
+    assert facts.verdicts["flights"].since_ms == 9
+    monkeypatch.setattr(noted, "situations", lambda *_: {})
+    noted.note_verdicts(facts, 10)
+    assert (facts.verdicts, facts.judgements) == ({}, {})
+
+
+def test_an_object_has_changed_when_rows_have_come_or_gone() -> None:
+    """Numbers of anything else are no rows."""
+    world = World()
+    world.run(FLIGHTS)
+    name = FLIGHTS.name
+    quiet = {"updates_committed": 0.0, "bytes_received": 12.0}
+    world.tell(Measured(id=name, epoch=1, added=quiet))
+    assert world.rows("verdicts", name)[0]["changed_at"] is None
+    world.tell(Measured(id=name, epoch=1, added={"updates_committed": 2.0}))
+    first = world.rows("verdicts", name)[0]["changed_at"]
+    assert first is not None
+    world.clock.advance(5_000)
+    world.tell(Measured(id=name, epoch=1, added=quiet))
+    assert world.rows("verdicts", name)[0]["changed_at"] == first
