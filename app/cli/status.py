@@ -42,7 +42,7 @@ __all__ = [
 
 _REFRESH_MS: Final = 1_000
 _WIDE: Final = 110
-"""From so many columns of a terminal on the table has sizes and times of changes."""
+"""Least width of a terminal, in columns, at which the table has sizes and times of changes."""
 
 _STYLES: Final[Mapping[Tone, str]] = {
     "good": "green",

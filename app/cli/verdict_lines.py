@@ -30,16 +30,16 @@ _GOOD: Final[Tone] = "good"
 _BAD: Final[Tone] = "bad"
 
 _LASTING_MS: Final = 3_000
-"""For so long an object is well before it counts as well: one that fails again and again is started
-in between, and fails with its first micro-batch."""
+"""Shortest time after which an object that is well is shown so: one that fails again and again is
+started in between, and fails with its first micro-batch."""
 
 _LATE_MS: Final = 10_000
-"""For so long an object falls behind before that is worth a line: one long step is none."""
+"""Shortest time after which an object that falls behind is shown: one long step is no news."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """How an object is. Two are equal if they say the same, whatever the numbers in it.
+    """The state of an object. Two are equal if they say the same, whatever the numbers in it.
 
     Attributes:
         verdict: In a word or two.

@@ -208,7 +208,7 @@ class Application:
         )
 
     def _explain_uncreated(self) -> dict[str, str]:
-        """What each object waits for that is not created yet, in a sentence."""
+        """Say in a sentence for each object that is not created yet what it waits for."""
         found = {}
         for name, error in self.waiting().items():
             judged = None if self.observing is None else self.observing.judgement(name)
@@ -371,7 +371,7 @@ class Application:
         return self.plan(resolved) if dry_run else self.apply(resolved, allowed)
 
     def plan_drop(self, names: Sequence[str]) -> DropPlan:
-        """What `drop` would delete.
+        """Plan a drop: everything that it would delete.
 
         Raises:
             InvalidUsage: There is no such object, or another one reads it.

@@ -58,7 +58,7 @@ __all__ = ["ErrorRepairs", "SourceErrors", "errors_of", "source_names"]
 _log = logging.getLogger(__name__)
 
 _RETRY_MS: Final = 1000.0
-"""Pause before a repair that could not be carried out is tried again, and between two looks."""
+"""Pause between two looks at the order, and before a repair that failed is tried again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ def _shard(client: ShardClient, name: str, source_format: str = "") -> ExistingS
 def read_drop_plan(
     client: ShardClient, names: Sequence[str], known: Mapping[str, ObjectDescription]
 ) -> DropPlan:
-    """What the drop of these objects deletes; the shards that are there.
+    """Plan the drop of these objects: the shards of theirs that are there.
 
     Args:
         client: Of the location.

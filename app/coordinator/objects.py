@@ -166,7 +166,7 @@ class Objects:
             return self._apply(resolved, allowed)
 
     def plan_drop(self, names: Sequence[str]) -> DropPlan:
-        """What `drop` would delete; see `Application.plan_drop`."""
+        """Plan a drop; see `Application.plan_drop`."""
         with self._lock:
             self._check_droppable(names)
             return read_drop_plan(self._client, names, self._known())

@@ -216,7 +216,7 @@ _REASONS: Final = (
     ),
     (re.compile(r"EOFException"), "it ends too early"),
 )
-"""Why a file cannot be read, by class and message of the innermost exception."""
+"""Reasons for which a file cannot be read, by class and message of the innermost exception."""
 
 _LOCAL: Final = re.compile(r"\bfile:(?://)?(?=/)")
 """The scheme of local paths, which nobody writes."""
@@ -408,7 +408,7 @@ _VARYING: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str
     (re.compile(r"\b(task|stage|attempt|TID) \d+(?:\.\d+)?"), r"\1 …"),
     (re.compile(r"\battempt_\d+_\w+"), "attempt…"),
 )  # fmt: skip
-"""Patterns of what differs between two attempts, each with what stands in its place."""
+"""Pieces of a text that differ between two attempts, and their replacements."""
 
 
 def without_run_ids(text: str) -> str:

@@ -212,7 +212,7 @@ class RuntimeFeeds:
         return self.sink.read(lambda facts, _now_ms: facts.judgements.get(name))
 
     def find_blockage(self, name: str) -> tuple[str, str] | None:
-        """Why an object does not move until somebody does something, and what to do; else None."""
+        """The reason why an object does not move until somebody acts, and what to do; else None."""
         found = self.judgement(name)
         if found is None or not found.lasts:
             return None

@@ -8,7 +8,8 @@ objects. Such a plan is shown and refused, until somebody says that it is meant.
     refuse_unreachable(plan, resolved)
 
 Invariants:
-    A plan that loses nothing is never refused.
+    A plan of the project that runs here, or of none that says which it is, is refused only if it
+    loses history.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ __all__ = ["Permissions", "find_refusal", "refuse_unreachable"]
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """What the person who applies a project has allowed.
+    """Permissions that the person who applies a project has given.
 
     Attributes:
         replace: True if shards may be dropped with their history (`--allow-replace`).

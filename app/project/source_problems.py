@@ -24,7 +24,7 @@ from shardline.app.storage.formats import path_option
 __all__ = ["invalid_option", "unreachable_problem", "value_problem"]
 
 _BARE: Final = "for input string"
-"""Java's message for a text that is no number, and Scala's for one that is no boolean."""
+"""Beginning of messages of Java for a text that is no number, and of Scala for no boolean."""
 
 
 def value_problem(one: WrittenObject, option: str, value: str, hint: str) -> Problem:

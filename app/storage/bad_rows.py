@@ -40,7 +40,7 @@ _MAPPING: Final = (
 
 
 def on_bad_row(description: SourceDescription) -> OnBadRow:
-    """What becomes of a row of this source that cannot be decoded.
+    """Return the treatment of rows of this source that cannot be decoded.
 
     Raises:
         InvalidUsage: The option has another value; or the format has no such rows; or `mode` is

@@ -43,7 +43,7 @@ _AGAIN_MS: Final = 50
 """Pause before a tick that could not be made yet is tried again."""
 
 TickOutcome: TypeAlias = Literal["done", "again"]
-"""Again: the tick could not be made yet, and may be in a moment."""
+"""The outcome of a tick; "again" if it could not be made yet and may be in a moment."""
 
 
 @dataclass(slots=True, eq=False)

@@ -7,7 +7,7 @@ looks for the line first. So it is looked up when a row is shown: the file may h
 be gone, and then there is none.
 
 Invariants:
-    A line is told only if it is the only one of the file with that text.
+    A line is named only if it is the only one of the file with that text.
     Files are read on this machine only, and each once for all rows of a call.
 """
 

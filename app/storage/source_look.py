@@ -50,7 +50,7 @@ _ASKING: Final = ("Getting offsets", "Initializing", "Stopped", "Terminated")
 """Beginnings of the messages of a query that has not got its source's answer."""
 
 _SHARE: Final = 20
-"""A look rests so many times as long as it took."""
+"""A look at the folder or the backlog is followed by a rest of so many times its duration."""
 
 _BACKLOG_MS: Final = 2_000.0
 """Shortest time between two looks at the backlog."""
@@ -116,7 +116,7 @@ class SourceLook:
         return SourceSeen("asking" if asking else "asked", "", "", files, size_bytes)
 
     def _find_absence(self) -> tuple[str, str] | None:
-        """What is wrong with the folder or file, and a hint; None if it was there a moment ago.
+        """Say what is wrong with the folder or file, and a hint; None if it was there a moment ago.
 
         Also None for a source that has none.
         """

@@ -23,7 +23,8 @@ from shardline.datasource.errors import ShardError
 __all__ = ["backlog_size", "situations"]
 
 _SINK_REPORT_MS: Final = 15_000
-"""A sink without rows to write reports its progress every ten seconds only."""
+"""Lag up to which a sink counts as fresh, besides its interval: one without rows to write reports
+its progress every ten seconds only."""
 
 _LIVE_ERRORS: Final = frozenset({"decode", "compute"})
 """Parts of objects whose report of an error means that the errors shard has it."""
@@ -44,7 +45,7 @@ def situations(facts: Facts, now_ms: int) -> dict[str, Situation]:
 
 
 def backlog_size(found: ObjectFacts) -> float | None:
-    """What waits outside of a source, as one number; None if the source cannot tell."""
+    """The backlog outside of a source, as one number; None if the source cannot tell."""
     files = found.statistics.get("files_waiting")
     return files if files is not None else _offsets_behind(found)
 
@@ -119,7 +120,7 @@ def _errors(found: ObjectFacts) -> int:
 
 
 def _fresh_ms(found: ObjectFacts) -> int:
-    """How late the object may be and still count as fresh."""
+    """The lag up to which the object counts as fresh."""
     description = found.installed.description
     if not isinstance(description, SinkDescription):
         return FRESH_MS

@@ -21,7 +21,7 @@ FRESH_MS: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What waits at a source, outside; None for what the source cannot tell.
+    """The backlog outside of a source; None for what the source cannot tell.
 
     Attributes:
         files: Files that were found and not read yet.
@@ -128,5 +128,5 @@ class Judgement:
 
     @property
     def tone(self) -> Tone:
-        """How bad that is."""
+        """The tone of the verdict."""
         return VERDICTS[self.verdict]

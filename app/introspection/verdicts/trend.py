@@ -51,7 +51,7 @@ class Trend:
         return self._notes[-1][1] if self._notes else None
 
     def direction(self) -> Direction:
-        """Which way the value goes, as far as the last minute tells.
+        """The direction of the value, as far as the last minute tells.
 
         From its peak on, and not from a minute ago: files that arrive all at once are a peak, and
         what counts is whether they get fewer from then on.
