@@ -98,9 +98,11 @@ class ObjectControl:
         self.objects.check_in_charge()
         if self.objects.follows:
             raise read_only_error("what runs is in that one's order")
-        running, waiting = self.objects.running(), self.objects.waiting()
+        running = self.objects.running()
         if name in running:
             return
+        # Only now: it waits for a project that is being applied, and for a drop.
+        waiting = self.objects.waiting()
         if name in waiting:
             why = waiting[name] or "an input has not begun"
             raise InvalidUsage(

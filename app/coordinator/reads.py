@@ -178,20 +178,20 @@ class Reads:
             for name, description in running.items()
             if isinstance(description, SourceDescription | ViewDescription)
         ]
-        uncreated = self._uncreated()
         owners = _error_owners(running) if errors else {}
         for name in names:
             # An error shard is made by the first start of its owner.
-            if name in owners and self._client.exists(name):
+            if name in readable or (name in owners and self._client.exists(name)):
                 continue
+            # Only now: it waits for a project that is being applied, and for a drop.
+            uncreated = self._uncreated()
             if name in uncreated and name not in running:
                 raise Determinate(
                     f"'{name}' has no contents yet: {uncreated[name]}",
                     code="NOT_CREATED",
                     hint="it is created by itself when that is over; `status` shows it",
                 )
-            if name not in readable:
-                raise unknown_name("object", name, [*readable, *uncreated])
+            raise unknown_name("object", name, [*readable, *uncreated])
         return running
 
     def _source_uppers(

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from shardline.app.coordinator.application import Application
+from shardline.app.coordinator.objects import Objects
 from shardline.app.coordinator.offline_repairs import OfflineRepairs
 from shardline.app.server.errors_route import ErrorsRequest, answer_errors
 from shardline.app.storage.errors import ERRORS, open_errors
@@ -174,6 +175,25 @@ def test_errors_can_be_read_as_a_table(site: Site) -> None:
         assert application.sql("SELECT raw FROM t_errors AS OF 9").num_rows == 2
         with pytest.raises(InvalidUsage, match=r"UNKNOWN_OBJECT.*'other_errors'"):
             application.sql("SELECT raw FROM other_errors")
+
+
+def test_a_query_of_what_is_there_does_not_wait_for_a_change(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The objects that wait are locked while a project is applied, or a drop waits for its end."""
+    with site.application() as application:
+        application.apply(project(source()))
+        site.wait("the source is there", lambda: "t" in application.running())
+
+        def locked(_: Objects) -> dict[str, str]:
+            raise AssertionError("it would wait")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Objects, "waiting", locked)
+            assert application.sql("SELECT k FROM t").num_rows == 1
+            assert application.control.pause("t").changed, "nor does a pause"
+        with pytest.raises(InvalidUsage, match="UNKNOWN_OBJECT"):
+            application.sql("SELECT k FROM tt")
 
 
 def test_errors_are_read_as_of_the_newest_time_of_their_source(site: Site) -> None:
