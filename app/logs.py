@@ -30,7 +30,16 @@ from typing_extensions import override
 
 from shardline.datasource.errors import InvalidUsage
 
-__all__ = ["LOG_FILES", "LOG_SIZE", "JsonLines", "LogFile", "add_log_file", "log_hint", "start_log"]
+__all__ = [
+    "LOGGED_HINT",
+    "LOG_FILES",
+    "LOG_SIZE",
+    "JsonLines",
+    "LogFile",
+    "add_log_file",
+    "log_hint",
+    "start_log",
+]
 
 _CAUSES = 10
 """Longest chain of causes in a message."""
@@ -159,12 +168,16 @@ class LogFile(logging.handlers.WatchedFileHandler):
                 earlier.replace(path.with_name(f"{path.name}.{number}"))
 
 
+LOGGED_HINT: Final = "the log has all of it"
+"""Hint for an error about which nothing better is known; `log_hint` names the log."""
+
+
 def log_hint() -> str:
     """Advice to read the log, which is named if this process has started one."""
     for handler in logging.getLogger(_OURS).handlers:
         if isinstance(handler, LogFile):
-            return f"the log has all of it: {handler.baseFilename}"
-    return "the log has all of it"
+            return f"{LOGGED_HINT}: {handler.baseFilename}"
+    return LOGGED_HINT
 
 
 def add_log_file(

@@ -40,13 +40,11 @@ from shardline.app.execution.error_texts import (
     thrown,
     users_frame,
 )
+from shardline.app.logs import LOGGED_HINT
 from shardline.app.protocol.redaction import redact_option
 from shardline.datasource.errors import InvalidUsage, ShardError
 
-__all__ = ["LOGGED_HINT", "Cause", "find_cause", "whole_text", "without_run_ids"]
-
-LOGGED_HINT: Final = "the log has all of it"
-"""Hint for an error about which nothing better is known."""
+__all__ = ["Cause", "find_cause", "whole_text", "without_run_ids", "without_state"]
 
 _LENGTH_MAX: Final = 600
 """Longest sentence of a cause, in characters: a message can quote whole rows."""
@@ -119,7 +117,7 @@ def _of_ours(text: str) -> Cause | None:
     if not every:
         return None
     found = every[-1]
-    said, _, hint = _without_state(found["said"] or found["text"] or "").partition(" — hint: ")
+    said, _, hint = without_state(found["said"] or found["text"] or "").partition(" — hint: ")
     return Cause(found["code"] or found["raised"], said, hint, found["kind"] == "InvalidUsage")
 
 
@@ -389,7 +387,7 @@ def _of_itself(error: BaseException, text: str) -> Cause:
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     coded = _CODED.match(line)
     if coded is not None:
-        return Cause(coded["code"], _without_state(coded["said"]).rstrip(";. "), LOGGED_HINT)
+        return Cause(coded["code"], without_state(coded["said"]).rstrip(";. "), LOGGED_HINT)
     frames = tuple(called_frames(frames_of(error.__traceback__)))
     return _of_exception(Raised(type(error).__name__, line, frames))
 
@@ -437,5 +435,6 @@ def _path(path: str) -> str:
     return f"'{path.removeprefix('file:')}'"
 
 
-def _without_state(said: str) -> str:
+def without_state(said: str) -> str:
+    """A message without the SQLSTATE that Spark puts at its end."""
     return re.sub(r"\s*SQLSTATE: \w+\s*$", "", said)

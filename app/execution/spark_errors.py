@@ -19,8 +19,8 @@ import re
 import sys
 from typing import Final
 
-from shardline.app.execution.causes import LOGGED_HINT, find_cause, whole_text
-from shardline.app.logs import log_hint
+from shardline.app.execution.causes import find_cause, whole_text, without_state
+from shardline.app.logs import LOGGED_HINT, log_hint
 from shardline.datasource.errors import Corrupt, MissingBlob, ShardError
 
 __all__ = [
@@ -36,7 +36,6 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-_STATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
 _PARTS = re.compile(
     r"shardline\.datasource\.errors\.(?:MissingBlob|Corrupt): \[([A-Z_]+)\] ([^\n]*)"
 )
@@ -76,7 +75,7 @@ def find_unreadable_part(error: BaseException) -> str | None:
     text = whole_text(error)
     for code, said in reversed(_PARTS.findall(text)):
         if code != _LEASE_LOST:
-            return str(_STATE.sub("", said).partition(" — hint: ")[0])
+            return without_state(said).partition(" — hint: ")[0]
     found = _FILE.search(text)
     if found is None:
         return None

@@ -66,8 +66,9 @@ def unreachable_problem(
     """
     path = path_option(source.options)
     if said.code != "PATH_NOT_FOUND" or path is None:
-        ours = "" if said.hint.startswith("Spark's condition") else said.hint
-        hint = ours or "the source would stall with this: correct its options, or what it reads"
+        hint = (
+            said.hint or "the source would stall with this: correct its options, or what it reads"
+        )
         what = f"source '{one.name}' cannot be opened: {said.message}"
         return one.problem("OPTIONS", said.code, what, hint)
     hint = "create the folder, or correct the path"

@@ -16,7 +16,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from shardline.app.execution.causes import LOGGED_HINT, find_cause
+from shardline.app.execution.causes import find_cause
+from shardline.app.logs import LOGGED_HINT
 from shardline.datasource.errors import nearest_name
 
 __all__ = ["SparkProblem", "read_spark_error"]

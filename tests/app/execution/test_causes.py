@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 from typing_extensions import override
 
-from shardline.app.execution.causes import LOGGED_HINT, find_cause
+from shardline.app.execution.causes import find_cause
+from shardline.app.logs import LOGGED_HINT
 from shardline.app.storage.sinks.interval import Interval
 from shardline.app.storage.sinks.others import FunctionTarget, register_function
 from shardline.datasource.errors import Fenced, InvalidUsage
