@@ -20,13 +20,15 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
+from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.read import current_schema
 from shardline.datasource.shard_sink.writers import batch_writer, stream_writer
 from shardline.datasource.shard_source.batch_reader import ShardBatchReader
 from shardline.datasource.shard_source.options import parse_source
 from shardline.datasource.shard_source.partition_planner import open_client
 from shardline.datasource.shard_source.row_shape import RowShape
-from shardline.datasource.shard_source.stream import ShardStreamReader
+from shardline.datasource.shard_source.stream import RefusedStreamReader, ShardStreamReader
+from shardline.datasource.shard_source.worker_errors import as_one_sentence
 
 __all__ = ["ShardDataSource"]
 
@@ -52,6 +54,7 @@ class ShardDataSource(DataSource):
         return "shard"
 
     @override
+    @as_one_sentence
     def schema(self) -> StructType:
         """The schema of a read: that of its shards, or of the chosen columns, as it is now.
 
@@ -70,19 +73,25 @@ class ShardDataSource(DataSource):
         return cast("Mapping[str, str]", self.options)
 
     @override
+    @as_one_sentence
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse_source(self._given)
         return ShardBatchReader(options, RowShape.of(options, schema))
 
     @override
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        options = parse_source(self._given)
+        try:
+            options = parse_source(self._given)
+        except InvalidUsage as error:
+            return RefusedStreamReader(error)
         return ShardStreamReader(options, RowShape.of(options, schema))
 
     @override
+    @as_one_sentence
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         return batch_writer(self._given, schema, overwrite=overwrite)
 
     @override
+    @as_one_sentence
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         return stream_writer(self._given, schema, overwrite=overwrite)

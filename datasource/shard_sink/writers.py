@@ -59,6 +59,7 @@ from shardline.datasource.shard_sink.micro_batch_range import (
 from shardline.datasource.shard_sink.target import WriteTarget, find_shard, resolve_target
 from shardline.datasource.shard_source.options import SinkOptions, parse_sink
 from shardline.datasource.shard_source.partition_planner import open_client
+from shardline.datasource.shard_source.worker_errors import as_one_sentence
 from shardline.datasource.stores.shard_names import shard_directory
 from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.upsert import CARRIER_ID, upsert
@@ -256,6 +257,7 @@ class ShardStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Writes the micro-batches of one query, each exactly once."""
 
     @override
+    @as_one_sentence
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage a task's rows; the query's id comes from Spark's local properties."""
         if not _running_query(self._options)[0]:
@@ -267,6 +269,7 @@ class ShardStreamWriter(_Writer, DataSourceStreamArrowWriter):
         return self._stage(iterator)
 
     @override
+    @as_one_sentence
     def commit(self, messages: Messages, batchId: int) -> None:
         """Append the micro-batch. Called again with the same `batchId` after any crash."""
         self._append(messages, _query_writer(messages), batchId)
@@ -290,6 +293,7 @@ class ShardBatchWriter(_Writer, DataSourceArrowWriter):
     """Writes one frame: as one append, or as one difference to what is there."""
 
     @override
+    @as_one_sentence
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage a task's rows."""
         return self._stage(iterator)
@@ -299,6 +303,7 @@ class ShardBatchWriter(_Writer, DataSourceArrowWriter):
         return self._stage(rows).staged
 
     @override
+    @as_one_sentence
     def commit(self, messages: Messages) -> None:
         """Append everything at once."""
         self._append(messages, *self._identity())

@@ -38,6 +38,7 @@ from shardline.datasource.shard_source.partition_planner import (
     take_batch_lease,
 )
 from shardline.datasource.shard_source.row_shape import RowShape
+from shardline.datasource.shard_source.worker_errors import as_one_sentence
 
 __all__ = ["ShardBatchReader"]
 
@@ -58,6 +59,7 @@ class ShardBatchReader(DataSourceReader):
         self._shape = shape
 
     @override
+    @as_one_sentence
     def partitions(self) -> Sequence[InputPartition]:
         """Take leases, then plan from states that were read after them.
 

@@ -180,8 +180,9 @@ def _place(location: str | None, shard: str | None, path: str | None) -> tuple[s
             raise InvalidUsage(
                 f"option '{name}' is missing",
                 code="MISSING_OPTION",
-                hint="give a path 'LOCATION/SHARD', or the options 'location' and 'shard'; of a "
-                "catalog table at each use: t WITH (path = '…')",
+                hint="give a path 'LOCATION/SHARD', or the options 'location' and 'shard'; the "
+                "name of a table is not enough: save(path) instead of saveAsTable, or at each use "
+                "option(\"path\", …), in SQL t WITH (path = '…')",
             )
     assert location is not None
     assert shard is not None

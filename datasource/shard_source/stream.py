@@ -34,6 +34,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from typing_extensions import override
 
+from shardline.datasource.errors import ShardError
 from shardline.datasource.shard_source.descs import Limits
 from shardline.datasource.shard_source.fetch_task import read_partition
 from shardline.datasource.shard_source.offsets import START, parse_offset
@@ -41,8 +42,9 @@ from shardline.datasource.shard_source.options import SourceOptions
 from shardline.datasource.shard_source.partition_planner import open_client
 from shardline.datasource.shard_source.row_shape import RowShape
 from shardline.datasource.shard_source.run import StreamRun
+from shardline.datasource.shard_source.worker_errors import as_one_sentence
 
-__all__ = ["ShardStreamReader"]
+__all__ = ["RefusedStreamReader", "ShardStreamReader"]
 
 
 class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -72,6 +74,7 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     @override
+    @as_one_sentence
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next micro-batch, or `start` itself when there is no news."""
         return self._running().latest(parse_offset(start), self._limits(limit)).json()
@@ -82,11 +85,13 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._run.report() if self._run else None
 
     @override
+    @as_one_sentence
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of this run: the shards' upper at this moment."""
         self._running().fix_target()
 
     @override
+    @as_one_sentence
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The parts of `[start, end)`, planned anew from the newest state at each call."""
         return self._running().plan(parse_offset(start), parse_offset(end))
@@ -97,6 +102,7 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(partition)
 
     @override
+    @as_one_sentence
     def commit(self, end: dict[str, Any]) -> None:
         """Move the holds up to `end`, which is done; called late, repeatedly, or never."""
         self._running().commit(parse_offset(end))
@@ -121,3 +127,38 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             limit.max_rows if isinstance(limit, ReadMaxRows) else options.max_rows,
             limit.max_files if isinstance(limit, ReadMaxFiles) else options.max_files,
         )
+
+
+class RefusedStreamReader(DataSourceStreamReader):
+    """Stands for a reader that cannot be made, and says why when it is asked for anything.
+
+    An error that is raised while the reader is made is lost: PySpark 4.3 stops the reader that it
+    does not have then, and reports that there is no variable of this name.
+    """
+
+    def __init__(self, error: ShardError) -> None:
+        """Store the error."""
+        self._error = error
+
+    @override
+    @as_one_sentence
+    def initialOffset(self) -> dict[str, Any]:
+        """Raise the error: the first that Spark asks for, but for what the reader can do."""
+        raise self._error
+
+    @override
+    @as_one_sentence
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Raise the error."""
+        raise self._error
+
+    @override
+    @as_one_sentence
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Raise the error."""
+        raise self._error
+
+    @override
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Raise the error."""
+        raise self._error

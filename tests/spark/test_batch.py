@@ -365,8 +365,9 @@ def test_bad_read_options(
     """A wrong option is refused with its name and what would be right."""
     write(people(spark, (1, "a")), location, "people")
 
-    with pytest.raises(Exception, match=message):
+    with pytest.raises(Exception, match=message) as refused:
         read(spark, location, "people", **options).collect()
+    assert not any(line.startswith("  File ") for line in str(refused.value).splitlines())
 
 
 def test_unknown_shard_and_location(spark: SparkSession, location: str, read: Read) -> None:
@@ -397,8 +398,9 @@ def test_bad_frames(
     write(people(spark, (1, "a")), location, "people")
     before = ShardClient.open(location).state("people").upper
 
-    with pytest.raises(Exception, match=message):
+    with pytest.raises(Exception, match=message) as refused:
         write(spark.createDataFrame([row], ddl), location, "people")
+    assert not any(line.startswith("  File ") for line in str(refused.value).splitlines())
     assert ShardClient.open(location).state("people").upper == before
 
 

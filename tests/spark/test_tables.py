@@ -217,8 +217,11 @@ UNPLACED: dict[str, Callable[[SparkSession, str], Any]] = {
 @pytest.mark.parametrize("way", UNPLACED)
 def test_a_table_without_a_place_says_what_to_do(spark: SparkSession, table: str, way: str) -> None:
     """Where Spark brings no option along, the refusal says where to give the path."""
-    with pytest.raises(Exception, match=r"\[MISSING_OPTION\].*WITH \(path"):
+    with pytest.raises(Exception, match=r"\[MISSING_OPTION\].*WITH \(path") as refused:
         UNPLACED[way](spark, table)
+    first, *rest = str(refused.value).splitlines()
+    assert "save(path) instead of saveAsTable" in first
+    assert not any(line.startswith("  File ") for line in rest)
     assert not spark.catalog.tableExists("copied")
 
 
@@ -236,8 +239,9 @@ def test_streams_without_a_place_say_what_to_do(
         (spark.readStream.format("shard").load(path), lambda writer: writer.toTable(table)),
     ]
     for streamed, start in sources:
-        with pytest.raises(Exception, match=r"\[MISSING_OPTION\].*WITH \(path"):
+        with pytest.raises(Exception, match=r"\[MISSING_OPTION\].*WITH \(path") as refused:
             run(streamed, start)
+        assert "[MISSING_OPTION]" in str(refused.value).splitlines()[0]
 
 
 NOT_SPARKS: dict[str, tuple[str, str]] = {
@@ -245,6 +249,12 @@ NOT_SPARKS: dict[str, tuple[str, str]] = {
     "SELECT * FROM numbers TIMESTAMP AS OF '2026-01-01'": ("UNSUPPORTED_FEATURE", "[Tt]ime travel"),
     "DELETE FROM numbers WHERE id = 1": ("", "does not support deletes"),
     "TRUNCATE TABLE numbers": ("", "does not support truncates"),
+    "SELECT * FROM numbers VERSION AS OF 1": ("UNSUPPORTED_FEATURE", "[Tt]ime travel"),
+    "UPDATE numbers SET id = 1": ("UNSUPPORTED_FEATURE", "does not support UPDATE TABLE"),
+    "MERGE INTO numbers USING (SELECT 1 AS id) s ON numbers.id = s.id WHEN MATCHED THEN DELETE": (
+        "UNSUPPORTED_FEATURE",
+        "does not support MERGE INTO TABLE",
+    ),
 }
 
 
@@ -258,3 +268,17 @@ def test_what_spark_does_not_offer_a_python_source(
     with pytest.raises(Exception, match=f"{code}.*{said}"):
         spark.sql(statement.format(path=path)).collect()
     assert contents(spark, path) == Counter([1, 2])
+
+
+def test_partitions_are_refused_by_spark_in_a_batch_only(
+    spark: SparkSession, path: str, tmp_path: Path
+) -> None:
+    """A batch fails; a stream and a table are written as if they had not been asked for."""
+    with pytest.raises(Exception, match="partitioning or clustering columns do not match"):
+        frame(spark, 3).write.format("shard").mode("append").partitionBy("id").save(path)
+    assert contents(spark, path) == Counter([1, 2])
+    writer = spark.readStream.format("shard").load(path).writeStream.format("shard")
+    parted = writer.partitionBy("id").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    into = str(tmp_path / "parted" / "numbers")
+    parted.trigger(availableNow=True).start(into).awaitTermination(120)
+    assert contents(spark, into) == Counter([1, 2])
