@@ -5,6 +5,7 @@ They choose the time of each read, and leave its execution to the compute contro
     reads = Reads(catalog, compute, limit_bytes=…, timeout_ms=…)
     reads.sql("SELECT * FROM delays AS OF 1700000000000")     a pyarrow.Table
     reads.sql("SELECT * FROM flights_errors")                 the errors that reads of it fail with
+    reads.sql("SELECT * FROM flights_skipped")                rows that were left out of it
     reads.sql("EXPLAIN SELECT * FROM delays")                 the strategy, and the reason for it
     reads.subscribe("SUBSCRIBE delays WITHOUT SNAPSHOT")      its batches, in order
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -36,11 +37,13 @@ from shardline.app.protocol.objects import (
     ViewDescription,
     errors_shard,
     inputs_of,
+    skipped_shard,
 )
 from shardline.app.sql.queries import SelectRequest, parse_explain, parse_select, parse_subscribe
 from shardline.datasource.client import ShardClient
-from shardline.datasource.errors import Determinate, unknown_name
+from shardline.datasource.errors import Determinate, InvalidUsage, unknown_name
 from shardline.datasource.frontier import Frontier
+from shardline.datasource.read import latest_readable
 
 __all__ = ["Reads"]
 
@@ -111,7 +114,7 @@ class Reads:
         selected = parse_select(text)
         objects = _objects(selected)
         running = self._check_readable(objects, errors=True)
-        as_of = selected.as_of
+        as_of = self._skipped_time(objects, selected.as_of, running)
         if as_of is None:
             # Errors have the time of their owner: their upper is never behind that of its rows.
             owners = _error_owners(running)
@@ -152,7 +155,7 @@ class Reads:
             self._client,
             selected.query,
             selected.inputs,
-            selected.as_of,
+            self._skipped_time(_objects(selected), selected.as_of, running),
             indexes=[one for one in running.values() if isinstance(one, IndexDescription)],
             zone=self._zone(),
             shard_bytes=self._shard_bytes(),
@@ -166,7 +169,8 @@ class Reads:
 
         Args:
             names: The names of a query.
-            errors: True if the errors of sources and views can be read as well.
+            errors: True if the errors of sources and views, and the rows that sources have left
+                out, can be read as well.
 
         Raises:
             InvalidUsage: One is not; the nearest name is suggested.
@@ -179,10 +183,19 @@ class Reads:
             if isinstance(description, SourceDescription | ViewDescription)
         ]
         owners = _error_owners(running) if errors else {}
+        skipping = _skip_owners(running) if errors else {}
         for name in names:
             # An error shard is made by the first start of its owner.
-            if name in readable or (name in owners and self._client.exists(name)):
+            kept_beside = name in owners or name in skipping
+            if name in readable or (kept_beside and self._client.exists(name)):
                 continue
+            if name in skipping:
+                raise InvalidUsage(
+                    f"source '{skipping[name]}' has left out no rows",
+                    code="NOTHING_SKIPPED",
+                    hint=f"rows are left out by its option onBadRow 'skip', or by `errors "
+                    f"{skipping[name]} --skip`",
+                )
             # Only now: it waits for a project that is being applied, and for a drop.
             uncreated = self._uncreated()
             if name in uncreated and name not in running:
@@ -193,6 +206,43 @@ class Reads:
                 )
             raise unknown_name("object", name, [*readable, *uncreated])
         return running
+
+    def _skipped_time(
+        self, names: Sequence[str], as_of: int | None, running: Mapping[str, Description]
+    ) -> int | None:
+        """The time at which a query of rows that were left out is read; `as_of` for any other.
+
+        The shard with these rows moves only when some are left out, so that a read at the time of
+        other objects would wait for ever. It is complete at any time at which its source is: rows
+        that are left out are noted before anything else of their time.
+
+        Raises:
+            InvalidUsage: The query reads something else, too.
+            Determinate: The source has taken nothing in yet.
+        """
+        owners = _skip_owners(running)
+        asked = [name for name in names if name in owners]
+        if not asked:
+            return as_of
+        if len(names) > 1:
+            raise InvalidUsage(
+                f"'{asked[0]}' is read together with other objects, and has times of its own",
+                code="SKIPPED_WITH_OTHERS",
+                hint="query it alone",
+            )
+        (state,) = self._client.readable(asked[0])
+        if state.upper.time == 0:
+            raise Determinate(
+                f"source '{owners[asked[0]]}' has taken nothing in yet",
+                code="NOTHING_APPENDED",
+                hint="ask again when it has; `status` shows it",
+            )
+        newest = latest_readable(state)
+        if as_of is None or as_of <= newest:
+            return newest if as_of is None else as_of
+        source = owners[asked[0]]
+        beside = self._client.readable(source, errors_shard(source))
+        return newest if all(one.upper.is_beyond(as_of) for one in beside) else as_of
 
     def _source_uppers(
         self, names: Iterable[str], running: Mapping[str, Description]
@@ -221,6 +271,15 @@ def _error_owners(running: Mapping[str, Description]) -> dict[str, str]:
         errors_shard(name): name
         for name, description in running.items()
         if isinstance(description, SourceDescription | ViewDescription)
+    }
+
+
+def _skip_owners(running: Mapping[str, Description]) -> dict[str, str]:
+    """The sources by the names of the shards with the rows that they have left out."""
+    return {
+        skipped_shard(name): name
+        for name, description in running.items()
+        if isinstance(description, SourceDescription)
     }
 
 

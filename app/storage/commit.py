@@ -186,6 +186,10 @@ class Timeline:
             if staged.skipped is not None:
                 assert self._skipped is not None, "its shard is made with the option"
                 self._append(self._skipped, staged.skipped, binding.time)
+            elif self._skipped is not None and self._skipped.upper == 0:
+                # Once: a shard without a time cannot be read, and that no row was left out is an
+                # answer, too. Afterwards it moves with the rows that are.
+                self._advance_upper(self._skipped, binding.time + 1)
             self._append(self._rows, staged.rows, binding.time)
             return binding
 

@@ -58,6 +58,12 @@ class Place:
             return str(error)
         return [row[0] for row in rows(found)]
 
+    def skipped(self, rest: str = "") -> list[str]:
+        """The rows that were left out, as a query shows them."""
+        query = "SELECT raw FROM orders_skipped"
+        found = self.application.sql(f"{query}{rest}", timeout_ms=20_000)
+        return sorted(str(row[0]) for row in rows(found))
+
     def object(self, name: str) -> dict[str, Any]:
         assert self.application.observing is not None
         return self.application.observing.relations.rows("objects", object=name)[0]
@@ -109,11 +115,14 @@ def _errors_are_kept_and_skipped(place: Place, command: Callable[..., tuple[int,
     assert [(row["raw"], row["file"].endswith("/orders/b.csv")) for row in found] == [
         ("4,many", True)
     ]
+    with pytest.raises(ShardError, match=r"\[NOTHING_SKIPPED\] .*onBadRow 'skip'"):
+        place.application.sql("SELECT * FROM orders_skipped")
     status, shown = command("errors", "orders", "--skip")
     assert (status, "dry run: nothing was changed" in shown) == (1, True)
     status, shown = command("errors", "orders", "--skip", "--commit")
     assert (status, shown) == (0, "skipped 1 error of orders; 0 errors left\n")
     eventually("reads go on", lambda: place.large() == [1, 3])
+    assert place.skipped() == ["4,many"]
 
 
 def _a_source_stops_until_its_file_is_correct(place: Place) -> None:
@@ -140,6 +149,11 @@ def _rows_are_skipped(place: Place, command: Callable[..., tuple[int, str]]) -> 
     assert "orders: 2 rows skipped" in shown
     assert "4,many" in shown
     assert f"{place.folder}/orders/d.csv, line 3" in shown
+    assert place.skipped() == ["4,many", "8,none"]
+    now = place.upper("orders") - 1
+    assert place.skipped(f" WHERE file LIKE '%/d.csv' AS OF {now}") == ["8,none"]
+    with pytest.raises(ShardError, match=r"\[SKIPPED_WITH_OTHERS\] .*query it alone"):
+        place.application.sql("SELECT * FROM orders_skipped, orders")
     assert place.application.observing is not None
     relations = place.application.observing.relations
     eventually(
