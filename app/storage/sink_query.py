@@ -19,6 +19,8 @@ time: one that is lost, or that is ahead of the target, is made anew and starts 
 What a caller relies on:
     Reports: Started, Hydrated, Progress (write: how far the target is), Measured, Health of the
     namespace `sink`, and Failed or Ended as the last one.
+    A sink whose input was replaced is stalled, and stays so until it is stopped: it does not fail,
+    since it would be started again after each pause, for ever, and nothing would be different.
     A sink waits for the right to write before it touches anything: hold, progress or target.
 
 Invariants:
@@ -154,6 +156,12 @@ def drop_sink(client: ShardClient, description: SinkDescription) -> None:
         client.drop(shard)
 
 
+class InputReplaced(InvalidUsage):
+    """What the target has is of another input: a person has to say what becomes of it."""
+
+    default_code = "INPUT_REPLACED"
+
+
 class _SinkRun:
     """One incarnation of a sink.
 
@@ -203,6 +211,8 @@ class _SinkRun:
             query = self._begin()
             if query is not None:
                 query.awaitTermination()
+        except InputReplaced as error:
+            self._stall(error)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it ends the sink
             if not self._stopping.is_set():
                 self._fail(self._error or error)
@@ -319,16 +329,16 @@ class _SinkRun:
         """Refuse to go on with another input than the one whose changes the target has.
 
         Raises:
-            InvalidUsage: The input was dropped and made again.
+            InputReplaced: The input was dropped and made again.
         """
         noted = "" if progress.committed is None else progress.previous_shard
         if {noted, target.input} - {"", progress.shard_id}:
             name, on = self._sink.name, self._sink.on
-            raise InvalidUsage(
+            raise InputReplaced(
                 f"'{on}' was dropped and made again: what sink '{name}' has written is of the old "
                 "one, whose rows nobody can take back any more",
-                code="INPUT_REPLACED",
-                hint="drop the sink, empty its target and create it again, or give it another one",
+                hint="drop the sink, empty its target and create it again, or give it another "
+                f"one; it is not tried again by itself: `restart {name}` does",
             )
 
     def _catch_up(self, progress: SinkProgress, target: Target) -> None:
@@ -471,6 +481,22 @@ class _SinkRun:
                 inputs={self._sink.on: upper.time},
             )
         )
+
+    def _stall(self, error: InputReplaced) -> None:
+        """Say once why nothing is written any more, and wait to be stopped."""
+        name, epoch = self._sink.name, self._incarnation.epoch
+        _log.error(
+            "a sink stays stopped",
+            exc_info=error,
+            extra={"context": {"sink": name, "epoch": epoch}},
+        )
+        message, hint = describe_failure(error)
+        self._host.report(
+            Health(
+                id=name, epoch=epoch, namespace="sink", status="stalled", error=message, hint=hint
+            )
+        )
+        self._stopping.wait()
 
     def _fail(self, error: BaseException) -> None:
         name, epoch = self._sink.name, self._incarnation.epoch

@@ -205,14 +205,16 @@ def test_an_input_that_was_made_again(host: Host, source: Input, tmp_path: Path)
     again.step(20, (2, "b", 1))
     for epoch in (2, 3):
         with running(host, sink, life(epoch)) as reports:
-            failed = reports.failure()
-        assert failed.error.startswith("[INPUT_REPLACED] 'in' was dropped and made again")
-        assert "empty its target" in failed.hint
+            said = reports.stalled()
+        assert said.error.startswith("[INPUT_REPLACED] 'in' was dropped and made again")
+        assert "empty its target" in said.hint
+        assert "`restart out`" in said.hint
+        assert reports.all == [said], "it does not fail: it would be started again for ever"
         shutil.rmtree(host.checkpoints, ignore_errors=True)
     assert diffs(host.spark, sink) == [(1, "a", 10, 1)]
     drop_sink(host.client, sink)
     with running(host, sink, life(4)) as reports:
-        assert reports.failure().error.startswith("[INPUT_REPLACED]")
+        assert reports.stalled().error.startswith("[INPUT_REPLACED]")
     for folder in Path(sink.options["path"]).glob("_upper=*"):
         shutil.rmtree(folder)
     with running(host, sink, life(5)) as reports:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from shardline.app.execution.host import Host, Incarnation, Running
-from shardline.app.execution.observations import Failed, Observation, Progress
+from shardline.app.execution.observations import Failed, Health, Observation, Progress
 from shardline.app.protocol.objects import SinkDescription
 from shardline.app.storage.sink_query import run_sink
 from shardline.datasource.client import ShardClient
@@ -72,6 +72,11 @@ class Reports:
     def failure(self) -> Failed:
         found = self.wait(lambda o: isinstance(o, Failed))
         assert isinstance(found, Failed)
+        return found
+
+    def stalled(self) -> Health:
+        found = self.wait(lambda o: isinstance(o, Health) and o.status == "stalled")
+        assert isinstance(found, Health)
         return found
 
     def _failed(self) -> bool:
