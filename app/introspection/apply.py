@@ -81,6 +81,10 @@ _WHOLE: Final = "triggerExecution"
 _ROWS: Final = ("updates_committed", "updates_out", "messages_committed")
 """Counters of rows that have come into an object's output, or gone from it."""
 
+_PROVEN_MS: Final = 60_000
+"""An object that runs for so long works again, also if nothing that it does is heard of: as long as
+the lane waits before a failure is no longer "in a row"."""
+
 _WORST: Final[tuple[Status, ...]] = ("ceased", "frozen", "stalled")
 
 
@@ -97,7 +101,7 @@ def apply(facts: Facts, event: Event, now_ms: int) -> None:
         case Installed() | Dropped() | Phase():
             _lane(facts, event, now_ms)
         case QueryStarted() | QueryProgress() | QueryIdle() | QueryTerminated():
-            _query(facts, event)
+            _query(facts, event, now_ms)
         case StatusUpdate() | StatisticsUpdates():
             _storage(facts, event, now_ms)
         case Harvested():
@@ -117,9 +121,10 @@ def apply(facts: Facts, event: Event, now_ms: int) -> None:
 def note_status(facts: Facts, found: ObjectFacts, now_ms: int) -> None:
     """Note an object's present status, and add it to the history if it has changed.
 
-    An error that comes again with another run's ids is the same one: a retry is no news.
+    An error that comes again with another run's ids is the same one, and so is the status of an
+    object that is started again after it: a retry is no news, until it works or fails otherwise.
     """
-    condition = _condition(found)
+    condition = _condition(found, now_ms)
     if found.condition_ms and _without_run_ids(condition) == _without_run_ids(found.condition):
         return
     # Never two at one time: ordered by time they are in the order in which they came.
@@ -162,6 +167,8 @@ def _lane(facts: Facts, event: Installed | Dropped | Phase, now_ms: int) -> None
         if event.epoch and not _current(facts, known, event.epoch):
             return
         known.phase, known.phase_ms = event.phase, event.at_ms
+        if event.phase == "paused":
+            _works_again(known)
         known.failures, known.retry_at_ms = event.failures, event.retry_at_ms
     note_status(facts, facts.objects[event.id], now_ms)
 
@@ -236,9 +243,8 @@ def _reported(facts: Facts, found: ObjectFacts, event: _Report) -> None:
             found.query = event.query
             if event.query:
                 _runs(facts, found, event.run)
-            found.failure = found.failure_hint = ""
         case Progress():
-            found.write = _later(found.write, event.write)
+            _moved(found, event.write)
             found.read = _later(found.read, event.read)
             found.inputs.update(event.inputs)
         case Hydrated():
@@ -253,8 +259,22 @@ def _reported(facts: Facts, found: ObjectFacts, event: _Report) -> None:
             found.failure, found.failure_hint = event.error, event.hint
         case Ended():
             found.hydrated = True
+            _works_again(found)
         case _:
             assert_never(event)
+
+
+def _moved(found: ObjectFacts, write: Observed) -> None:
+    """Note how far an object says that it is; one that moves works."""
+    later = _later(found.write, write)
+    if later != found.write:
+        _works_again(found)
+    found.write = later
+
+
+def _works_again(found: ObjectFacts) -> None:
+    """Forget the error of the incarnation before: this one has done what that one could not."""
+    found.failure = found.failure_hint = ""
 
 
 def _later(known: Observed, told: Observed) -> Observed:
@@ -324,7 +344,7 @@ def _noted(
 # --- Spark's listener ----------------------------------------------------------------------------
 
 
-def _query(facts: Facts, event: _OfQuery) -> None:
+def _query(facts: Facts, event: _OfQuery, now_ms: int) -> None:
     found = _owner(facts, event)
     if found is None:
         return
@@ -334,14 +354,16 @@ def _query(facts: Facts, event: _OfQuery) -> None:
             found.query = found.query or event.query
         case QueryProgress():
             _progress(found, event)
+            _works_again(found)
         case QueryIdle():
-            pass
+            _works_again(found)
         case QueryTerminated():
             facts.runs.pop(event.run, None)
             found.run = ""
             found.failure = event.error or found.failure
         case _:
             assert_never(event)
+    note_status(facts, found, now_ms)
 
 
 def _owner(facts: Facts, event: _OfQuery) -> ObjectFacts | None:
@@ -403,11 +425,28 @@ def _storage(facts: Facts, event: StatusUpdate | StatisticsUpdates, now_ms: int)
             facts.objects[name].statistics = values
 
 
-def _condition(found: ObjectFacts) -> Condition:
+def _condition(found: ObjectFacts, now_ms: int) -> Condition:
     told = found.told
     if told is not None:
         spaces = tuple(sorted(told.namespaced.items()))
         return Condition(told.status, told.error, told.hints, spaces)
+    if found.phase == "running" and now_ms - found.phase_ms >= _PROVEN_MS:
+        _works_again(found)
+    return (_retried(found) if found.failure else None) or _in_phase(found)
+
+
+def _retried(found: ObjectFacts) -> Condition | None:
+    """The condition of an object whose last incarnation has failed; None for that of its phase.
+
+    As a storage worker does for its sources and sinks: that an object is started again does not
+    mean that it works. Shown as running in between, it would flap with every retry.
+    """
+    if found.phase in ("stopping", "stopped", "suspended"):
+        return _suspended(found)
+    return found.condition if found.condition.status in ("stalled", "frozen") else None
+
+
+def _in_phase(found: ObjectFacts) -> Condition:
     match found.phase:
         case "created" | "waiting":
             return Condition("created")

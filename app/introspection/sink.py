@@ -26,7 +26,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
-from shardline.app.introspection.apply import apply
+from shardline.app.introspection.apply import apply, note_status
 from shardline.app.introspection.events import Event
 from shardline.app.introspection.facts import Facts, lag_ms
 from shardline.app.introspection.inbox import Inbox
@@ -145,6 +145,8 @@ class Sink:
                 found.lag_max_ms = max(lag, found.lag_max_ms or 0)
             found.lag_trend.note(now_ms, lag)
             found.backlog_trend.note(now_ms, backlog_size(found))
+            if found.failure:
+                note_status(facts, found, now_ms)  # it may have run for long enough by now
         note_verdicts(facts, now_ms)
         for history in facts.histories():
             history.prune(now_ms)

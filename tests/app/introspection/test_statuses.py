@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from shardline.app.execution.observations import Failed, Health, Started
+from shardline.app.execution.observations import Failed, Health, Progress, Started
 from shardline.app.introspection.events import (
     Phase,
     Polled,
+    QueryIdle,
 )
 from shardline.app.protocol.storage import StatisticsUpdates, StatusUpdate
-from support.fakes.introspection import DELAYS, FLIGHTS, OUT, World
+from support.fakes.introspection import DELAYS, FLIGHTS, OUT, World, progress
 
 
 @pytest.fixture
@@ -30,9 +31,90 @@ def test_a_suspended_object_says_why_and_what_to_do(world: World) -> None:
     world.tell(
         Phase(id="delays", epoch=2, phase="running", at_ms=0),
         Started(id="delays", epoch=2, run="r2"),
+        Progress(id="delays", epoch=2, write=world.clock.now_ms()),
     )
     (row,) = world.rows("objects")
     assert (row["status"], row["error"]) == ("running", None)
+
+
+def fail(world: World, epoch: int, error: str = "disk full") -> None:
+    """An incarnation of the view starts and fails, and the lane leads it to its next start."""
+    world.tell(
+        Phase(id="delays", epoch=epoch, phase="starting", at_ms=world.clock.now_ms()),
+        Phase(id="delays", epoch=epoch, phase="running", at_ms=world.clock.now_ms()),
+        Started(id="delays", epoch=epoch, run=f"r{epoch}"),
+    )
+    world.clock.advance(5_000)
+    world.tell(Failed(id="delays", epoch=epoch, error=error, hint="make room"))
+    for phase in ("stopping", "stopped", "suspended"):
+        world.tell(
+            Phase(id="delays", epoch=epoch, phase=phase, at_ms=world.clock.now_ms(), failures=epoch)
+        )
+    world.clock.advance(5_000)
+
+
+def history(world: World) -> list[object]:
+    """The statuses of the view, as a person reads them."""
+    return [(row["status"], row["error"]) for row in world.rows("status_history")]
+
+
+def test_a_view_that_is_tried_again_is_stalled_all_the_time(world: World) -> None:
+    """A retry that fails alike is no news: no line for its start, its end, or the pause after it.
+
+    That it works, or fails otherwise, is.
+    """
+    world.run(DELAYS)
+    before = history(world)
+    fail(world, 2)
+    assert history(world)[len(before) :] == [
+        ("starting", None), ("running", None), ("stalled", "disk full")
+    ]  # fmt: skip
+    before = history(world)
+    fail(world, 3)
+    fail(world, 4)
+    assert history(world) == before
+    fail(world, 5, "no such file")
+    assert history(world)[len(before) :] == [("stalled", "no such file")]
+    world.tell(
+        Phase(id="delays", epoch=6, phase="running", at_ms=world.clock.now_ms()),
+        Progress(id="delays", epoch=6, write=world.clock.now_ms()),
+    )
+    assert history(world)[len(before) + 1 :] == [("running", None)]
+
+
+@pytest.mark.parametrize(
+    ("heard", "waited_ms", "status"),
+    [
+        ("nothing", 59_000, "stalled"),
+        ("nothing", 60_000, "running"),
+        ("a micro-batch", 0, "running"),
+        ("no data", 0, "running"),
+        ("a pause", 0, "paused"),
+    ],
+)
+def test_a_view_works_again_when_that_shows(
+    world: World, heard: str, waited_ms: int, status: str
+) -> None:
+    """By a micro-batch, by a look without data, or by time; a pause ends the matter."""
+    world.run(DELAYS)
+    fail(world, 1)
+    now_ms = world.clock.now_ms()
+    world.tell(
+        Phase(id="delays", epoch=2, phase="running", at_ms=now_ms),
+        Started(id="delays", epoch=2, query="q", run="r2"),
+    )
+    assert world.rows("objects")[0]["status"] == "stalled"
+    world.clock.advance(waited_ms)
+    match heard:
+        case "a micro-batch":
+            world.tell(progress("delays:u1:2", "r2"))
+        case "no data":
+            world.tell(QueryIdle(query="q", run="r2", at_ms=now_ms))
+        case "a pause":
+            world.tell(Phase(id="delays", epoch=2, phase="paused", at_ms=now_ms))
+        case _:
+            world.tell()
+    assert world.rows("objects")[0]["status"] == status
 
 
 def test_an_object_without_an_incarnation_has_a_phase_all_the_same(world: World) -> None:
