@@ -38,7 +38,16 @@ from shardline.app.server.metrics import CONTENT_TYPE, encode_metrics
 from shardline.app.server.openapi import openapi
 from shardline.datasource.errors import InvalidUsage, ShardError, unknown_name
 
-__all__ = ["ARROW", "Action", "Query", "RunSql", "Services", "create_app", "read_body"]
+__all__ = [
+    "ARROW",
+    "Action",
+    "ConfirmedAction",
+    "Query",
+    "RunSql",
+    "Services",
+    "create_app",
+    "read_body",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +60,7 @@ Raises `ShardError` for a problem of the query or the system.
 """
 
 Action = Callable[[str], object]
+ConfirmedAction = Callable[[str, bool], object]
 """Does something to the named target, and returns what JSON can encode. Raises `ShardError`."""
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
@@ -68,6 +78,8 @@ class Services:
         relations: The relations of the introspection sink.
         run_sql: Runs a query.
         actions: Actions by name.
+        confirmed: Actions that lose something, by name: they are given if the request has said
+            `commit`, and only say what they would do if it has not.
         ready: Returns the reason why the application cannot serve queries yet; "" if it can.
         timeout_s: How long a query or an action may take.
         routes: More routes, such as those of controllers' connections; each checks its own token.
@@ -76,6 +88,7 @@ class Services:
     relations: Relations
     run_sql: RunSql
     actions: Mapping[str, Action] = field(default_factory=dict)
+    confirmed: Mapping[str, ConfirmedAction] = field(default_factory=dict)
     ready: Callable[[], str] = lambda: ""
     timeout_s: float = 60.0
     routes: Sequence[BaseRoute] = ()
@@ -89,6 +102,7 @@ class Query(msgspec.Struct, forbid_unknown_fields=True):
 
 class _Target(msgspec.Struct, forbid_unknown_fields=True):
     target: str
+    commit: bool | None = None
 
 
 def create_app(services: Services, access: Access) -> Starlette:
@@ -190,11 +204,22 @@ class _Routes:
 
     async def action(self, request: Request) -> Response:
         name = request.path_params["name"]
-        actions = self._services.actions
-        if name not in actions:
-            raise unknown_name("action", name, actions)
-        target = (await read_body(request, _Target)).target
-        return _json({"result": await self._run(partial(actions[name], target))})
+        actions, confirmed = self._services.actions, self._services.confirmed
+        if name not in actions and name not in confirmed:
+            raise unknown_name("action", name, {*actions, *confirmed})
+        asked = await read_body(request, _Target)
+        if name in confirmed:
+            act = partial(confirmed[name], asked.target, bool(asked.commit))
+        elif asked.commit is None:
+            act = partial(actions[name], asked.target)
+        else:
+            # Not passed over: without it the action would seem to have been tried only.
+            raise InvalidUsage(
+                f"action '{name}' has no dry run, and takes no 'commit'",
+                code="BODY_UNREADABLE",
+                hint="leave 'commit' out: it is done at once",
+            )
+        return _json({"result": await self._run(act)})
 
     async def _run(self, work: Callable[[], T]) -> T:
         """Do work in a thread, and give up waiting after `timeout_s`.

@@ -6,9 +6,10 @@
 Besides the routes of `shardline.app.server.api` there are `POST /api/v1/subscribe`, a line of JSON
 for each interval for as long as the client listens; `POST /api/v1/project`, which applies a
 project, or, with `dry_run`, only plans it; `POST /api/v1/drop`, which says what a drop deletes and,
-with `commit`, does it; `POST /api/v1/errors` (`errors_route`); the actions `drop`, `pause`,
-`resume`, `restart`, `allow_writes` and `configure` (`NAME=VALUE`); and the two sockets by which
-controllers elsewhere may connect, `/v1/compute` and `/v1/storage`.
+with `commit`, does it; `POST /api/v1/errors` (`errors_route`); the actions `pause`, `resume`,
+`restart`, `allow_writes` and `configure` (`NAME=VALUE`), and `drop`, which is that route for one
+object; and the two sockets by which controllers elsewhere may connect, `/v1/compute` and
+`/v1/storage`.
 """
 
 from __future__ import annotations
@@ -87,13 +88,13 @@ def serve_application(
         relations=application.observing.relations,
         run_sql=lambda text, given_up: _run_sql(application, text, given_up),
         actions={
-            "drop": lambda name: application.drop([name]),
             "pause": application.control.pause,
             "resume": application.control.resume,
             "restart": application.control.restart,
             "allow_writes": lambda _: application.allow_writes(),
             "configure": lambda text: _configure(application, text),
         },
+        confirmed={"drop": lambda name, commit: _dropped(application, [name], commit=commit)},
         ready=lambda: application.not_ready,
         timeout_s=application.timeout_ms / 1000,
         routes=application_routes(application, token),
@@ -182,17 +183,20 @@ class _Drop(msgspec.Struct, forbid_unknown_fields=True):
 def _drop(application: Application) -> Callable[[Request], Awaitable[Response]]:
     """Make the route by which a drop is shown and carried out."""
 
-    def drop(asked: _Drop) -> dict[str, object]:
-        # Before it, also with `commit`: afterwards nobody can say what there was.
-        plan = application.plan_drop(asked.names)
-        dropped = application.drop(asked.names) if asked.commit else []
-        return {"plan": drop_plan_json(plan), "dropped": dropped}
-
     async def answer(request: Request) -> Response:
         asked = await read_body(request, _Drop)
-        return JSONResponse(await run_in_threadpool(drop, asked))
+        drop = partial(_dropped, application, asked.names, commit=asked.commit)
+        return JSONResponse(await run_in_threadpool(drop))
 
     return answer
+
+
+def _dropped(application: Application, names: list[str], *, commit: bool) -> dict[str, object]:
+    """Say what a drop deletes and, with `commit`, do it."""
+    # Before it, also with `commit`: afterwards nobody can say what there was.
+    plan = application.plan_drop(names)
+    dropped = application.drop(names) if commit else []
+    return {"plan": drop_plan_json(plan), "dropped": dropped}
 
 
 class _Texts(msgspec.Struct, forbid_unknown_fields=True):

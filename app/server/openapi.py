@@ -153,9 +153,16 @@ def _paths() -> dict[str, Any]:
         "/api/v1/actions/{name}": {
             "post": {
                 **_post(
-                    "Run an action, such as compaction of a shard",
+                    "Run an action, such as a pause of an object; drop only says what it deletes, "
+                    "unless commit is true",
                     {"target": _TEXT},
                     _answer(result={"description": "what the action returns"}),
+                    optional={
+                        "commit": {
+                            "type": "boolean",
+                            "description": "of drop only: do it; other actions have no dry run",
+                        }
+                    },
                 ),
                 "parameters": name,
             }

@@ -54,6 +54,7 @@ class Site:
             self.world.relations,
             self.run_sql,
             {"compact": lambda name: {"merges": len(name)}},
+            {"drop": lambda name, commit: [name, "dropped" if commit else "planned"]},
             lambda: self.unready,
             timeout_s=0.2,
         )
@@ -197,6 +198,28 @@ def test_actions_are_by_name(site: Site) -> None:
     )
     status, answer = site.ask("POST", "/api/v1/actions/compac", {"target": "abc"}, JSON)
     assert (status, answer["error"]["code"]) == (404, "UNKNOWN_ACTION")
+
+
+@pytest.mark.parametrize(
+    ("said", "done"), [({}, False), ({"commit": False}, False), ({"commit": True}, True)]
+)
+def test_an_action_that_loses_something_is_confirmed(
+    site: Site, said: dict[str, bool], done: bool
+) -> None:
+    """Without `commit` it only says what it would do."""
+    body = {"target": "abc", **said}
+    assert site.ask("POST", "/api/v1/actions/drop", body, JSON) == (
+        200,
+        {"result": ["abc", "dropped" if done else "planned"]},
+    )
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_an_action_without_a_dry_run_says_so(site: Site, said: bool) -> None:
+    """Somebody who says commit=false must not find it done."""
+    body = {"target": "abc", "commit": said}
+    status, answer = site.ask("POST", "/api/v1/actions/compact", body, JSON)
+    assert (status, answer["error"]["code"]) == (400, "BODY_UNREADABLE")
 
 
 @pytest.mark.parametrize(
