@@ -20,6 +20,7 @@ Invariants:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal, TypeAlias
 
@@ -173,6 +174,45 @@ _VALUES: Final[Mapping[str, tuple[str, ...]]] = {
 """Values of options that Spark looks at when rows are read, or replaces by another with a warning:
 its parser does not refuse them."""
 
+_COUNT: Final = (re.compile(r"0*[1-9]\d*"), "a whole number of at least 1")
+_MS: Final = (re.compile(r"\d+"), "milliseconds, a whole number")
+_FLAG: Final = (re.compile(r"true|false", re.IGNORECASE), "true or false")
+_JSON: Final = re.compile(r"\{.*\}", re.DOTALL)
+
+_OF_KAFKA: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
+    **dict.fromkeys(
+        ("maxoffsetspertrigger", "minoffsetspertrigger", "minpartitions", "maxrecordsperpartition"),
+        _COUNT,
+    ),
+    **dict.fromkeys(
+        (
+            "fetchoffset.numretries", "fetchoffset.retryintervalms", "kafkaconsumer.polltimeoutms",
+            "startingtimestamp",
+        ),
+        _MS,
+    ),
+    **dict.fromkeys(("failondataloss", "includeheaders"), _FLAG),
+    "kafka.bootstrap.servers": (
+        re.compile(r"\s*[^,\s]+:\d+\s*(,\s*[^,\s]+:\d+\s*)*"), "the brokers: 'host:9092,…'"
+    ),
+    "subscribe": (
+        re.compile(r"[^,]*[^,\s][^,]*(,[^,]*[^,\s][^,]*)*"), "names of topics: 'one,two'"
+    ),
+    "assign": (_JSON, """partitions by topic, in JSON: '{"topic": [0, 1]}'"""),
+    "startingoffsets": (
+        re.compile(rf"(?i:earliest|latest)|{_JSON.pattern}", re.DOTALL),
+        """earliest, latest, or offsets in JSON: '{"topic": {"0": 23, "1": -2}}'""",
+    ),
+    "startingoffsetsbytimestamp": (
+        _JSON, """milliseconds by partition, in JSON: '{"topic": {"0": 1700000000000}}'"""
+    ),
+    "startingoffsetsbytimestampstrategy": (
+        re.compile(r"error|latest", re.IGNORECASE), "error or latest"
+    ),
+}  # fmt: skip
+"""Options of Kafka whose values Spark's source looks at only when its query starts, in lower case:
+the form of a value, and a hint. More than the form only a broker knows."""
+
 _LISTED: Final = 12
 """A hint lists no more names than this."""
 
@@ -221,6 +261,12 @@ def path_option(options: Mapping[str, str]) -> str | None:
 
 def invalid_values(name: str, options: Mapping[str, str]) -> list[tuple[str, str]]:
     """Options with a value that Spark's own parser would let pass, each with a hint."""
+    if canonical_format(name) == "kafka":
+        return [
+            (option, form[1])
+            for option, value in options.items()
+            if (form := _OF_KAFKA.get(option.lower())) and not form[0].fullmatch(value.strip())
+        ]
     if canonical_format(name) not in FILES:
         return []
     return [

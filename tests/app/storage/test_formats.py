@@ -124,6 +124,36 @@ def test_values_that_spark_would_replace_are_refused() -> None:
     assert invalid_values("org.own.Format", given) == []
 
 
+KAFKA = {
+    "maxOffsetsPerTrigger": (["1", "5000000"], ["many", "0", "-1", "1.5", ""]),
+    "minPartitions": (["8"], ["0", "eight"]),
+    "fetchOffset.numRetries": (["0", "3"], ["-1", "3s"]),
+    "startingTimestamp": (["1700000000000"], ["2026-01-01"]),
+    "failOnDataLoss": (["true", "FALSE"], ["yes", ""]),
+    "kafka.bootstrap.servers": (
+        ["h:9092", " a:1 , b:2", "SSL://h:9093", "[::1]:9092"], ["h", "", "h:", "a:1,", "a:1 b:2"]
+    ),
+    "subscribe": (["one", "one, two"], ["", " ", "one,", ",two"]),
+    "assign": (['{"t": [0, 1]}'], ["t", "[0]"]),
+    "startingOffsets": (["earliest", "LATEST", '{"t": {"0": 23}}'], ["first", "0", ""]),
+    "startingOffsetsByTimestampStrategy": (["error", "latest"], ["earliest"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("option", KAFKA)
+def test_values_of_kafka_have_their_form_before_anything_starts(option: str) -> None:
+    """Spark's source looks at them when its query starts, and the package need not be there."""
+    good, bad = KAFKA[option]
+    assert [value for value in good if invalid_values("Kafka", {option: value})] == []
+    assert [value for value in bad if not invalid_values("kafka", {option.upper(): value})] == []
+
+
+def test_other_options_of_kafka_are_for_kafka_to_check() -> None:
+    """Those of its client, of which there are hundreds, and topics by a pattern."""
+    given = {"kafka.session.timeout.ms": "soon", "subscribePattern": "(", "groupIdPrefix": ""}
+    assert invalid_values("kafka", given) == []
+
+
 def test_packages_are_named() -> None:
     """A format that is not in Spark has a package; one that is has none."""
     assert package_of("csv") is None
