@@ -78,7 +78,10 @@ def _replacement(one: Replacement) -> list[str]:
     if one.loses_history:
         rows = "1 row" if one.rows == 1 else f"{one.rows:,} rows"
         lost = f"lost: {rows}, and their history {_span(one.since, one.upper)}"
-    return [f"{one.name}: {one.why}", f"  {lost}"]
+    stalled = (
+        ["  it is stalled already, and stays so without --allow-replace"] if one.stalled else []
+    )
+    return [f"{one.name}: {one.why}", *stalled, f"  {lost}"]
 
 
 def _span(since: int | None, upper: int | None) -> str:

@@ -29,12 +29,17 @@ def read_existing_shards(
     wanted: Mapping[str, ObjectDescription],
     running: Mapping[str, ObjectDescription],
 ) -> dict[str, ExistingShard]:
-    """The shards that are there of all objects that differ from those that run, by name.
+    """The shards that are there of all sources, and of views that differ from what runs, by name.
 
-    And, once there is one of a source or view, the shards of the sinks.
+    And, once there is one of them, the shards of the sinks.
     """
-    differ = [one for one in wanted.values() if running.get(one.name) != one]
-    contents = [one for one in differ if isinstance(one, SourceDescription | ViewDescription)]
+    contents = [
+        one
+        for one in wanted.values()
+        # Of a source that stays, too: it may be stalled by a shard of an earlier definition.
+        if isinstance(one, SourceDescription)
+        or (isinstance(one, ViewDescription) and running.get(one.name) != one)
+    ]
     found = {one.name: shard for one in contents if (shard := _existing(client, one))}
     # Only if something can be replaced at all: a store is asked once for each sink.
     for sink in wanted.values() if found else ():

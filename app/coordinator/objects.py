@@ -251,7 +251,7 @@ class Objects:
         else:
             # Before anything is dropped: once it is, the objects are no longer the other project's.
             self._record_project(resolved)
-        replacing = {} if self.follows else _sources_to_replace(plan)
+        replacing = {} if self.follows else _sources_to_replace(plan, allowed)
         kept = {name: one for name, one in wanted.items() if name not in replacing}
         for description in () if self.follows else kept.values():
             if isinstance(description, SourceDescription | ViewDescription):
@@ -385,9 +385,14 @@ class Objects:
         return _UNREPORTED_MS if waiting else _IDLE_MS
 
 
-def _sources_to_replace(plan: Plan) -> dict[str, SourceDescription]:
-    """The sources that need a new shard. A view makes its own: it alone writes it."""
-    found = (plan.wanted[one.name] for one in plan.replaced)
+def _sources_to_replace(plan: Plan, allowed: Permissions) -> dict[str, SourceDescription]:
+    """The sources that get a new shard. A view makes its own: it alone writes it."""
+    # What a change loses was agreed to, or the plan was refused. One that is stalled may wait.
+    found = (
+        plan.wanted[one.name]
+        for one in plan.replaced
+        if allowed.replace or not one.stalled or not one.loses_history
+    )
     return {one.name: one for one in found if isinstance(one, SourceDescription)}
 
 

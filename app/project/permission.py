@@ -46,7 +46,8 @@ def find_refusal(plan: Plan, allowed: Permissions) -> InvalidUsage | None:
             hint="give this one a folder and a location of its own with --data and --location; or, "
             "if it is the same project, moved or renamed, say so with --adopt",
         )
-    lost = [one.name for one in plan.replaced if one.loses_history]
+    # Not one that is stalled already: a start of everything else must not depend on it.
+    lost = [one.name for one in plan.replaced if one.loses_history and not one.stalled]
     if lost and not allowed.replace:
         stopped = [one.name for one in plan.stopped]
         more = f", and stop {_names('sink', stopped)} for good" if stopped else ""

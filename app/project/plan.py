@@ -11,7 +11,9 @@ Invariants:
     Nothing is dropped while an object that reads it exists, and nothing is made before its inputs.
     So drops come first, outputs before inputs; then objects that are made or changed, inputs before
     outputs; and last the drops of objects that were still read by those.
-    Equal descriptions are never touched. Subscriptions are never part of a plan.
+    Equal descriptions are never touched, but for a source whose shard is not what it makes: an
+    earlier change has left it stalled, and only a new shard lets it go on.
+    Subscriptions are never part of a plan.
     A plan's JSON has no secrets: `shardline.app.protocol.redaction` takes them out.
 """
 
@@ -28,6 +30,7 @@ from shardline.app.project.replacement import (
     ExistingShard,
     Replacement,
     StoppedSink,
+    find_misfits,
     find_replacements,
     find_stopped_sinks,
 )
@@ -64,6 +67,9 @@ class Change:
     what: str
     before: str
     after: str
+
+
+_NEW_SHARD: Final = Change("shard", "of an earlier definition", "of this one")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +145,9 @@ def make_plan(
     # away the reference.
     late = [name for name in drops if graph.downstream(name) - gone]
     order = _order(wanted)
+    stays = [wanted[name] for name in order if name not in gone and wanted[name] == there.get(name)]
+    misfits = find_misfits(stays, columns or {}, shards or {})
+    unfit = {one.name for one in misfits}
     steps = [Step("drop", there[name]) for name in drops if name not in late]
     for name in order:
         if name not in there or name in gone:
@@ -146,10 +155,12 @@ def make_plan(
         elif wanted[name] != there[name]:
             changes = tuple(_changes(there[name], wanted[name]))
             steps.append(Step("change", wanted[name], changes))
+        elif name in unfit:
+            steps.append(Step("change", wanted[name], (_NEW_SHARD,)))
     steps += [Step("drop", there[name]) for name in late]
     touched = {step.name for step in steps}
-    made = [step.description for step in steps if step.act != "drop"]
-    replaced = find_replacements(made, columns or {}, shards or {})
+    made = [one.description for one in steps if one.act != "drop" and one.name not in unfit]
+    replaced = (*find_replacements(made, columns or {}, shards or {}), *misfits)
     names = {one.name for one in replaced}
     return Plan(
         steps=tuple(steps),

@@ -5,6 +5,7 @@ shard. The old one is dropped then, with a history that nobody can read any more
 has written changes of it stops for good. A plan that did not say so would be agreed to by mistake.
 
     find_replacements(descriptions, columns, shards)     (Replacement("orders", why, since, upper),)
+    find_misfits(descriptions, columns, shards)          the same of objects that stay as they are
     find_stopped_sinks(wanted, running, replaced, shards)        (StoppedSink("out", "orders", …),)
 
 What a type may become is decided by `evolve`, as for every write to a shard (Delta's widening:
@@ -12,7 +13,8 @@ INT to BIGINT, FLOAT to DOUBLE, a DECIMAL with more digits on both sides of the 
 
 Invariants:
     Pure: everything about the location is in the arguments.
-    An object whose description stays is never replaced.
+    An object whose description stays is replaced only if it is a source that can write nothing as
+    it is: its shard has another key, or columns that cannot become those of the description.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ __all__ = [
     "ExistingShard",
     "Replacement",
     "StoppedSink",
+    "find_misfits",
     "find_replacements",
     "find_stopped_sinks",
 ]
@@ -76,6 +79,8 @@ class Replacement:
         since: The first time that can be read now and cannot afterwards; None if there is none.
         upper: The time up to which it can be read now; None if its shard is finished.
         rows: How many rows it has now.
+        stalled: True if its definition stays as it is: it is stalled already by an earlier change.
+            Without a permission it stays so, and keeps nothing else from starting.
     """
 
     name: str
@@ -83,6 +88,7 @@ class Replacement:
     since: int | None
     upper: int | None
     rows: int
+    stalled: bool = False
 
     @property
     def loses_history(self) -> bool:
@@ -131,8 +137,41 @@ def find_replacements(
             case _:
                 why = ""
         if why:
-            found.append(Replacement(name, why, shard.since, shard.upper, shard.rows))
+            found.append(_replacement(name, why, shard))
     return tuple(found)
+
+
+def find_misfits(
+    descriptions: Iterable[_Object],
+    columns: Mapping[str, str],
+    shards: Mapping[str, ExistingShard],
+) -> tuple[Replacement, ...]:
+    """The sources among `descriptions`, none of which changes, that are stalled by their shard.
+
+    A view is none of them: it makes its own shard anew. Nor is a source whose columns are guessed
+    from the files that happen to be there: that the guess is another one now stalls nothing.
+
+    Args:
+        descriptions: Objects that are wanted as they are.
+        columns: As of `find_replacements`.
+        shards: The same.
+    """
+    found = []
+    for source in descriptions:
+        name = source.name
+        if not isinstance(source, SourceDescription) or not source.schema:
+            continue
+        if name in shards and name in columns:
+            why = _shape_misfit(source, ShardSchema.parse(columns[name]), shards[name])
+            if why:
+                found.append(_replacement(name, why, shards[name], stalled=True))
+    return tuple(found)
+
+
+def _replacement(
+    name: str, why: str, shard: ExistingShard, *, stalled: bool = False
+) -> Replacement:
+    return Replacement(name, why, shard.since, shard.upper, shard.rows, stalled)
 
 
 def find_stopped_sinks(
@@ -171,6 +210,11 @@ def _source_misfit(source: SourceDescription, wanted: ShardSchema, shard: Existi
             return "no source has filled the shard that is there"
     elif shard.source_format != source.format.lower():
         return f"offsets of format '{shard.source_format}' mean nothing to '{source.format}'"
+    return _shape_misfit(source, wanted, shard)
+
+
+def _shape_misfit(source: SourceDescription, wanted: ShardSchema, shard: ExistingShard) -> str:
+    """The reason why a shard cannot take the rows of a source; "" if it can."""
     return _key_misfit(source, shard) or _columns_misfit(
         shard.schema, _as_nullable_as(wanted, shard.schema)
     )

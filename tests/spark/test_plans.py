@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
 
+import pyarrow as pa
 import pytest
 
 from shardline.app.lane.log import read_lane
+from shardline.app.server.discovery import find
 from shardline.datasource.client import ShardClient
+from shardline.datasource.types.schema import ShardSchema
 from shardline.jobs.ask import main as ask
 from shardline.jobs.run import main as run
 from support.processes.job import RunningJob, running_job
@@ -73,6 +79,17 @@ class User:
         assert ask([*arguments, *self.data]) == status
         return self.capsys.readouterr().out
 
+    def posts(self, route: str, **body: object) -> Any:
+        """What the application answers to a program."""
+        where = find(self.folder / "data")
+        request = Request(  # noqa: S310 - its own address
+            f"{where.url}/api/v1/{route}",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json", "Authorization": f"Bearer {where.token}"},
+        )
+        with urlopen(request, timeout=60) as answer:  # noqa: S310 - the same
+            return json.load(answer)
+
     def holds(self, name: str, *wanted: tuple[object, ...]) -> bool:
         client = self.client
         if not client.exists(name) or not client.state(name).upper.time:
@@ -117,6 +134,7 @@ def test_a_project_loses_nothing_that_was_not_agreed_to(user: User) -> None:
         assert job.finish() == 2
         assert "error: [OTHER_PROJECT]" in job.said
         assert user.objects() == {"orders", "customers", "spent"}
+    a_source_that_is_stalled_already_is_replaced(user)
 
 
 def options_that_cannot_work_are_refused(user: User) -> None:
@@ -178,6 +196,26 @@ def a_drop_is_shown_and_done(user: User, job: RunningJob) -> None:
     user.runs(0, *user.mine)
     job.wait_for("the sink is gone", lambda: "large_out" not in user.objects())
     assert "nothing was dropped" in user.asks(1, "drop", "large")
+    plan = user.posts("actions/drop", target="large")["result"]
+    assert ([one["name"] for one in plan["plan"]["objects"]], plan["dropped"]) == (["large"], [])
     assert user.client.exists("large")
     user.asks(0, "drop", "large", "--commit")
     assert not user.client.exists("large")
+
+
+def a_source_that_is_stalled_already_is_replaced(user: User) -> None:
+    """Its shard is one that its definition, which stays, cannot fill: an older version left it."""
+    client = user.client
+    for shard in ("customers", "customers_errors", "customers_progress"):
+        state = client.state(shard)
+        client.drop(shard, despite_holders=[*state.critical, *state.leased])
+    there = pa.table({"customer": pa.array(["1"]), "name": pa.array(["ann"])})
+    client.create("customers", ShardSchema.from_arrow(there.schema), key=("customer",))
+    client.writer("customers").append_now(there)
+    said = user.runs(0, "--plan", *user.mine)
+    assert "1 to change, 1 of them to replace, 2 unchanged" in said
+    assert "customers: column 'customer' cannot change from string to integer" in said
+    assert "it is stalled already, and stays so without --allow-replace" in said
+    with running_job(user.folder, "--allow-replace", *user.mine) as job:
+        job.wait_for("it is right", lambda: user.holds("customers", (1, "ann"), (2, "bob")))
+        assert job.interrupt() == 130

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from shardline.app.cli.explain_plan import plan_summary, plan_view
+from shardline.app.coordinator.objects import _sources_to_replace
 from shardline.app.project.permission import Permissions, find_refusal, refuse_unreachable
 from shardline.app.project.plan import Plan, make_plan, plan_from_json, plan_json
 from shardline.app.project.project import CheckedProject
@@ -179,15 +180,53 @@ def test_contents_of_a_view_are_no_source_s() -> None:
     assert plan.replaced == ()
 
 
-def test_what_stays_is_never_replaced() -> None:
-    """Also a source whose shard has columns that it has not any more: it runs with it."""
+STAYS = [
+    ("the same columns", [("a", "long")], {}, {}),
+    ("a wider column", [("a", "integer")], {}, {}),
+    ("a shard of the offsets of another format", [("a", "long")], {"source_format": "json"}, {}),
+    ("a shard without a source", [("a", "long")], {"source_format": ""}, {}),
+    ("columns that are guessed", [("a", "string")], {}, {"schema": ""}),
+]
+
+
+@pytest.mark.parametrize(("fields", "there", "more"), [one[1:] for one in STAYS])
+def test_what_stays_and_fits_is_never_replaced(
+    fields: list[tuple[str, str]], there: dict[str, object], more: dict[str, object]
+) -> None:
+    """Nor is it a step: a start of what runs already changes nothing."""
     plan = make_plan(
-        named(source()),
-        named(source()),
-        columns={"s": columns(("a", "long"))},
-        shards={"s": shard(("a", "string"))},
+        named(replace(source(), **more), view()),
+        named(replace(source(), **more), view()),
+        columns={"s": columns(("a", "long")), "v": columns(("a", "long"))},
+        shards={"s": shard(*fields, **there), "v": shard(("a", "string"))},  # type: ignore[arg-type]
     )
-    assert plan.replaced == ()
+    assert (plan.replaced, plan.steps) == ((), ())
+
+
+UNFIT = [
+    ("another type", shard(("a", "string")), "column 'a' cannot change from string to long"),
+    ("another key", shard(("a", "long"), key=("a",)), "a shard's key never changes: it is (a)"),
+]
+
+
+@pytest.mark.parametrize(("there", "why"), [one[1:] for one in UNFIT])
+def test_a_source_that_an_earlier_change_has_stalled_can_be_replaced(
+    there: ExistingShard, why: str
+) -> None:
+    """Its definition stays. It is shown, needs the permission, and keeps nothing from running."""
+    plan = make_plan(
+        named(source()), named(source()), columns={"s": columns(("a", "long"))}, shards={"s": there}
+    )
+    (one,) = plan.replaced
+    assert one.why.startswith(why)
+    assert (one.stalled, one.rows, [step.act for step in plan.steps]) == (True, 3, ["change"])
+    text = shown(plan)
+    assert "1 to change, 1 of them to replace" in plan_summary(plan)
+    assert "it is stalled already, and stays so without --allow-replace" in text
+    assert find_refusal(plan, Permissions()) is None
+    assert plan_from_json(json.loads(json.dumps(plan_json(plan)))) == plan
+    assert _sources_to_replace(plan, Permissions()) == {}
+    assert _sources_to_replace(plan, Permissions(replace=True)) == named(source())
 
 
 def lossy(*sinks: SinkDescription, before: dict[str, ObjectDescription] | None = None) -> Plan:
