@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
 from shardline.app.cli.tables import utc
 
@@ -28,7 +29,10 @@ def bad_row_lines(answer: Mapping[str, Any]) -> Iterator[str]:
         if not answer["sources"]:
             yield f"{name} is made of no source"
         elif not answer["live"]:
-            yield f"no errors: reads of {name} do not fail because of its rows"
+            sources = " and ".join(source["source"] for source in answer["sources"])
+            yield f"no errors: no bad row of {sources} makes reads of {name} fail"
+            if [name] != [source["source"] for source in answer["sources"]]:
+                yield f"    those of its own query, if there are any, are rows of {name}_errors"
         return
     if answer["commit"]:
         done = answer.get("retracted", 0)
@@ -66,12 +70,18 @@ def _source_lines(source: Mapping[str, Any]) -> Iterator[str]:
 
 def _row_lines(row: Mapping[str, Any]) -> Iterator[str]:
     times = f" ({row['count']} times)" if row["count"] > 1 else ""
-    place = row["file"] or "file unknown"
+    place = _path(row["file"]) if row["file"] else "file unknown"
     line = f", line {row['line']}" if row["line"] is not None else ""
     raw = row["raw"] or ""
     yield f"  {row['id']}  {utc(row['since_ms'])[:19]} UTC  {place}{line}{times}"
     yield f"    {raw if len(raw) <= _RAW_MAX else raw[:_RAW_MAX] + '…'}"
     yield f"    {row['error']}"
+
+
+def _path(file: str) -> str:
+    """A file as a person types it: one of this machine without the escapes of a URL."""
+    parts = urlsplit(file)
+    return unquote(parts.path) if parts.scheme == "file" and not parts.netloc else file
 
 
 def _counted(count: int, what: str) -> str:

@@ -64,6 +64,9 @@ _PYTHON: Final = "PYTHON_EXCEPTION"
 _OURS: Final = ("[NEGATIVE_MULTIPLICITY]", "[DIFF_OVERFLOW]", "[NULL_VALUE]", "[REFRESHED]")
 """Errors of our own reads and writes inside of Spark: damage or a race, not caused by the query."""
 
+_BYPASS: Final = re.compile(r' If necessary set "[^"]*" to "[^"]*" to bypass this error\.')
+"""Advice of Spark's that nobody can follow here: a query does not say how it is to be executed."""
+
 _LENGTH_MAX: Final = 1000
 """Longest kept text of an error, in characters: a message can quote whole rows."""
 
@@ -103,7 +106,7 @@ def _is_about_rows(match: re.Match[str]) -> bool:
 
 
 def _kept_text(code: str, said: str) -> str:
-    return " ".join(f"[{code}] {said}".split())[:_LENGTH_MAX]
+    return _BYPASS.sub("", " ".join(f"[{code}] {said}".split()))[:_LENGTH_MAX]
 
 
 def failure_report(incarnation: Incarnation, error: BaseException | None) -> Failed:

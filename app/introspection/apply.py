@@ -168,7 +168,7 @@ def _lane(facts: Facts, event: Installed | Dropped | Phase, now_ms: int) -> None
             return
         known.phase, known.phase_ms = event.phase, event.at_ms
         if event.phase == "paused":
-            _works_again(known)
+            known.failure = known.failure_hint = ""
         known.failures, known.retry_at_ms = event.failures, event.retry_at_ms
     note_status(facts, facts.objects[event.id], now_ms)
 
@@ -256,7 +256,7 @@ def _reported(facts: Facts, found: ObjectFacts, event: _Report) -> None:
                 found.counters[name] = found.counters.get(name, 0) + more
             found.gauges.update(event.now)
         case Failed():
-            found.failure, found.failure_hint = event.error, event.hint
+            _fails(found, event.error, event.hint)
         case Ended():
             found.hydrated = True
             _works_again(found)
@@ -272,9 +272,17 @@ def _moved(found: ObjectFacts, write: Observed) -> None:
     found.write = later
 
 
+def _fails(found: ObjectFacts, error: str, hint: str) -> None:
+    found.failure, found.failure_hint, found.failed_epoch = error, hint, found.epoch
+
+
 def _works_again(found: ObjectFacts) -> None:
-    """Forget the error of the incarnation before: this one has done what that one could not."""
-    found.failure = found.failure_hint = ""
+    """Forget the error of the incarnation before: this one has done what that one could not.
+
+    What the failed one has done itself is no sign of that: Spark's listener tells of it late.
+    """
+    if found.epoch > found.failed_epoch:
+        found.failure = found.failure_hint = ""
 
 
 def _later(known: Observed, told: Observed) -> Observed:
@@ -360,7 +368,8 @@ def _query(facts: Facts, event: _OfQuery, now_ms: int) -> None:
         case QueryTerminated():
             facts.runs.pop(event.run, None)
             found.run = ""
-            found.failure = event.error or found.failure
+            if event.error:
+                _fails(found, event.error, found.failure_hint)
         case _:
             assert_never(event)
     note_status(facts, found, now_ms)

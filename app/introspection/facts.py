@@ -84,8 +84,9 @@ class ObjectFacts:
         hydration_ms: How long that took, the last time.
         health: Last reports of its parts, by namespace.
         told: The status from the storage worker, if there is one; it overrules `health`.
-        failure: The error that ended the last incarnation, with its hint (`failure_hint`); "" if
-            there was none.
+        failure: The error that ended the last incarnation, with its hint (`failure_hint`) and the
+            number of that incarnation (`failed_epoch`); "" if there was none, or if the present
+            one has shown that it works.
         condition: Status as of the last event, and since when (`condition_ms`).
         counters: Sums over the time of this dataflow, by name.
         gauges: Present values, by name.
@@ -127,6 +128,7 @@ class ObjectFacts:
     told: StatusUpdate | None = None
     failure: str = ""
     failure_hint: str = ""
+    failed_epoch: int = 0
     condition: Condition = Condition("created")
     condition_ms: int = 0
     counters: dict[str, float] = field(default_factory=dict)

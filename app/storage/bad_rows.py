@@ -16,6 +16,7 @@ Spark does by it, and cannot set `onBadRow` as well.
 from __future__ import annotations
 
 from typing import Final, Literal, TypeAlias, get_args
+from urllib.parse import unquote, urlsplit
 
 from shardline.app.protocol.objects import SourceDescription
 from shardline.datasource.errors import Determinate, InvalidUsage
@@ -84,7 +85,9 @@ def stopped_error(source: str, count: int, raw: str, file: str | None) -> Determ
         file: The file that has it; None if that is not known.
     """
     shown = raw if len(raw) <= _SHOWN_MAX else f"{raw[:_SHOWN_MAX]}…"
-    place = f" in {file}" if file else ""
+    # As a person types it: Spark names a file of this machine with the escapes of a URL.
+    plain = unquote(urlsplit(file).path) if file and file.startswith("file:") else file
+    place = f" in {plain}" if plain else ""
     rows = "1 row cannot be decoded" if count == 1 else f"{count} rows cannot be decoded, one of"
     said = f"{rows}{place}: {shown}" if count == 1 else f"{rows} them{place}: {shown}"
     return Determinate(

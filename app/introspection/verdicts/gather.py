@@ -83,7 +83,7 @@ def _situation(facts: Facts, found: ObjectFacts, now_ms: int, ahead: tuple[str, 
         inputs=inputs,
         phase=found.phase,
         status=condition.status,
-        error=_without_part(condition),
+        error="" if _is_about_retries(found) else _without_part(condition),
         hint="; ".join(condition.hints),
         failures=found.failures,
         retry_in_ms=None if retry_at_ms is None else max(0, retry_at_ms - now_ms),
@@ -103,6 +103,12 @@ def _situation(facts: Facts, found: ObjectFacts, now_ms: int, ahead: tuple[str, 
         slowest_phase=max(phases, key=lambda name: phases[name], default=""),
         ahead=tuple(name for name in ahead if name != found.id),
     )
+
+
+def _is_about_retries(found: ObjectFacts) -> bool:
+    """True if the error of a view is that of its last incarnation, and not of its contents."""
+    between = found.told is None and bool(found.failure) and found.phase != "suspended"
+    return between and _errors(found) > 0
 
 
 def _without_part(condition: Condition) -> str:

@@ -124,7 +124,8 @@ def summarize(judgements: Mapping[str, Judgement]) -> Summary:
     causes.sort(key=lambda name: -order.index(judgements[name].verdict))
     words += [_cause(name, judgements) for name in causes[:_CAUSES_MAX]]
     if len(causes) > _CAUSES_MAX:
-        words.append(f"{len(causes) - _CAUSES_MAX} more need a look.")
+        more = len(causes) - _CAUSES_MAX
+        words.append(f"{more} more {'needs' if more == 1 else 'need'} a look.")
     return Summary(" ".join(words), total, fresh, bad)
 
 

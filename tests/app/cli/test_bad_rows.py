@@ -13,7 +13,7 @@ ROW = {
     "error": "a row cannot be decoded as (id int)",
     "raw": "4,many",
     "key": None,
-    "file": "file:///in/b.csv",
+    "file": "file:/in/a%20b%2520/b.csv",
     "line": 3,
 }
 
@@ -32,7 +32,7 @@ def test_a_row_is_shown_with_time_place_text_and_reason() -> None:
     """And with what takes it away; skipped ones by themselves."""
     shown = said(live=2, sources=[source(live=[ROW], live_count=2)])
     assert "s: 2 errors; reads fail while there are any" in shown
-    assert "3f9c2a1b  2023-11-14 22:13:20 UTC  file:///in/b.csv, line 3 (2 times)" in shown
+    assert "3f9c2a1b  2023-11-14 22:13:20 UTC  /in/a b%20/b.csv, line 3 (2 times)" in shown
     assert "4,many" in shown
     assert "cannot be decoded as (id int)" in shown
     assert "`errors s --retract`" in shown
@@ -40,7 +40,19 @@ def test_a_row_is_shown_with_time_place_text_and_reason() -> None:
     shown = said(sources=[source(skipped=[unknown], skipped_count=1)])
     assert "s: 1 row skipped" in shown
     assert "file unknown\n" in shown
-    assert "no errors" in shown
+    assert shown.endswith("no errors: no bad row of s makes reads of s fail")
+    assert "  s3://b/a%20.csv\n" in said(
+        sources=[source(skipped=[{**unknown, "file": "s3://b/a%20.csv"}], skipped_count=1)]
+    )
+
+
+def test_a_view_without_bad_rows_may_fail_by_itself() -> None:
+    """By a division by zero, say: it must not seem that reads of it work."""
+    two = [source(), source(source="t")]
+    assert said(id="v", sources=two).splitlines() == [
+        "no errors: no bad row of s and t makes reads of v fail",
+        "    those of its own query, if there are any, are rows of v_errors",
+    ]
 
 
 def test_nothing_is_said_to_be_done_that_is_not() -> None:

@@ -10,12 +10,17 @@ ZERO = (
     '[DIVIDE_BY_ZERO] Division by zero. Use `try_divide`.\nSet "x". SQLSTATE: 22012\n'
     "== SQL (line 1, position 8) ==\nselect 1/x y from t\n"
 )
+BYPASS = ' If necessary set "spark.sql.ansi.enabled" to "false" to bypass this error.'
 
 
 @pytest.mark.parametrize(
     ("text", "kept"),
     [
         (ZERO, '[DIVIDE_BY_ZERO] Division by zero. Use `try_divide`. Set "x".'),
+        (
+            f"[DIVIDE_BY_ZERO] Division by zero. Use `try_divide`.{BYPASS} SQLSTATE: 22012",
+            "[DIVIDE_BY_ZERO] Division by zero. Use `try_divide`.",
+        ),
         (f"Job aborted.\n\tat x.y(z.java:1)\nCaused by: S: {ZERO}", None),
         ("[SCALAR_SUBQUERY_TOO_MANY_ROWS] More than one row. SQLSTATE: 21000", None),
         ("[USER_RAISED_EXCEPTION] no such city SQLSTATE: P0001", None),

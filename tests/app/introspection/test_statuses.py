@@ -82,6 +82,28 @@ def test_a_view_that_is_tried_again_is_stalled_all_the_time(world: World) -> Non
     assert history(world)[len(before) + 1 :] == [("running", None)]
 
 
+def test_what_is_heard_late_of_a_failed_incarnation_is_no_sign_of_life(world: World) -> None:
+    """Spark's listener tells of its last micro-batch after it has failed."""
+    world.run(DELAYS)
+    said = Failed(id="delays", epoch=1, error="disk full", hint="make room")
+    late = Progress(id="delays", epoch=1, write=world.clock.now_ms())
+    phase = Phase(id="delays", epoch=1, phase="suspended", at_ms=world.clock.now_ms())
+    world.tell(said, progress("delays:u1:1", "r-delays-1"), late, phase)
+    (row,) = world.rows("objects")
+    assert (row["status"], row["error"]) == ("stalled", "disk full")
+    assert [row["status"] for row in world.rows("status_history")][-2:] == ["running", "stalled"]
+
+
+def test_an_error_of_a_retry_is_not_told_as_one_of_the_contents(world: World) -> None:
+    """A view whose contents have errors, and whose query fails besides."""
+    world.run(DELAYS)
+    world.tell(Polled(id="delays", since=0, upper=world.clock.now_ms(), errors=1))
+    fail(world, 2)
+    world.tell(Phase(id="delays", epoch=3, phase="running", at_ms=world.clock.now_ms()))
+    (row,) = world.rows("verdicts")
+    assert (row["verdict"], row["because"]) == ("unreadable", "its contents have 1 error")
+
+
 @pytest.mark.parametrize(
     ("heard", "waited_ms", "status"),
     [

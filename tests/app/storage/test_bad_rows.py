@@ -48,8 +48,8 @@ def test_what_cannot_be_is_refused(wrong: SourceDescription, said: str) -> None:
 
 def test_the_error_of_a_stop_names_a_row_and_its_file() -> None:
     """One of them, cut where it is long, and the ways out in Spark's words as well."""
-    one = stopped_error("s", 1, "4,many", "file:///in/b.csv")
-    assert "1 row cannot be decoded in file:///in/b.csv: 4,many" in one.detail
+    one = stopped_error("s", 1, "4,many", "file:///in/a%20b.csv")
+    assert "1 row cannot be decoded in /in/a b.csv: 4,many" in one.detail
     many = stopped_error("s", 7, "x" * 500, None)
     assert "7 rows cannot be decoded, one of them: xxx" in many.detail
     assert len(many.detail) < 400
