@@ -107,6 +107,9 @@ _log = logging.getLogger(__name__)
 _LOOK_MS: Final = 100
 """Pause between two looks at whether the sink may begin."""
 
+_REPLACED_MS: Final = 5_000
+"""For so long a sink that fails looks for another input of the same name, if its own is gone."""
+
 _PARTS: Final = "256"
 """Parts of the change that one micro-batch takes at most: a sink that comes back after a week
 commits several times on the way. The contents that it begins with have one time, and come at
@@ -214,7 +217,12 @@ class _SinkRun:
         except InputReplaced as error:
             self._stall(error)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it ends the sink
-            if not self._stopping.is_set():
+            if self._stopping.is_set():
+                return
+            if self._is_input_replaced():
+                # While it ran: told at once, and not as what its stream says of it.
+                self._stall(self._replaced_error())
+            else:
                 self._fail(self._error or error)
 
     def _begin(self) -> StreamingQuery | None:
@@ -333,13 +341,30 @@ class _SinkRun:
         """
         noted = "" if progress.committed is None else progress.previous_shard
         if {noted, target.input} - {"", progress.shard_id}:
-            name, on = self._sink.name, self._sink.on
-            raise InputReplaced(
-                f"'{on}' was dropped and made again: what sink '{name}' has written is of the old "
-                "one, whose rows nobody can take back any more",
-                hint="drop the sink, empty its target and create it again, or give it another "
-                f"one; it is not tried again by itself: `restart {name}` does",
-            )
+            raise self._replaced_error()
+
+    def _is_input_replaced(self) -> bool:
+        """True if the input is another one than that whose changes this incarnation has written."""
+        progress, client, on = self._progress, self._host.client, self._sink.on
+        if progress is None or progress.committed is None:
+            return False
+        with suppress(ShardError):  # a store that does not answer: the next start sees
+            # One that is being replaced is gone for a moment.
+            until_ms = self._host.clock.elapsed_ms() + _REPLACED_MS
+            while not client.exists(on) and self._host.clock.elapsed_ms() < until_ms:
+                if self._host.clock.wait(self._stopping, _LOOK_MS):
+                    return False
+            return client.state(on).shard != progress.shard_id
+        return False
+
+    def _replaced_error(self) -> InputReplaced:
+        name, on = self._sink.name, self._sink.on
+        return InputReplaced(
+            f"'{on}' was dropped and made again: what sink '{name}' has written is of the old "
+            "one, whose rows nobody can take back any more",
+            hint="drop the sink, empty its target and create it again, or give it another "
+            f"one; it is not tried again by itself: `restart {name}` does",
+        )
 
     def _catch_up(self, progress: SinkProgress, target: Target) -> None:
         """Bring the accounts up to the target: a crash may have come between the two."""

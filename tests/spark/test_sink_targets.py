@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pytest
 
 from shardline.app.execution.host import Host
-from shardline.app.execution.observations import Health, Progress
+from shardline.app.execution.observations import Failed, Health, Progress
 from shardline.app.protocol.objects import SinkDescription
 from shardline.app.storage import sink_query as sink_module
 from shardline.app.storage.sink_query import drop_sink, run_sink
@@ -221,6 +221,22 @@ def test_an_input_that_was_made_again(host: Host, source: Input, tmp_path: Path)
         reports.reached(21)
 
     assert diffs(host.spark, sink) == [(2, "b", 20, 1)]
+
+
+def test_an_input_that_is_made_again_under_a_running_sink(
+    host: Host, source: Input, tmp_path: Path
+) -> None:
+    """It says so at once, and only that: not what its stream says of a shard that is another."""
+    sink = parquet(tmp_path)
+    with running(host, sink) as reports:
+        reports.reached(source.step(10, (1, "a", 1)))
+        state = host.client.state("in")
+        host.client.drop("in", despite_holders=[*state.critical, *state.leased])
+        Input(host.client).step(20, (2, "b", 1))
+        assert reports.stalled().error.startswith("[INPUT_REPLACED]")
+        assert not any(isinstance(one, Failed) for one in reports.all)
+
+    assert diffs(host.spark, sink) == [(1, "a", 10, 1)]
 
 
 def test_a_sink_that_was_put_back(host: Host, source: Input, tmp_path: Path) -> None:

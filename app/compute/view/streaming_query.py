@@ -94,6 +94,8 @@ _UNUSABLE: Final = (
 )
 """Beginnings of errors after which a checkpoint can never be continued."""
 
+_BEGINS_ANEW: Final = "nothing: the view begins anew by itself, with what its inputs have now"
+
 
 def run_view(host: Host, incarnation: Incarnation, description: ViewDescription) -> RunningView:
     """Keep a view up to date until it is stopped.
@@ -376,6 +378,8 @@ class RunningView:
         # would find the same checkpoint and fail by it, for ever.
         if failed.error.startswith(_UNUSABLE):
             self._begin_anew()
+            # The error's own advice is for queries of users, who have to do this by hand.
+            failed = msgspec.structs.replace(failed, hint=_BEGINS_ANEW)
         lost = None if error is None else find_unreadable_part(error)
         if lost is not None:
             failed = msgspec.structs.replace(failed, error=lost, hint=UNREADABLE_HINT)
