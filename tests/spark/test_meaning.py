@@ -12,9 +12,11 @@ import pytest
 
 from shardline.app.compute.view.maintained_view import View
 from shardline.app.compute.view.session_settings import query_settings
+from shardline.app.compute.view.streaming_query import run_view
 from shardline.app.execution.observations import Measured
 from shardline.datasource.spark_native.time_interval import Interval
 from support.spark.views import Bench, contents, no_fence, view
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,6 +63,26 @@ def test_a_session_that_reads_the_query_otherwise_corrects_the_output(
     assert run("Asia/Tokyo", 20, 30) == (1, of("Asia/Tokyo"))
     assert run("Asia/Tokyo", 30, 40) == (0, of("Asia/Tokyo"))
     assert contents(bench.client, "hours", 19) == of("UTC")
+
+
+def test_a_view_that_means_something_else_by_now_waits_for_no_news(
+    spark: SparkSession, location: str, tmp_path: Path
+) -> None:
+    """Its inputs rest: the micro-batch that puts its output right must not be left to them."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    bench = Bench(session, location, tmp_path / "checkpoints")
+    orders = bench.input("orders", ORDERS)
+    orders.push(5, ((3600, "ada", 10), 1))
+    query = "SELECT id, hour(timestamp_seconds(id)) AS h FROM orders"
+    hours = view("hours", query, "id BIGINT, h INT", "orders", strategy="linear")
+    for zone, upper, hour in (("UTC", 10, 1), ("Asia/Tokyo", 20, 10)):
+        session.conf.set("spark.sql.session.timeZone", zone)
+        orders.idle(upper)
+        run = run_view(bench.host, bench.incarnation("hours", 5), hours)
+        wait_until("it is there", lambda upper=upper: bench.upper("hours") == upper, 60)
+        run.stop()
+        assert contents(bench.client, "hours", upper - 1) == {(3600, hour): 1}
 
 
 def test_settings_of_meaning_are_told_when_unusual(spark: SparkSession) -> None:

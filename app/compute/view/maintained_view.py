@@ -118,6 +118,11 @@ class View:
         self._changed_rows = 0
         self._one_task = OneTask()
 
+    def is_replacing(self) -> bool:
+        """True if the output is there, and is of another definition than this."""
+        output = self._sink.look()
+        return not output.ours and output.upper not in {0, None}
+
     # -- with Spark --------------------------------------------------------------------------
 
     def advance(self, session: SparkSession, interval: Interval) -> None:

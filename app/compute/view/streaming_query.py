@@ -12,6 +12,7 @@ checkpoint decides only from where on the inputs are held and read:
     checkpoint behind the output    a crash after the append: the step finds `Done`
     checkpoint lost, or unusable    a new one begins at the as_of, or later where the inputs'
                                     history begins later by now or the output is further
+    output of another definition    the same
     output made anew                it is recomputed within the next micro-batch
 
 While writing is not allowed a micro-batch stays open: the query is run once, so that everything is
@@ -126,13 +127,19 @@ class RunningView:
         # Of the offsets, not of the folder: Spark makes the folder, with its metadata, before the
         # first micro-batch is planned, and until then there is nothing to go on from.
         self._starts_anew = not (self._checkpoint / "offsets").is_dir()
+        view = View(host, incarnation, description, self._check_may_append)
+        # Contents of another definition (other settings, an input made anew) are replaced by the
+        # first micro-batch. One that goes on from a checkpoint comes with the next news of an
+        # input, or after the idle interval: until then the output would stand still.
+        self._starts_anew = self._starts_anew or view.is_replacing()
         if self._starts_anew:
             assert incarnation.as_of is not None, incarnation
             name, inputs = description.name, description.inputs
             as_of = find_first_time(host.client, incarnation.as_of, inputs, name)
             incarnation = dataclasses.replace(incarnation, as_of=as_of)
+            view = View(host, incarnation, description, self._check_may_append)
         self._incarnation = incarnation
-        self._view = View(host, incarnation, description, self._check_may_append)
+        self._view = view
         self._advancer: IdleAdvancer = get_advancer(host.client, host.clock, host.interval_ms)
         self._stopping = threading.Event()
         self._step_lock = threading.Lock()
