@@ -19,6 +19,7 @@ from support.spark.views import Bench, contents, no_fence, view
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -80,9 +81,13 @@ def test_a_view_that_means_something_else_by_now_waits_for_no_news(
         session.conf.set("spark.sql.session.timeZone", zone)
         orders.idle(upper)
         run = run_view(bench.host, bench.incarnation("hours", 5), hours)
-        wait_until("it is there", lambda upper=upper: bench.upper("hours") == upper, 60)
+        wait_until("it is there", _has_reached(bench, upper), 60)
         run.stop()
         assert contents(bench.client, "hours", upper - 1) == {(3600, hour): 1}
+
+
+def _has_reached(bench: Bench, upper: int) -> Callable[[], bool]:
+    return lambda: bench.upper("hours") == upper
 
 
 def test_settings_of_meaning_are_told_when_unusual(spark: SparkSession) -> None:
