@@ -90,11 +90,11 @@ class JsonLines(logging.Formatter):
 
 def _message(error: BaseException) -> str:
     """The messages of an exception and of its causes, a line each."""
-    said = [str(error)]
-    while len(said) < _CAUSES and (cause := error.__cause__ or error.__context__) is not None:
-        said.append(f"caused by {type(cause).__name__}: {cause}")
+    lines = [str(error)]
+    while len(lines) < _CAUSES and (cause := error.__cause__ or error.__context__) is not None:
+        lines.append(f"caused by {type(cause).__name__}: {cause}")
         error = cause
-    return "\n".join(said)
+    return "\n".join(lines)
 
 
 class LogFile(logging.handlers.WatchedFileHandler):

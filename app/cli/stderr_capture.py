@@ -122,9 +122,9 @@ class StderrCapture:
             spark = start()
         except PySparkRuntimeError as error:
             self._flush()
-            said = "\n".join(f"  {line}" for line in self._last)
+            lines = "\n".join(f"  {line}" for line in self._last)
             raise Determinate(
-                f"Spark could not be started; the last that it said:\n{said}\n",
+                f"Spark could not be started; the last that it said:\n{lines}\n",
                 code="SPARK_NOT_STARTED",
                 hint="look at JAVA_HOME, at conf/spark-defaults.conf and at Spark's options "
                 "in front of the command",

@@ -7,7 +7,7 @@
     read_conditions(relations, now_ms)     the verdict of each object, from the relation `verdicts`
 
 `describe_change(name, before, after)` returns the line, or "" where a change is worth none, as the
-steps of an orderly start are. An object is told of again only when something else is said of it:
+steps of an orderly start are. An object is printed again only when its line would be another:
 another verdict, another object to blame or another error, and not another number in the reason.
 """
 
@@ -70,24 +70,24 @@ class VerdictLines(Generic[V]):
 
         Args:
             describe: Returns the line about a change of an object: its name, the verdict that was
-                told last (None for one that is new) and the present one (None if it is gone). ""
-                for no line; the verdict told last stays as it is then.
+                printed last (None for one that is new) and the present one (None if it is gone). ""
+                for no line; the verdict printed last stays as it is then.
             print_line: Takes each line.
         """
         self._describe = describe
         self._print = print_line
-        self._told: dict[str, V] = {}
+        self._printed: dict[str, V] = {}
 
     def show(self, verdicts: Mapping[str, V]) -> None:
         """Print a line for each object whose verdict has changed, in the order of the objects."""
         for name, after in verdicts.items():
-            before = self._told.get(name)
-            if before != after and self._said(name, before, after):
-                self._told[name] = after
-        for name in self._told.keys() - verdicts.keys():
-            self._said(name, self._told.pop(name), None)
+            before = self._printed.get(name)
+            if before != after and self._print_change(name, before, after):
+                self._printed[name] = after
+        for name in self._printed.keys() - verdicts.keys():
+            self._print_change(name, self._printed.pop(name), None)
 
-    def _said(self, name: str, before: V | None, after: V | None) -> bool:
+    def _print_change(self, name: str, before: V | None, after: V | None) -> bool:
         line = self._describe(name, before, after)
         if line:
             self._print(line)
@@ -129,20 +129,20 @@ def read_conditions(relations: Relations, now_ms: int) -> dict[str, Condition]:
     }
 
 
-def condition_of(verdict: Verdict, tone: Tone, age_ms: int, **said: str) -> Condition:
+def condition_of(verdict: Verdict, tone: Tone, age_ms: int, **fields: str) -> Condition:
     """The condition of an object that has had a verdict for `age_ms`.
 
     Args:
         verdict: As in the relation.
         tone: As in the relation.
         age_ms: Since when.
-        said: Further fields of the condition.
+        fields: Further fields of the condition.
     """
     lasting_ms = _LATE_MS if verdict == "falling behind" else _LASTING_MS
     is_shown_late = tone in (_GOOD, "idle") or verdict == "falling behind"
     if is_shown_late and age_ms < lasting_ms:
         return Condition(verdict, "wait")
-    return Condition(verdict, _GOOD if tone == "idle" else tone, **said)
+    return Condition(verdict, _GOOD if tone == "idle" else tone, **fields)
 
 
 def _age_ms(since: datetime | None, now_ms: int) -> int:

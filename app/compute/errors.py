@@ -105,22 +105,22 @@ def _is_about_rows(match: re.Match[str]) -> bool:
     return name in _BY_NAME and _TRANSIENT.search(match["text"]) is None
 
 
-def _kept_text(code: str, said: str) -> str:
-    return _BYPASS.sub("", " ".join(f"[{code}] {said}".split()))[:_LENGTH_MAX]
+def _kept_text(code: str, message: str) -> str:
+    return _BYPASS.sub("", " ".join(f"[{code}] {message}".split()))[:_LENGTH_MAX]
 
 
 def failure_report(incarnation: Incarnation, error: BaseException | None) -> Failed:
     """The report of an incarnation that has ended by `error`; None for an unknown cause."""
-    said, hint = "the streaming query has ended", ""
+    message, hint = "the streaming query has ended", ""
     if error is not None:
-        said, hint = describe_failure(error)
+        message, hint = describe_failure(error)
         if not isinstance(error, ShardError):
             context = {"object": incarnation.id, "epoch": incarnation.epoch}
             _log.error("a dataflow failed", exc_info=error, extra={"context": context})
     return Failed(
         id=incarnation.id,
         epoch=incarnation.epoch,
-        error=said,
+        error=message,
         hint=hint,
         fenced=isinstance(error, Fenced),
     )

@@ -35,7 +35,7 @@ _THROWN: Final = re.compile(
 _FRAME: Final = re.compile(
     r'^ +File "(?P<file>[^"\n]+)", line \d+, in (?P<function>.+)$', re.MULTILINE
 )
-_RAISED: Final = re.compile(r"^(?P<kind>[^\W\d][\w.]*)(?:: (?P<said>[^\n]*))?$", re.MULTILINE)
+_RAISED: Final = re.compile(r"^(?P<kind>[^\W\d][\w.]*)(?:: (?P<message>[^\n]*))?$", re.MULTILINE)
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 
 _TRANSIENT: Final = (
@@ -75,8 +75,8 @@ def _at_rows(trace: str) -> str | None:
         return None
     if any(_is_ours(file) for file, _ in frames) or _is_of_worker(frames, raised[-1][0]):
         return None
-    kind, said = raised[-1]
-    return _ADDRESS.sub("", f"{kind}: {said}" if said else kind)
+    kind, message = raised[-1]
+    return _ADDRESS.sub("", f"{kind}: {message}" if message else kind)
 
 
 def _exceptions(trace: str) -> Iterator[tuple[str, str]]:
@@ -88,7 +88,7 @@ def _exceptions(trace: str) -> Iterator[tuple[str, str]]:
         frames = list(_FRAME.finditer(piece))
         found = _RAISED.search(piece, frames[-1].end() if frames else 0)
         if found is not None:
-            yield found["kind"], found["said"] or ""
+            yield found["kind"], found["message"] or ""
 
 
 def _is_transient(kind: str) -> bool:

@@ -56,20 +56,20 @@ class Cause:
 
     Attributes:
         code: Ours or Spark's, without brackets; "" for an error that has none.
-        said: What is wrong, in one line, with the file, the function or the piece of the query.
+        message: What is wrong, in one line, with the file, the function or the piece of the query.
         hint: What to do about it.
         is_usage: True if the request cannot work as it is, whatever the moment.
     """
 
     code: str
-    said: str
+    message: str
     hint: str
     is_usage: bool = False
 
     @property
     def sentence(self) -> str:
         """The code in brackets, if there is one, and what is wrong; no hint."""
-        return f"[{self.code}] {self.said}" if self.code else self.said
+        return f"[{self.code}] {self.message}" if self.code else self.message
 
 
 def find_cause(error: BaseException) -> Cause:
@@ -106,7 +106,7 @@ def whole_text(error: BaseException) -> str:
 # -- errors of ours --------------------------------------------------------------------------------
 
 _OURS: Final = re.compile(
-    r"datasource\.errors\.(?P<kind>\w+): \[(?P<code>[A-Z_]+)\] (?P<said>[^\n]*)"
+    r"datasource\.errors\.(?P<kind>\w+): \[(?P<code>[A-Z_]+)\] (?P<message>[^\n]*)"
     r"|\[USER_RAISED_EXCEPTION\] \[(?P<raised>[A-Z_]+)\] (?P<text>[^\n]*)"
 )
 """An error of ours as a class of Python, or raised at a row by an expression that we have made."""
@@ -117,24 +117,24 @@ def _of_ours(text: str) -> Cause | None:
     if not every:
         return None
     found = every[-1]
-    said, _, hint = without_state(found["said"] or found["text"] or "").partition(" — hint: ")
-    return Cause(found["code"] or found["raised"], said, hint, found["kind"] == "InvalidUsage")
+    message, _, hint = without_state(found["message"] or found["text"] or "").partition(" — hint: ")
+    return Cause(found["code"] or found["raised"], message, hint, found["kind"] == "InvalidUsage")
 
 
 _MICRO_BATCH: Final = re.compile(
-    r"\bMicroBatchFailed: (?:\[(?P<code>[A-Z_.0-9]+)\] )?(?P<said>[^\n]*)"
+    r"\bMicroBatchFailed: (?:\[(?P<code>[A-Z_.0-9]+)\] )?(?P<message>[^\n]*)"
 )
 """The line of a cause with which a micro-batch of ours has failed (`batch_errors`)."""
 
 
 def _of_micro_batch(text: str) -> Cause | None:
     found = _MICRO_BATCH.search(text)
-    return None if found is None else Cause(found["code"] or "", found["said"], LOGGED_HINT)
+    return None if found is None else Cause(found["code"] or "", found["message"], LOGGED_HINT)
 
 
 # -- errors of Python ------------------------------------------------------------------------------
 
-_CODED: Final = re.compile(r"\[(?P<code>[A-Z][A-Z_0-9.]*)\] (?P<said>[^\n]*)")
+_CODED: Final = re.compile(r"\[(?P<code>[A-Z][A-Z_0-9.]*)\] (?P<message>[^\n]*)")
 _FUNCTION_HINT: Final = "correct the function, and start the application again"
 _MODULE_HINT: Final = "install the module for Spark's Python processes, or send it with --py-files"
 
@@ -149,22 +149,24 @@ def _in_worker(text: str) -> Cause | None:
     found = crossed(text)
     if not found:
         return None
-    coded = _CODED.match(found[-1].said)
+    coded = _CODED.match(found[-1].message)
     if coded is None:
         return _of_exception(found[-1])
-    return Cause(coded["code"], coded["said"].rstrip(". "), LOGGED_HINT)
+    return Cause(coded["code"], coded["message"].rstrip(". "), LOGGED_HINT)
 
 
 def _of_exception(error: Raised) -> Cause:
     frame = users_frame(error.frames)
     name = error.kind.rpartition(".")[2]
-    system = _of_system(name, error.said)
-    said = f"{name}: {error.said}" if error.said else name
+    system = _of_system(name, error.message)
+    message = f"{name}: {error.message}" if error.message else name
     if name in ("ModuleNotFoundError", "ImportError"):
-        return Cause("", said + describe_frame(frame), _MODULE_HINT)
+        return Cause("", message + describe_frame(frame), _MODULE_HINT)
     if system is not None:
-        return Cause("", system.said + describe_frame(frame), system.hint)
-    return Cause("", said + describe_frame(frame), LOGGED_HINT if frame is None else _FUNCTION_HINT)
+        return Cause("", system.message + describe_frame(frame), system.hint)
+    return Cause(
+        "", message + describe_frame(frame), LOGGED_HINT if frame is None else _FUNCTION_HINT
+    )
 
 
 def _users_place(error: BaseException, text: str) -> str:
@@ -232,15 +234,15 @@ def _in_spark(text: str, error: BaseException) -> Cause | None:
     if not found:
         return None
     condition = found[-1]
-    said, *advice = _ADVICE.split(_LOCAL.sub("", condition.said))
+    message, *advice = _ADVICE.split(_LOCAL.sub("", condition.message))
     fragment = condition.fragment or _fragment(error, condition.code)
-    said = said.rstrip(". ")
+    message = message.rstrip(". ")
     # Errors of an analysis quote the name that they are about.
-    if fragment and fragment not in said:
-        said += f', in "{fragment}"'
+    if fragment and fragment not in message:
+        message += f', in "{fragment}"'
     useful = [one for one in advice if not _SETTINGS.search(one)]
     hint = _CONDITION_HINTS.get(condition.code.partition(".")[0]) or _as_hint(" ".join(useful))
-    return Cause(condition.code, said + place, hint or LOGGED_HINT)
+    return Cause(condition.code, message + place, hint or LOGGED_HINT)
 
 
 def _as_hint(advice: str) -> str:
@@ -260,13 +262,13 @@ def _fragment(error: BaseException, code: str) -> str:
 
 def _of_file(condition: Condition, inner: list[Condition], java: list[Thrown], place: str) -> Cause:
     """The cause of a file that Spark could not read: which one, and why."""
-    named = _FILE.search(condition.said)
+    named = _FILE.search(condition.message)
     file = _path(named["file"]) if named else "a file"
     match condition.code.rpartition(".")[2]:
         case "FILE_NOT_EXIST":
             return Cause(_UNREADABLE, f"file {file} is not there{place}", _GONE_HINT)
         case "PARQUET_COLUMN_DATA_TYPE_MISMATCH":
-            types = _MISMATCH.search(condition.said)
+            types = _MISMATCH.search(condition.message)
             reason, hint = "a column has another type", _TYPE_HINT
             if types:
                 reason = f"column '{types['column']}' is {types['found']}, not {types['wanted']}"
@@ -278,13 +280,13 @@ def _of_file(condition: Condition, inner: list[Condition], java: list[Thrown], p
 def _reason(inner: list[Condition], java: list[Thrown]) -> str:
     malformed = next((one for one in inner if one.code.startswith(_MALFORMED)), None)
     if malformed is not None:
-        record = malformed.said.partition("\n")[0].partition(": ")[2].rstrip(". ")
+        record = malformed.message.partition("\n")[0].partition(": ")[2].rstrip(". ")
         return f"it has a malformed record{'' if record == '[null]' else f' {record}'}"
     for one in reversed(java):
         for pattern, reason in _REASONS:
-            if pattern.search(f"{one.kind}: {one.said}"):
+            if pattern.search(f"{one.kind}: {one.message}"):
                 return reason
-    last = next((one for one in reversed(java) if one.said), None)
+    last = next((one for one in reversed(java) if one.message), None)
     return "it is damaged" if last is None else f"it is damaged ({_first_line(_named(last))})"
 
 
@@ -347,10 +349,10 @@ it is the error's own class and message."""
 _NOT_THERE_HINT: Final = "put it back, or correct the path"
 
 
-def _of_system(kind: str, said: str) -> Cause | None:
+def _of_system(kind: str, message: str) -> Cause | None:
     """The cause of an error of the operating system or of a service; None for any other."""
-    text = f"{kind}: {said}" if said else kind
-    path = next((_path(m[1]) for p in _PATH_PATTERNS if (m := p.search(said))), "")
+    text = f"{kind}: {message}" if message else kind
+    path = next((_path(m[1]) for p in _PATH_PATTERNS if (m := p.search(message))), "")
     for pattern, with_path, without, hint in _SYSTEM:
         if pattern.search(text):
             sentence = with_path.format(path) if path and with_path else without
@@ -362,12 +364,12 @@ def _of_system(kind: str, said: str) -> Cause | None:
 
 
 def _in_java(text: str) -> Cause | None:
-    found = [one for one in thrown(text) if one.said] or thrown(text)
+    found = [one for one in thrown(text) if one.message] or thrown(text)
     if not found:
         return None
     # Outwards: the innermost may be the end of a stream, and one around it name the path.
     for one in reversed(found):
-        cause = _of_system(one.kind.rpartition(".")[2], one.said)
+        cause = _of_system(one.kind.rpartition(".")[2], one.message)
         if cause is not None:
             return cause
     return Cause("", _named(found[-1]), LOGGED_HINT)
@@ -375,8 +377,8 @@ def _in_java(text: str) -> Cause | None:
 
 def _named(error: Thrown) -> str:
     name = error.kind.rpartition(".")[2]
-    said = _LOCAL.sub("", error.said)
-    return f"{name}: {said}" if said else name
+    message = _LOCAL.sub("", error.message)
+    return f"{name}: {message}" if message else name
 
 
 # -- any other -------------------------------------------------------------------------------------
@@ -387,7 +389,7 @@ def _of_itself(error: BaseException, text: str) -> Cause:
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     coded = _CODED.match(line)
     if coded is not None:
-        return Cause(coded["code"], without_state(coded["said"]).rstrip(";. "), LOGGED_HINT)
+        return Cause(coded["code"], without_state(coded["message"]).rstrip(";. "), LOGGED_HINT)
     frames = tuple(called_frames(frames_of(error.__traceback__)))
     return _of_exception(Raised(type(error).__name__, line, frames))
 
@@ -421,10 +423,10 @@ def without_run_ids(text: str) -> str:
 
 
 def _cleaned(cause: Cause) -> Cause:
-    said = redact_option("", without_run_ids(" ".join(cause.said.split())))
-    if len(said) > _LENGTH_MAX:
-        said = said[: _LENGTH_MAX - 1] + "…"
-    return Cause(cause.code, said, redact_option("", cause.hint), cause.is_usage)
+    message = redact_option("", without_run_ids(" ".join(cause.message.split())))
+    if len(message) > _LENGTH_MAX:
+        message = message[: _LENGTH_MAX - 1] + "…"
+    return Cause(cause.code, message, redact_option("", cause.hint), cause.is_usage)
 
 
 def _path(path: str) -> str:
@@ -435,6 +437,6 @@ def _path(path: str) -> str:
     return f"'{path.removeprefix('file:')}'"
 
 
-def without_state(said: str) -> str:
+def without_state(message: str) -> str:
     """A message without the SQLSTATE that Spark puts at its end."""
-    return re.sub(r"\s*SQLSTATE: \w+\s*$", "", said)
+    return re.sub(r"\s*SQLSTATE: \w+\s*$", "", message)

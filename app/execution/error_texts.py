@@ -73,13 +73,13 @@ _TRACEBACK: Final = "Traceback (most recent call last):\n"
 _FRAME: Final = re.compile(
     r'^ +File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<function>.+)$', re.MULTILINE
 )
-_RAISED: Final = re.compile(r"^(?P<kind>[^\W\d][\w.]*)(?:: (?P<said>[^\n]*))?$", re.MULTILINE)
+_RAISED: Final = re.compile(r"^(?P<kind>[^\W\d][\w.]*)(?:: (?P<message>[^\n]*))?$", re.MULTILINE)
 _CROSSING: Final = ("py4j.", "pyspark.", "shardline.app.execution.batch_errors.")
 """Beginnings of the names of exceptions in which others cross over."""
 
 _THROWN: Final = re.compile(
     r"^(?:Caused by: |: )?(?P<kind>(?:[a-z_]\w*\.)+[A-Z][\w$]*)"
-    r"(?:: (?P<said>.*?))?(?=\n\s+at |\n\s*\.\.\. \d|\nCaused by: |\n\s*\n|\Z)",
+    r"(?:: (?P<message>.*?))?(?=\n\s+at |\n\s*\.\.\. \d|\nCaused by: |\n\s*\n|\Z)",
     re.MULTILINE | re.DOTALL,
 )
 _LOST_TASK: Final = re.compile(r"Lost task [^\n(]*\(TID \d+\) \([^)\n]*\): ")
@@ -105,12 +105,12 @@ class Condition:
 
     Attributes:
         code: Its name, without brackets.
-        said: The message, without code and SQLSTATE; may have several lines.
+        message: The message, without code and SQLSTATE; may have several lines.
         fragment: The piece of a query that has failed; "" if it is not known.
     """
 
     code: str
-    said: str
+    message: str
     fragment: str = ""
 
 
@@ -128,7 +128,7 @@ class Raised:
     """An exception of Python: its class, the first line of its message, its frames."""
 
     kind: str
-    said: str
+    message: str
     frames: tuple[Frame, ...] = ()
 
 
@@ -137,7 +137,7 @@ class Thrown:
     """An exception of Java: the full name of its class, and its message, which may be empty."""
 
     kind: str
-    said: str
+    message: str
 
 
 def conditions(text: str) -> list[Condition]:
@@ -153,8 +153,8 @@ def conditions(text: str) -> list[Condition]:
     for code, end in zip(codes, ends, strict=False):
         state = _STATE.search(text, code.end(), end)
         if state is not None and code["code"].partition(".")[0] not in _WRAPPING_CONDITIONS:
-            said = text[code.end() : state.start()].strip()
-            found.append(Condition(code["code"], said, _fragment(text, state.end(), end)))
+            message = text[code.end() : state.start()].strip()
+            found.append(Condition(code["code"], message, _fragment(text, state.end(), end)))
     return found
 
 
@@ -189,9 +189,9 @@ def _every_raised(text: str) -> list[Raised]:
         frames = list(_FRAME.finditer(piece))
         last = _RAISED.search(piece, frames[-1].end() if frames else 0)
         if last is not None:
-            said = _STATE.sub("", last["said"] or "").strip()
+            message = _STATE.sub("", last["message"] or "").strip()
             places = tuple(Frame(f["file"], int(f["line"]), f["function"]) for f in frames)
-            found.append(Raised(last["kind"], said, places))
+            found.append(Raised(last["kind"], message, places))
     return found
 
 
@@ -199,10 +199,10 @@ def thrown(text: str) -> list[Thrown]:
     """Exceptions of Java in a text, without those that only wrap others."""
     found = []
     for one in _THROWN.finditer(_LOST_TASK.sub("\nCaused by: ", _PLAN.sub("", text))):
-        said = (one["said"] or "").strip()
-        wraps = one["kind"].endswith(_WRAPPING_KINDS) or _WRAPPING_TEXT.match(said)
+        message = (one["message"] or "").strip()
+        wraps = one["kind"].endswith(_WRAPPING_KINDS) or _WRAPPING_TEXT.match(message)
         if not wraps and not one["kind"].startswith(_CROSSING):
-            found.append(Thrown(one["kind"], said))
+            found.append(Thrown(one["kind"], message))
     return found
 
 

@@ -73,9 +73,9 @@ def find_unreadable_part(error: BaseException) -> str | None:
     if isinstance(error, MissingBlob | Corrupt):
         return None if error.code == _LEASE_LOST else error.detail
     text = whole_text(error)
-    for code, said in reversed(_PARTS.findall(text)):
+    for code, message in reversed(_PARTS.findall(text)):
         if code != _LEASE_LOST:
-            return without_state(said).partition(" — hint: ")[0]
+            return without_state(message).partition(" — hint: ")[0]
     found = _FILE.search(text)
     if found is None:
         return None
@@ -107,7 +107,7 @@ def describe_failure(error: BaseException) -> tuple[str, str]:
 def error_sentence(error: BaseException, code: str) -> str:
     """Return one sentence with a code in brackets: our own error's, Spark's, or else `code`."""
     cause = find_cause(error)
-    return _with_hint(f"[{cause.code or code}] {cause.said}", cause.hint)
+    return _with_hint(f"[{cause.code or code}] {cause.message}", cause.hint)
 
 
 def full_sentence(error: BaseException) -> str:

@@ -285,13 +285,13 @@ def _works_again(found: ObjectFacts) -> None:
         found.failure = found.failure_hint = ""
 
 
-def _later(known: Observed, told: Observed) -> Observed:
+def _later(known: Observed, reported: Observed) -> Observed:
     """The later of two frontiers; UNSET is before all, None after all."""
-    if told is UNSET or known is None:
+    if reported is UNSET or known is None:
         return known
-    if known is UNSET or told is None:
-        return told
-    return max(known, told)
+    if known is UNSET or reported is None:
+        return reported
+    return max(known, reported)
 
 
 def _runs(facts: Facts, found: ObjectFacts, run: str) -> None:
@@ -426,7 +426,7 @@ def _storage(facts: Facts, event: StatusUpdate | StatisticsUpdates, now_ms: int)
         if found is None:
             facts.received.foreign += 1
             return
-        found.told = event
+        found.storage_status = event
         note_status(facts, found, now_ms)
         return
     for name, values in {**event.sources, **event.sinks}.items():
@@ -435,10 +435,10 @@ def _storage(facts: Facts, event: StatusUpdate | StatisticsUpdates, now_ms: int)
 
 
 def _condition(found: ObjectFacts, now_ms: int) -> Condition:
-    told = found.told
-    if told is not None:
-        spaces = tuple(sorted(told.namespaced.items()))
-        return Condition(told.status, told.error, told.hints, spaces)
+    reported = found.storage_status
+    if reported is not None:
+        spaces = tuple(sorted(reported.namespaced.items()))
+        return Condition(reported.status, reported.error, reported.hints, spaces)
     if found.phase == "running" and now_ms - found.phase_ms >= _PROVEN_MS:
         _works_again(found)
     return (_retried(found) if found.failure else None) or _in_phase(found)
@@ -498,5 +498,5 @@ def _without_run_ids(condition: Condition) -> Condition:
 
 
 def _changed_ms(found: ObjectFacts, now_ms: int) -> int:
-    told = found.told
-    return now_ms if told is None else told.at_ms
+    reported = found.storage_status
+    return now_ms if reported is None else reported.at_ms

@@ -83,7 +83,7 @@ class ObjectFacts:
         hydrated: True if it has reported so in this incarnation.
         hydration_ms: How long that took, the last time.
         health: Last reports of its parts, by namespace.
-        told: The status from the storage worker, if there is one; it overrules `health`.
+        storage_status: The status from the storage worker, if there is one; it overrules `health`.
         failure: The error that ended the last incarnation, with its hint (`failure_hint`) and the
             number of that incarnation (`failed_epoch`); "" if there was none, or if the present
             one has shown that it works.
@@ -125,7 +125,7 @@ class ObjectFacts:
     hydrated: bool = False
     hydration_ms: int | None = None
     health: dict[str, Health] = field(default_factory=dict)
-    told: StatusUpdate | None = None
+    storage_status: StatusUpdate | None = None
     failure: str = ""
     failure_hint: str = ""
     failed_epoch: int = 0

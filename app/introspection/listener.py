@@ -158,20 +158,20 @@ class _Bridge:
         implements: ClassVar = ["org.apache.spark.sql.streaming.PythonStreamingQueryListener"]
 
 
-def progress_of(told: dict[str, Any]) -> QueryProgress:
+def progress_of(progress: dict[str, Any]) -> QueryProgress:
     """Convert the JSON of a progress event.
 
     Raises:
         KeyError: A field that every such event has is missing.
     """
     return QueryProgress(
-        query=told["id"],
-        run=told["runId"],
-        name=told.get("name") or "",
-        micro_batch=told["batchId"],
-        at_ms=_ms(told["timestamp"]),
-        phases_ms={name: int(took) for name, took in told.get("durationMs", {}).items()},
-        inputs=tuple(InputProgress(int(s["numInputRows"])) for s in told.get("sources", ())),
+        query=progress["id"],
+        run=progress["runId"],
+        name=progress.get("name") or "",
+        micro_batch=progress["batchId"],
+        at_ms=_ms(progress["timestamp"]),
+        phases_ms={name: int(took) for name, took in progress.get("durationMs", {}).items()},
+        inputs=tuple(InputProgress(int(s["numInputRows"])) for s in progress.get("sources", ())),
         states=tuple(
             StateProgress(
                 s["operatorName"],
@@ -179,7 +179,7 @@ def progress_of(told: dict[str, Any]) -> QueryProgress:
                 int(s["memoryUsedBytes"]),
                 int(s["numStateStoreInstances"]),
             )
-            for s in told.get("stateOperators", ())
+            for s in progress.get("stateOperators", ())
         ),
     )
 

@@ -303,13 +303,13 @@ class Lane:
 
     def _apply_recorded_settings(self) -> None:
         """Apply the settings that the order has recorded for the lane itself."""
-        said = self.state.settings
-        if said == self._applied_settings:
+        recorded = self.state.settings
+        if recorded == self._applied_settings:
             return
         # Before they are parsed: settings that cannot be applied are logged once, not every round.
-        self._applied_settings = said
+        self._applied_settings = recorded
         try:
-            self._process_state.settings = with_live_values(self._settings, LANE_KNOBS, said)
+            self._process_state.settings = with_live_values(self._settings, LANE_KNOBS, recorded)
         except InvalidUsage as error:
             # Ours are checked before they are recorded; another version has recorded these. To fail
             # here would stop every runtime of the location for good. What was in force stays.

@@ -209,7 +209,7 @@ def _source(catalyst: Catalyst, one: WrittenObject, source: SourceDescription) -
     if flaw is not None:
         raise _ObjectRefused(one.problem("columns", *flaw))
     catalyst.add(one.name, schema)
-    kept = catalyst.ddl(read.schema) if read.told else ""
+    kept = catalyst.ddl(read.schema) if read.must_be_given else ""
     description = replace(source, schema=kept, key=_key(one, schema))
     unreachable = None
     if read.unreachable is not None:
@@ -228,25 +228,23 @@ def _read_columns(
         if source.format.lower() not in FORMATS:
             return catalyst.reads(source.format, source.options, source.schema)
         if source.schema:
-            problem = f"generator '{source.format}' makes its own columns"
-            raise _ObjectRefused(
-                one.problem("SCHEMA", "INVALID_SCHEMA", problem, "leave out SCHEMA")
-            )
+            what = f"generator '{source.format}' makes its own columns"
+            raise _ObjectRefused(one.problem("SCHEMA", "INVALID_SCHEMA", what, "leave out SCHEMA"))
         made = catalyst.columns(schema_of(source.format.lower(), source.options))
-        return SourceColumns(made, told=False)
+        return SourceColumns(made, must_be_given=False)
     except InvalidUsage as error:
         raise _ObjectRefused(one.problem("OPTIONS", error.code, error.detail, error.hint)) from None
     except RefusedBySpark as refused:
-        said = refused.said
-        if said.code == "DATA_SOURCE_NOT_FOUND":
+        problem = refused.problem
+        if problem.code == "DATA_SOURCE_NOT_FOUND":
             raise _ObjectRefused(_unknown_format(one, source.format)) from None
         if refused.option:
-            raise _ObjectRefused(invalid_option(one, source, refused.option, said)) from None
-        if said.code == "PATH_NOT_FOUND":
-            raise _ObjectRefused(unreachable_problem(one, source, said)) from None
-        piece = "format" if said.offset is None else "columns"
+            raise _ObjectRefused(invalid_option(one, source, refused.option, problem)) from None
+        if problem.code == "PATH_NOT_FOUND":
+            raise _ObjectRefused(unreachable_problem(one, source, problem)) from None
+        piece = "format" if problem.offset is None else "columns"
         raise _ObjectRefused(
-            one.problem(piece, said.code, said.message, said.hint, said.offset or 0)
+            one.problem(piece, problem.code, problem.message, problem.hint, problem.offset or 0)
         ) from None
 
 
@@ -326,7 +324,7 @@ def _not_over_changes(query: str, plan: QueryPlan, catalyst: Catalyst) -> str:
     except TextProblem as wrong:
         return f"its text over changes: {wrong.message}"
     except RefusedBySpark as refused:
-        return f"its text over changes: {refused.said.message}"
+        return f"its text over changes: {refused.problem.message}"
     wanted, found = (
         [(field["name"], field["type"]) for field in json.loads(schema)["fields"]]
         for schema in (plan.schema, changed.schema)
@@ -341,12 +339,12 @@ def _spark_problem(
     one: WrittenObject, bound: BoundQuery, refused: RefusedBySpark, catalyst: Catalyst
 ) -> Problem:
     """Spark's error as a problem, with the project's names and places."""
-    said = refused.said
-    message, hint = said.message, said.hint
+    problem = refused.problem
+    message, hint = problem.message, problem.hint
     for name, view in catalyst.views.items():
         message, hint = message.replace(view, name), hint.replace(view, name)
-    shift = 0 if said.offset is None else bound.origin(said.offset)
-    return one.problem("query", said.code, message, hint, shift)
+    shift = 0 if problem.offset is None else bound.origin(problem.offset)
+    return one.problem("query", problem.code, message, hint, shift)
 
 
 def _determinism_problem(

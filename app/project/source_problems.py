@@ -2,8 +2,8 @@
 
 A message of Spark's parsers names the option or its value, seldom both, and never what to do.
 
-    invalid_option(one, source, "maxFilesPerTrigger", said)    an option has a wrong value
-    unreachable_problem(one, source, said)                     nothing can be read at its place
+    invalid_option(one, source, "maxFilesPerTrigger", problem)    an option has a wrong value
+    unreachable_problem(one, source, problem)                     nothing can be read at its place
 
 Invariants:
     A value that may be a secret is not shown.
@@ -35,7 +35,7 @@ def value_problem(one: WrittenObject, option: str, value: str, hint: str) -> Pro
 
 
 def invalid_option(
-    one: WrittenObject, source: SourceDescription, option: str, said: SparkProblem
+    one: WrittenObject, source: SourceDescription, option: str, problem: SparkProblem
 ) -> Problem:
     """The problem of an option whose value a format refuses.
 
@@ -43,34 +43,35 @@ def invalid_option(
         one: The source as it is written.
         source: Its description.
         option: Name of the option, as it is written.
-        said: The error of the format.
+        problem: The error of the format.
     """
     place = f"option {option.lower()}"
-    if said.code in {"INVALID_OPTION", "UNKNOWN_OPTION", "MISSING_OPTION"}:
-        return one.problem(place, said.code, said.message, said.hint)
+    if problem.code in {"INVALID_OPTION", "UNKNOWN_OPTION", "MISSING_OPTION"}:
+        return one.problem(place, problem.code, problem.message, problem.hint)
     hint = f"see Spark's page on the format '{source.format}'"
-    if not said.message.lower().startswith(_BARE):
-        hint = f"{said.message[:1].lower()}{said.message[1:]}"
+    if not problem.message.lower().startswith(_BARE):
+        hint = f"{problem.message[:1].lower()}{problem.message[1:]}"
     return value_problem(one, option, source.options[option], hint)
 
 
 def unreachable_problem(
-    one: WrittenObject, source: SourceDescription, said: SparkProblem
+    one: WrittenObject, source: SourceDescription, problem: SparkProblem
 ) -> Problem:
     """The problem of a source whose data cannot be opened where they should be.
 
     Args:
         one: The source as it is written.
         source: Its description.
-        said: The error of the format.
+        problem: The error of the format.
     """
     path = path_option(source.options)
-    if said.code != "PATH_NOT_FOUND" or path is None:
+    if problem.code != "PATH_NOT_FOUND" or path is None:
         hint = (
-            said.hint or "the source would stall with this: correct its options, or what it reads"
+            problem.hint
+            or "the source would stall with this: correct its options, or what it reads"
         )
-        what = f"source '{one.name}' cannot be opened: {said.message}"
-        return one.problem("OPTIONS", said.code, what, hint)
+        what = f"source '{one.name}' cannot be opened: {problem.message}"
+        return one.problem("OPTIONS", problem.code, what, hint)
     hint = "create the folder, or correct the path"
     if "://" not in path and not Path(path).is_absolute():
         hint += f": it counts from '{Path.cwd()}'"

@@ -81,13 +81,13 @@ class PartSettings:
             connections=self.connections,
         )
 
-    def with_recorded(self, said: Mapping[str, str]) -> PartSettings:
+    def with_recorded(self, recorded: Mapping[str, str]) -> PartSettings:
         """A copy with the values of the lane's order; `self` if they cannot be applied.
 
         Another version may have recorded them. To fail would stop this runtime at each start.
         """
         try:
-            return self.changed(said)
+            return self.changed(recorded)
         except InvalidUsage as error:
             _log.warning("settings not taken", extra={"context": {"error": str(error)}})
             return self
@@ -113,13 +113,13 @@ class RuntimeOptions:
 
 
 def check_commands(
-    commands: Iterable[object], said: Mapping[str, str], bounds: PartSettings
+    commands: Iterable[object], recorded: Mapping[str, str], bounds: PartSettings
 ) -> None:
     """Refuse `UpdateConfiguration`s that cannot be applied, before any of them is recorded.
 
     Args:
         commands: Commands of a controller; others than `UpdateConfiguration` pass.
-        said: The settings that the lane's order has recorded so far.
+        recorded: The settings that the lane's order has recorded so far.
         bounds: The runtime's settings without those.
 
     Raises:
@@ -128,7 +128,7 @@ def check_commands(
     # With what the order has recorded: two values may be right alone and not go together.
     for command in commands:
         if isinstance(command, UpdateConfiguration):
-            with_checked_values(command.settings, bounds.changed({**said, **command.settings}))
+            with_checked_values(command.settings, bounds.changed({**recorded, **command.settings}))
 
 
 def part_settings_of(settings: RuntimeSettings) -> PartSettings:

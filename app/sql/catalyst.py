@@ -62,13 +62,13 @@ class RefusedBySpark(Exception):
     """Spark refuses a query, columns or a format.
 
     Attributes:
-        said: Spark's error.
+        problem: Spark's error.
         option: The option of a source whose value it is about; "" for none.
     """
 
-    def __init__(self, said: SparkProblem, option: str = "") -> None:
-        super().__init__(said.message)
-        self.said = said
+    def __init__(self, problem: SparkProblem, option: str = "") -> None:
+        super().__init__(problem.message)
+        self.problem = problem
         self.option = option
 
 
@@ -111,12 +111,12 @@ class SourceColumns:
 
     Attributes:
         schema: The columns, in Spark's JSON.
-        told: True if they must be given to the format when it is read.
+        must_be_given: True if they must be given to the format when it is read.
         unreachable: Why the source cannot be opened where it is now; None if it can.
     """
 
     schema: str
-    told: bool
+    must_be_given: bool
     unreachable: SparkProblem | None = None
 
 
@@ -228,12 +228,12 @@ class Catalyst:
             raise RefusedBySpark(SparkProblem("NO_SCHEMA", what, self._guess(name, options), None))
         own = check.open_stream(name, options, "")
         if isinstance(own, str):
-            return SourceColumns(own, told=False)
+            return SourceColumns(own, must_be_given=False)
         if "schema must be specified" not in own.problem.message:
             raise RefusedBySpark(own.problem, own.option)
         with _refusing(""):
             read = self._spark.read.format(name).options(**options).load()
-        return SourceColumns(str(read.schema.json()), told=True)
+        return SourceColumns(str(read.schema.json()), must_be_given=True)
 
     def _guess(self, name: str, options: Mapping[str, str]) -> str:
         """A hint for the columns of files: Spark's guess from those that are there."""
@@ -335,13 +335,13 @@ def _not_there(found: str | InvalidOption) -> SparkProblem | None:
     """
     if isinstance(found, str):
         return None
-    said = found.problem
-    if "user-specified schema" in said.message:
+    problem = found.problem
+    if "user-specified schema" in problem.message:
         hint = "leave out SCHEMA: the format has columns of its own"
-        raise RefusedBySpark(SparkProblem(said.code, said.message, hint, None))
-    if found.option or said.code == "DATA_SOURCE_NOT_FOUND":
-        raise RefusedBySpark(said, found.option)
-    return said
+        raise RefusedBySpark(SparkProblem(problem.code, problem.message, hint, None))
+    if found.option or problem.code == "DATA_SOURCE_NOT_FOUND":
+        raise RefusedBySpark(problem, found.option)
+    return problem
 
 
 @contextlib.contextmanager

@@ -74,7 +74,7 @@ def read_spark_error(error: Exception, text: str) -> SparkProblem:
         return SparkProblem(code, message, hint, None)
     if _JAVA.match(whole):
         cause = find_cause(error)
-        return SparkProblem(cause.code or "SPARK", cause.said, cause.hint, None)
+        return SparkProblem(cause.code or "SPARK", cause.message, cause.hint, None)
     found = _CODE.search(whole)
     code = found[1] if found else "SPARK"
     rest = whole[found.end() :] if found else whole.strip()

@@ -127,13 +127,13 @@ class SourceLook:
         self._absence = None
         try:
             if not self._exists(self._path):
-                said = f"'{self._path}', which it reads, is not there"
-                self._absence = said, "put it back and it goes on, or drop the source"
+                what = f"'{self._path}', which it reads, is not there"
+                self._absence = what, "put it back and it goes on, or drop the source"
         except Py4JJavaError as error:
             # Of the file system: that it is there is not known, and the upper must not say so.
             sentence, hint = describe_failure(error)
-            said = f"'{self._path}', which it reads, cannot be looked at: {sentence}"
-            self._absence = said, hint
+            what = f"'{self._path}', which it reads, cannot be looked at: {sentence}"
+            self._absence = what, hint
             if known != self._absence:
                 context = {"source": self._name}
                 _log.warning(

@@ -55,14 +55,14 @@ class _Object:
     """The state of one object.
 
     Attributes:
-        said: The newest update.
+        newest: The newest update.
         epoch: The incarnation whose reports count; 0 before the first one.
         parts: The last report of each of its namespaces.
         failed: The error that ended the previous incarnation, until this one runs.
         resting: True while nothing runs it: after `paused` or `ceased`, until it is started.
     """
 
-    said: StatusUpdate
+    newest: StatusUpdate
     epoch: int = 0
     parts: dict[str, Health] = field(default_factory=dict)
     failed: Health | None = None
@@ -87,9 +87,9 @@ class HealthMachine:
         """Add an object with status `created`; one that is known already stays as it is."""
         if id in self._objects:
             return []
-        said = StatusUpdate(id=id, status="created", at_ms=now_ms)
-        self._objects[id] = _Object(said)
-        return [said]
+        newest = StatusUpdate(id=id, status="created", at_ms=now_ms)
+        self._objects[id] = _Object(newest)
+        return [newest]
 
     def start(self, id: str, epoch: int, now_ms: int) -> list[StatusUpdate]:  # noqa: A002
         """Begin an incarnation: from here on only its reports count.
@@ -162,21 +162,21 @@ class HealthMachine:
     def latest(self, id: str) -> StatusUpdate | None:  # noqa: A002
         """The object's status; None if there is no such object."""
         known = self._objects.get(id)
-        return None if known is None else known.said
+        return None if known is None else known.newest
 
     def restamped(self, now_ms: int) -> list[StatusUpdate]:
         """All statuses, stamped with `now_ms`, for a controller that knows none of them."""
         for known in self._objects.values():
-            said = known.said
-            known.said = _update(
+            newest = known.newest
+            known.newest = _update(
                 known,
-                said.status,
+                newest.status,
                 now_ms,
-                error=said.error,
-                hints=said.hints,
-                namespaced=said.namespaced,
+                error=newest.error,
+                hints=newest.hints,
+                namespaced=newest.namespaced,
             )
-        return [known.said for known in self._objects.values()]
+        return [known.newest for known in self._objects.values()]
 
     # -- deciding ----------------------------------------------------------------------------
 
@@ -237,9 +237,9 @@ def _update(
     namespaced: dict[str, str] | None = None,
 ) -> StatusUpdate:
     return StatusUpdate(
-        id=known.said.id,
+        id=known.newest.id,
         status=status,
-        at_ms=max(now_ms, known.said.at_ms),
+        at_ms=max(now_ms, known.newest.at_ms),
         error=error,
         hints=hints,
         namespaced=namespaced or {},
@@ -248,9 +248,9 @@ def _update(
 
 def _changed(known: _Object, update: StatusUpdate) -> list[StatusUpdate]:
     """Remember and return `update` if it differs in more than its time; else nothing."""
-    if _without_time(update) == _without_time(known.said):
+    if _without_time(update) == _without_time(known.newest):
         return []
-    known.said = update
+    known.newest = update
     return [update]
 
 

@@ -208,10 +208,10 @@ class _SparkMerge:
         self, count: int, claim: MergeClaim, where: str, superseded: threading.Event
     ) -> Iterator[None]:
         """Renew the claim and report the job's progress for as long as the block runs."""
-        told = 0
+        reported = 0
 
         def watch() -> float:
-            nonlocal told
+            nonlocal reported
             try:
                 if not superseded.is_set():
                     claim.keep()
@@ -221,8 +221,8 @@ class _SparkMerge:
                 # Repeated each time: cancelling has no effect on a job that is not submitted yet,
                 # and this thread may be faster than the one that submits it.
                 self._context.cancelJobGroup(claim.name)
-            elif (done := self._completed(claim.name)) > told:
-                told = done
+            elif (done := self._completed(claim.name)) > reported:
+                reported = done
                 self._report(f"{where}: {done} of {count} tasks are done")
             return _LOOK_MS
 

@@ -107,7 +107,7 @@ def _situation(facts: Facts, found: ObjectFacts, now_ms: int, ahead: tuple[str, 
 
 def _is_about_retries(found: ObjectFacts) -> bool:
     """True if the error of a view is that of its last incarnation, and not of its contents."""
-    between = found.told is None and bool(found.failure) and found.phase != "suspended"
+    between = found.storage_status is None and bool(found.failure) and found.phase != "suspended"
     return between and _errors(found) > 0
 
 
