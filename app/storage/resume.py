@@ -34,7 +34,12 @@ from typing import Final, Literal
 
 import msgspec
 
-from shardline.app.execution.checkpoint_log import VERSION, read_planned_offset
+from shardline.app.execution.checkpoint_log import (
+    VERSION,
+    logged_numbers,
+    read_planned_offset,
+    remove_unfinished_plan,
+)
 from shardline.app.storage.reclock import EMPTY_SNAPSHOT, Binding, BoundOffsets, SourceFile
 from shardline.datasource.errors import Corrupt
 
@@ -125,6 +130,7 @@ def reconcile_checkpoint(
         committed: True if the rows of the last binding are in the source's shard.
         query: Id of the query, a UUID, for a checkpoint that is made anew.
     """
+    remove_unfinished_plan(folder)
     if bound.last is not None and _agrees(folder, bound, committed=committed):
         return "kept"
     # Written beside its place and renamed: a crash in the middle must not leave a checkpoint that
@@ -152,7 +158,7 @@ def reconcile_checkpoint(
 def _agrees(folder: Path, bound: BoundOffsets, *, committed: bool) -> bool:
     """True if Spark, resuming from `folder`, would go on exactly behind `bound`."""
     assert bound.last is not None
-    offsets, commits = _numbers(folder / "offsets"), _numbers(folder / "commits")
+    offsets, commits = logged_numbers(folder / "offsets"), logged_numbers(folder / "commits")
     last = bound.last.number
     # One micro-batch may have been planned and not bound: it is run again, or bound then.
     if not (folder / "metadata").is_file() or max(offsets, default=EMPTY_SNAPSHOT) not in {
@@ -171,13 +177,6 @@ def _agrees(folder: Path, bound: BoundOffsets, *, committed: bool) -> bool:
         return False
     # A file that is missing in Spark's log would be read a second time.
     return bound.files <= Checkpoint(folder).planned_files().files
-
-
-def _numbers(folder: Path) -> list[int]:
-    """Numbers of the micro-batches that a log of the checkpoint has."""
-    if not folder.is_dir():
-        return []
-    return [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
 
 
 def _source_paths(folder: Path) -> list[Path]:

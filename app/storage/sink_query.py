@@ -49,6 +49,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.streaming import StreamingQuery
 
 from shardline.app.execution.batch_errors import micro_batch_error
+from shardline.app.execution.checkpoint_log import remove_unfinished_plan
 from shardline.app.execution.host import Host, Incarnation, Running
 from shardline.app.execution.observations import (
     Ended,
@@ -261,6 +262,7 @@ class _SinkRun:
             )
             # Safe: everything that counts is in `committed`, and the new query starts from there.
             shutil.rmtree(self._checkpoint, ignore_errors=True)
+        remove_unfinished_plan(self._checkpoint)
         return self._query_from(as_of, committed)
 
     def _query_from(self, as_of: int, committed: Frontier | None) -> StreamingQuery | None:

@@ -122,6 +122,20 @@ def rendered(bench: Bench, description: ViewDescription, as_of: int) -> View:
     return View(bench.host, bench.incarnation(description.name, as_of), description, no_fence)
 
 
+def test_a_kill_within_the_first_plan_is_no_harm(
+    bench: Bench, orders: Input, start: Started
+) -> None:
+    """Spark leaves a file that is not complete, and refuses to begin beside it."""
+    incarnation = bench.incarnation("totals", 5)
+    offsets = incarnation.checkpoint(bench.host.checkpoints) / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / ".0.1d2c.tmp").touch()
+    orders.idle(10)
+    start(TOTALS, 5)
+    reaches(bench, "totals", 10)
+    assert contents(bench.client, "totals", 9) == totals_at(orders, 9)
+
+
 def test_views_follow_rest_and_are_followed(bench: Bench, orders: Input, start: Started) -> None:
     """Changes take effect at their own times, a view reads a view, and rest costs no Spark job."""
     rich = view("rich", "SELECT count(*) AS n FROM totals WHERE total > 15", "n BIGINT", "totals")

@@ -50,7 +50,10 @@ from shardline.app.compute.holds import (
 from shardline.app.compute.view.idle_advancer import IdleAdvancer, get_advancer
 from shardline.app.compute.view.maintained_view import View
 from shardline.app.execution.batch_errors import micro_batch_error
-from shardline.app.execution.checkpoint_log import read_planned_offset
+from shardline.app.execution.checkpoint_log import (
+    read_planned_offset,
+    remove_unfinished_plan,
+)
 from shardline.app.execution.host import Host, Incarnation
 from shardline.app.execution.observations import Ended, Health, Started
 from shardline.app.execution.query_start import start_slot, wait_until_initialised
@@ -124,6 +127,7 @@ class RunningView:
         self._hold = hold_name(incarnation, host.checkpoints)
         self._checkpoint = incarnation.checkpoint(host.checkpoints)
         self._start_hold = f"{self._hold}:begin"
+        remove_unfinished_plan(self._checkpoint)
         # Of the offsets, not of the folder: Spark makes the folder, with its metadata, before the
         # first micro-batch is planned, and until then there is nothing to go on from.
         self._starts_anew = not (self._checkpoint / "offsets").is_dir()

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from shardline.app.execution.checkpoint_log import logged_numbers
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import TIME_MAX, Frontier
 from shardline.datasource.shard_source.offsets import ShardOffset, parse_offset
@@ -81,11 +82,11 @@ def may_continue(checkpoint: Path, committed: Frontier | None) -> bool:
         committed: How far the target is; None if it has nothing.
     """
     try:
-        done = end_of(checkpoint, max(_numbers(checkpoint / "commits"), default=-1))
+        done = end_of(checkpoint, max(logged_numbers(checkpoint / "commits"), default=-1))
         if committed is None:
             # A target without anything begins with the snapshot, and so does what was planned.
             return done is None
-        planned = max(_numbers(checkpoint / "offsets"), default=-1)
+        planned = max(logged_numbers(checkpoint / "offsets"), default=-1)
     except (OSError, ValueError, IndexError, AssertionError, InvalidUsage):
         return False
     if done is None:
@@ -93,10 +94,3 @@ def may_continue(checkpoint: Path, committed: Frontier | None) -> bool:
         # may begin after what the target has.
         return planned < 0
     return done <= committed
-
-
-def _numbers(folder: Path) -> list[int]:
-    """Numbers of the micro-batches that one of the checkpoint's logs has."""
-    if not folder.is_dir():
-        return []
-    return [int(path.name) for path in folder.iterdir() if path.name.isdigit()]

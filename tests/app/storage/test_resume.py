@@ -132,6 +132,9 @@ def test_a_snapshot_of_nothing(tmp_path: Path) -> None:
     folder = rebuilt(tmp_path / "c", nothing)
     assert list((folder / "offsets").iterdir()) == []
     assert (folder / "sources" / "0" / "0").read_text() == "v1\n17"
+    (folder / "offsets" / ".0.1d2c.tmp").touch()  # of a kill while Spark wrote its first plan
+    assert reconcile_checkpoint(folder, nothing, committed=True, query=QUERY) == "kept"
+    assert not list((folder / "offsets").glob("*")), "beside it Spark would refuse to begin"
     more = replace(nothing, last=Binding(0, 5, "o"), before=nothing.last)
     rebuilt(folder, more)
     assert [path.name for path in (folder / "offsets").iterdir()] == ["0"]
