@@ -276,8 +276,11 @@ class WriteHandle:
             txns=self.txns,
             covers=self.covers,
         )
+        # An error whose outcome is unknown keeps the parts: an append that has happened, and lost
+        # them, would leave a shard that cannot be read.
         with self._uncommitted(staged) as parts:
             with self._turn, parts.commit():
+                # Under the turn: of two appends of this handle the smaller number must be first.
                 number = self.sequence + 1 if sequence is None else sequence
                 self.sequence = max(self.sequence, number)
                 outcome, runs = self._attempts(replace(request, sequence=number), parts).run()

@@ -198,6 +198,8 @@ class Runtime(Observer):
 
     def start(self) -> None:
         """Start the loop, and with the lane all that shall run."""
+        # What watches first, and the lane last: an object that starts reports at once, and a report
+        # of an object that nobody knows is thrown away.
         if self._observing is not None:
             self._observing.found(self.lane.state, self._journal.records())
             self._observing.start(self._objects.hosts["storage"].writes, self.lane.check_fence)
@@ -206,6 +208,8 @@ class Runtime(Observer):
 
     def stop(self) -> bool:
         """Stop all that runs, without dropping it; whether everything has stopped."""
+        # Connections first: nothing more is asked for while all that runs ends. The loop after the
+        # lane: it passes the last phases on.
         self.compute.shut()
         self.storage.shut()
         self._peeks.stop()
@@ -227,6 +231,8 @@ class Runtime(Observer):
 
     def report(self, observation: Observation) -> None:
         """Take what a running object tells; returns at once, and never raises."""
+        # To the lane by a way of its own: a failure must be heard, or the object is never started
+        # again. The loop may lose an observation when it is far behind (`_put`).
         self.lane.report(observation)
         if self._observing is not None:
             self._observing.report(observation)
@@ -287,6 +293,7 @@ class Runtime(Observer):
             self._take_storage(order)
         if self._clock.elapsed_ms() - self._counted_ms >= _STATISTICS_MS:
             self._counted_ms = self._clock.elapsed_ms()
+            # Once a second, not with each observation: they are sums, and the newest one says all.
             updates = self._storage_worker.statistics()
             self.storage.respond(updates)
             if self._observing is not None:
@@ -302,6 +309,8 @@ class Runtime(Observer):
         self._objects.apply_settings(bounds)
 
     def _check(self, commands: Iterable[ComputeCommand | StorageCommand]) -> None:
+        # Before a worker takes the first of them: settings that were recorded and cannot be applied
+        # would be met again by every start.
         check_commands(commands, self.lane.state.settings, self._options.bounds)
 
     def _take_news(self, news: _News) -> None:
@@ -341,7 +350,11 @@ class Runtime(Observer):
 
     @contextmanager
     def _refusing(self, kind: Kind) -> Iterator[None]:
-        """End the connection whose step cannot be done: the next one says everything anew."""
+        """End the connection whose step cannot be done: the next one says everything anew.
+
+        The worker may have taken a part of the step, of which the lane has heard nothing. That part
+        is in doubt until a reconciliation has compared the two (`_catch_up`).
+        """
         try:
             yield
         except Exception as error:  # noqa: BLE001 - whatever it is, half of it may be done

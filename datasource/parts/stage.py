@@ -235,7 +235,7 @@ class UncommittedParts:
             with parts.commit():
                 outcome = machine.apply(append)  # from here on they are kept, unless refused
             if isinstance(outcome, UpperMismatch):
-                parts.unused()
+                parts.note_refused()
 
     Losing this object, in a crash, leaves the parts to the orphan sweep and does no other harm.
 

@@ -61,6 +61,7 @@ class RangePlanner:
             Determinate: A shard's upper is before the end.
         """
         check_advance(start, end, self._inputs.who)
+        # An empty range has no parts: no lease is taken for it, and no look at the store.
         if isinstance(end, Start) or start == end:
             return []
         needed = end if isinstance(start, Start) else start

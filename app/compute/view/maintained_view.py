@@ -136,6 +136,7 @@ class View:
             Determinate: Others append to the output all the time.
             Fenced: Another runtime has taken over.
         """
+        # Not when the view is made: that is also done by a runtime that may not write yet.
         if not self._made:
             self._sink.make()
             self._made = True
@@ -150,6 +151,8 @@ class View:
         news = (
             find_input_changes(states, first, end) if end is None or first < end else InputChanges()
         )
+        # Counts only looks at which the output has not moved. A step that moves it is progress,
+        # whoever took it, however many there are in a micro-batch.
         refused = 0
         while refused < _RACES_MAX:
             step = choose_next_step(output, news.known, floor=floor, end=end, strategy=strategy)
