@@ -154,7 +154,6 @@ _RELATIONS: Final = {
     "frontiers": "object_id",
     "error_counts": "export_id",
     "source_statistics": "id",
-    "shards": "name",
 }
 """Relations beside the verdicts, each with the column that names the object."""
 
@@ -164,8 +163,6 @@ def _status(
 ) -> ObjectStatus:
     name, kind = row["object_id"], row["type"]
     found = {relation: rows.get(name, {}) for relation, rows in known.items()}
-    # An index or a sink may have the name of somebody else's shard.
-    shard = found["shards"] if kind in ("source", "view") else {}
     frontier = found["frontiers"]
     return ObjectStatus(
         name=name,
@@ -179,8 +176,8 @@ def _status(
         ready_at=row["ready_at"],
         lag_ms=found["wallclock_lag"].get("lag"),
         finished=bool(frontier) and frontier["write_frontier"] is None,
-        rows=shard.get("records"),
-        size_bytes=shard.get("size"),
+        rows=row["records"],
+        size_bytes=row["size"],
         received=found["source_statistics"].get("messages_received"),
         changed_at=row["changed_at"],
         errors=found["error_counts"].get("count", 0),

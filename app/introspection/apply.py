@@ -308,6 +308,7 @@ def _polled(facts: Facts, event: Polled) -> None:
         return
     found.since = _later(found.since, event.since)
     found.write = _later(found.write, event.upper)
+    found.rows, found.size_bytes = event.rows, event.size_bytes
     if event.errors is not UNSET:
         found.errors = event.errors
 

@@ -296,18 +296,22 @@ class PeekEnded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Polled(msgspec.Struct, frozen=True, kw_only=True):
-    """Frontiers of an object's shard, read from its state.
+    """Frontiers and contents of an object's shard, read from its state.
 
     Attributes:
         id: The object.
         since: Of its shard.
         upper: Of its shard.
+        rows: Of its newest contents.
+        size_bytes: Of its parts, encoded.
         errors: Number of rows in its errors shard; UNSET if it has none.
     """
 
     id: str
     since: int | None
     upper: int | None
+    rows: int = 0
+    size_bytes: int = 0
     errors: int | msgspec.UnsetType = msgspec.UNSET
 
 

@@ -92,6 +92,8 @@ class ObjectFacts:
         gauges: Present values, by name.
         statistics: As the storage worker has aggregated them.
         errors: Number of rows in its errors shard; None if that is not known.
+        rows: Of the newest contents of its shard, and their size (`size_bytes`); None if it has no
+            shard, or if that was not read yet.
         elapsed_ms: Time spent, by phase of a micro-batch.
         durations: Counts by phase and bound, see `histogram_bucket_ns`.
         worked_ms: Time of Spark's tasks, by position of an operator.
@@ -135,6 +137,8 @@ class ObjectFacts:
     gauges: dict[str, float | None] = field(default_factory=dict)
     statistics: dict[str, float] = field(default_factory=dict)
     errors: int | None = None
+    rows: int | None = None
+    size_bytes: int | None = None
     elapsed_ms: Counter[str] = field(default_factory=Counter)
     durations: Counter[tuple[str, int]] = field(default_factory=Counter)
     worked_ms: Counter[int] = field(default_factory=Counter)

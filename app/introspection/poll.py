@@ -4,9 +4,9 @@
     poller.start()
 
 Objects report how far they are when they commit. Some things move without them: a since after a
-hold is given up, a shard that another process writes. So each second the frontiers of some objects
-are read, and one shard of the location is inspected, in turn. The cost per second is bounded: the
-more shards there are, the older is what is known of them.
+hold is given up, a shard that another process writes. So each second the frontiers and sizes of
+some objects are read, and one shard of the location is inspected, in turn. The cost per second is
+bounded: the more shards there are, the older is what is known of them.
 
 Invariants:
     Nothing is written. A shard that cannot be read is left out: its rows stay as they were.
@@ -100,7 +100,15 @@ class ShardPoller:
         state = self._state(name)
         if state is not None:
             errors = self._errors(name)
-            polled = Polled(id=name, since=state.since.time, upper=state.upper.time, errors=errors)
+            parts = [part for batch in state.trace.batches for part in batch.parts]
+            polled = Polled(
+                id=name,
+                since=state.since.time,
+                upper=state.upper.time,
+                rows=sum(part.diff_sum for part in parts),
+                size_bytes=sum(part.size_bytes for part in parts),
+                errors=errors,
+            )
             self._sink.put(polled)
 
     def _errors(self, name: str) -> int | UnsetType:

@@ -8,6 +8,7 @@ from typing import Final
 from shardline.app.introspection.facts import Facts
 from shardline.app.introspection.relation import (
     AT,
+    BYTES,
     FLAG,
     NUMBER,
     TEXT,
@@ -30,7 +31,7 @@ def _verdicts(facts: Facts, now_ms: int) -> Iterator[Row]:
     for name, judged in judge(found).items():
         noted = facts.verdicts.get(name)
         since = noted.since_ms if noted is not None and noted.verdict == judged.verdict else now_ms
-        one = found[name]
+        one, known = found[name], facts.objects.get(name)
         yield (
             name,
             one.kind,
@@ -45,6 +46,8 @@ def _verdicts(facts: Facts, now_ms: int) -> Iterator[Row]:
             one.backlog.files,
             one.backlog.size_bytes,
             one.backlog.offsets,
+            None if known is None else known.rows,
+            None if known is None else known.size_bytes,
             one.failures,
             _from_now(now_ms, one.retry_in_ms),
             _from_now(now_ms, None if one.quiet_ms is None else -one.quiet_ms),
@@ -108,6 +111,8 @@ VERDICTS: Final = (
                 "messages behind the newest one",
                 Metric("source_offsets_behind", "Messages behind the newest one outside."),
             ),
+            Column("records", NUMBER, "rows of its newest contents, if it has a shard"),
+            Column("size", BYTES, "their size, encoded, in bytes"),
             Column("failures", NUMBER, "failures in a row, by which it was stopped"),
             Column("retry_at", AT, "when it is started again; NULL if it is not suspended"),
             Column("changed_at", AT, "when rows of it have come or gone the last time"),

@@ -173,6 +173,12 @@ def test_frontiers_errors_and_shards_are_looked_up(place: Place) -> None:
         "flights": 3,
         "flights_errors": 3,
     }
+    (seen,) = world.rows("verdicts", "flights")
+    assert (seen["records"], seen["size"]) == (3, world.rows("shards", "flights")[0]["size"])
+    client.writer("flights").append_now(pa.table({"a": [4]}))
+    poller.step()
+    world.tell()
+    assert world.rows("verdicts", "flights")[0]["records"] == 4, "looked at in each round"
     with client.reader("flights", purpose="a test"):
         for _ in range(2):
             poller.step()
