@@ -46,6 +46,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 @pytest.fixture
+def kept_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands run in this process: they find its session, and stop it at their end.
+
+    It is that of all tests that come after.
+    """
+    monkeypatch.setattr(type(spark), "stop", lambda _: None)
+
+
+@pytest.fixture
 def location(tmp_path: Path) -> str:
     """A fresh location on local disk, in a path with a space and unicode."""
     return str(tmp_path / "läke 1")

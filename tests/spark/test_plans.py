@@ -106,7 +106,8 @@ class User:
 
 
 @pytest.fixture
-def user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> User:
+def user(kept_session: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> User:
+    del kept_session
     return User(tmp_path, capsys)
 
 

@@ -18,7 +18,12 @@ from shardline.jobs.run import main as run
 from support.processes.job import running_job
 from support.spark.projects import SQL, Place
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("main-job")]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.usefixtures("kept_session"),
+    pytest.mark.xdist_group("main-job"),
+]
 
 SEED = 7
 
