@@ -145,7 +145,11 @@ class LogFile(logging.handlers.WatchedFileHandler):
     def _current(self) -> IO[str]:
         """The file of the log's name; the one that was open may have been renamed."""
         self.reopenIfNeeded()
-        assert self.stream is not None, "it is opened at once"
+        if self.stream is None:
+            # After `close`: a thread may log while the process ends, and the standard library would
+            # write a traceback to the terminal in place of the line.
+            self.stream = self._open()
+            self._statstream()
         return self.stream
 
     def _is_due(self, stream: IO[str], at_s: float) -> bool:

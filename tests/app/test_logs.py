@@ -152,6 +152,17 @@ def test_a_file_is_renamed_when_its_day_is_over(tmp_path: Path) -> None:
     assert path.with_name("log.jsonl.2").read_text().splitlines() == ["line 0", "line 1"]
 
 
+def test_a_line_that_comes_after_the_end_is_no_traceback(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A thread may log while its process ends."""
+    logger = logging.getLogger("shardline")
+    next(one for one in logger.handlers if isinstance(one, LogFile)).close()
+    logger.info("late")
+    assert [line["msg"] for line in lines(file)] == ["late"]
+    assert capsys.readouterr().err == ""
+
+
 def test_two_processes_on_one_log_lose_no_line(tmp_path: Path) -> None:
     """Whoever finds it full renames it once; the other follows to the new file."""
     path = tmp_path / "log.jsonl"
