@@ -16,6 +16,7 @@ folder do: the first that finds it due renames it under a lock, the others notic
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import logging
@@ -144,10 +145,12 @@ class LogFile(logging.handlers.WatchedFileHandler):
 
     def _current(self) -> IO[str]:
         """The file of the log's name; the one that was open may have been renamed."""
-        self.reopenIfNeeded()
+        with contextlib.suppress(FileNotFoundError):
+            self.reopenIfNeeded()
         if self.stream is None:
-            # After `close`: a thread may log while the process ends, and the standard library would
-            # write a traceback to the terminal in place of the line.
+            # Its folder was removed, or this is after `close`: a thread may log while the process
+            # ends. The standard library would write a traceback to the terminal instead.
+            Path(self.baseFilename).parent.mkdir(parents=True, exist_ok=True)
             self.stream = self._open()
             self._statstream()
         return self.stream

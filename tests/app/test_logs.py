@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,9 @@ def test_a_line_that_comes_after_the_end_is_no_traceback(
     next(one for one in logger.handlers if isinstance(one, LogFile)).close()
     logger.info("late")
     assert [line["msg"] for line in lines(file)] == ["late"]
+    shutil.rmtree(file.parent)
+    logger.info("later")
+    assert [line["msg"] for line in lines(file)] == ["later"]
     assert capsys.readouterr().err == ""
 
 
