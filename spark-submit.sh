@@ -154,7 +154,7 @@ digest() { if command -v sha256sum >/dev/null; then sha256sum; else shasum -a 25
 # name because an installed project points at its sources.
 find_environment() {
   local name
-  name=$({ echo "2 $root" && cat "$root/requirements.lock" "$root/requirements-build.lock"; } | digest)
+  name=$({ echo "6 $root" && cat "$root/requirements.lock" "$root/requirements-build.lock"; } | digest)
   env=$venvs/$name
   python=$env/bin/python
 }
@@ -184,12 +184,10 @@ find_python() {
 lock_file() { "$3" -ISc "import fcntl; fcntl.flock($1, fcntl.$2)" 2>/dev/null; }
 
 # Python compiles a module when it is first imported. To compile all eight thousand right away
-# would take a third of a set-up; of an archive they are, since each executor begins with a new copy.
-bytecode=--no-compile
-
+# would take a third of a set-up.
 pip() {
   "$python" -I -m pip --disable-pip-version-check --no-input --quiet \
-    install "$bytecode" --no-warn-script-location --no-build-isolation "$@" >&2
+    install --no-compile --no-warn-script-location --no-build-isolation "$@" >&2
 }
 
 pip_failed() {
@@ -197,15 +195,15 @@ pip_failed() {
     "once online (or with PIP_INDEX_URL, PIP_FIND_LINKS set), start again"
 }
 
-# Fills the fresh environment in $env. $1: what to install of the project itself ("-e" or nothing).
+# Fills the fresh environment in $env.
 fill_environment() {
   "$base_python" -m venv --clear "$env" || die "$base_python could not make '$env'"
-  # Before anything is installed, so that a ruin says whose it is, too. An archive is nobody's.
-  [[ ${1:-} != -e ]] || echo "$root" >"$env/checkout"
+  # Before anything is installed, so that a ruin says whose it is, too.
+  echo "$root" >"$env/checkout"
   # Building needs no network and no unpinned tool: its tools come first, with hashes of their own.
   pip --require-hashes -r "$root/requirements-build.lock" || pip_failed requirements-build.lock
   pip --require-hashes -r "$root/requirements.lock" || pip_failed requirements.lock
-  pip --no-deps "$@" "$root" || pip_failed 'the project itself'
+  pip --no-deps -e "$root" || pip_failed 'the project itself'
 }
 
 # Runs "$@" while no other start of this script does; a set-up that was killed lets go by dying.
@@ -224,12 +222,36 @@ alone() {
   exec 8>&-
 }
 
+# Spark puts its own Python code, as a zip of sources, and a jar first on the path of every Python
+# process that it starts: each compiles the one anew and reads the other's directory, for a second of
+# processor time. The environment has the same code with its bytecode, and there is no Python in the
+# jar. Those of another Spark, elsewhere, stay.
+prefer_compiled_modules() {
+  local packages
+  packages=$(echo "$env"/lib/python3.*/site-packages)
+  printf '%s' 'import os, sys; sys.path[:] = [p for p in sys.path if not (p.endswith((".zip", ".jar")) ' \
+    'and os.path.realpath(p).startswith(os.path.realpath(sys.prefix) + os.sep))]' \
+    >"$packages/_shardline_path.pth"
+}
+
+# Spark starts a new Python for each stream and for each step of planning: those of one JVM are forked
+# from a process that has imported everything (src/shardline/planner_forks.py). Of a name that comes
+# after those that make the path.
+fork_planners() {
+  printf '%s' 'import sys; " ".join(sys.orig_argv[1:]).startswith(' \
+    '("-m pyspark.sql.streaming.python_streaming_source_runner", "-m pyspark.daemon pyspark.sql.worker.")) ' \
+    'and __import__("shardline.planner_forks").planner_forks.hand_over()' \
+    >"$(echo "$env"/lib/python3.*/site-packages)/_shardline_planners.pth"
+}
+
 make_environment() {
   is_complete && return # another start made it meanwhile
   local seconds=$SECONDS
   say "setting up '$env' with $("$base_python" --version) (once; a minute or two)"
   rm -rf "$env"
-  fill_environment -e
+  fill_environment
+  prefer_compiled_modules
+  fork_planners
   : >"$env/complete"
   ln -sfn "${env##*/}" "$venvs/current"
   remove_old_environments
@@ -543,42 +565,51 @@ run_tests() {
   cd "$root"
   # JVMs of tests live for minutes at most, of which the second compiler would take a third.
   export SPARK_SUBMIT_OPTS="-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m ${SPARK_SUBMIT_OPTS-}"
-  # Everything, or a choice out of everything (tests/support), runs in parallel, but never so many
-  # JVMs that memory decides. What pytest is told of paths and names may follow, and wins.
-  local argument parallel=()
-  ((${#job[@]})) || parallel=(-n auto --maxprocesses 4 --dist loadgroup)
+  # Everything, or a choice out of everything (tests/support), runs in parallel, by one process more
+  # than there are cores, since each waits now and then, but never so many JVMs that memory decides.
+  # What pytest is told of paths and names may follow, and wins.
+  local argument parallel=() all workers
+  workers=$("$python" -ISc 'import os; print(min(len(os.sched_getaffinity(0)) + 1, 4))' 2>/dev/null) || workers=4
+  all=(-n "$workers" --dist loadgroup)
+  ((${#job[@]})) || parallel=("${all[@]}")
   for argument in ${job[@]+"${job[@]}"}; do
     case $argument in
-      # Tests that take milliseconds are handed out in large pieces, and stolen at the end.
-      --fast) parallel=(-n auto --maxprocesses 4 --dist worksteal) && break ;;
-      --rest | --changed | --changed=*) parallel=(-n auto --maxprocesses 4 --dist loadgroup) ;;
+      # Tests that take milliseconds are handed out in large pieces, and stolen at the end. Two for
+      # each core of a small machine: a third of their time they wait, for threads and locks.
+      --fast) parallel=(-n 4 --dist worksteal) && break ;;
+      --rest | --changed | --changed=*) parallel=("${all[@]}") ;;
     esac
   done
   exec "$python" -m pytest ${parallel[@]+"${parallel[@]}"} ${job[@]+"${job[@]}"}
 }
 
-# An environment of its own with the project installed as a wheel. Spark's jars stay out: they are
-# nine tenths of it, and a cluster has its own.
+# An environment of its own with the locked packages, copied, and the project, installed as a wheel.
+# Spark's jars stay out: they are nine tenths of it, and a cluster has its own.
 make_package() {
   no_spark_options
   ((${#job[@]} == 1)) || die 'package needs one argument: the archive to write, OUT.tar.gz'
-  local out=${job[0]}
+  local out=${job[0]} staged packages
   [[ $out == /* ]] || out=$PWD/$out
   [[ -d $(dirname -- "$out") ]] || die "no folder '$(dirname -- "$out")'"
-  find_python
   stage=$(mktemp -d) # not local: the trap runs when this function's names are gone
   trap 'rm -rf "$stage"' EXIT
-  env=$stage/environment python=$stage/environment/bin/python bytecode=--compile
+  staged=$stage/environment
   say 'building the environment for the archive'
-  fill_environment
-  # What a worker imports stays; scripts name the folder they were installed in, which is gone.
-  find "$env/bin" -mindepth 1 ! -name 'python*' -exec rm -rf {} +
-  rm -rf "$env"/lib/python3.*/site-packages/pyspark/{jars,examples,licenses,bin,sbin}
+  "$python" -m venv --without-pip "$staged" || die "$python could not make '$staged'"
+  packages=$(echo "$staged"/lib/python3.*/site-packages)
+  "$python" -I -m shardline.jobs.copy_packages "$root/requirements.lock" "$packages" ||
+    die "'$env' is not as it was set up" "remove '$env/complete' and start again: it is made anew"
+  pip --no-deps --no-index --target "$packages" "$root" || pip_failed 'the project itself'
+  # Each executor begins with a new copy. Some packages have files that are no Python.
+  "$staged/bin/python" -I -m compileall -q -j 0 "$packages" >/dev/null 2>&1 || true
+  # What a worker imports stays; scripts name the folder they were made in, which will be gone.
+  find "$staged/bin" -mindepth 1 ! -name 'python*' -exec rm -rf {} +
+  rm -rf "${packages:?}/bin"
   # Lightly: every executor unpacks it before its first task.
-  tar -cf - -C "$env" . | gzip -1 >"$out.new"
+  tar -cf - -C "$staged" . | gzip -1 >"$out.new"
   mv "$out.new" "$out"
-  say "wrote '$out' ($(du -h "$out" | cut -f1)); workers need $("$base_python" --version) at $(
-    dirname -- "$(readlink -f "$python")"
+  say "wrote '$out' ($(du -h "$out" | cut -f1)); workers need $("$python" --version) at $(
+    dirname -- "$(readlink -f "$staged/bin/python")"
   )"
 }
 
@@ -598,7 +629,7 @@ main() {
     *) unknown_command "$command" ;;
   esac
   clean_python_variables
-  [[ $command == package ]] || use_environment
+  use_environment
   case $command in
     demo | plan | run) start_command "$command" ;;
     bench)

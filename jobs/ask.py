@@ -3,6 +3,7 @@
     ./spark-submit.sh sql "SELECT * FROM carrier_ranking ORDER BY place"
     ./spark-submit.sh sql "SELECT count(*) FROM flights AS OF 1700000000000" --format json
     ./spark-submit.sh subscribe carrier_ranking
+    ./spark-submit.sh subscribe introspection.verdicts
     ./spark-submit.sh status
     ./spark-submit.sh set index_limit=1g
     ./spark-submit.sh drop very_late --commit
@@ -47,12 +48,18 @@ from shardline.app.server.client import (
     run_query,
 )
 from shardline.app.server.discovery import ApplicationAddress
+from shardline.app.server.relation_client import follow_relation
 from shardline.app.settings.durations import parse_duration_ms
 from shardline.datasource.clock import SystemClock
 from shardline.datasource.errors import ShardError
 from shardline.installation import PROGRAM
 
 __all__ = ["main"]
+
+_RELATION: Final = re.compile(
+    r"\s*SUBSCRIBE\s+(TO\s+)?introspection\.(?P<name>\w+)\s*;?\s*", re.IGNORECASE
+)
+"""A subscription to a relation of introspection, which is no object."""
 
 _KINDS: Final = ("source", "view", "index", "sink", "subscribe")
 
@@ -98,9 +105,15 @@ def _sql(where: ApplicationAddress, given: argparse.Namespace, console: Console)
 def _subscribe(where: ApplicationAddress, given: argparse.Namespace, console: Console) -> None:
     text = " ".join(given.object)
     query = text if re.match(r"\s*subscribe\b", text, re.IGNORECASE) else f"SUBSCRIBE {text}"
+    relation = _RELATION.fullmatch(query)
+    batches = (
+        follow_subscription(where, query)
+        if relation is None
+        else follow_relation(where, relation["name"].lower())
+    )
     chosen = given.format or ("table" if console.is_terminal else "json")
     lines = SubscriptionLines(lambda line: print(line, flush=True))
-    for batch in follow_subscription(where, query):
+    for batch in batches:
         if chosen == "table":
             lines.show(batch)
         else:
@@ -151,7 +164,11 @@ def _parser() -> argparse.ArgumentParser:
     sql.add_argument("--format", choices=("table", "json", "csv"), default="table")
     sql.add_argument("--timeout", default="60s", help="how long to wait; default: 60s")
     subscribe = verbs.add_parser("subscribe", parents=[common], help="follow changes")
-    subscribe.add_argument("object", nargs="+", help="NAME [WITHOUT SNAPSHOT] [AS OF t] [UP TO t]")
+    subscribe.add_argument(
+        "object",
+        nargs="+",
+        help="NAME [WITHOUT SNAPSHOT] [AS OF t] [UP TO t]; or introspection.RELATION",
+    )
     subscribe.add_argument(
         "--format", choices=("table", "json"), help="default: table on a terminal, else JSON lines"
     )

@@ -57,7 +57,9 @@ _REFUSALS: Final = frozenset({"OTHER_PROJECT", "REPLACEMENT_REFUSED"})
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run with `arguments` (those of the process by default) and return the exit status."""
-    given = _parser().parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    # `plan` is called with this option first; its help is about itself.
+    given = _parser(plans=words[:1] == ["--plan"]).parse_args(words)
     console = open_console()
     try:
         settings = load(given.config, _overrides(given))
@@ -211,7 +213,7 @@ def _serve(
             progress.step("starting the objects")
             plan = application.apply(resolved, allowed)
         console.print(f"{plan_summary(plan)}; log: {capture.log_file}", soft_wrap=True)
-        console.print(f"running; {where.url}; Ctrl-C stops it", soft_wrap=True)
+        console.print(f"running; {where.page_link()}; Ctrl-C stops it", soft_wrap=True)
         _follow(application, client.clock, console)
         console.print(f"stopped: {application.lost}", markup=False)
     return 0
@@ -247,28 +249,39 @@ def _overrides(given: argparse.Namespace) -> dict[str, Mapping[str, object]]:
     return {"demo": demo, "runtime": runtime, "storage": storage_options(given.option)}
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(*, plans: bool) -> argparse.ArgumentParser:
+    """The command line of `run`, or of `plan`, whose help leaves out what is for running alone."""
+
+    def for_running(text: str) -> str:
+        return argparse.SUPPRESS if plans else text
+
     parser = argparse.ArgumentParser(
-        prog=f"{PROGRAM} run", description="Run a project.", epilog=LOG_HELP
+        prog=f"{PROGRAM} {'plan' if plans else 'run'}",
+        description="Show what a run of a project would change." if plans else "Run a project.",
+        epilog=LOG_HELP,
     )
     parser.add_argument("project", type=Path, help="folder of SQL files")
-    parser.add_argument("--plan", action="store_true", help="only show what would change")
+    parser.add_argument("--plan", action="store_true", help=for_running("only show the changes"))
     parser.add_argument("--set", action="append", default=[], help="NAME=VALUE for ${NAME}")
     parser.add_argument("--location", help="folder or URL of the shards; default: in the folder")
     parser.add_argument("--data", type=Path, help="folder for everything else; default: data/")
-    parser.add_argument("--listen", help="address and port of the HTTP server")
+    parser.add_argument("--listen", help=for_running("address and port of the HTTP server"))
     parser.add_argument(
-        "--take-over", action="store_true", help="take the location from another runtime"
+        "--take-over",
+        action="store_true",
+        help=for_running("take the location from another runtime"),
     )
     parser.add_argument(
         "--read-only",
         action="store_true",
-        help="follow the runtime that holds the location, and write nothing until allowed",
+        help=for_running(
+            "follow the runtime that holds the location, and write nothing until allowed"
+        ),
     )
     parser.add_argument(
         "--no-unified-runtime",
         action="store_true",
-        help="a session each for compute and storage: to see what one is good for",
+        help=for_running("a session each for compute and storage: to see what one is good for"),
     )
     parser.add_argument(
         "--allow-replace",

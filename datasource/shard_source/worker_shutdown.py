@@ -12,6 +12,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from shardline.planner_forks import PLANNER
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -19,9 +21,6 @@ __all__ = ["silence_broken_pipes"]
 
 _DAEMON: Final = "pyspark.daemon"
 """The module that each worker runs, forked; it calls its own `worker` again for each task."""
-
-_PLANNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
-"""The module that the planner of one streaming query runs."""
 
 
 def silence_broken_pipes() -> None:
@@ -35,7 +34,7 @@ def silence_broken_pipes() -> None:
     name = getattr(spec, "name", "")
     if name == _DAEMON and not isinstance(main.worker, _QuietWorker):
         main.worker = _QuietWorker(main.worker)
-    elif name == _PLANNER:
+    elif name == PLANNER:
         sys.excepthook = _hook
 
 

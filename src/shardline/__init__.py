@@ -15,8 +15,10 @@ In a clone it is `src/shardline`, whose `app`, `datasource`, `jobs` and `conf` a
 folders of the repository; a wheel has what they lead to.
 
 `import shardline` loads neither pyspark nor pyarrow: what it offers is loaded when it is asked for.
-It has one effect, on the environment that a JVM inherits: Spark's helper processes shall be this
-very Python (`shardline.spark_python`).
+It has two effects. Spark's helper processes shall be this very Python, so it changes the
+environment that a JVM inherits (`shardline.spark_python`); and sessions that ask for it by the
+setting `spark.shardline.nativeReads` read `format("shard")` by Spark's own Parquet reader
+(`shardline.session_hook`).
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ import importlib
 from typing import TYPE_CHECKING, Final
 
 from shardline.extras import needed_for
+from shardline.installation import program_version
+from shardline.session_hook import call_with_sessions
 from shardline.spark_python import choose_python, warn_if_too_late
 
 if TYPE_CHECKING:
@@ -79,9 +83,7 @@ if not TYPE_CHECKING:  # a type checker would take every misspelt name for an ob
 
     def __getattr__(name: str) -> object:
         if name == "__version__":
-            from importlib.metadata import version  # noqa: PLC0415 - takes longer than all the rest
-
-            return version("shardline")
+            return program_version()
         with needed_for(f"shardline.{name}"):
             if name in _MODULES:
                 return importlib.import_module(f"shardline.{name}")
@@ -94,5 +96,11 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
+def _offer_native_reads(session: object) -> None:
+    module = importlib.import_module("shardline.datasource.spark_native.plan_rule")
+    module.offer_native_reads(session)
+
+
 choose_python()
 warn_if_too_late()
+call_with_sessions(_offer_native_reads)

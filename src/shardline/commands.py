@@ -23,6 +23,7 @@ from typing import Final
 
 from shardline.datasource.errors import InvalidUsage, unknown_name
 from shardline.extras import MissingPackage, check_installed, needed_for
+from shardline.installation import program_version
 
 __all__ = ["COMMANDS", "SPARK_OPTIONS", "Command", "main"]
 
@@ -122,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(_help())
         return 0
     if words == ["--version"]:
-        print(f"shardline {_version()}")
+        print(f"shardline {program_version()}")
         return 0
     try:
         options, name, rest = _split(words)
@@ -184,7 +185,7 @@ def _prepare_spark(options: Sequence[str]) -> None:
 
 def _help() -> str:
     lines = [
-        f"shardline {_version()}: time-varying tables on object storage, and views of them",
+        f"shardline {program_version()}: time-varying tables on object storage, and views of them",
         "",
     ]
     calls = {
@@ -195,9 +196,3 @@ def _help() -> str:
     lines += [f"{call:{width}}{COMMANDS[name].summary}" for name, call in calls.items()]
     lines += ["", "`shardline COMMAND --help` shows a command's options."]
     return "\n".join(lines)
-
-
-def _version() -> str:
-    from importlib.metadata import version  # noqa: PLC0415 - takes longer than most commands
-
-    return version("shardline")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-__all__ = ["CONF", "PROGRAM", "folder_of_paths"]
+__all__ = ["CONF", "PROGRAM", "folder_of_paths", "program_version"]
 
 _PACKAGE: Final = Path(__file__).resolve().parent
 
@@ -20,6 +20,13 @@ _IS_CLONE: Final = CONF.parent != _PACKAGE
 
 PROGRAM: Final = "./spark-submit.sh" if _IS_CLONE else "shardline"
 """What a reader of a message types in front of a command."""
+
+
+def program_version() -> str:
+    """The version of the installed package."""
+    from importlib.metadata import version  # noqa: PLC0415 - takes longer than all the rest
+
+    return version("shardline")
 
 
 def folder_of_paths(settings: Path) -> Path:

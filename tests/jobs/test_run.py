@@ -1,4 +1,4 @@
-"""`run` follows its application on a terminal that may be gone."""
+"""`run` follows its application on a terminal that may be gone; `plan` has a help of its own."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from rich.console import Console
 from typing_extensions import override
 
 from shardline.app.execution.observations import Failed
 from shardline.app.introspection.events import Phase
 from shardline.app.introspection.store import Relations
+from shardline.commands import COMMANDS
+from shardline.installation import PROGRAM
 from shardline.jobs import run
 from support.fakes.clock import ManualClock
 from support.fakes.introspection import DELAYS, FLIGHTS, World
@@ -25,6 +28,19 @@ class Full(io.StringIO):
     @override
     def write(self, text: str) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(("command", "runs"), [("run", True), ("plan", False)])
+def test_the_help_of_a_command_is_its_own(
+    command: str, runs: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both are one program; `plan` listens nowhere and takes nothing over."""
+    with pytest.raises(SystemExit, match=r"^0$"):
+        run.main([*COMMANDS[command].arguments, "--help"])
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: {PROGRAM} {command} [")
+    assert ("--listen" in text, "--take-over" in text, "--plan" in text) == (runs,) * 3
+    assert "--allow-replace" in text
 
 
 def test_an_application_outlives_the_file_that_its_lines_go_to() -> None:

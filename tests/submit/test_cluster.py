@@ -90,7 +90,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.getOrCreate()
-place, rows = sys.argv[1], 2_000_000
+place, rows = sys.argv[1], 1_000_000
 
 
 def parent(pid):
@@ -140,15 +140,17 @@ for number, what in enumerate(("worker", "executor")):
     )
     query.awaitTermination()
 out = spark.read.format("shard").load(f"{place}/out")
-print(json.dumps(out.selectExpr("count(*) n", "count(distinct id) d", "max(id) m").first()))
+counts = out.selectExpr("count(*) n", "count(distinct id) d", "max(id) m").first()
+seen = spark.read.format("probe").load().first().asDict()
+print(json.dumps({**seen, "counts": list(counts)}))
 """
 
 
 @pytest.fixture(scope="module")
-def archive(checkout: Checkout, ready: Checkout, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The archive, made once."""
+def archive(ready: Checkout, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The archive, made once, of what is installed: nothing is downloaded."""
     out = tmp_path_factory.mktemp("an archive") / "environment.tar.gz"
-    made = Checkout(ready.root, checkout.env).run("package", str(out), timeout_s=SETUP_TIMEOUT_S)
+    made = ready.run("package", str(out), timeout_s=SETUP_TIMEOUT_S)
     assert made.returncode == 0, made.stderr
     return out
 
@@ -170,15 +172,9 @@ def run(ready: Checkout, job: str, cwd: Path, *options: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def run_on(ready: Checkout, master: str, archive: Path, cwd: Path) -> dict[str, str]:
-    """Run the job above on `master` with the archive; who read the probe on the executor."""
-    archived = f"{archive}#environment"
-    options = ["--master", master, "--archives", archived, "--conf", "spark.cores.max=1"]
-    seen = run(ready, JOB, cwd, *options)
-    assert seen["counts"] == [[0, 500], [1, 500], [2, 500]]
-    for shard in ("in", "out"):
-        assert list((cwd / "läke" / shard).glob("**/*.parquet")), "executors staged parts"
-    return {name: seen[name] for name in ("module", "python")}
+def archived(archive: Path) -> list[str]:
+    """Options for executors that use the archive."""
+    return ["--archives", f"{archive}#environment"]
 
 
 def test_the_archive_holds_the_project_but_no_jars(archive: Path) -> None:
@@ -188,31 +184,29 @@ def test_the_archive_holds_the_project_but_no_jars(archive: Path) -> None:
     assert [n for n in names if n.endswith("site-packages/shardline/datasource/errors.py")]
     assert [n for n in names if n.endswith("bin/python")]
     assert not [n for n in names if "/pyspark/jars/" in n or n.endswith("_shardline.pth")]
-
-
-def test_local_cluster_executors_use_the_archive(
-    ready: Checkout, archive: Path, tmp_path: Path
-) -> None:
-    """Under local-cluster, shards are written and read by the archive's Python and project."""
-    seen = run_on(ready, "local-cluster[2,1,1024]", archive, tmp_path)
-    assert str(ready.root / "src") not in seen["module"]
-    assert "environment/lib/python3" in seen["module"]
-    assert seen["python"].endswith("environment/bin/python")
+    assert not [n for n in names if n.endswith("/checkout")], "it is nobody's"
+    # Each executor begins with a new copy, and would compile all that it imports.
+    compiled = ("datasource/__pycache__/errors.", "pandas/core/__pycache__/frame.")
+    assert all([n for n in names if part in n and n.endswith(".pyc")] for part in compiled)
 
 
 def test_a_stream_survives_the_loss_of_workers_and_executors(
-    ready: Checkout, tmp_path: Path
+    ready: Checkout, archive: Path, tmp_path: Path
 ) -> None:
-    """A Python worker and an executor that are killed while they read cost no row and add none."""
-    assert run(ready, LOSSES, tmp_path, "--master", "local-cluster[2,1,1024]") == [
-        4_000_000,
-        4_000_000,
-        3_999_999,
-    ]
+    """A Python worker and an executor that are killed while they read cost no row and add none.
+
+    All of them run the archive's Python and project, that of the executor that comes instead, too.
+    """
+    master = ["--master", "local-cluster[2,1,1024]"]
+    seen = run(ready, LOSSES, tmp_path, *master, *archived(archive))
+    assert seen["counts"] == [2_000_000, 2_000_000, 1_999_999]
     assert {path.name for path in (tmp_path / "läke").glob("again *")} == {
         "again after worker",
         "again after executor",
     }, "tasks did fail"
+    assert str(ready.root / "src") not in seen["module"]
+    assert "environment/lib/python3" in seen["module"]
+    assert seen["python"].endswith("environment/bin/python")
 
 
 @pytest.fixture
@@ -222,7 +216,10 @@ def standalone(ready: Checkout, tmp_path: Path) -> Iterator[str]:
     port = free_port()
     url = f"spark://127.0.0.1:{port}"
     deploy = "org.apache.spark.deploy"
-    env = {**ready.env, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(pyspark)}
+    env = {
+        **ready.env, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(pyspark),
+        "SPARK_DAEMON_JAVA_OPTS": BRIEF,
+    }  # fmt: skip
     with contextlib.ExitStack() as stack:
         for name, command in {
             "master": [f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port)],
@@ -269,6 +266,10 @@ def test_standalone_executors_use_the_archive(
     ready: Checkout, archive: Path, standalone: str, tmp_path: Path
 ) -> None:
     """On a standalone master and worker, shards are written and read out of the archive."""
-    seen = run_on(ready, standalone, archive, tmp_path)
+    master = ["--master", standalone, "--conf", "spark.cores.max=1"]
+    seen = run(ready, JOB, tmp_path, *master, *archived(archive))
+    assert seen["counts"] == [[0, 500], [1, 500], [2, 500]]
+    for shard in ("in", "out"):
+        assert list((tmp_path / "läke" / shard).glob("**/*.parquet")), "executors staged parts"
     assert Path(seen["module"]).is_relative_to(tmp_path / "work")
     assert seen["python"].endswith("environment/bin/python")

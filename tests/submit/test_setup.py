@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,6 +55,19 @@ def test_what_is_compiled_is_kept(ready: Checkout, tmp_path: Path) -> None:
     refused, _, kept = seen.stdout.strip().partition(" ")
     assert refused == "False", seen.stderr
     assert Path(kept).is_file()
+
+
+def test_a_zip_of_another_spark_stays_on_the_path(ready: Checkout, tmp_path: Path) -> None:
+    """That of the environment goes, since its packages have the same modules, compiled."""
+    own = next((ready.root / ".venv/current").glob("lib/python3*/site-packages/pyspark"))
+    zips = [own / "python/lib/pyspark.zip", tmp_path / "spark/python/lib/pyspark.zip"]
+    assert zips[0].is_file()
+    python = own.parents[3] / "bin/python"
+    asked = [str(python), "-c", "import sys; print(sys.path)"]
+    env = {"PYTHONPATH": os.pathsep.join(map(str, zips))}
+    seen = subprocess.check_output(asked, env=env, text=True)
+    assert str(zips[0]) not in seen
+    assert str(zips[1]) in seen
 
 
 def test_the_packages_are_those_of_the_lock(ready: Checkout) -> None:

