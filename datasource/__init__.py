@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from shardline.datasource.spark_native.micro_batch import micro_batch
+    from shardline.datasource.spark_native.plan_rule import plan_reads_natively
     from shardline.datasource.spark_native.read import changes, snapshot
     from shardline.datasource.spark_native.save import save
     from shardline.datasource.spark_native.time_interval import compare_and_append, interval_of
@@ -54,6 +55,7 @@ __all__ = [
     "compare_and_append",
     "interval_of",
     "micro_batch",
+    "plan_reads_natively",
     "register",
     "save",
     "snapshot",
@@ -65,6 +67,7 @@ _EXPORTS: Final = {
     "compare_and_append": "shardline.datasource.spark_native.time_interval",
     "interval_of": "shardline.datasource.spark_native.time_interval",
     "micro_batch": "shardline.datasource.spark_native.micro_batch",
+    "plan_reads_natively": "shardline.datasource.spark_native.plan_rule",
     "save": "shardline.datasource.spark_native.save",
     "snapshot": "shardline.datasource.spark_native.read",
     "transaction": "shardline.datasource.spark_native.transaction",

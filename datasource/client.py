@@ -412,7 +412,7 @@ class ShardClient:
         self.state(name)
         return set_retention(self.machine(name), retain_ms)
 
-    def compact(self, name: str, *, force: bool = False) -> int:
+    def compact(self, name: str, *, force: bool = False, most_bytes: int | None = None) -> int:
         """Merge batches of shard `name`, invisibly to readers; return the number of merges applied.
 
         Args:
@@ -420,6 +420,8 @@ class ShardClient:
             force: True merges all batches into one, whatever it costs. By default neighbours of
                 like size are merged, so that each update is written again O(log n) times in its
                 life; and history whose updates mostly cancel.
+            most_bytes: The most that may be read; merges that exceed it stay due. None for any
+                amount.
 
         Raises:
             MissingBlob: A part is missing in the store.
@@ -427,7 +429,7 @@ class ShardClient:
             Indeterminate: A merge may have been applied; the contents are the same either way.
         """
         self.state(name)
-        return compact(self.machine(name), force=force)
+        return compact(self.machine(name), force=force, most_bytes=most_bytes)
 
     def collect_garbage(self, name: str) -> int:
         """Delete blobs of shard `name` that no reader can need any more; return their number.

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
@@ -42,6 +43,7 @@ from shardline.datasource.types.schema import ShardSchema
 __all__ = [
     "ListenStep",
     "ReadHandle",
+    "check_begun",
     "contents_of",
     "current_schema",
     "first_sort_column",
@@ -301,6 +303,34 @@ def history_gone_error(state: ShardState, as_of: int | None, since: Frontier) ->
         code="HISTORY_GONE",
         hint=f"read at {since.time} or later; a since hold keeps history from being compacted",
     )
+
+
+def check_begun(state: ShardState, as_of: int) -> None:
+    """Refuse a moment before the shard began.
+
+    Its contents are known then, and empty. But who names a moment by its date means one at which
+    there was something, and would take the empty answer for one (Delta refuses a timestamp before
+    the first commit, too).
+
+    Raises:
+        InvalidUsage: `BEFORE_FIRST_CHANGE`: at `as_of` the shard was not made yet, and no row in it
+            is as old.
+    """
+    # Rows may be older than the shard, when their times are those of the events; and what was
+    # compacted beyond its first time may have had any.
+    if state.since.time != 0 or state.created_ms <= as_of:
+        return
+    first = state.created_ms
+    for batch in state.trace.batches:
+        for part in batch.parts:
+            first = min(first, (part.time_bounds or (batch.desc.lower, 0))[0])
+    if as_of < first:
+        began = datetime.fromtimestamp(first / 1000, UTC).isoformat(" ", "milliseconds")
+        raise InvalidUsage(
+            f"shard '{state.name}' began at {began}, after the time that is asked for",
+            code="BEFORE_FIRST_CHANGE",
+            hint=f"read at {first} or later; as a number, earlier times are empty and no error",
+        )
 
 
 def not_yet_readable_error(state: ShardState, as_of: int, timeout_ms: float) -> Determinate:

@@ -23,7 +23,7 @@ from typing import Literal
 import msgspec
 
 from shardline.datasource.frontier import Frontier, meet
-from shardline.datasource.shard.batch import Batch, Part
+from shardline.datasource.shard.batch import Batch, Part, add_up_diffs
 from shardline.datasource.shard.references import dropped as gone
 from shardline.datasource.shard.references import part_blobs
 from shardline.datasource.shard.state import (
@@ -37,6 +37,7 @@ from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.types.spark_types import Array, Atomic, Field, Map, Record, SparkType
 
 __all__ = [
+    "BatchReport",
     "DroppedPart",
     "HolderReport",
     "LevelReport",
@@ -48,6 +49,7 @@ __all__ = [
     "WriterReport",
     "dropped_parts",
     "report_shard",
+    "schema_columns",
     "schema_text",
 ]
 
@@ -75,6 +77,30 @@ class LevelReport(msgspec.Struct, frozen=True):
     batches: int
     parts: int
     rows: int
+    size_bytes: int
+
+
+class BatchReport(msgspec.Struct, frozen=True):
+    """One batch: the updates of `[lower, upper)`, with times before `since` brought up to it.
+
+    Attributes:
+        lower: First time of the interval.
+        upper: First time after it; null for the end.
+        since: How far its history is compacted; null for all of it.
+        level: Its size class; null for one without updates, which is in none.
+        parts: Number of its parts.
+        rows: Updates in them, before consolidation.
+        diff_sum: Sum of their diffs: rows that it adds to the contents, below 0 if it takes more.
+        size_bytes: Encoded size of its parts.
+    """
+
+    lower: int
+    upper: int | None
+    since: int | None
+    level: int | None
+    parts: int
+    rows: int
+    diff_sum: int
     size_bytes: int
 
 
@@ -125,6 +151,7 @@ class HolderReport(msgspec.Struct, frozen=True):
         only_bytes: Size of the parts that are kept for this reader alone: states from its seqno on
             name them, but not the newest, and no other reader holds one of these states; null if
             the log was too long to find out.
+        kept_bytes: Size of the parts that it keeps, alone or with other readers; null as above.
     """
 
     name: str
@@ -141,6 +168,7 @@ class HolderReport(msgspec.Struct, frozen=True):
     behind_seqnos: int
     gain_ms: int
     only_bytes: int | None
+    kept_bytes: int | None
 
 
 class WriterReport(msgspec.Struct, frozen=True):
@@ -195,6 +223,7 @@ class ShardReport(msgspec.Struct, frozen=True):
         holders: Leased readers and holds, the one that is furthest behind first.
         writers: Writers that have appended, the latest first.
         parts: Every part in order of time; null unless requested.
+        newest_batches: The last batches in order of time; null unless requested.
     """
 
     id: str
@@ -227,6 +256,7 @@ class ShardReport(msgspec.Struct, frozen=True):
     holders: tuple[HolderReport, ...]
     writers: tuple[WriterReport, ...]
     parts: tuple[PartReport, ...] | None = None
+    newest_batches: tuple[BatchReport, ...] | None = None
 
 
 class ProblemReport(msgspec.Struct, frozen=True):
@@ -261,6 +291,7 @@ def report_shard(
     *,
     dropped: Sequence[DroppedPart] | None = (),
     with_parts: bool = False,
+    batches_max: int | None = None,
 ) -> ShardReport:
     """Describe `state`.
 
@@ -269,6 +300,7 @@ def report_shard(
         now_ms: The time of now, for ages.
         dropped: Parts that only older states need (`dropped_parts`); None if that is not known.
         with_parts: True to list every part.
+        batches_max: How many of the newest batches to list; None for no list.
     """
     batches = state.trace.batches
     parts = [part for batch in batches for part in batch.parts]
@@ -288,7 +320,7 @@ def report_shard(
         version=".".join(map(str, state.version)),
         rows=sum(part.rows for part in parts),
         size_bytes=sum(part.size_bytes for part in parts),
-        diff_sum=sum(part.diff_sum for part in parts),
+        diff_sum=add_up_diffs(parts),
         batches=len(batches),
         empty_batches=sum(batch.is_empty for batch in batches),
         levels=_levels(batches),
@@ -306,6 +338,7 @@ def report_shard(
         holders=_holders(state, now_ms, dropped),
         writers=_writers(state, now_ms),
         parts=_part_reports(batches) if with_parts else None,
+        newest_batches=None if batches_max is None else _batch_reports(batches, batches_max),
     )
 
 
@@ -366,6 +399,7 @@ def _holder(
         behind_seqnos=0 if reader.seqno is None else state.seqno - reader.seqno,
         gain_ms=_gain(state, [Frontier(other.since) for other in others]),
         only_bytes=_only_bytes(reader.seqno, [other.seqno for other in others], dropped),
+        kept_bytes=_only_bytes(reader.seqno, (), dropped),
     )
 
 
@@ -440,6 +474,22 @@ def _levels(batches: Sequence[Batch]) -> tuple[LevelReport, ...]:
     )
 
 
+def _batch_reports(batches: Sequence[Batch], most: int) -> tuple[BatchReport, ...]:
+    return tuple(
+        BatchReport(
+            lower=batch.desc.lower,
+            upper=batch.desc.upper,
+            since=batch.desc.since,
+            level=None if batch.is_empty else batch.level,
+            parts=sum(1 for _ in batch.parts),
+            rows=batch.rows,
+            diff_sum=add_up_diffs(batch.parts),
+            size_bytes=batch.size_bytes,
+        )
+        for batch in batches[max(len(batches) - most, 0) :]
+    )
+
+
 def _part_reports(batches: Sequence[Batch]) -> tuple[PartReport, ...]:
     return tuple(
         _part_report(batch, part, is_sorted=run.order == "sorted")
@@ -482,6 +532,12 @@ _SQL_NAMES = {
 def schema_text(json_text: str) -> str:
     """Columns as in a `CREATE TABLE`: `carrier STRING NOT NULL, flight INT`."""
     return ", ".join(_column(field) for field in ShardSchema.parse(json_text).record.fields)
+
+
+def schema_columns(json_text: str) -> tuple[tuple[str, str], ...]:
+    """Name and SQL type of each column: `(("carrier", "STRING"), ("flight", "INT"))`."""
+    fields = ShardSchema.parse(json_text).record.fields
+    return tuple((field.name, _type_name(field.type)) for field in fields)
 
 
 def _column(field: Field, separator: str = " ") -> str:

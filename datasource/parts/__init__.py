@@ -13,6 +13,7 @@ record refers to it: `stage.UncommittedParts` is the only place that deletes one
     stage, part_file      updates become parts; the bytes of one
     collect_stats         the statistics of a part, within a budget of bytes
     nan_bounds            which min/max bounds in a file can be trusted although NaN exists
+    dictionary_columns    which columns of a file get a dictionary
     fetch, contents       one part to record batches; many parts to the rows at a time
     prune, row_groups     skip parts and row groups in which no row passes a filter
     read_ahead            a thread makes the next items while the current one is used

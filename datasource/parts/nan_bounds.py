@@ -1,6 +1,7 @@
 """Decides for which columns a Parquet file has min/max bounds, so that filters lose no NaN.
 
     bounded_columns(table)            the columns for which a file may have bounds
+    leaf_arrays(path, array)          the leaves of a column, by the paths that Parquet gives them
     float_paths(fields)               paths of the floating-point columns that a filter can be about
     trusts_bounds(part, fields)       True if no bound in the part's file leaves out a NaN
 
@@ -25,7 +26,7 @@ import pyarrow.compute as pc
 from shardline.datasource.shard.batch import Part
 from shardline.datasource.types.spark_types import Atomic, Field, Record, path_text
 
-__all__ = ["bounded_columns", "float_paths", "trusts_bounds"]
+__all__ = ["bounded_columns", "float_paths", "leaf_arrays", "trusts_bounds"]
 
 _FLOATS = (Atomic("float"), Atomic("double"))
 
@@ -40,12 +41,12 @@ def bounded_columns(table: pa.Table) -> list[str] | Literal[True]:
         for name, column in zip(table.column_names, table.columns, strict=True)
         if _has_floats(column.type)
         for chunk in column.chunks
-        for path, leaf in _leaves(name, chunk)
+        for path, leaf in leaf_arrays(name, chunk)
         if pa.types.is_floating(leaf.type) and pc.any(pc.is_nan(leaf)).as_py()
     }
     if not bare:
         return True
-    leaves = (_leaves(field.name, pa.array([], field.type)) for field in table.schema)
+    leaves = (leaf_arrays(field.name, pa.array([], field.type)) for field in table.schema)
     return [path for found in leaves for path, _ in found if path not in bare]
 
 
@@ -55,7 +56,7 @@ def _has_floats(kind: pa.DataType) -> bool:
     return any(_has_floats(kind.field(i).type) for i in range(kind.num_fields))
 
 
-def _leaves(path: str, array: pa.Array) -> Iterator[tuple[str, pa.Array]]:
+def leaf_arrays(path: str, array: pa.Array) -> Iterator[tuple[str, pa.Array]]:
     """The leaf arrays inside of `array`, by the paths that Parquet gives them.
 
     Values below a null parent may be among them: a NaN there belongs to no row, and only costs the
@@ -64,12 +65,12 @@ def _leaves(path: str, array: pa.Array) -> Iterator[tuple[str, pa.Array]]:
     kind = array.type
     if pa.types.is_struct(kind):
         for position, field in enumerate(kind):
-            yield from _leaves(f"{path}.{field.name}", array.field(position))
+            yield from leaf_arrays(f"{path}.{field.name}", array.field(position))
     elif pa.types.is_map(kind):
-        yield from _leaves(f"{path}.key_value.key", array.keys)
-        yield from _leaves(f"{path}.key_value.value", array.items)
+        yield from leaf_arrays(f"{path}.key_value.key", array.keys)
+        yield from leaf_arrays(f"{path}.key_value.value", array.items)
     elif pa.types.is_nested(kind):
-        yield from _leaves(f"{path}.list.element", array.flatten())
+        yield from leaf_arrays(f"{path}.list.element", array.flatten())
     else:
         yield path, array
 

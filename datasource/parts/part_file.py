@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shardline.datasource.errors import Corrupt
+from shardline.datasource.parts.dictionary_columns import dictionary_columns
 from shardline.datasource.parts.nan_bounds import bounded_columns
 from shardline.datasource.shard.batch import Footer, Part
 from shardline.datasource.types.nested_arrays import without_masked_nulls
@@ -101,11 +102,14 @@ def encode_parquet(table: pa.Table, *, key: Sequence[str], row_group_rows: int) 
         field = table.schema.field(position)
         table = table.set_column(position, field, pa.chunked_array(chunks, field.type))
     order = [pq.SortingColumn(table.column_names.index(name)) for name in key]
+    fitting = _ROW_GROUP_BYTES * table.num_rows // max(table.nbytes, 1)
+    group_rows = max(1, min(row_group_rows, fitting))
     with pq.ParquetWriter(
         sink,
         table.schema,
         compression="zstd",
         compression_level=_ZSTD_LEVEL,
+        use_dictionary=dictionary_columns(table, group_rows),
         write_page_checksum=True,
         write_page_index=True,
         # As Spark does: integers decode 1.6 times as fast as bytes of fixed length.
@@ -114,8 +118,7 @@ def encode_parquet(table: pa.Table, *, key: Sequence[str], row_group_rows: int) 
         write_statistics=bounded_columns(table),
         sorting_columns=order or None,
     ) as writer:
-        fitting = _ROW_GROUP_BYTES * table.num_rows // max(table.nbytes, 1)
-        writer.write_table(table, row_group_size=max(1, min(row_group_rows, fitting)))
+        writer.write_table(table, row_group_size=group_rows)
     return memoryview(sink.getvalue())
 
 

@@ -23,7 +23,7 @@ import msgspec
 from shardline.datasource.shard.description import Description
 from shardline.datasource.types.stats import NO_STATS, PartStats, decode_stats
 
-__all__ = ["Batch", "Footer", "Part", "Run", "Volume", "stamp_time"]
+__all__ = ["Batch", "Footer", "Part", "Run", "Volume", "add_up_diffs", "stamp_time"]
 
 
 class Footer(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -50,7 +50,7 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         ts: The time of every row, when the file has no `_ts` column; None when it has one.
         ts_min: Least time in the `_ts` column; None if `ts` is set.
         ts_max: Greatest time in the `_ts` column; None if `ts` is set.
-        diff_sum: Sum of all diffs.
+        diff_sum: Sum of all diffs, as an int64: one beyond 2^63 has wrapped around.
         diff_min: Least diff. `diff_min >= 1` says that the part retracts nothing.
         diff_max: Greatest diff. 1 together with `diff_min == 1`: a plain bag of rows.
         crc32: Checksum of the whole file; None if its writer did not know it.
@@ -180,6 +180,15 @@ class Volume:
             rows += part.rows
             size_bytes += part.size_bytes
         return cls(rows, size_bytes)
+
+
+def add_up_diffs(parts: Iterable[Part]) -> int:
+    """The sum of all diffs of parts, as an int64: as in a part, one beyond 2^63 wraps around.
+
+    Relations show it in columns of that type. A shard may have so many copies of its rows, and must
+    not keep all others from being shown.
+    """
+    return (sum(part.diff_sum for part in parts) + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def stamp_time(runs: tuple[Run, ...], time: int) -> tuple[Run, ...]:

@@ -22,6 +22,7 @@ from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier, meet
 from shardline.datasource.read import (
+    check_begun,
     current_schema,
     first_sort_column,
     history_gone_error,
@@ -66,7 +67,7 @@ class ShardBatchReader(DataSourceReader):
         Several shards are read at one time, or over one interval: together they are consistent.
 
         Raises:
-            InvalidUsage: The time asked for is before a shard's since.
+            InvalidUsage: The time asked for is before a shard's since, or before it began.
             Determinate: It was not settled within `waitTimeout`.
         """
         client = open_client(self._options)
@@ -89,6 +90,9 @@ class ShardBatchReader(DataSourceReader):
         asked = self._options.timestamp_as_of
         as_of = common_time(states) if asked is None else asked
         planners = [self._planner(client, index, as_of, as_of) for index in range(len(states))]
+        if self._options.as_of_date:
+            for planner in planners:
+                check_begun(planner.state, as_of)
         return [
             partition
             for planner in planners

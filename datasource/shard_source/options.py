@@ -75,7 +75,9 @@ class SourceOptions(ShardOptions):
             frontier. A row is `_input` (the shard's name) and one struct per shard, all null but
             its own. The path is then the location.
         timestamp_as_of: `timestampAsOf`: contents at this time; for a stream, the snapshot that it
-            starts from. Default: the latest that can be read.
+            starts from. Default: the latest that can be read. A number may be any time; a batch
+            read at a date-time before the shard began is refused.
+        as_of_date: True if `timestampAsOf` is a date-time, and no number.
         read_change_feed: `readChangeFeed`: rows carry `_ts` and `_diff`. A batch read then gives
             changes instead of contents. A stream without it gives added rows only, and fails at
             the first retraction.
@@ -119,10 +121,13 @@ class SourceOptions(ShardOptions):
         partition_bytes: `partitionBytes`: encoded bytes of parts per partition, about. Larger parts
             are read by several tasks, row group by row group, and small ones go together. Never
             more than 10,000 partitions.
+        native_reads: `nativeReads`: false leaves this read to the Python workers in a session that
+            plans plain reads by Spark's own reader; for a stream whose frames are not executed.
     """
 
     shards: tuple[str, ...] = ()
     timestamp_as_of: int | None = None
+    as_of_date: bool = False
     read_change_feed: bool = False
     change_format: ChangeFormat = "diff"
     append_only: bool = False
@@ -142,6 +147,7 @@ class SourceOptions(ShardOptions):
     freeze_timeout_ms: int | None = None
     wait_timeout_ms: int = 60_000
     partition_bytes: int = 32 << 20
+    native_reads: bool = True
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -247,6 +253,7 @@ _SOURCE: Final = (
     "freezeTimeout",
     "waitTimeout",
     "partitionBytes",
+    "nativeReads",
 )
 _SINK: Final = (
     "key",
@@ -280,6 +287,7 @@ def parse_source(options: Mapping[str, str]) -> SourceOptions:
         *given.place(several=bool(shards)),
         shards=shards,
         timestamp_as_of=given.value("timestampAsOf", lambda text: parse_time(text, zone)),
+        as_of_date=not (given.text("timestampAsOf") or "0").isdecimal(),
         read_change_feed=given.value(
             "readChangeFeed", parse_flag, default=change_format is not None
         ),
@@ -301,6 +309,7 @@ def parse_source(options: Mapping[str, str]) -> SourceOptions:
         freeze_timeout_ms=given.value("freezeTimeout", parse_duration),
         wait_timeout_ms=given.value("waitTimeout", parse_duration, default=60_000),
         partition_bytes=given.value("partitionBytes", parse_size, default=32 << 20),
+        native_reads=given.value("nativeReads", parse_flag, default=True),
     )
     _check_times(parsed)
     if change_format is not None and not parsed.read_change_feed:

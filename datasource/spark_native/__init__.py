@@ -14,6 +14,11 @@ Start with `types` (the types that Spark reads as we wrote them), `scan` (parts 
 puts these together, `leases`, `read` and `micro_batch`. For writes: `footers` and `save`,
 `small_results` (no file of Spark's), `transaction`, and `time_interval`, which chooses among them.
 
-`jvm` is the only module that names classes inside of Spark. Nothing here chooses parts, times or
-holds, and nothing returns rows that Arrow fetch would not return.
+`plan_rule` puts the same frames in the place of plain reads of `format("shard")`; the rule itself
+is `ShardScanRule.java`, compiled when it is installed. `load_plans` plans what it asks for, and
+`part_errors` words the errors of parts as Python workers do.
+
+Of the Python modules only `jvm` names classes inside of Spark (`java_names` finds them), and
+`part_errors` a function inside of PySpark. Nothing here chooses parts or holds, only `load_plans` a
+time, and nothing returns rows that Arrow fetch would not return.
 """

@@ -35,6 +35,7 @@ from shardline.datasource.spark_native.arrow_fallback import fetch_by_tasks, fet
 from shardline.datasource.spark_native.blob_paths import hadoop_url
 from shardline.datasource.spark_native.consolidate import can_consolidate, consolidate, repeat_rows
 from shardline.datasource.spark_native.jvm import LivenessToken, Options
+from shardline.datasource.spark_native.part_errors import remember_plan
 from shardline.datasource.spark_native.row_shape import apply_row_shape
 from shardline.datasource.spark_native.scan import FLOAT_OPTIONS, READ_OPTIONS, Scanner
 from shardline.datasource.spark_native.types import conform, project, sql_name, struct_of
@@ -60,10 +61,12 @@ class NativeFrame:
         frame: The rows.
         tokens: Alive while anything can still read the plan's parts; empty if all rows are in the
             driver already, so that no lease is needed.
+        by_tasks: True if Python workers fetch some of the parts.
     """
 
     frame: DataFrame
     tokens: tuple[LivenessToken, ...]
+    by_tasks: bool = False
 
 
 def make_native_frame(
@@ -101,7 +104,9 @@ def make_native_frame(
     for own in inputs.values():
         build.input(own)
     frame = build.result()
-    return NativeFrame(frame, (*build.tokens, *([options.token()] if options.used else [])))
+    tokens = [options.token()] if options.used else []
+    remember_plan(ours, tokens)
+    return NativeFrame(frame, (*build.tokens, *tokens), bool(build.others))
 
 
 @dataclass(slots=True)

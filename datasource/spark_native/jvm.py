@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import pickle
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -21,9 +21,19 @@ from typing import Any, Final
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
+from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
+
+from shardline.datasource.spark_native.java_names import (
+    class_in,
+    java_class,
+    jvm_of,
+    read_sequence,
+    scala_object,
+    scala_sequence,
+)
 
 __all__ = [
     "WRITTEN_TIME",
@@ -33,19 +43,31 @@ __all__ = [
     "MicroBatchLog",
     "Options",
     "clone_session",
+    "compile_rule",
     "current_micro_batch",
     "delete_directory",
+    "file_size",
+    "frame_of",
     "has_class",
+    "java_causes",
     "known_nullability",
     "local_relation",
     "micro_batch_sources",
+    "read_array",
+    "read_map",
     "rebind_session",
     "relation",
+    "rules_of",
+    "select_text",
+    "session_of",
 ]
 
 _SQL: Final = "org.apache.spark.sql"
 _SOURCES: Final = f"{_SQL}.execution.datasources"
 _HADOOP: Final = "org.apache.hadoop.fs"
+
+
+_CAUSES_MAX: Final = 20
 
 
 _STAMP: Final = "unix_millis(_metadata.file_modification_time)"
@@ -96,10 +118,10 @@ class Options:
     def java(self) -> Any:
         """The object in the JVM."""
         self.used = True
-        given = _class(self._spark, "PythonUtils").toScalaMap(self._options)
+        given = java_class(self._spark, "PythonUtils").toScalaMap(self._options)
         # Spark would wrap any other map in one of these itself, anew at each use: nothing would
         # keep the map that the token refers to, and the lease would end with readers left.
-        return _object(self._spark, f"{_SQL}.catalyst.util.CaseInsensitiveMap").apply(given)
+        return scala_object(self._spark, f"{_SQL}.catalyst.util.CaseInsensitiveMap").apply(given)
 
     def token(self) -> LivenessToken:
         """A token that is alive while anything can read the files."""
@@ -111,7 +133,7 @@ class LivenessToken:
 
     def __init__(self, spark: SparkSession, java: Any) -> None:
         """Refer to `java`."""
-        self._reference = _class(spark, "java.lang.ref.WeakReference")(java)
+        self._reference = java_class(spark, "java.lang.ref.WeakReference")(java)
 
     @classmethod
     def of_source(cls, frame: DataFrame) -> LivenessToken:
@@ -136,54 +158,56 @@ def relation(
     Touches no file. A file that is missing when it is read is an error that names it.
     """
     session = spark._jsparkSession  # noqa: SLF001 - no public door
-    none = _object(spark, "scala.None")
+    none = scala_object(spark, "scala.None")
     # A cache of its own, so that neither a setting nor another frame can empty it before its use.
-    statuses = _class(spark, f"{_SOURCES}.SharedInMemoryCache")(1 << 40, -1).createForNewClient()
-    paths = _class(spark, "java.util.ArrayList")()
+    statuses = java_class(spark, f"{_SOURCES}.SharedInMemoryCache")(
+        1 << 40, -1
+    ).createForNewClient()
+    paths = java_class(spark, "java.util.ArrayList")()
     gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - no public door
     for file in files:
-        path, listed = _listed(_jvm(spark), gateway, file)
+        path, listed = _listed(jvm_of(spark), gateway, file)
         statuses.putLeafFiles(path, listed)
         paths.add(path)
-    index = _class(spark, f"{_SOURCES}.InMemoryFileIndex")(
+    index = java_class(spark, f"{_SOURCES}.InMemoryFileIndex")(
         session,
-        _class(spark, "PythonUtils").toSeq(paths),
+        java_class(spark, "PythonUtils").toSeq(paths),
         options.java,
         none,
         statuses,
         none,
         none,
     )
-    source = _class(spark, f"{_SOURCES}.HadoopFsRelation")(
+    source = java_class(spark, f"{_SOURCES}.HadoopFsRelation")(
         index,
-        _struct(_jvm(spark), StructType([]).json()),
-        _struct(_jvm(spark), schema.json()),
+        _struct(jvm_of(spark), StructType([]).json()),
+        _struct(jvm_of(spark), schema.json()),
         none,
-        _parquet(_jvm(spark)),
+        _parquet(jvm_of(spark)),
         options.java,
         session,
     )
-    plan = _object(spark, f"{_SOURCES}.LogicalRelation").apply(source, False)
-    return _frame(spark, session, plan)
+    plan = scala_object(spark, f"{_SOURCES}.LogicalRelation").apply(source, False)
+    return frame_of(spark, session, plan)
 
 
 @lru_cache(maxsize=1)
 def _parquet(jvm: Any) -> Any:
     """Spark's Parquet format, which has no state and can be shared."""
-    return _found(jvm, f"{_SOURCES}.parquet.ParquetFileFormat")()
+    return class_in(jvm, f"{_SOURCES}.parquet.ParquetFileFormat")()
 
 
 @lru_cache(maxsize=1 << 8)
 def _struct(jvm: Any, json: str) -> Any:
     """A type in the JVM."""
-    return _found(jvm, f"{_SQL}.types.DataType").fromJson(json)
+    return class_in(jvm, f"{_SQL}.types.DataType").fromJson(json)
 
 
 @lru_cache(maxsize=1 << 12)
 def _listed(jvm: Any, gateway: Any, file: File) -> tuple[Any, Any]:
     """The path of `file` and its entry in a listing: the same for all frames that read it."""
-    make_status = _found(jvm, f"{_HADOOP}.FileStatus")
-    path = _found(jvm, f"{_HADOOP}.Path")(file.path)
+    make_status = class_in(jvm, f"{_HADOOP}.FileStatus")
+    path = class_in(jvm, f"{_HADOOP}.Path")(file.path)
     stamp = 0 if file.time is None else -file.time - 1
     listed = gateway.new_array(make_status, 1)
     listed[0] = make_status(file.size_bytes, False, 1, 1 << 27, stamp, path)
@@ -197,7 +221,7 @@ def local_relation(
 
     `createDataFrame` does the same after reading two dozen settings from the session.
     """
-    utils = _class(spark, "PythonSQLUtils")
+    utils = java_class(spark, "PythonSQLUtils")
     with tempfile.NamedTemporaryFile(suffix=".arrow") as file:
         with pa.ipc.new_stream(file, batches[0].schema) as stream:
             for batch in batches:
@@ -208,11 +232,18 @@ def local_relation(
         return DataFrame(utils.toDataFrame(rows, schema.json(), session), spark)
 
 
+def select_text(frame: DataFrame, texts: Sequence[str]) -> DataFrame:
+    """`frame.selectExpr(*texts)`, which would look up a class by its short name at each call."""
+    spark = frame.sparkSession
+    items = scala_sequence(spark, texts)
+    return DataFrame(frame._jdf.selectExpr(items), spark)  # noqa: SLF001 - no public door
+
+
 def known_nullability(column: Column, spark: SparkSession, *, nullable: bool) -> Column:
     """`column`, with a tag by which Spark takes it for nullable, or for never null."""
-    inside = _class(spark, f"{_SQL}.classic.ExpressionUtils")
+    inside = java_class(spark, f"{_SQL}.classic.ExpressionUtils")
     name = "KnownNullable" if nullable else "KnownNotNull"
-    tag = _class(spark, f"{_SQL}.catalyst.expressions.{name}")
+    tag = java_class(spark, f"{_SQL}.catalyst.expressions.{name}")
     wrapped = tag(inside.expression(column._jc))  # noqa: SLF001
     return Column(inside.column(wrapped))
 
@@ -220,10 +251,29 @@ def known_nullability(column: Column, spark: SparkSession, *, nullable: bool) ->
 def has_class(spark: SparkSession, name: str) -> bool:
     """True if the driver can load the Java class `name`."""
     try:
-        _class(spark, "org.apache.spark.util.Utils").classForName(name, True, False)
+        java_class(spark, "org.apache.spark.util.Utils").classForName(name, True, False)
     except Py4JError:
         return False
     return True
+
+
+def file_size(spark: SparkSession, url: str) -> int | None:
+    """The size of a file by Spark's own file system, in bytes; None if it cannot be looked at."""
+    path = java_class(spark, f"{_HADOOP}.Path")(url)
+    conf = spark._jsc.hadoopConfiguration()  # noqa: SLF001 - no public door
+    with suppress(Py4JError):
+        return int(path.getFileSystem(conf).getFileStatus(path).getLen())
+    return None
+
+
+def java_causes(error: Any) -> Iterator[tuple[str | None, Mapping[str, str]]]:
+    """The conditions and parameters of a Java exception and its causes, outermost first."""
+    for _ in range(_CAUSES_MAX):
+        if error is None:
+            return
+        if hasattr(error, "getCondition"):
+            yield error.getCondition(), read_map(error.getMessageParameters())
+        error = error.getCause()
 
 
 def clone_session(frame: DataFrame, settings: Mapping[str, str]) -> Any:
@@ -238,14 +288,68 @@ def rebind_session(frame: DataFrame, session: Any) -> Any:
     """`frame` as a Java Dataset that `session` executes."""
     spark = frame.sparkSession
     plan = frame._jdf.logicalPlan()  # noqa: SLF001 - no public door
-    return _object(spark, f"{_SQL}.classic.Dataset").ofRows(session, plan)
+    return scala_object(spark, f"{_SQL}.classic.Dataset").ofRows(session, plan)
 
 
 def delete_directory(spark: SparkSession, url: str) -> None:
     """Delete the directory `url`; files that cannot be deleted are left to the orphan sweep."""
-    path = _class(spark, f"{_HADOOP}.Path")(url)
+    path = java_class(spark, f"{_HADOOP}.Path")(url)
     with suppress(Py4JError):
         path.getFileSystem(spark._jsc.hadoopConfiguration()).delete(path, True)  # noqa: SLF001
+
+
+# --- rules of the optimizer ---------------------------------------------------------------------
+
+
+def compile_rule(spark: SparkSession, name: str, source: str, planner: object) -> Any:
+    """A new object of the Java class `name` in `source`, made with one argument.
+
+    The class is compiled by Spark's own compiler of generated code, and known to the driver only.
+
+    Args:
+        spark: The session whose driver compiles.
+        name: Name of the class, with its package.
+        source: Java without lambdas and with raw types, as Janino takes it.
+        planner: A Python object that implements a Java interface; it is called back.
+    """
+    gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - no public door
+    ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+    # A list: the elements of an array of py4j cannot be Python objects.
+    arguments = java_class(spark, "java.util.ArrayList")()
+    arguments.add(planner)
+    made = _compiled(jvm_of(spark), name, source)
+    return made.getConstructors()[0].newInstance(arguments.toArray())
+
+
+@lru_cache(maxsize=4)
+def _compiled(jvm: Any, name: str, source: str) -> Any:
+    # Once in a JVM: py4j finds methods by the name of a class, and would call those of an older
+    # class of the same name on an object of a newer one.
+    compiler = class_in(jvm, "org.codehaus.janino.SimpleCompiler")()
+    thread = class_in(jvm, "java.lang.Thread").currentThread()
+    compiler.setParentClassLoader(thread.getContextClassLoader())
+    compiler.cook(source)
+    return compiler.getClassLoader().loadClass(name)
+
+
+def rules_of(spark: SparkSession, name: str) -> list[Any]:
+    """The user's optimizer rules of a session that are of the Java class `name`."""
+    found = spark._jsparkSession.experimental().extraOptimizations()  # noqa: SLF001
+    return [rule for rule in read_sequence(found) if rule.getClass().getName() == name]
+
+
+def session_of(spark: SparkSession, session: Any) -> SparkSession:
+    """The Java session `session` as PySpark's: `spark` itself, or one beside it.
+
+    Made without its constructor, which would change the methods of RDDs of the whole process.
+    """
+    if spark._jsparkSession.equals(session):  # noqa: SLF001 - no public door
+        return spark
+    made = SparkSession.__new__(SparkSession)
+    for name in ("_sc", "_jsc", "_jvm", "_profiler_collector"):
+        setattr(made, name, getattr(spark, name))
+    made._jsparkSession = session  # noqa: SLF001 - no public door
+    return made
 
 
 # --- the micro-batch under way -----------------------------------------------------------------
@@ -255,35 +359,40 @@ def delete_directory(spark: SparkSession, url: str) -> None:
 class MicroBatch:
     """One Python source's part in the micro-batch that a query is executing."""
 
-    _scan: Any
+    _leaf: Any
     _execution: Any
 
     @property
     def schema(self) -> StructType:
         """The schema of its rows."""
-        return StructType.fromJson(json.loads(self._scan.schema().json()))
+        return StructType.fromJson(json.loads(self._leaf.schema().json()))
 
     @property
     def options(self) -> Mapping[str, str]:
         """The options that the source was loaded with."""
-        relations = _leaves(self._execution.logical(), "StreamingDataSourceV2ScanRelation")
-        stream = self._scan.stream()
-        mine = next(relation for relation in relations if relation.stream().equals(stream))
-        return dict(mine.relation().options().asCaseSensitiveMap())
+        return read_map(self._leaf.relation().options().asCaseSensitiveMap())
 
     @property
     def offsets(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """The source's offsets at the start and at the end of the micro-batch."""
-        start, end = json.loads(self._scan.start().json()), json.loads(self._scan.end().json())
-        return start, end
+        start, end = self._range
+        return json.loads(start.json()), json.loads(end.json())
 
     def partitions(self) -> list[InputPartition]:
         """The partitions of the micro-batch; makes the source plan them if it has not yet."""
-        planned = self._scan.inputPartitions()
-        return [
-            pickle.loads(bytes(planned.apply(index).pickedPartition()))  # noqa: S301 - our own
-            for index in range(planned.size())
-        ]
+        stream = self._leaf.stream()
+        for scan in _leaves(self._execution.executedPlan(), "MicroBatchScanExec"):
+            if scan.stream().equals(stream):
+                found = read_sequence(scan.inputPartitions())
+                break
+        else:
+            # A native plan has taken the place of the scan: plan the range again.
+            found = list(stream.planInputPartitions(*self._range))
+        return [pickle.loads(bytes(one.pickedPartition())) for one in found]  # noqa: S301 - our own
+
+    @property
+    def _range(self) -> tuple[Any, Any]:
+        return self._leaf.startOffset().get(), self._leaf.endOffset().get()
 
 
 def micro_batch_sources(frame: DataFrame, number: int) -> list[MicroBatch]:
@@ -296,7 +405,7 @@ def micro_batch_sources(frame: DataFrame, number: int) -> list[MicroBatch]:
     if query_id is None:
         return []
     session = frame._jdf.sparkSession()  # noqa: SLF001 - no public door
-    key = _class(spark, "java.util.UUID").fromString(query_id)
+    key = java_class(spark, "java.util.UUID").fromString(query_id)
     query = session.sharedState().activeStreamingQueries().get(key)
     if query is None or not query.sparkSessionForStream().equals(session):
         return []
@@ -304,9 +413,9 @@ def micro_batch_sources(frame: DataFrame, number: int) -> list[MicroBatch]:
     if execution is None or execution.currentBatchId() != number:
         return []
     return [
-        MicroBatch(scan, execution)
-        for scan in _leaves(execution.executedPlan(), "MicroBatchScanExec")
-        if scan.stream().getClass().getSimpleName().startswith("PythonMicroBatchStream")
+        MicroBatch(leaf, execution)
+        for leaf in _leaves(execution.logical(), "StreamingDataSourceV2ScanRelation")
+        if leaf.stream().getClass().getSimpleName().startswith("PythonMicroBatchStream")
     ]
 
 
@@ -317,7 +426,7 @@ def current_micro_batch(spark: SparkSession) -> MicroBatchLog | None:
     number = context.getLocalProperty("streaming.sql.batchId")
     if query_id is None or number is None:
         return None
-    key = _class(spark, "java.util.UUID").fromString(query_id)
+    key = java_class(spark, "java.util.UUID").fromString(query_id)
     shared = spark._jsparkSession.sharedState()  # noqa: SLF001 - no public door
     return MicroBatchLog(query_id, int(number), spark, shared.activeStreamingQueries().get(key))
 
@@ -342,7 +451,7 @@ class MicroBatchLog:
             return None
         conf = self._spark._jsc.hadoopConfiguration()  # noqa: SLF001 - no public door
         try:
-            path = _class(self._spark, f"{_HADOOP}.Path")(
+            path = java_class(self._spark, f"{_HADOOP}.Path")(
                 f"{self._execution.resolvedCheckpointRoot()}/{name}"
             )
             stream = path.getFileSystem(conf).open(path)
@@ -357,41 +466,24 @@ class MicroBatchLog:
 
 
 def _leaves(plan: Any, kind: str) -> list[Any]:
-    found = plan.collectLeaves()
-    leaves = [found.apply(index) for index in range(found.size())]
+    leaves = read_sequence(plan.collectLeaves())
     return [leaf for leaf in leaves if leaf.getClass().getSimpleName() == kind]
 
 
-# --- py4j --------------------------------------------------------------------------------------
+def read_array(array: Any) -> list[Any]:
+    """The elements of a Java array."""
+    return [array[index] for index in range(len(array))]
 
 
-def _jvm(spark: SparkSession) -> Any:
-    return spark._jvm  # noqa: SLF001 - PySpark's own classes use it the same way
+def read_map(java: Any) -> dict[str, Any]:
+    """The entries of a Java map whose keys are text.
+
+    Python's own iteration over a map or a list of Java ends with an exception of the JVM. PySpark
+    asks it of which of its kinds it is, 70 calls that take 10 to 30 ms, before it is dropped.
+    """
+    return {name: java.get(name) for name in read_array(java.keySet().toArray())}
 
 
-def _class(spark: SparkSession, name: str) -> Any:
-    """The Java class `name`."""
-    return _found(_jvm(spark), name)
-
-
-def _object(spark: SparkSession, name: str) -> Any:
-    """The Scala object `name`."""
-    return _singleton(_jvm(spark), name)
-
-
-@lru_cache(maxsize=64)
-def _found(jvm: Any, name: str) -> Any:
-    # Each step of a dotted name is a call to the JVM; uncached they take longer than all the rest.
-    found = jvm
-    for step in name.split("."):
-        found = getattr(found, step)
-    return found
-
-
-@lru_cache(maxsize=16)
-def _singleton(jvm: Any, name: str) -> Any:
-    return getattr(_found(jvm, f"{name}$"), "MODULE$")
-
-
-def _frame(spark: SparkSession, session: Any, plan: Any) -> DataFrame:
-    return DataFrame(_object(spark, f"{_SQL}.classic.Dataset").ofRows(session, plan), spark)
+def frame_of(spark: SparkSession, session: Any, plan: Any) -> DataFrame:
+    """The rows of a plan, which the Java session `session` executes."""
+    return DataFrame(scala_object(spark, f"{_SQL}.classic.Dataset").ofRows(session, plan), spark)

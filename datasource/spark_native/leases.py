@@ -8,8 +8,10 @@ nothing, and its leases expire.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -43,7 +45,8 @@ class LeaseKeeper:
     """Renews leases until the last of their readers has ended, then releases them.
 
     Losing a lease here is no error yet: a read that misses a part later fails with `LEASE_LOST`.
-    Losing the keeper, with its process, lets all of its leases expire.
+    Losing the keeper, with its process, lets all of its leases expire; a process that ends in order
+    gives them up.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -54,6 +57,7 @@ class LeaseKeeper:
         self._planning = 0
         self._beaten_ms = 0.0
         self._thread: PeriodicThread | None = None
+        self._pid = 0
 
     @contextlib.contextmanager
     def planning(self) -> Iterator[None]:
@@ -67,15 +71,33 @@ class LeaseKeeper:
                 self._planning -= 1
 
     def keep(self, lease: Lease, *lives: LeaseUser) -> None:
-        """Renew `lease` until these and all other readers of it have ended."""
+        """Renew `lease` until these and all other readers of it have ended.
+
+        Without any, it is given up soon.
+        """
         with self._lock:
             self._kept.setdefault(lease.reader, _KeptLease(lease)).lives.extend(lives)
+            if self._pid != os.getpid():
+                # At the end of this process, and not of another one that was forked from it.
+                self._pid = os.getpid()
+                atexit.register(self._release_at_end, self._pid)
             if self._thread is None or not self._thread.is_running:
                 self._beaten_ms = self._clock.elapsed_ms()
                 self._thread = PeriodicThread("native-leases", self._step, self._clock)
                 self._thread.start()
             thread = self._thread
         thread.wake.set()
+
+    def release_all(self) -> None:
+        """Give all leases up: this process ends, and nothing of it reads any more.
+
+        What the store refuses, or does not answer in time, expires by itself.
+        """
+        with self._lock:
+            ended = list(self._kept.values())
+            self._kept.clear()
+        for kept in ended:
+            kept.lease.release()
 
     def beat(self) -> None:
         """Renew the leases that have readers, release the others."""
@@ -96,6 +118,10 @@ class LeaseKeeper:
                 # The store did not answer, mostly. Several beats fit into one lease.
                 context = {"shard": kept.lease.machine.name, "lease": kept.lease.reader}
                 _log.warning("lease not renewed", exc_info=True, extra={"context": context})
+
+    def _release_at_end(self, pid: int) -> None:
+        if os.getpid() == pid:
+            self.release_all()
 
     def _ended(self) -> list[_KeptLease]:
         with self._lock:

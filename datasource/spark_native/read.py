@@ -29,10 +29,18 @@ from shardline.datasource.shard_source.partition_planner import (
 )
 from shardline.datasource.shard_source.row_shape import RowShape
 from shardline.datasource.spark_native.frames import make_native_frame
-from shardline.datasource.spark_native.leases import LEASE_KEEPER
+from shardline.datasource.spark_native.leases import LEASE_KEEPER, LeaseUser
 from shardline.datasource.types.schema import TS
 
-__all__ = ["Time", "changes", "every_update", "snapshot", "times_of_changes"]
+__all__ = [
+    "Time",
+    "changes",
+    "every_update",
+    "keep_leases",
+    "make_leased_frame",
+    "snapshot",
+    "times_of_changes",
+]
 
 Time = int | str | datetime
 """Milliseconds since the epoch, or a date-time, in the session's time zone if it names none."""
@@ -142,7 +150,7 @@ def every_update(
         guard = take_batch_lease(client, shard, max(upper - 1, since))
         [state] = client.readable(shard)
         planner = PartitionPlanner(parsed, state, shape, 0, guard)
-        return _make_frame(
+        return make_leased_frame(
             spark, parsed, shape, planner.updates(plan_changes(state, TIME_MIN, upper))
         )
 
@@ -211,26 +219,36 @@ def _read(
         parsed = replace(parsed, columns=tuple(columns))
     client = open_client(parsed)
     shape = RowShape.now(parsed, [current_schema(client.state(name)) for name in parsed.inputs])
-    # Around the plan and the `keep` in `_make_frame`: a lease that the plan shares with an older
-    # frame must not be released between the two.
+    # Around the plan and the `keep` that follows: a lease that the plan shares with an older frame
+    # must not be released between the two.
     with LEASE_KEEPER.planning():
         partitions = ShardBatchReader(parsed, shape).partitions()
-        frame = _make_frame(spark, parsed, shape, partitions, by_driver)
+        frame = make_leased_frame(spark, parsed, shape, partitions, by_driver)
     return frame if where is None else frame.where(where)
 
 
-def _make_frame(
+def make_leased_frame(
     spark: SparkSession,
     parsed: SourceOptions,
     shape: RowShape,
     partitions: Sequence[InputPartition],
     by_driver: int = 0,
 ) -> DataFrame:
-    """The rows of a plan, whose leases are renewed for as long as the rows can be read."""
+    """The rows of a plan, whose leases are renewed for as long as the rows can be read.
+
+    Call it inside of `LEASE_KEEPER.planning()`, and the plan as well.
+    """
     native = make_native_frame(spark, partitions, shape.struct, parsed.where, by_driver)
-    for lease in _leases(parsed, partitions) if native.tokens else []:
-        LEASE_KEEPER.keep(lease, *native.tokens)
+    keep_leases(parsed, partitions, native.tokens)
     return native.frame
+
+
+def keep_leases(
+    parsed: SourceOptions, partitions: Sequence[object], users: Sequence[LeaseUser] = ()
+) -> None:
+    """Renew the leases of a plan as long as it has users; without any, give them up soon."""
+    for lease in _leases(parsed, partitions):
+        LEASE_KEEPER.keep(lease, *users)
 
 
 def _leases(parsed: SourceOptions, partitions: Sequence[object]) -> list[Lease]:

@@ -195,7 +195,12 @@ class Scanner:
         own = [_as(field.name, field.dataType, wanted) for field, wanted in self._pairs(fields)]
         times = [f"{WRITTEN_TIME} AS {TS}" if kind.stamped else TS] if with_ts else []
         diffs = [DIFF if kind.counted else f"1L AS {DIFF}"] if with_diff else []
-        return project(frame, [*own, *times, *diffs])
+        items = [*own, *times, *diffs]
+        names = [sql_name(field.name) for field in fields]
+        # Not `items == names`: comparing a column makes a column.
+        if all(isinstance(item, str) for item in items) and items == names:
+            return frame  # each projection is one more pass of Spark's analyzer and optimizer
+        return project(frame, items)
 
     def _without_pushdown(self, frame: DataFrame, record: Record) -> DataFrame:
         """`frame` with its floating-point columns hidden from filter pushdown.

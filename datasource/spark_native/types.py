@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import StructField, StructType
 
-from shardline.datasource.spark_native.jvm import known_nullability
+from shardline.datasource.spark_native.jvm import known_nullability, select_text
 from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.types.spark_types import (
     Array,
@@ -65,7 +65,7 @@ def project(frame: DataFrame, items: Sequence[str | Column]) -> DataFrame:
     """
     texts = [item for item in items if isinstance(item, str)]
     if len(texts) == len(items):
-        return frame.selectExpr(*texts)
+        return select_text(frame, texts)
     return frame.select([F.expr(item) if isinstance(item, str) else item for item in items])
 
 

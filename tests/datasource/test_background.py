@@ -11,23 +11,10 @@ from typing_extensions import override
 from shardline.datasource.background import BackgroundThread, PeriodicThread
 from shardline.datasource.clock import SystemClock
 from shardline.datasource.errors import Determinate
-from support.fakes.clock import ManualClock
+from support.fakes.clock import ManualClock, RecordingClock
 
 HOUR_MS = 3600 * 1000.0
 SOON_MS = 30_000.0
-
-
-class Recorded(ManualClock):
-    """A clock whose waits return at once, and that knows how long they were to be."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.waited: list[float] = []
-
-    @override
-    def wait(self, signal: threading.Event, timeout_ms: float) -> bool:
-        self.waited.append(timeout_ms)
-        return super().wait(signal, timeout_ms)
 
 
 def steps(*answers: float | Exception | None) -> Callable[[], float | None]:
@@ -50,7 +37,7 @@ def test_a_step_that_raises_is_logged_and_tried_again(
     error: Exception, level: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """After the pause for that; the error is reported, and kept until a step succeeds."""
-    clock, found, kept = Recorded(), list[Exception](), list[Exception | None]()
+    clock, found, kept = RecordingClock(), list[Exception](), list[Exception | None]()
     answers = steps(7.0, error, 5.0, None)
 
     def step() -> float | None:
@@ -81,7 +68,7 @@ def test_whoever_is_told_of_an_error_cannot_end_the_thread(
         raise KeyError("told")
 
     step = steps(ValueError("one"), ValueError("two"), None)
-    thread = PeriodicThread("a keeper", step, Recorded(), retry_ms=1.0, on_error=refuse)
+    thread = PeriodicThread("a keeper", step, RecordingClock(), retry_ms=1.0, on_error=refuse)
     thread.start()
     assert thread.join(SOON_MS)
     assert [r.message for r in caplog.records] == [

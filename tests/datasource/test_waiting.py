@@ -8,20 +8,7 @@ import pytest
 from typing_extensions import override
 
 from shardline.datasource.waiting import RetryPolicy, poll_until
-from support.fakes.clock import ManualClock, SeededIds
-
-
-class Recorded(ManualClock):
-    """A clock that knows how long its waits were."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.waited: list[float] = []
-
-    @override
-    def wait(self, signal: threading.Event, timeout_ms: float) -> bool:
-        self.waited.append(timeout_ms)
-        return super().wait(signal, timeout_ms)
+from support.fakes.clock import RecordingClock, SeededIds
 
 
 class Middle(SeededIds):
@@ -34,7 +21,7 @@ class Middle(SeededIds):
 
 def test_attempts_are_counted_and_pauses_grow_up_to_the_longest() -> None:
     """The first attempt counts: of five, there are four pauses; no pause comes after the last."""
-    clock = Recorded()
+    clock = RecordingClock()
     policy = RetryPolicy(first_ms=10, longest_ms=100, attempts_max=5, grows=3.0)
     budget = policy.begin(clock, Middle())
     assert [budget.pause() for _ in range(6)] == [True] * 4 + [False] * 2
@@ -43,7 +30,7 @@ def test_attempts_are_counted_and_pauses_grow_up_to_the_longest() -> None:
 
 def test_each_request_has_a_budget_of_its_own() -> None:
     """What one has spent, the next one has again."""
-    clock = Recorded()
+    clock = RecordingClock()
     policy = RetryPolicy(first_ms=10, longest_ms=40, attempts_max=3)
     for _ in range(2):
         assert list(policy.begin(clock, Middle()).attempts()) == [1, 2, 3]
@@ -52,7 +39,7 @@ def test_each_request_has_a_budget_of_its_own() -> None:
 
 def test_pauses_are_jittered_by_half() -> None:
     """Many clients that failed together do not come back together."""
-    clock = Recorded()
+    clock = RecordingClock()
     budget = RetryPolicy(first_ms=100, longest_ms=100, attempts_max=51).begin(clock, SeededIds(3))
     assert all(budget.pause() for _ in range(50))
     assert len(set(clock.waited)) == 50
@@ -62,7 +49,7 @@ def test_pauses_are_jittered_by_half() -> None:
 
 def test_the_last_attempt_is_at_the_limit_and_none_after_it() -> None:
     """Also when attempts are left: the pause that would go beyond the limit is cut."""
-    clock = Recorded()
+    clock = RecordingClock()
     clock.advance(7)
     budget = RetryPolicy(first_ms=10, longest_ms=10, limit_ms=25).begin(clock, Middle())
     assert [budget.pause() for _ in range(4)] == [True, True, True, False]
@@ -72,7 +59,7 @@ def test_the_last_attempt_is_at_the_limit_and_none_after_it() -> None:
 
 def test_an_attempt_that_took_all_the_time_was_the_last() -> None:
     """A server that accepts requests and never answers is given up."""
-    clock = Recorded()
+    clock = RecordingClock()
     budget = RetryPolicy(first_ms=10, longest_ms=10, limit_ms=25).begin(clock, Middle())
     clock.advance(30)
     assert not budget.pause()
@@ -81,7 +68,7 @@ def test_an_attempt_that_took_all_the_time_was_the_last() -> None:
 
 def test_a_part_of_a_request_has_no_more_time_than_the_whole() -> None:
     """Its end counts, and not one that begins with the part."""
-    clock = Recorded()
+    clock = RecordingClock()
     policy = RetryPolicy(first_ms=10, longest_ms=10, limit_ms=25)
     whole = policy.begin(clock, Middle())
     clock.advance(20)
@@ -102,7 +89,7 @@ def test_a_stop_ends_a_pause_and_the_attempts() -> None:
     """Who is to stop does not wait for a store that does not answer."""
     stopping = threading.Event()
 
-    class Stopped(Recorded):
+    class Stopped(RecordingClock):
         @override
         def wait(self, signal: threading.Event, timeout_ms: float) -> bool:
             if len(self.waited) == 1:
@@ -126,12 +113,12 @@ def test_a_stop_ends_a_pause_and_the_attempts() -> None:
 def test_no_retries_are_endless_or_busy(policy: RetryPolicy) -> None:
     """Every wait has a limit, and a store that fails is not asked all the time."""
     with pytest.raises(AssertionError):
-        policy.begin(Recorded(), Middle())
+        policy.begin(RecordingClock(), Middle())
 
 
 def test_a_poll_looks_once_more_at_its_end_and_says_what_it_found() -> None:
     """Pauses double from a millisecond up to the longest; the last one ends with the time."""
-    clock, looks = Recorded(), list[float]()
+    clock, looks = RecordingClock(), list[float]()
 
     def look() -> str | None:
         looks.append(clock.elapsed_ms())
@@ -145,7 +132,7 @@ def test_a_poll_looks_once_more_at_its_end_and_says_what_it_found() -> None:
 
 def test_a_look_that_took_longer_than_the_timeout_counts() -> None:
     """It has found something, whatever the time is."""
-    clock = Recorded()
+    clock = RecordingClock()
 
     def look() -> str:
         clock.advance(99)
@@ -156,7 +143,7 @@ def test_a_look_that_took_longer_than_the_timeout_counts() -> None:
 
 def test_a_poll_without_a_timeout_ends_by_its_finding_only() -> None:
     """However long that takes."""
-    clock = Recorded()
+    clock = RecordingClock()
     day_ms = 86_400_000
 
     def look() -> str | None:
@@ -170,4 +157,4 @@ def test_a_poll_that_is_cancelled_looks_no_more() -> None:
     """Whatever there would be to find."""
     cancelled = threading.Event()
     cancelled.set()
-    assert poll_until(lambda: "it", Recorded(), cancelled, timeout_ms=9, poll_ms=8) is None
+    assert poll_until(lambda: "it", RecordingClock(), cancelled, timeout_ms=9, poll_ms=8) is None

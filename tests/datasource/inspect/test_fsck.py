@@ -27,7 +27,7 @@ from shardline.datasource.stores.entry import encode_entry, entry_key
 from shardline.datasource.stores.metered import Metered
 from shardline.datasource.stores.shard_names import shard_directory
 from support.faults.damage import OTHER, SHARD, Lake
-from support.models.shards import TINY, Crash, Mortal, World, schema_of, table
+from support.models.shards import TINY, Crash, Mortal, World, schema_of, table, updates
 from support.profiles import examples
 from support.strategies.commands import histories
 
@@ -259,6 +259,15 @@ def test_no_use_of_a_shard_is_a_finding(moves: list[tuple[str, int]]) -> None:
         assert findings(world) == []
     finally:
         world.close()
+
+
+def test_diffs_that_add_up_beyond_an_int64_are_no_damage(world: World) -> None:
+    """Of several rows, each of which has fewer; their writer records what is left of the sum."""
+    client = world.client(TINY)
+    client.create(SHARD, schema_of())
+    writer = client.writer(SHARD)
+    writer.append_now(updates(*((i, "x" * 40, 0, 2**62) for i in range(3))).drop_columns(["_ts"]))
+    assert findings(world) == []
 
 
 # --- what it relies on ---------------------------------------------------------------------------

@@ -1,0 +1,615 @@
+package shardline_jvm;
+
+import java.lang.ref.Cleaner;
+import java.lang.ref.WeakReference;
+import java.lang.reflect.Field;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.WeakHashMap;
+import java.util.function.Function;
+import org.apache.spark.sql.ExperimentalMethods;
+import org.apache.spark.sql.catalyst.QueryPlanningTracker$;
+import org.apache.spark.sql.catalyst.expressions.Alias;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.optimizer.CollapseProject$;
+import org.apache.spark.sql.catalyst.optimizer.ColumnPruning$;
+import org.apache.spark.sql.catalyst.optimizer.PushPredicateThroughNonJoin$;
+import org.apache.spark.sql.catalyst.optimizer.PushProjectionThroughUnion$;
+import org.apache.spark.sql.catalyst.optimizer.RemoveNoopOperators$;
+import org.apache.spark.sql.catalyst.plans.Inner$;
+import org.apache.spark.sql.catalyst.plans.logical.Join;
+import org.apache.spark.sql.catalyst.plans.logical.Filter;
+import org.apache.spark.sql.catalyst.plans.logical.Generate;
+import org.apache.spark.sql.catalyst.plans.logical.JoinHint$;
+import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.Project;
+import org.apache.spark.sql.catalyst.plans.logical.Union;
+import org.apache.spark.sql.catalyst.rules.Rule;
+import org.apache.spark.sql.catalyst.rules.RuleExecutor;
+import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.classic.Dataset;
+import org.apache.spark.sql.classic.Dataset$;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.classic.SparkSession$;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.metric.CustomMetric;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
+import org.apache.spark.sql.connector.read.Batch;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
+import org.apache.spark.sql.connector.read.streaming.Offset;
+import org.apache.spark.sql.connector.read.streaming.SparkDataStream;
+import org.apache.spark.sql.execution.datasources.LogicalRelation;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
+import org.apache.spark.sql.execution.datasources.v2.StreamingDataSourceV2ScanRelation;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonStreamingInputPartition;
+import org.apache.spark.sql.internal.connector.SupportsMetadata;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.unsafe.Platform;
+import scala.None$;
+import scala.Option;
+import scala.Some;
+import scala.collection.immutable.Seq;
+import scala.jdk.javaapi.CollectionConverters;
+
+/**
+ * Puts a native plan in the place of each scan of format("shard"), under the same expression ids.
+ * Compiled by Spark's own Janino when it is installed (plan_rule.py), so in raw types and without
+ * lambdas.
+ *
+ * <p>The planner is a Python object. Of batch reads it is asked once for each load(): all queries
+ * over one loaded frame see one plan, and a load that was left to the Python workers once is left
+ * to them for good. Of a stream it is asked once for each range, whose partitions the stream has
+ * planned.
+ *
+ * <p>No exception of its own leaves it: a query that could not be planned natively keeps its own
+ * plan. An exception of a stream that plans its range does leave it: the process that has raised
+ * it is gone, and asking it again would hide what was wrong.
+ */
+public class ShardScanRule extends Rule {
+  private static final String PYTHON_TABLE =
+      "org.apache.spark.sql.execution.datasources.v2.python.PythonTable";
+  private static final String SETTING = "spark.shardline.nativeReads";
+  private static final int ROUNDS = 20;
+
+  private final Function planner;
+  private final Cleaner cleaner = Cleaner.create();
+  private final Map loads = new HashMap();
+  private final Map ranges = new WeakHashMap();
+  private final Map queries = new WeakHashMap();
+  private final Map counts = new TreeMap();
+  private final Field sourceOfTable;
+  private final Field planOfSource;
+
+  public ShardScanRule(Function planner) throws Exception {
+    this.planner = planner;
+    ClassLoader loader = Thread.currentThread().getContextClassLoader();
+    this.sourceOfTable = Class.forName(PYTHON_TABLE, true, loader).getDeclaredField("ds");
+    this.planOfSource = sourceOfTable.getType().getDeclaredField("readInfo");
+    sourceOfTable.setAccessible(true);
+    planOfSource.setAccessible(true);
+  }
+
+  public TreeNode apply(TreeNode plan) {
+    try {
+      LogicalPlan given = (LogicalPlan) plan;
+      boolean[] anyNative = {false};
+      LogicalPlan swapped = swap(given, anyNative);
+      return anyNative[0] ? simplify(swapped) : swapped;
+    } catch (RangeNotPlanned e) {
+      Platform.throwException(e.getCause());
+    } catch (Exception e) {
+      fail(e);
+    } catch (LinkageError e) {
+      fail(e);
+    }
+    return plan;
+  }
+
+  /** Adds the rule to the session; streams that start later, and other clones, have it as well. */
+  public void install(SparkSession session) {
+    List rules = rulesOf(session);
+    rules.add(this);
+    put(session, rules);
+  }
+
+  /** Takes the rule away from the session. */
+  public void remove(SparkSession session) {
+    List rules = rulesOf(session);
+    rules.remove(this);
+    put(session, rules);
+  }
+
+  /** How many leaves were planned natively or left, by what became of them. */
+  public Map counts() {
+    synchronized (counts) {
+      return new TreeMap(counts);
+    }
+  }
+
+  /** The number of loads whose plan is remembered. */
+  public int remembered() {
+    synchronized (loads) {
+      return loads.size();
+    }
+  }
+
+  /** True if a plan can be put in the place of another; asked when the rule is installed. */
+  public boolean selfTest(Dataset frame, Dataset other) {
+    Seq wanted = other.queryExecution().optimizedPlan().output();
+    LogicalPlan made = simplify(project(copy(frame), wanted));
+    return fits(made.output(), wanted)
+        && ((Attribute) made.output().head()).exprId().equals(((Attribute) wanted.head()).exprId());
+  }
+
+  /** The plan with its scans replaced; notes if a native plan has taken the place of one. */
+  private LogicalPlan swap(LogicalPlan plan, boolean[] anyNative) throws Exception {
+    if (plan instanceof DataSourceV2ScanRelation) {
+      LogicalPlan made = replacement((DataSourceV2ScanRelation) plan);
+      anyNative[0] = anyNative[0] || !(made instanceof DataSourceV2ScanRelation);
+      return made;
+    }
+    if (plan instanceof StreamingDataSourceV2ScanRelation) {
+      LogicalPlan made = replacement((StreamingDataSourceV2ScanRelation) plan);
+      anyNative[0] = anyNative[0] || made != plan;
+      return made;
+    }
+    Seq children = plan.children();
+    List made = new ArrayList();
+    boolean changed = false;
+    for (int i = 0; i < children.size(); i++) {
+      LogicalPlan child = (LogicalPlan) children.apply(i);
+      LogicalPlan swapped = swap(child, anyNative);
+      changed = changed || swapped != child;
+      made.add(swapped);
+    }
+    return changed ? (LogicalPlan) ((TreeNode) plan).withNewChildren(seq(made)) : plan;
+  }
+
+  private LogicalPlan replacement(DataSourceV2ScanRelation leaf) throws Exception {
+    Table table = leaf.relation().table();
+    if (!isOurs(table)) {
+      return leaf;
+    }
+    if (isSpared(leaf.relation().options())) {
+      return explained(leaf, "option nativeReads");
+    }
+    Load load = loadOf(table, leaf);
+    if (load.frame == null) {
+      return explained(leaf, load.reason);
+    }
+    LogicalPlan swapped = project(load.plan(), leaf.output());
+    count("native");
+    return swapped;
+  }
+
+  private LogicalPlan replacement(StreamingDataSourceV2ScanRelation leaf) throws Exception {
+    Table table = leaf.relation().table();
+    if (!isOurs(table) || leaf.startOffset().isEmpty() || leaf.endOffset().isEmpty()) {
+      return leaf; // a stream that does not run yet
+    }
+    if (isSpared(leaf.relation().options())) {
+      return leaf;
+    }
+    Load load = rangeOf(table, leaf);
+    if (load.frame == null) {
+      return leaf;
+    }
+    LogicalPlan plan = asStream(load.plan(), leaf.stream());
+    if (plan == null || !plan.isStreaming()) {
+      leave("the native plan is not one of a stream", true);
+      return leaf;
+    }
+    LogicalPlan swapped = project(plan, leaf.output());
+    count("native");
+    return swapped;
+  }
+
+  /** The leaf, with the reason in what `explain()` shows of it. */
+  private static LogicalPlan explained(DataSourceV2ScanRelation leaf, String reason) {
+    if (leaf.scan() instanceof LeftScan) {
+      return leaf;
+    }
+    return leaf.copy(
+        leaf.relation(), new LeftScan(leaf.scan(), reason), leaf.output(),
+        leaf.keyGroupedPartitioning(), leaf.ordering(), leaf.pushedFilters(),
+        leaf.mergeableScan());
+  }
+
+  private static boolean isOurs(Table table) {
+    return table.getClass().getName().equals(PYTHON_TABLE)
+        && table.name().equalsIgnoreCase("shard");
+  }
+
+  /** True if option `nativeReads` leaves the read to the Python workers. */
+  private static boolean isSpared(Map options) {
+    return "false".equalsIgnoreCase((String) options.get("nativeReads")); // keys in any case
+  }
+
+  private Load loadOf(Table table, DataSourceV2ScanRelation leaf) throws Exception {
+    Key key = new Key(table);
+    synchronized (loads) {
+      Load known = (Load) loads.get(key);
+      if (known != null) {
+        return known;
+      }
+    }
+    Map request = requestOf(table, leaf.relation().options().asCaseSensitiveMap());
+    request.put("times", timesOfQuery());
+    if (planOfSource.get(sourceOfTable.get(table)) != null) {
+      request.put("reason", "run before"); // Spark keeps the Python workers' plan with the load
+    }
+    // Not inside of the lock: the planner asks the store, and waits for times that are not settled.
+    Dataset made = ask(request, leaf.output());
+    Load load = new Load(made, (String) request.get("reason"));
+    synchronized (loads) {
+      Load known = (Load) loads.get(key);
+      if (known != null) {
+        return known; // another thread was first: one load has one plan
+      }
+      loads.put(key, load);
+    }
+    cleaner.register(table, new Forget(loads, key));
+    return load;
+  }
+
+  /** The plan of a stream's range: one, however often the micro-batch is optimized. */
+  private Load rangeOf(Table table, StreamingDataSourceV2ScanRelation leaf) {
+    MicroBatchStream stream = (MicroBatchStream) leaf.stream();
+    Offset start = (Offset) leaf.startOffset().get();
+    Offset end = (Offset) leaf.endOffset().get();
+    synchronized (ranges) {
+      Range known = (Range) ranges.get(stream);
+      if (known != null && known.start.equals(start.json()) && known.end.equals(end.json())) {
+        return known.load;
+      }
+    }
+    Map request = requestOf(table, leaf.relation().options().asCaseSensitiveMap());
+    Load load = new Load(null, "turned off");
+    if (!isOff((SparkSession) request.get("session"))) {
+      request.put("partitions", pickled(stream, start, end));
+      Dataset made = ask(request, leaf.output());
+      load = new Load(made, (String) request.get("reason"));
+    } else {
+      leave("turned off", false);
+    }
+    synchronized (ranges) {
+      ranges.put(stream, new Range(start.json(), end.json(), load));
+    }
+    return load;
+  }
+
+  private static boolean isOff(SparkSession session) {
+    return session.conf().get(SETTING, "true").equals("false");
+  }
+
+  /** The partitions of a range, planned by the stream as it would for the Python workers. */
+  private static Object[] pickled(MicroBatchStream stream, Offset start, Offset end) {
+    InputPartition[] planned;
+    try {
+      planned = stream.planInputPartitions(start, end);
+    } catch (Throwable e) {
+      throw new RangeNotPlanned(e);
+    }
+    List found = new ArrayList();
+    for (int i = 0; i < planned.length; i++) {
+      found.add(((PythonStreamingInputPartition) planned[i]).pickedPartition());
+    }
+    return found.toArray(); // Python reads an array faster than a list
+  }
+
+  private Map requestOf(Table table, Map options) {
+    Map request = new HashMap();
+    request.put("options", new HashMap(options));
+    request.put("schema", table.schema().json());
+    request.put("session", SparkSession$.MODULE$.active());
+    return request;
+  }
+
+  /** The frame that the planner makes; null if the read is left to the Python workers. */
+  private Dataset ask(Map request, Seq wanted) {
+    Dataset made = (Dataset) planner.apply(request);
+    if (request.get("interrupted") != null) {
+      Thread.currentThread().interrupt(); // the planner's call has cleared it by its exception
+    }
+    if (made == null) {
+      count("left: " + request.get("reason"));
+    } else if (!fits(ownPlan(made).output(), wanted)) {
+      request.put("reason", "the native plan has other columns");
+      leave((String) request.get("reason"), true);
+      made = null;
+    }
+    return made;
+  }
+
+  private void fail(Throwable e) {
+    leave("failed: " + e.getClass().getSimpleName(), e.toString(), false);
+  }
+
+  private void leave(String reason, boolean planned) {
+    leave(reason, reason, planned);
+  }
+
+  /** Counts a read that the rule itself leaves, planned or not, and lets the planner say so. */
+  private void leave(String reason, String details, boolean planned) {
+    count("left: " + reason);
+    try {
+      Map request = new HashMap();
+      request.put("reason", reason);
+      request.put("details", details);
+      if (planned) {
+        request.put("planned", Boolean.TRUE);
+      }
+      planner.apply(request);
+    } catch (RuntimeException e) {
+      count("failed: " + e.getClass().getSimpleName()); // no Python: the driver is shutting down
+    }
+  }
+
+  /**
+   * A plan of a range with the leaves of a stream, whose rows Spark counts; null if an operator
+   * could keep state in a stream, or a leaf is of another kind.
+   */
+  private static LogicalPlan asStream(LogicalPlan plan, SparkDataStream stream) {
+    if (plan instanceof LogicalRelation) {
+      LogicalRelation leaf = (LogicalRelation) plan;
+      return leaf.copy(
+          leaf.relation(), leaf.output(), leaf.catalogTable(), true, new Some(stream));
+    }
+    if (plan instanceof LocalRelation) {
+      LocalRelation leaf = (LocalRelation) plan;
+      return leaf.copy(leaf.output(), leaf.data(), true, new Some(stream));
+    }
+    if (!(plan instanceof Project || plan instanceof Filter || plan instanceof Union
+        || plan instanceof Generate)) {
+      return null;
+    }
+    List made = new ArrayList();
+    Seq children = plan.children();
+    for (int i = 0; i < children.size(); i++) {
+      LogicalPlan child = asStream((LogicalPlan) children.apply(i), stream);
+      if (child == null) {
+        return null;
+      }
+      made.add(child);
+    }
+    return (LogicalPlan) ((TreeNode) plan).withNewChildren(seq(made));
+  }
+
+  /** The times that leaves of the query under way are read at, by location and shard. */
+  private Map timesOfQuery() {
+    Option tracker = QueryPlanningTracker$.MODULE$.get();
+    if (tracker.isEmpty()) {
+      return new HashMap();
+    }
+    synchronized (queries) {
+      Map times = (Map) queries.get(tracker.get());
+      if (times == null) {
+        times = new HashMap();
+        queries.put(tracker.get(), times);
+      }
+      return times;
+    }
+  }
+
+  private void count(String outcome) {
+    synchronized (counts) {
+      Object before = counts.get(outcome);
+      counts.put(outcome, before == null ? Long.valueOf(1) : Long.valueOf(((Long) before) + 1));
+    }
+  }
+
+  /**
+   * The optimized plan of `frame` under ids that no other plan has: a frame that is joined with
+   * itself would otherwise have the same ids on both sides. Spark's analyzer renews the right side
+   * of a join for that very reason.
+   */
+  private static LogicalPlan copy(Dataset frame) {
+    SparkSession session = (SparkSession) frame.sparkSession();
+    LogicalPlan own = frame.queryExecution().analyzed();
+    Join both =
+        new Join(own, own, (org.apache.spark.sql.catalyst.plans.JoinType) Inner$.MODULE$,
+            (Option) None$.MODULE$, JoinHint$.MODULE$.NONE());
+    RuleExecutor analyzer = (RuleExecutor) session.sessionState().analyzer();
+    LogicalPlan renewed = (LogicalPlan) analyzer.execute((TreeNode) both);
+    LogicalPlan right = (LogicalPlan) renewed.children().apply(1);
+    return Dataset$.MODULE$.ofRows(session, right).queryExecution().optimizedPlan();
+  }
+
+  /** The optimized plan of `frame`; of a bare scan its own, which no rule would change. */
+  private static LogicalPlan ownPlan(Dataset frame) {
+    LogicalPlan plan = frame.queryExecution().analyzed();
+    return plan instanceof LogicalRelation ? plan : frame.queryExecution().optimizedPlan();
+  }
+
+  private static boolean fits(Seq found, Seq wanted) {
+    boolean fits = found.size() == wanted.size();
+    for (int i = 0; fits && i < found.size(); i++) {
+      Attribute own = (Attribute) found.apply(i);
+      Attribute leaf = (Attribute) wanted.apply(i);
+      fits =
+          own.name().equals(leaf.name())
+              && own.dataType().equals(leaf.dataType())
+              && (leaf.nullable() || !own.nullable());
+    }
+    return fits;
+  }
+
+  private static LogicalPlan project(LogicalPlan plan, Seq wanted) {
+    Seq found = plan.output();
+    List columns = new ArrayList();
+    for (int i = 0; i < found.size(); i++) {
+      Attribute own = (Attribute) found.apply(i);
+      Attribute leaf = (Attribute) wanted.apply(i);
+      columns.add(
+          new Alias(
+              own, leaf.name(), leaf.exprId(), leaf.qualifier(), new Some(leaf.metadata()),
+              seq(new ArrayList())));
+    }
+    return new Project(seq(columns), plan);
+  }
+
+  /**
+   * Columns and filters pushed into the native plans. User's rules run after all of Spark's own, so
+   * these would not be applied again; Spark itself repeats them where it puts leaves in so late.
+   */
+  private static LogicalPlan simplify(LogicalPlan plan) {
+    Object[] rules = {
+      PushProjectionThroughUnion$.MODULE$,
+      PushPredicateThroughNonJoin$.MODULE$,
+      ColumnPruning$.MODULE$,
+      CollapseProject$.MODULE$,
+      RemoveNoopOperators$.MODULE$,
+    };
+    for (int round = 0; round < ROUNDS; round++) {
+      LogicalPlan before = plan;
+      for (int i = 0; i < rules.length; i++) {
+        plan = (LogicalPlan) ((Rule) rules[i]).apply((TreeNode) plan);
+      }
+      if (((TreeNode) before).fastEquals((TreeNode) plan)) {
+        return plan;
+      }
+    }
+    return plan;
+  }
+
+  private static List rulesOf(SparkSession session) {
+    return new ArrayList(CollectionConverters.asJava(session.experimental().extraOptimizations()));
+  }
+
+  private static void put(SparkSession session, List rules) {
+    ExperimentalMethods methods = session.experimental();
+    methods.extraOptimizations_$eq(seq(rules));
+  }
+
+  private static Seq seq(List items) {
+    return CollectionConverters.asScala(items).toSeq();
+  }
+
+  /** A loaded frame's native plan; null if it was left to the Python workers. */
+  private static class Load {
+    final Dataset frame;
+    final String reason;
+    private boolean used = false;
+
+    Load(Dataset frame, String reason) {
+      this.frame = frame;
+      this.reason = reason;
+    }
+
+    /** The plan, each time under other ids. */
+    LogicalPlan plan() {
+      synchronized (this) {
+        if (!used) {
+          used = true;
+          return ownPlan(frame);
+        }
+      }
+      return copy(frame);
+    }
+  }
+
+  /** The scan of a batch read that is left to the Python workers, with the reason in its text. */
+  private static class LeftScan implements Scan, SupportsMetadata {
+    private final Scan own;
+    private final String reason;
+
+    LeftScan(Scan own, String reason) {
+      this.own = own;
+      this.reason = "not native: " + reason;
+    }
+
+    public String description() {
+      return own.description() + " " + reason;
+    }
+
+    public scala.collection.immutable.Map getMetaData() {
+      scala.collection.immutable.Map found = ((SupportsMetadata) own).getMetaData();
+      return (scala.collection.immutable.Map) found.updated("Read", reason);
+    }
+
+    public StructType readSchema() {
+      return own.readSchema();
+    }
+
+    public Batch toBatch() {
+      return own.toBatch();
+    }
+
+    public CustomMetric[] supportedCustomMetrics() {
+      return own.supportedCustomMetrics();
+    }
+
+    public CustomTaskMetric[] reportDriverMetrics() {
+      return own.reportDriverMetrics();
+    }
+
+    public Scan.ColumnarSupportMode columnarSupportMode() {
+      return own.columnarSupportMode();
+    }
+  }
+
+  /** The range of a stream that was planned last. */
+  private static class Range {
+    final String start;
+    final String end;
+    final Load load;
+
+    Range(String start, String end, Load load) {
+      this.start = start;
+      this.end = end;
+      this.load = load;
+    }
+  }
+
+  /** An exception of a stream that was asked to plan. */
+  private static class RangeNotPlanned extends RuntimeException {
+    RangeNotPlanned(Throwable cause) {
+      super(cause);
+    }
+  }
+
+  /** A table by identity, without keeping it. */
+  private static class Key extends WeakReference {
+    private final int hash;
+
+    Key(Object table) {
+      super(table);
+      this.hash = System.identityHashCode(table);
+    }
+
+    public int hashCode() {
+      return hash;
+    }
+
+    public boolean equals(Object other) {
+      if (this == other) {
+        return true;
+      }
+      Object own = get();
+      return own != null && other instanceof Key && ((Key) other).get() == own;
+    }
+  }
+
+  /** Forgets a load once nothing can read it again: its plan goes, and with it its lease. */
+  private static class Forget implements Runnable {
+    private final Map loads;
+    private final Key key;
+
+    Forget(Map loads, Key key) {
+      this.loads = loads;
+      this.key = key;
+    }
+
+    public void run() {
+      synchronized (loads) {
+        loads.remove(key);
+      }
+    }
+  }
+}

@@ -1,0 +1,165 @@
+"""Says of a part that Spark could not read what the Python workers would say of it.
+
+Spark names the file and what its reader met. What a user has to know is in the shard's state: was
+the part deleted under a living lease, or collected after the lease was lost; of which shard and
+which times is it. Python workers put that into their error, under a stable code. Here the driver
+does the same after the fact: it fetches the partition that the file belongs to as they do, and the
+error that it meets takes the place of Spark's.
+
+    [LEASE_LOST] part '…' (100 rows) is not there (shard 'orders', times 1 to 9): lease … — hint: …
+
+PySpark turns every error of the JVM into one of Python's in one function, which is wrapped. It asks
+nothing unless that error is about a file, and if the partition can be fetched after all, Spark's
+own error stays.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+from urllib.parse import unquote
+
+from pyspark.errors.exceptions import captured
+
+from shardline.datasource.errors import ShardError
+from shardline.datasource.shard_source.fetch_task import ShardPartition, read_partition
+from shardline.datasource.spark_native.jvm import java_causes
+
+__all__ = ["cause_of", "explain_part_errors", "remember_plan"]
+
+_log = logging.getLogger(__name__)
+
+_FILE_ERROR: Final = "FAILED_READ_FILE"
+"""The condition of Spark's errors about one file; it has `path` among its parameters."""
+
+_SWEPT_AT_LEAST: Final = 64
+"""Plans that are remembered before any of them is looked at again."""
+
+
+class _Reader(Protocol):
+    def alive(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    partitions: tuple[ShardPartition, ...]
+    readers: tuple[_Reader, ...]
+
+
+class _Plans:
+    """The plans that can still be run."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._plans: list[_Plan] = []
+        self._sweep_at = _SWEPT_AT_LEAST
+
+    def add(self, plan: _Plan) -> None:
+        with self._lock:
+            self._plans.append(plan)
+            if len(self._plans) < self._sweep_at:
+                return
+            alive = [one for one in self._plans if any(r.alive() for r in one.readers)]
+            self._plans = alive
+            self._sweep_at = max(_SWEPT_AT_LEAST, 2 * len(alive))
+
+    def partition_of(self, path: str) -> ShardPartition | None:
+        """The newest partition that reads the file at `path`."""
+        with self._lock:
+            plans = list(reversed(self._plans))
+        for plan in plans:
+            for partition in plan.partitions:
+                # The end of a path: keys are unique, and locations have several names.
+                if any(path.endswith(f"/{planned.part.key}") for planned in partition.parts):
+                    return partition
+        return None
+
+
+_PLANS: Final = _Plans()
+
+
+def remember_plan(partitions: Sequence[ShardPartition], readers: Sequence[_Reader]) -> None:
+    """Remember which files Spark reads for which partitions, as long as one of `readers` lives."""
+    if readers and partitions:
+        _PLANS.add(_Plan(tuple(partitions), tuple(readers)))
+
+
+def cause_of(error: Any) -> ShardError | None:
+    """The error that a Python worker would have met in place of `error`, an exception of the JVM.
+
+    None if it is about something else, or the part can be read now.
+    """
+    for condition, parameters in java_causes(error):
+        if condition is None or not condition.startswith(_FILE_ERROR):
+            continue
+        path = parameters.get("path", "")
+        partition = _PLANS.partition_of(path) or _PLANS.partition_of(unquote(path))
+        return None if partition is None else _met_by_fetch(partition)
+    return None
+
+
+def _met_by_fetch(partition: ShardPartition) -> ShardError | None:
+    try:
+        for _ in read_partition(partition):
+            pass
+    except ShardError as met:
+        return met
+    return None
+
+
+def explain_part_errors() -> None:
+    """Let PySpark raise errors of parts in the words of `format("shard")`, from now on."""
+    convert = captured.convert_exception
+    if not isinstance(convert, _Explained):
+        captured.convert_exception = _Explained(convert)  # type: ignore[assignment]
+
+
+class _Explained:
+    """Stands for PySpark's function that makes a Python exception of one of the JVM."""
+
+    def __init__(self, convert: Callable[[Any], captured.CapturedException]) -> None:
+        self._convert = convert
+        self._state = threading.local()
+
+    def __call__(self, error: Any) -> captured.CapturedException:
+        converted = self._convert_all(error)
+        if getattr(self._state, "inside", False):
+            return converted  # a cause of the exception that is being converted
+        try:
+            self._state.inside = True
+            cause = cause_of(error)
+        except Exception:  # noqa: BLE001 - Spark's own error is better than none
+            _log.debug("the cause of an error of Spark's was not found", exc_info=True)
+            return converted
+        finally:
+            self._state.inside = False
+        return converted if cause is None else _worded(converted, cause)
+
+    def _convert_all(self, error: Any) -> captured.CapturedException:
+        outer = getattr(self._state, "inside", False)
+        try:
+            self._state.inside = True
+            return self._convert(error)
+        finally:
+            self._state.inside = outer
+
+
+def _worded(converted: captured.CapturedException, cause: ShardError) -> captured.CapturedException:
+    """`converted` with the words of `cause` before its own."""
+    # The kind that an error of a Python worker has, where PySpark has none for Spark's.
+    unknown = isinstance(converted, captured.UnknownException)
+    kind = captured.PythonException if unknown else type(converted)
+    made = kind(
+        desc=f"{_name(cause)}: {cause}\n\n{converted._desc}",  # noqa: SLF001
+        stackTrace=converted._stackTrace or "",  # noqa: SLF001
+    )
+    made.__cause__ = cause
+    return made
+
+
+def _name(error: ShardError) -> str:
+    """The name of an error's class, as a stack trace has it."""
+    return f"{type(error).__module__}.{type(error).__qualname__}"

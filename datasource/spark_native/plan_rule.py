@@ -1,0 +1,201 @@
+"""Plans reads of `format("shard")` natively, by a rule in Spark's optimizer.
+
+Spark 4.3 takes rows only from a Python source, and prunes none of its columns: a plain `.select` of
+two columns decodes all of them in Python. The rule (`ShardScanRule.java`) puts a native plan in the
+place of each scan of ours, under the same expression ids, so that Spark prunes and filters in its
+own Parquet reader. The plan is what `shardline.snapshot` and `changes` make of the same options.
+
+    optimizer ---> ShardScanRule ---> Planner.apply ---> load_plans: partitions of the reader
+                        |                                        |
+                        |  native plan, or none  <---------------+  frames, leases
+                        v
+                  scan of Parquet files, or the Python workers as before
+
+Invariants:
+    A loaded frame has one plan: it is asked for once, and what is left to the Python workers stays
+    left to them.
+    All scans of the latest contents of a shard in one query show the same time.
+    No query fails because of the rule: after any exception it keeps the plan that it had.
+
+See docs/native-plans.md for what is planned natively and what is not.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import traceback
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any, ClassVar, Final
+
+import pyspark
+from pyspark.sql import DataFrame, SparkSession
+
+from shardline.datasource.errors import ShardError
+from shardline.datasource.spark_native.jvm import (
+    compile_rule,
+    read_array,
+    read_map,
+    rules_of,
+    session_of,
+)
+from shardline.datasource.spark_native.load_plans import (
+    NotNativeError,
+    plan_load,
+    plan_micro_batch,
+)
+from shardline.datasource.spark_native.part_errors import explain_part_errors
+from shardline.datasource.spark_native.read_counts import READ_COUNTS
+
+__all__ = ["SETTING", "NativeReads", "offer_native_reads", "plan_reads_natively"]
+
+_log = logging.getLogger(__name__)
+
+SETTING: Final = "spark.shardline.nativeReads"
+"""Setting of a session. With `true` when it starts, its reads are planned natively; with `false`,
+frames that are planned from then on are left as they are."""
+
+_BY_DEFAULT: Final = "false"
+"""The value where a session does not say."""
+
+_CHECKED: Final = "4.3.0"
+"""The version of Spark whose internal classes the rule was checked against."""
+
+_NAME: Final = "shardline_jvm.ShardScanRule"
+
+_INTERRUPTED: Final = "InterruptedException"
+"""Part of the names of all exceptions of a thread of the JVM that is interrupted."""
+
+_OFF: Final = "turned off"
+_REFUSED: Final = "refused: "
+_QUIET: Final = (_OFF, _REFUSED, "the range is ")
+"""Reasons that are counted and not logged: somebody's choice, or an error that somebody sees."""
+
+
+@dataclass(frozen=True, slots=True)
+class NativeReads:
+    """The rule of one session."""
+
+    _spark: SparkSession
+    _rule: Any
+
+    def counts(self) -> dict[str, int]:
+        """How many scans were planned natively, or left to the Python workers and why."""
+        return {name: int(number) for name, number in read_map(self._rule.counts()).items()}
+
+    def remembered(self) -> int:
+        """The number of loaded frames whose plan is remembered: those that can be read again."""
+        return int(self._rule.remembered())
+
+    def remove(self) -> None:
+        """Take the rule away; frames that have been planned are read as they were planned."""
+        self._rule.remove(self._spark._jsparkSession)  # noqa: SLF001 - no public door
+
+
+def plan_reads_natively(spark: SparkSession) -> NativeReads | None:
+    """Let `spark` read `format("shard")` by its own Parquet reader; None if it cannot.
+
+    Reads of shards on local disk, and on S3 where Spark has s3a with credentials, are planned
+    natively from then on. Everything else is read as before: other locations, sessions of Spark
+    Connect, and frames that have been run already. Queries mean the same, except for what Spark
+    does not promise (the order of rows, the number of partitions) and `input_file_name`, which
+    names a part. The setting `spark.shardline.nativeReads=false` turns it off.
+
+    Calling it again changes nothing.
+    """
+    try:
+        return _install(spark)
+    except NotNativeError as why:
+        reason = str(why)
+    except Exception as error:  # noqa: BLE001 - reads work without it
+        reason = f"the rule cannot be installed: {error}"
+    READ_COUNTS.add("not installed", reason)
+    _log.warning('format("shard") is read by Python workers: %s', reason)
+    return None
+
+
+def offer_native_reads(spark: SparkSession) -> None:
+    """Plan the reads of a session natively that has just started, if its setting says so."""
+    if spark.conf.get(SETTING, _BY_DEFAULT) == "true":
+        plan_reads_natively(spark)
+
+
+def _install(spark: SparkSession) -> NativeReads:
+    if getattr(spark, "_jsparkSession", None) is None:
+        raise NotNativeError("a session of Spark Connect has no optimizer of its own")
+    if pyspark.__version__ != _CHECKED or spark.version != _CHECKED:
+        raise NotNativeError(f"this is Spark {spark.version}, and not {_CHECKED}")
+    installed = rules_of(spark, _NAME)
+    if installed:
+        return NativeReads(spark, installed[0])
+    source = files(__package__).joinpath("ShardScanRule.java").read_text(encoding="utf-8")
+    rule = compile_rule(spark, _NAME, source, _Planner(spark))
+    one, other = (spark.range(1)._jdf for _ in range(2))  # noqa: SLF001 - no public door
+    if not rule.selfTest(one, other):
+        raise NotNativeError("a plan did not fit in the place of another one")
+    explain_part_errors()
+    rule.install(spark._jsparkSession)  # noqa: SLF001 - no public door
+    return NativeReads(spark, rule)
+
+
+@dataclass(frozen=True, slots=True)
+class _Planner:
+    """Plans one load, when the rule calls back from the thread that optimizes a query."""
+
+    spark: SparkSession
+    _logged: set[str] = field(default_factory=set)
+    _lock: Any = field(default_factory=threading.Lock)
+
+    def apply(self, request: Any) -> Any:
+        """A Java Dataset of the load's rows; None, with a reason in `request`, to leave it."""
+        try:
+            made = self._frame(request)._jdf  # noqa: SLF001 - no public door
+        except NotNativeError as why:
+            reason = str(why)
+            details = str(request.get("details") or why)
+        except ShardError as refusal:
+            # The Python path refuses it too, in the words that users know.
+            reason = details = f"{_REFUSED}{refusal.code}"
+        except Exception as error:  # noqa: BLE001 - the Python path works without the rule
+            if _INTERRUPTED in str(error):
+                # A query that is stopped: its thread must not forget that it is.
+                request["interrupted"] = True
+                request["reason"] = "stopped"
+                READ_COUNTS.add("python workers", "stopped")
+                return None
+            reason = f"failed: {type(error).__name__}"
+            details = "".join(traceback.format_exception(error))
+        else:
+            READ_COUNTS.add("native")
+            return made
+        READ_COUNTS.add("python workers", reason, was_native=bool(request.get("planned")))
+        if self._is_new(reason) and not reason.startswith(_QUIET):
+            _log.warning('reads of format("shard") are left to Python workers: %s', details)
+        request["reason"] = reason
+        return None
+
+    def _frame(self, request: Any) -> DataFrame:
+        if reason := request.get("reason"):
+            raise NotNativeError(reason)
+        spark = session_of(self.spark, request.get("session"))
+        if spark.conf.get(SETTING, "true") == "false":
+            raise NotNativeError(_OFF)
+        options = read_map(request.get("options"))
+        schema = request.get("schema")
+        pickled = request.get("partitions")
+        if pickled is not None:
+            return plan_micro_batch(spark, options, schema, read_array(pickled))
+        return plan_load(spark, options, schema, request.get("times"))
+
+    def _is_new(self, reason: str) -> bool:
+        """True for the first read that is left for this reason."""
+        with self._lock:
+            new = reason not in self._logged
+            self._logged.add(reason)
+        return new
+
+    class Java:
+        """The Java interface that py4j gives the object in the JVM."""
+
+        implements: ClassVar = ["java.util.function.Function"]

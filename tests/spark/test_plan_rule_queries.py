@@ -1,0 +1,90 @@
+"""Any query over plain reads of `format("shard")` has the rows of the same one over plain rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+
+from shardline.datasource import plan_reads_natively
+from shardline.datasource.rows.updates import stamp
+from support.profiles import examples
+from support.spark.native import client_at, put
+from support.strategies.frame_queries import Query, queries, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+SCHEMA: Final = "id bigint, t string, x double"
+FLOATS: Final = [float("nan"), -0.0, 0.0, None, 1.5]
+
+
+def rows(*numbers: int) -> pa.Table:
+    texts = [None if n % 7 == 0 else f"t{n % 3}" for n in numbers]
+    floats = pa.array([FLOATS[n % 5] for n in numbers], pa.float64())
+    return pa.table({"id": pa.array(numbers, pa.int64()), "t": texts, "x": floats})
+
+
+@pytest.fixture(scope="module")
+def families(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, dict[str, DataFrame]]]:
+    """The same contents natively, by Arrow, and as rows of Spark's own."""
+    location = str(tmp_path_factory.mktemp("queries"))
+    client = client_at(location, inline_part_bytes=0)
+    put(client, "in", 1, rows(*range(20)))
+    put(client, "in", 2, rows(*range(20, 40)))
+    put(client, "in", 3, stamp(rows(3, 4, 25), 3, -1))
+    put(client_at(location, inline_part_bytes=4096), "in", 4, rows(3, 3, 60))
+    put(client, "other", 3, rows(*range(30, 50), 30))
+    kept = [n for n in range(40) if n not in {3, 4, 25}]
+    plain = {
+        "now": rows(*kept, 3, 3, 60),
+        "then": rows(*range(40)),
+        "other": rows(*range(30, 50), 30),
+    }
+    loads: dict[str, dict[str, Any]] = {
+        "now": {"shard": "in"},
+        "then": {"shard": "in", "timestampAsOf": 2},
+        "other": {"shard": "other"},
+    }
+    installed = plan_reads_natively(spark)
+    assert installed is not None
+    found: dict[str, dict[str, DataFrame]] = {
+        "plain": {
+            name: spark.createDataFrame([tuple(row.values()) for row in t.to_pylist()], SCHEMA)
+            for name, t in plain.items()
+        }
+    }
+    for path in ("native", "arrow"):
+        spark.conf.set("spark.shardline.nativeReads", str(path == "native").lower())
+        found[path] = {
+            name: spark.read.format("shard").option("location", location).options(**o).load()
+            for name, o in loads.items()
+        }
+        for frame in found[path].values():
+            frame._jdf.queryExecution().optimizedPlan()
+    spark.conf.unset("spark.shardline.nativeReads")
+    assert installed.counts() == {"left: turned off": 3, "native": 3}
+    yield found
+    installed.remove()
+
+
+@examples(0.5)
+@given(queries)
+def test_rows_are_those_of_plain_rows(
+    spark: SparkSession, families: dict[str, dict[str, DataFrame]], query: Query
+) -> None:
+    """Self-joins at two times, subqueries, caches, unions, views, functions: on either path."""
+    try:
+        found = {path: shown(query.ask(frames)) for path, frames in families.items()}
+    finally:
+        spark.catalog.clearCache()
+    assert found["native"] == found["plain"]
+    assert found["arrow"] == found["plain"]

@@ -1,0 +1,165 @@
+"""A run of the small project in which all that an application says of itself is collected."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardline.app.coordinator.application import Application
+from shardline.app.coordinator.project_comparison import ComparedProject
+from shardline.app.lane.state import LaneObject
+from shardline.app.project.project import Project
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.shard.state import ShardState
+from support.spark.projects import QUERIES, SQL, Place
+from support.waiting import wait_until
+
+__all__ = [
+    "KINDS",
+    "PATIENCE_S",
+    "Seen",
+    "act",
+    "compare",
+    "holds_of",
+    "hydrated",
+    "load",
+    "said",
+    "settled",
+]
+
+PATIENCE_S = 120
+
+KINDS = {
+    "orders": ("source", "storage"),
+    "customers": ("source", "storage"),
+    "spent": ("view", "compute"),
+    "large": ("view", "compute"),
+    "best": ("view", "compute"),
+    "spent_by_name": ("index", "compute"),
+    "large_out": ("sink", "storage"),
+}
+
+
+@dataclass
+class Seen:
+    """What was asked while everything ran.
+
+    Attributes:
+        rows: Of each relation, by SQL.
+        objects: As the lane has them.
+        before: States of the shards just before the relations were asked.
+        after: And just after.
+        subscription: Name of the subscription that was open.
+        metrics: Names of all samples of `/metrics`.
+        refused: Holds that may not be expired, with the error.
+        actions: What actions have said, by name.
+        projects: The project's files against what runs: unchanged, changed and broken.
+        moment: When the relations were asked, in ms since the epoch.
+        past: Rows as of that moment, from another application at the location, by relation.
+    """
+
+    place: Place
+    rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    objects: dict[str, LaneObject] = field(default_factory=dict)
+    before: dict[str, ShardState] = field(default_factory=dict)
+    after: dict[str, ShardState] = field(default_factory=dict)
+    subscription: str = ""
+    metrics: set[str] = field(default_factory=set)
+    refused: dict[str, str] = field(default_factory=dict)
+    actions: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    projects: list[ComparedProject] = field(default_factory=list)
+    moment: int = 0
+    past: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def one(self, relation: str, **values: object) -> dict[str, Any]:
+        """The one row of a relation that has `values`."""
+        (row,) = self.of(relation, **values)
+        return row
+
+    def of(self, relation: str, **values: object) -> list[dict[str, Any]]:
+        """All rows of a relation that have `values`."""
+        return [
+            row
+            for row in self.rows[relation]
+            if all(row[name] == value for name, value in values.items())
+        ]
+
+    def operator(self, of: str, name: str, place: int = 0) -> int:
+        """The number of an operator of an object, by the lane's numbers."""
+        found = self.of("dataflow_operator_dataflows", dataflow_id=self.objects[of].dataflow)
+        return int(sorted(row["id"] for row in found if row["name"] == name)[place])
+
+    def sent(self, of: str, sender: str, receiver: str) -> int:
+        """Rows that went from one operator of an object to another."""
+        ends = {
+            "from_operator_id": self.operator(of, sender),
+            "to_operator_id": self.operator(of, receiver),
+        }
+        channel = self.one("dataflow_channel_operators", **ends)["id"]
+        messages = self.one("message_counts", channel_id=channel)
+        assert messages["received"] == messages["sent"]
+        return int(messages["sent"])
+
+
+def load(place: Place, text: str) -> Project:
+    """The project over a folder, which is read again later."""
+    folder = place.folder / "project"
+    folder.mkdir(exist_ok=True)
+    (folder / "all.sql").write_text(text, encoding="utf-8")
+    return Project.load(folder, {"in": str(place.folder)})
+
+
+def settled(application: Application, place: Place) -> None:
+    wait_until(
+        "all views hold what the files say",
+        lambda: application.running().keys() >= QUERIES.keys() and place.agrees(),
+        PATIENCE_S,
+    )
+
+
+def said(application: Application, relation: str, **values: object) -> bool:
+    """Whether a relation has a row with these values."""
+    assert application.observing is not None
+    return any(
+        all(row[name] == value for name, value in values.items())
+        for row in application.observing.relations.rows(relation)
+    )
+
+
+def holds_of(application: Application, shard: str) -> set[str]:
+    """Names of the holds of a shard, as introspection has them."""
+    assert application.observing is not None
+    rows = application.observing.relations.rows("shard_holds", object=shard)
+    return {str(row["name"]) for row in rows}
+
+
+def act(application: Application, found: Seen) -> None:
+    """Have the upkeep of shards done while everything runs."""
+    acts, client = application.shard_actions, found.place.client()
+    wait_until("all are hydrated", lambda: hydrated(application), PATIENCE_S)
+    client.hold("large", "reports", purpose="a report")
+    for shard in ("orders", "large"):
+        for hold in client.state(shard).critical:
+            try:
+                acts.expire_hold(f"{shard}/{hold}", commit=False)
+            except InvalidUsage as error:
+                found.refused[f"{shard}/{hold}"] = error.code
+    found.actions["expire_hold"] = acts.expire_hold("large/reports", commit=True).says
+    for name in ("compact", "collect", "sweep"):
+        for shard in ("orders", "large"):
+            found.actions[f"{name} {shard}"] = getattr(acts, name)(shard, commit=True).says
+
+
+def compare(application: Application, found: Seen) -> None:
+    """Compare the project with what runs: as it is, changed, and broken."""
+    changed = SQL.replace("price > 50", "price > 60").replace(
+        "CREATE INDEX spent_by_name ON spent (name);", "CREATE INDEX ON large (id);"
+    )
+    broken = SQL.replace("c.name, count(*)", "c.nmae, count(*)")
+    for text in (SQL, changed, broken):
+        load(found.place, text)
+        found.projects.append(application.comparison.compare())
+
+
+def hydrated(application: Application) -> bool:
+    return all(said(application, "hydration_times", object_id=name) for name in KINDS)
